@@ -6,6 +6,7 @@ It keeps the state of its side of QoS 2 over connections, as [MQTT-4.3.3-2] says
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from tests.crash.client import Client, Ports
 from tests.crash.ledger import read_body
@@ -24,8 +25,11 @@ class Subscriber(Client):
         super().__init__(name, seed)
         #: All accepted messages, in order, by QoS.
         self.handed: dict[int, list[Message]] = {1: [], 2: []}
-        #: QoS 1 messages that are settled durably.
-        self.settled: set[Message] = set()
+        #: QoS 1 messages that are settled durably, and the number of their copies that are.
+        self.settled: Counter[Message] = Counter()
+        #: Publisher -> number of a message -> how often the publisher has sent it again. Each time,
+        #: the broker may have stored another copy.
+        self.sent_again: dict[str, dict[int, int]] = {}
         #: True if the subscriber shall stay connected.
         self.closing = False
         self.visits = 0
@@ -74,8 +78,11 @@ class Subscriber(Client):
                 publication = read_publish(first, data)
                 message = read_body(publication.body)
                 if publication.qos == 1:
-                    assert message not in self.settled, (
-                        f"{message} was settled for good, and came again"
+                    name, number = message
+                    again = self.sent_again.get(name, {}).get(number, 0)
+                    assert self.settled[message] <= again, (
+                        f"{message} was settled for good, and came again; copies settled: "
+                        f"{self.settled[message]}, sent again: {again}"
                     )
                     self.handed[1].append(message)
                     acked.append(message)

@@ -196,6 +196,7 @@ class Storm:
         self.bulk.backlogged = self._backlogged
         self.deals = Transacting("deal", seed, "deals", ("out.a", "out.b"))
         self.subscriber = Subscriber("subscriber", seed, "crash/+")
+        self.subscriber.sent_again["one"] = self.one.feed.again
         self.changing: list[Changing] = [
             Declaring("declared", seed),
             Subscribing("subscribed", seed),
