@@ -125,7 +125,10 @@ def test_the_clocks_of_a_connection_are_set_back_and_not_into_the_future() -> No
 
 
 async def talk_through_a_pause(process: BrokerProcess) -> None:
-    """Stop the process for longer than the limits of its clients, which go on talking."""
+    """Stop the process for longer than the limits of its clients, which go on talking.
+
+    The clients must send something every 1.5 s, so no other test may run beside this one.
+    """
     clients = [await mqtt(process.mqtt.port, f"c{n}", 1, "guest") for n in range(400)]
     talkers = [(client, PINGREQ, PINGRESP) for client in clients]
     for _ in range(100):
@@ -150,6 +153,7 @@ async def talk_through_a_pause(process: BrokerProcess) -> None:
         client.close()
 
 
+@pytest.mark.alone
 @pytest.mark.long
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_clients_that_talk_to_a_stopped_process_stay_connected() -> None:
