@@ -16,7 +16,7 @@ from mypy_extensions import i64
 
 from broker.broker import Broker
 from broker.errors import BrokerError, PreconditionFailed
-from broker.queues.arguments import QueueArguments
+from broker.queues.arguments import UNCHECKED_BEFORE, QueueArguments
 from broker.queues.destination import Destination
 from broker.queues.policies import policy_of
 from broker.routing.binding import Binding
@@ -85,7 +85,7 @@ class SessionRestorer:
 
 
 class RefusedDefinition:
-    """A definition that could not be restored, and why.
+    """A definition that could not be restored, or not with all its arguments, and why.
 
     Messages of a queue or session that is refused stay in the store.
     """
@@ -104,6 +104,8 @@ class RestoreReport:
     def __init__(self) -> None:
         self.restored: dict[str, int] = {}
         self.refused: list[RefusedDefinition] = []
+        #: Definitions of queues that were restored without some arguments, and why.
+        self.adapted: list[RefusedDefinition] = []
         #: Number of message copies that were restored.
         self.copies = 0
         #: Number of message copies that were not restored, because their queue was refused.
@@ -234,9 +236,7 @@ class DefinitionsRestore:
             )
         elif kind == "queue":
             arguments = _table(definition, "arguments")
-            queue_arguments = QueueArguments(
-                name, vhost.name, arguments, vhost.policies.arguments(name, arguments)
-            )
+            queue_arguments = self._queue_arguments(vhost, number, entry, arguments)
             self._by_number[vhost.name, number] = vhost.declarations.add_queue(
                 name, True, _flag(definition, "auto_delete"), queue_arguments, number
             )
@@ -258,6 +258,23 @@ class DefinitionsRestore:
             self._broker.users.add_permission(vhost.name, name, definition)
         elif kind != "vhost":
             raise PreconditionFailed(f"unknown kind of definition '{kind}'")
+
+    def _queue_arguments(
+        self, vhost: VirtualHost, number: int, entry: Defined, arguments: dict[str, object]
+    ) -> QueueArguments:
+        """Return a queue's arguments, without those that an earlier version stored unchecked and
+        that are invalid.
+        """
+        name, policies = entry.name, vhost.policies
+        try:
+            return QueueArguments(name, vhost.name, arguments, policies.arguments(name, arguments))
+        except BrokerError as error:
+            valid = {key: arguments[key] for key in arguments if key not in UNCHECKED_BEFORE}
+            if len(valid) == len(arguments):
+                raise
+            restored = QueueArguments(name, vhost.name, valid, policies.arguments(name, valid))
+            self.report.adapted.append(RefusedDefinition(number, entry, str(error)))
+            return restored
 
     def _bind(self, vhost: VirtualHost, definition: Definition) -> None:
         source = self._destination(vhost, definition, "source")

@@ -106,6 +106,11 @@ _COMPARED: Final = (
 #: The arguments that have an effect.
 EFFECTIVE_ARGUMENTS: Final = frozenset(_COMPARED)
 
+#: Arguments that earlier versions stored without a check, because they had no effect then.
+UNCHECKED_BEFORE: Final = frozenset(
+    ("x-consumer-timeout", "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max")
+)
+
 #: The keys of a policy about queues, and the queue argument of the same meaning.
 BY_POLICY: Final = {
     "message-ttl": "x-message-ttl",

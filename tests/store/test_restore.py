@@ -10,9 +10,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pamqp.commands as spec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.store.contract import Defined
 from broker.vhost.background import BINDINGS_PER_SLICE
 from protocols.amqp.codec.tables import write_table
 from tests.clients import World, marshal, publication
@@ -410,6 +412,38 @@ def test_bindings_of_what_is_gone_leave_in_slices_and_those_of_its_successor_sta
         ("amq.topic", "session", keys[-3], 2),
         ("amq.topic", "session", "k3", 0),
     }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-consumer-timeout": "soon"},
+        {"x-delayed-retry-type": "all"},
+        {"x-delayed-retry-type": "sometimes", "x-delayed-retry-min": -1},
+        {"x-queue-type": "stream", "x-consumer-timeout": 1_000},
+    ],
+)
+def test_a_queue_with_arguments_that_an_earlier_version_did_not_check_is_restored(
+    arguments: dict[str, object], tmp_path: Path
+) -> None:
+    others = {key: value for key, value in arguments.items() if key == "x-queue-type"}
+    others["x-max-length-bytes"] = 1_000_000
+    world = Home(tmp_path)
+    definition = {"auto_delete": False, "arguments": arguments | others}
+    world.store.append(Defined("/", "queue", "old", definition), None)
+    world.store.sync()
+    for messages in range(3):
+        world.crash()
+        world = Home(tmp_path)
+        assert world.report.refused == []
+        [adapted] = world.report.adapted
+        assert adapted.name == "old" and "x-" in adapted.reason
+        queue = world.queue("old")
+        assert queue.depth == messages
+        assert queue.arguments.given == others
+        world.amqp().publish("", "old", b"kept", delivery_mode=2)
+        world.store.sync()
+    world.crash()
 
 
 def test_what_was_not_durable_is_forgotten(tmp_path: Path) -> None:

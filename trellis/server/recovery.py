@@ -110,6 +110,16 @@ def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> Res
         )
     if len(result.refused) > MAX_LOGGED:
         logs.warning("not_restored", more=len(result.refused) - MAX_LOGGED)
+    for adapted in result.adapted[:MAX_LOGGED]:
+        logs.warning(
+            "restored_without_arguments",
+            kind=adapted.kind,
+            name=adapted.name,
+            vhost=adapted.vhost,
+            reason=adapted.reason,
+            note="an earlier version stored the arguments unchecked; they have no effect, and the "
+            "queue keeps its messages; declare the queue anew without them, or with valid ones",
+        )
     for finding in broker.streams.findings[:MAX_LOGGED]:
         (logs.info if finding.kind == CUT else logs.warning)("stream_finding", what=str(finding))
     recovery = opened.recovery
