@@ -1,0 +1,17 @@
+"""Replication: one active broker and hot standbys that follow a replicated log.
+
+The replicated log is a partition of a cluster that speaks the Kafka protocol. This package holds
+the rules that decide which broker owns the log, and which records count. It knows no Kafka, opens
+no socket and reads no clock: an engine carries out its steps. So a simulation can crash, pause and
+delay every step.
+
+Reading order:
+
+    records     the records of the log, and their encoding
+    judge       decides for each record whether it counts
+    contract    the replicated log, the replica's data directory, and the steps of an engine
+    assembly    joins the chunks of batches
+    owner       the active broker: appends batches, and knows how long it may act
+    standby     a standby: follows the log, and claims it when the owner is silent
+    memory      a replicated log in memory
+"""

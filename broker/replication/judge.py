@@ -1,0 +1,106 @@
+"""The judge: decides for each record of the log whether it counts.
+
+Every reader begins at the same state and reads the same records, so every reader decides alike, and
+needs nothing but the log:
+
+1. A claim is in force if its epoch is the epoch in force + 1, and no record that counts stands
+   behind the offset `seen`, the last one that its writer had read. Every other claim is void. So a
+   claim that arrives late, from a node that was paused or read an old end of the log, deposes no
+   owner that is still there.
+2. A batch, a beat or a mark counts if its epoch and nonce are those of the claim in force.
+3. A call never counts.
+4. A record of an epoch that these rules cannot reach proves that the reader lacks a part of the
+   log. The reader must stop: if it judged such a record void, it could claim an old epoch, and
+   confirm messages beside the real owner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from broker.replication.records import CALL, Claim, ClusterState, LogRecord, Mark, ReplicationError
+
+
+class LogGap(ReplicationError):
+    """The reader lacks a part of the log."""
+
+
+class ForeignLog(ReplicationError):
+    """The log belongs to a broker of another name."""
+
+
+class Judge:
+    """The state of the log after the records that were judged, in the order of their offsets."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.state = state
+        #: Number of records that did not count.
+        self.void = 0
+
+    @staticmethod
+    def at_mark(offset: int, mark: Mark) -> Judge:
+        """Return a judge that begins at an acknowledged mark: the log before it may be trimmed."""
+        return Judge(
+            replace(
+                mark.state,
+                epoch=mark.epoch,
+                nonce=mark.nonce,
+                last=offset,
+                wall=max(mark.wall, mark.state.wall),
+            )
+        )
+
+    def judge(self, offset: int, record: LogRecord) -> bool:
+        """Return True if the record at this offset counts, and update the state.
+
+        Raises LogGap if the reader lacks a part of the log, and ForeignLog.
+        """
+        state = self.state
+        if record.kind == CALL:
+            self.void += 1
+            return False
+        if isinstance(record, Claim):
+            counts = self._claim(record)
+        else:
+            if record.epoch > state.epoch:
+                raise LogGap(
+                    f"the record at offset {offset} has epoch {record.epoch}, and the epoch in "
+                    f"force is {state.epoch}: the claim between them is missing; seed this node"
+                )
+            counts = (record.epoch, record.nonce) == (state.epoch, state.nonce)
+        if not counts:
+            self.void += 1
+            return False
+        self.state = replace(self.state, last=offset, wall=max(self.state.wall, record.wall))
+        return True
+
+    def _claim(self, claim: Claim) -> bool:
+        """Return True if the claim is in force, and put it in force."""
+        state = self.state
+        if claim.state.name != state.name:
+            raise ForeignLog(
+                f"the log belongs to the broker '{claim.state.name}', and this node is a node of "
+                f"'{state.name}': give each broker a topic of its own"
+            )
+        if claim.epoch > state.epoch + 1:
+            raise LogGap(
+                f"a claim has epoch {claim.epoch}, and the epoch in force is {state.epoch}: the "
+                "claim between them is missing; seed this node"
+            )
+        if claim.epoch != state.epoch + 1 or state.last > claim.seen:
+            return False
+        first = state.epoch == 0
+        self.state = replace(
+            state,
+            epoch=claim.epoch,
+            nonce=claim.nonce,
+            salt=claim.state.salt if first else state.salt,
+            format=max(state.format, claim.state.format),
+        )
+        return True
+
+    def completed(self, number: int, position: int, batch_offset: int) -> None:
+        """Note that a whole batch has been received."""
+        self.state = replace(
+            self.state, number=number, position=position, batch_offset=batch_offset
+        )

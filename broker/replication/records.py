@@ -1,0 +1,232 @@
+"""The records of the replicated log, and their encoding.
+
+    kind     written by                      content
+    claim    a standby       a request to own the log: `seen`, the state that its writer knows, and a
+                             digest of settings
+    batch    the owner       one chunk of the entries of a batch
+    beat     the owner       nothing: the record says that the owner is there
+    mark     the owner       the state: a reader may begin at this record
+    call     any node        nothing: its acknowledgement says that the log commits records
+
+Each record begins with epoch and nonce. An epoch is the time between two claims in force. The
+nonce is a random number that tells two claims of the same epoch apart. Numbers are big-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+#: The first bytes of every record. A topic that holds other records belongs to another program.
+MAGIC: Final = b"TRLC"
+#: The version of the format of the records.
+VERSION: Final = 1
+
+CLAIM: Final = 1
+BATCH: Final = 2
+BEAT: Final = 3
+MARK: Final = 4
+CALL: Final = 5
+KINDS: Final = {CLAIM: "claim", BATCH: "batch", BEAT: "beat", MARK: "mark", CALL: "call"}
+
+#: Magic, version, kind, epoch, nonce, the writer's wall clock in ms of Unix time.
+_HEAD: Final = struct.Struct(">4sBBIQq")
+#: Epoch, nonce, last, salt, format, position, number, batch offset, wall clock, length of the name.
+_STATE: Final = struct.Struct(">IQqIHqqqqH")
+#: `seen`, digest of the settings, length of the state.
+_CLAIM: Final = struct.Struct(">q32sH")
+#: Number, chunk, chunks, position before, offset of the batch before, position after.
+_BATCH: Final = struct.Struct(">qIIqqq")
+
+#: Size in bytes of all that a batch record has besides its payload.
+BATCH_OVERHEAD: Final = _HEAD.size + _BATCH.size
+#: Size in bytes of the digest of settings.
+DIGEST_SIZE: Final = 32
+
+
+class ReplicationError(Exception):
+    """A broker cannot go on in its cluster. The text says why, and what to do."""
+
+
+class ForeignRecord(ReplicationError):
+    """A record of the log is not Trellis's, or a newer version of Trellis wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """The knowledge of a reader after a record: the owner of the log, and the last batch.
+
+    A reader judges all later records by its state alone.
+    """
+
+    #: Name of the broker, the same on all its nodes.
+    name: str
+    #: Epoch and nonce of the claim in force; 0 before the first claim.
+    epoch: int = 0
+    nonce: int = 0
+    #: Offset of the last record that counts; -1 before the first one.
+    last: int = -1
+    #: Salt and format of the segment log, given by the first claim.
+    salt: int = 0
+    format: int = 0
+    #: Position of the last entry of the last whole batch.
+    position: int = 0
+    #: Number of the last whole batch, and offset of its first chunk; 0 and -1 before the first one.
+    number: int = 0
+    batch_offset: int = -1
+    #: The highest wall clock of a record that counts, in ms of Unix time.
+    wall: int = 0
+
+    def encode(self) -> bytes:
+        """Return the state as bytes."""
+        name = self.name.encode()
+        return (
+            _STATE.pack(
+                self.epoch,
+                self.nonce,
+                self.last,
+                self.salt,
+                self.format,
+                self.position,
+                self.number,
+                self.batch_offset,
+                self.wall,
+                len(name),
+            )
+            + name
+        )
+
+    @staticmethod
+    def decode(data: bytes) -> ClusterState:
+        """Return the state in these bytes. Raises ForeignRecord if they are malformed."""
+        try:
+            *numbers, length = _STATE.unpack_from(data)
+            name = data[_STATE.size :].decode()
+        except (struct.error, UnicodeDecodeError) as error:
+            raise ForeignRecord(f"malformed state of a cluster: {error}") from error
+        if len(data) != _STATE.size + length:
+            raise ForeignRecord(
+                f"malformed state of a cluster: {len(data)} bytes instead of {_STATE.size + length}"
+            )
+        return ClusterState(name, *numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One record of the replicated log: its kind and its writer. Beats and calls have no more."""
+
+    kind: int
+    epoch: int
+    nonce: int
+    #: The writer's wall clock in ms of Unix time.
+    wall: int
+
+    def encode(self) -> bytes:
+        """Return the record as bytes."""
+        return (
+            _HEAD.pack(MAGIC, VERSION, self.kind, self.epoch, self.nonce, self.wall) + self._body()
+        )
+
+    def _body(self) -> bytes:
+        return b""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(LogRecord):
+    """A request to own the log from this record on."""
+
+    #: The last offset that the writer had read when it decided to claim.
+    seen: int
+    #: The state as the writer knew it then; its salt and format are those of the segment log.
+    state: ClusterState
+    #: SHA-256 of the settings that must be the same on all nodes.
+    digest: bytes
+
+    def _body(self) -> bytes:
+        state = self.state.encode()
+        return _CLAIM.pack(self.seen, self.digest, len(state)) + state
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk(LogRecord):
+    """One chunk of a batch. All chunks of a batch have the same numbers, besides `chunk`."""
+
+    #: Number of the batch: the number of the batch before it + 1.
+    number: int
+    #: Index of this chunk, and number of chunks.
+    chunk: int
+    chunks: int
+    #: Position of the last entry before this batch, and offset of the previous batch's first chunk.
+    position_before: int
+    offset_before: int
+    #: Position of the last entry of the batch.
+    position: int
+    payload: bytes
+
+    def _body(self) -> bytes:
+        return (
+            _BATCH.pack(
+                self.number,
+                self.chunk,
+                self.chunks,
+                self.position_before,
+                self.offset_before,
+                self.position,
+            )
+            + self.payload
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Mark(LogRecord):
+    """A beat with the state before it. A reader may begin at this record."""
+
+    state: ClusterState
+
+    def _body(self) -> bytes:
+        return self.state.encode()
+
+
+def decode(data: bytes) -> LogRecord:
+    """Return the record in these bytes. Raises ForeignRecord if they are no record of Trellis."""
+    try:
+        magic, version, kind, epoch, nonce, wall = _HEAD.unpack_from(data)
+    except struct.error:
+        raise ForeignRecord(f"the record has {len(data)} bytes, less than a head") from None
+    if magic != MAGIC:
+        raise ForeignRecord(f"the record begins with {data[:4]!r}, must begin with {MAGIC!r}")
+    if version > VERSION:
+        raise ForeignRecord(
+            f"the record has format {version}, and this broker knows formats up to {VERSION}: "
+            "upgrade this node"
+        )
+    body = data[_HEAD.size :]
+    if kind in (BEAT, CALL):
+        if body:
+            raise ForeignRecord(f"the {KINDS[kind]} has {len(body)} bytes too many")
+        return LogRecord(kind, epoch, nonce, wall)
+    try:
+        return _decode_body(kind, epoch, nonce, wall, body)
+    except struct.error as error:
+        raise ForeignRecord(f"a record of kind {kind} is malformed: {error}") from error
+
+
+def _decode_body(kind: int, epoch: int, nonce: int, wall: int, body: bytes) -> LogRecord:
+    if kind == CLAIM:
+        seen, digest, size = _CLAIM.unpack_from(body)
+        state = body[_CLAIM.size :]
+        if len(state) != size:
+            raise ForeignRecord(f"the claim's state has {len(state)} bytes instead of {size}")
+        return Claim(kind, epoch, nonce, wall, seen, ClusterState.decode(state), digest)
+    if kind == BATCH:
+        number, at, chunks, before, offset_before, position = _BATCH.unpack_from(body)
+        if at >= chunks:
+            raise ForeignRecord(f"the batch has chunk {at} of {chunks}")
+        payload = body[_BATCH.size :]
+        return Chunk(
+            kind, epoch, nonce, wall, number, at, chunks, before, offset_before, position, payload
+        )
+    if kind == MARK:
+        return Mark(kind, epoch, nonce, wall, ClusterState.decode(body))
+    raise ForeignRecord(f"the record has the unknown kind {kind}")
