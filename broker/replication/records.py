@@ -1,8 +1,8 @@
 """The records of the replicated log, and their encoding.
 
     kind     written by                      content
-    claim    a standby       a request to own the log: `seen`, the state that its writer knows, and a
-                             digest of settings
+    claim    a standby       a request to own the log: `seen`, the state that its writer knows, and
+                             a digest of settings
     batch    the owner       one chunk of the entries of a batch
     beat     the owner       nothing: the record says that the owner is there
     mark     the owner       the state: a reader may begin at this record

@@ -1,0 +1,58 @@
+"""Joins the chunks of batches, and checks that each batch continues the one before it."""
+
+from __future__ import annotations
+
+from broker.replication.contract import ReceivedBatch, ReplicaDiverged
+from broker.replication.records import Chunk, ClusterState
+
+
+class BatchAssembly:
+    """The chunks of the batch that is being received. Only chunks that count may be added."""
+
+    def __init__(self) -> None:
+        self._chunks: list[Chunk] = []
+        self._offset = 0
+
+    def add(self, offset: int, chunk: Chunk, state: ClusterState) -> ReceivedBatch | None:
+        """Return the batch if this chunk completes it. `state` is the state before the batch.
+
+        Raises ReplicaDiverged if the batch does not continue the batch before it, or if a chunk is
+        missing.
+        """
+        if chunk.chunk == 0:
+            expected = (state.number + 1, state.position, state.batch_offset)
+            found = (chunk.number, chunk.position_before, chunk.offset_before)
+            if found != expected:
+                raise ReplicaDiverged(
+                    f"batch {chunk.number} at offset {offset} follows position {found[1]} and the "
+                    f"batch at offset {found[2]}, and this node has batch {state.number} with "
+                    f"position {state.position} at offset {state.batch_offset}: seed this node"
+                )
+            self._chunks, self._offset = [], offset
+        first = self._chunks[0] if self._chunks else chunk
+        if (chunk.number, chunk.chunks, chunk.chunk) != (
+            first.number,
+            first.chunks,
+            len(self._chunks),
+        ):
+            raise ReplicaDiverged(
+                f"the record at offset {offset} is chunk {chunk.chunk} of batch {chunk.number}, "
+                f"and chunk {len(self._chunks)} of batch {first.number} is awaited: seed this node"
+            )
+        self._chunks.append(chunk)
+        if len(self._chunks) < chunk.chunks:
+            return None
+        payload = b"".join(part.payload for part in self._chunks)
+        self._chunks = []
+        return ReceivedBatch(
+            chunk.number, self._offset, chunk.position_before, chunk.position, payload
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """True between two batches."""
+        return not self._chunks
+
+    def discard(self) -> None:
+        """Forget a half batch: a claim has come into force, and its end will never count."""
+        self._chunks = []

@@ -1,0 +1,142 @@
+"""The contract of replication: the steps that an engine carries out, and their results.
+
+`LogOwner` and `Standby` are generators: they yield a step, and the engine sends its result back, or
+throws its error. The engine of the server carries steps out in a thread and may block; the engine
+of a simulation may delay, lose or reorder them, and may stop the node between any two.
+
+    step                     result                                 errors
+    Append(data)             offset of the record                   OutcomeUnknown
+    Read(offset)             LogSpan: records from this offset on   LogUnreachable, LogTrimmed
+    Apply(batch, state)      None: batch and state are durable      ReplicaFull
+    Sleep(seconds)           None
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from broker.replication.records import ClusterState, ReplicationError
+
+Result = TypeVar("Result")
+
+
+class OutcomeUnknown(Exception):
+    """It is unknown whether the log has the record. It may still come to stand in the log later."""
+
+
+class LogUnreachable(Exception):
+    """The log did not answer. The step can be repeated."""
+
+
+class ReplicaFull(Exception):
+    """The disk of the replica is full, so the batch is not applied. The step can be repeated."""
+
+
+class LogTrimmed(ReplicationError):
+    """The log begins behind the offset that was to be read: at the offset `low`."""
+
+    def __init__(self, low: int, offset: int) -> None:
+        super().__init__(
+            f"the log begins at offset {low}, and offset {offset} was to be read: seed this node"
+        )
+        self.low = low
+
+
+class Fenced(ReplicationError):
+    """Another node owns the log, or may own it: this node must confirm nothing more, and end."""
+
+
+class ReplicaDiverged(ReplicationError):
+    """The data directory holds something else than the log: the node must be seeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedBatch:
+    """A whole batch of the log."""
+
+    number: int
+    #: Offset of the first chunk.
+    offset: int
+    #: Positions of the last entry before the batch, and of its last entry.
+    position_before: int
+    position: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpan:
+    """The result of a read, as the leader of the log's partition says."""
+
+    #: Records with their consecutive offsets.
+    records: list[tuple[int, bytes]]
+    #: The offset that the next record of the log will have.
+    tip: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append a record, and wait until the log has committed it."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read the records from an offset on, as many as the engine likes, at least one if any."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Make a batch durable in the data directory, and with it the state after the batch.
+
+    Applying is idempotent: after a crash within this step, the directory removes what it has of
+    the batch, and its stored state is that of the batch before. Without a batch, only the state
+    is stored; it is always a state between two batches.
+    """
+
+    batch: ReceivedBatch | None
+    state: ClusterState
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait for a number of seconds."""
+
+    seconds: float
+
+
+Step = Append | Read | Apply | Sleep
+#: A flow of steps, and its result. The engine sends the result of each step.
+Steps = Generator[Step, Any, Result]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The clock rules of a cluster, in seconds. All nodes of a cluster must have the same."""
+
+    #: A standby claims the log after it has read no record of the owner for this time.
+    silence: float = 3.5
+    #: The owner may act until this time after it sent its last acknowledged record.
+    lease: float = 2.5
+    #: The owner appends a beat if it has sent nothing for this time.
+    beat: float = 0.3
+
+    def __post_init__(self) -> None:
+        """Check the rules. Raises ReplicationError."""
+        if not 0 < 2 * self.beat < self.lease < self.silence:
+            raise ReplicationError(
+                f"silence {self.silence:g} s, lease {self.lease:g} s and beat {self.beat:g} s do "
+                "not fit: twice the beat must be below the lease, and the lease below the silence"
+            )
+
+
+#: Seconds between two reads of a standby that has read all.
+POLL_SECONDS: Final = 0.05
+#: Two answers that are further apart do not prove that the log answered in between.
+ANSWER_GAP_MAX: Final = 0.6
+#: Default for the largest payload of a chunk in bytes.
+CHUNK_SIZE: Final = 8 << 20

@@ -1,0 +1,86 @@
+"""Reads the log in order: judges each record, and applies each batch to the data directory.
+
+The stored state is always one between two batches. So a follower that was stopped within a batch
+reads the batch again from its first chunk.
+"""
+
+from __future__ import annotations
+
+from broker.replication.assembly import BatchAssembly
+from broker.replication.contract import (
+    Apply,
+    LogSpan,
+    LogTrimmed,
+    Read,
+    ReceivedBatch,
+    ReplicaFull,
+    Sleep,
+    Steps,
+)
+from broker.replication.judge import Judge
+from broker.replication.records import Chunk, Claim, ClusterState, Mark, decode
+
+#: Seconds until a batch is applied again that found the disk full.
+FULL_SECONDS = 0.2
+
+
+class Follower:
+    """A reader of the log, from a stored state on. All batches that count are applied."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.judge = Judge(state)
+        #: The offset of the next record to read.
+        self.next = state.last + 1
+        self._assembly = BatchAssembly()
+
+    def take(self, span: LogSpan, until: int | None = None) -> Steps[bool]:
+        """Judge the records of a span, and apply its batches. Return True if a record counts.
+
+        Records from the offset `until` on are left out.
+        """
+        counted = False
+        for offset, data in span.records:
+            if offset < self.next or until is not None and offset >= until:
+                continue
+            record = decode(data)
+            before = self.judge.state
+            if self.judge.judge(offset, record):
+                counted = True
+                batch: ReceivedBatch | None = None
+                if isinstance(record, Chunk):
+                    batch = self._assembly.add(offset, record, before)
+                    if batch is not None:
+                        self.judge.completed(batch.number, batch.position, batch.offset)
+                elif isinstance(record, Claim):
+                    self._assembly.discard()
+                if batch is not None or isinstance(record, Claim | Mark):
+                    yield from self._apply(Apply(batch, self.judge.state))
+            self.next = offset + 1
+        return counted
+
+    def begin_at_mark(self, trimmed: LogTrimmed) -> Steps[None]:
+        """Go on at the beginning of a trimmed log, if only records without a batch are missing.
+
+        The log is trimmed up to a mark. Its state says which batch was the last one before it.
+        Raises `trimmed` if this node lacks a batch.
+        """
+        span: LogSpan = yield Read(trimmed.low)
+        record = decode(span.records[0][1]) if span.records else None
+        state = self.judge.state
+        if not isinstance(record, Mark) or (state.name, state.number, state.batch_offset) != (
+            record.state.name,
+            record.state.number,
+            record.state.batch_offset,
+        ):
+            raise trimmed
+        self.judge = Judge.at_mark(trimmed.low, record)
+        self.next = trimmed.low + 1
+        yield from self._apply(Apply(None, self.judge.state))
+
+    def _apply(self, step: Apply) -> Steps[None]:
+        while True:
+            try:
+                yield step
+                return
+            except ReplicaFull:
+                yield Sleep(FULL_SECONDS)

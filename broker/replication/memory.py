@@ -1,0 +1,40 @@
+"""A replicated log in memory: the contract's model, for simulations and tests."""
+
+from __future__ import annotations
+
+from broker.replication.contract import LogSpan, LogTrimmed
+
+
+class MemoryLog:
+    """Records with consecutive offsets, and a beginning that moves when the log is trimmed."""
+
+    def __init__(self) -> None:
+        self.low = 0
+        self._records: list[bytes] = []
+
+    @property
+    def tip(self) -> int:
+        """The offset that the next record will have."""
+        return self.low + len(self._records)
+
+    def append(self, data: bytes) -> int:
+        """Append a record, and return its offset."""
+        self._records.append(data)
+        return self.tip - 1
+
+    def read(self, offset: int, most: int = 500, tip: int | None = None) -> LogSpan:
+        """Return the records from an offset on, at most `most`.
+
+        `tip` is an older tip, for a reader that does not see the newest records. Raises LogTrimmed.
+        """
+        seen = self.tip if tip is None else min(tip, self.tip)
+        if offset < self.low:
+            raise LogTrimmed(self.low, offset)
+        records = self._records[offset - self.low : max(offset, seen) - self.low][:most]
+        return LogSpan(list(enumerate(records, offset)), max(seen, offset))
+
+    def trim(self, offset: int) -> None:
+        """Remove all records before an offset."""
+        if offset > self.low:
+            del self._records[: offset - self.low]
+            self.low = offset

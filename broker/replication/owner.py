@@ -1,0 +1,184 @@
+"""The owner of the log: appends batches and beats, and knows how long it may act."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from broker.replication.contract import (
+    CHUNK_SIZE,
+    POLL_SECONDS,
+    Append,
+    Fenced,
+    LogSpan,
+    LogUnreachable,
+    OutcomeUnknown,
+    Read,
+    ReceivedBatch,
+    Sleep,
+    Steps,
+    Timing,
+)
+from broker.replication.judge import Judge
+from broker.replication.records import BATCH, BEAT, MARK, Chunk, LogRecord, Mark, decode
+
+#: Seconds after the earliest time of a successor's claim at which all connections of the old owner
+#: are aborted.
+ABORT_MARGIN: Final = 0.3
+
+
+class LogOwner:
+    """The node whose claim is in force. It has one append under way at a time.
+
+    The offset of each append is the fence: the owner expects its last offset + 1. At any other
+    offset it reads the records in between first. After Fenced the node must end.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        next_offset: int,
+        sent: float,
+        timing: Timing,
+        clock: Callable[[], float],
+        wall: Callable[[], int],
+    ) -> None:
+        """`sent` is the time at which the claim in force was sent, in seconds of `clock`."""
+        self.judge = judge
+        self.timing = timing
+        #: The offset that the next record is expected to have.
+        self.next = next_offset
+        #: When the last acknowledged record was sent, in seconds of `clock`.
+        self.sent = sent
+        #: Offsets of the acknowledged marks that the log may still have, in order.
+        self.marks: list[int] = []
+        self._claim = (judge.state.epoch, judge.state.nonce)
+        self._clock = clock
+        self._wall = wall
+        self._fenced = False
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this node owns."""
+        return self._claim[0]
+
+    def may_act(self) -> bool:
+        """Return True if the owner may deliver, answer and expire now.
+
+        Test this before each act: the node may have been paused since the last test. No standby can
+        own the log yet, because it waits for a longer time, and counts it from a later moment.
+        """
+        return not self._fenced and self._clock() < self.sent + self.timing.lease
+
+    @property
+    def abort_at(self) -> float:
+        """When all connections must be aborted, in seconds of the clock: a successor may act."""
+        return self.sent + self.timing.silence + ABORT_MARGIN
+
+    def beat_is_due(self) -> bool:
+        """Return True if the owner has sent nothing for the time of a beat."""
+        return self._clock() >= self.sent + self.timing.beat
+
+    def ship(
+        self, payload: bytes, position: int, chunk_size: int = CHUNK_SIZE
+    ) -> Steps[ReceivedBatch]:
+        """Append a batch whose last entry has this position. Return when all of it counts.
+
+        Only then the batch may be written to the data directory, and confirmed. A batch is shipped
+        once, also if the data directory is full later. Raises Fenced.
+        """
+        state = self.judge.state
+        epoch, nonce = self._claim
+        parts = [payload[at : at + chunk_size] for at in range(0, len(payload), chunk_size)]
+        first = -1
+        for index, part in enumerate(parts or [b""]):
+            offset = yield from self._append(
+                Chunk(
+                    BATCH,
+                    epoch,
+                    nonce,
+                    self._wall(),
+                    state.number + 1,
+                    index,
+                    max(1, len(parts)),
+                    state.position,
+                    state.batch_offset,
+                    position,
+                    part,
+                )
+            )
+            first = offset if index == 0 else first
+        self.judge.completed(state.number + 1, position, first)
+        return ReceivedBatch(state.number + 1, first, state.position, position, payload)
+
+    def beat(self) -> Steps[None]:
+        """Append a beat. Raises Fenced."""
+        yield from self._append(LogRecord(BEAT, *self._claim, self._wall()))
+
+    def mark(self) -> Steps[None]:
+        """Append a mark, at which readers may begin once the log before it is trimmed.
+
+        Call this between two batches. Raises Fenced.
+        """
+        offset = yield from self._append(Mark(MARK, *self._claim, self._wall(), self.judge.state))
+        self.marks.append(offset)
+
+    def trimmable(self, synced: Iterable[int | None]) -> int | None:
+        """Return the offset up to which the log may be trimmed; None if it must not be.
+
+        `synced` has for each listed standby the offset at which it would begin to read, or None if
+        the standby never said so.
+        """
+        least: int | None = None
+        for offset in synced:
+            if offset is None:
+                return None
+            least = offset if least is None else min(least, offset)
+        found: int | None = None
+        for mark in self.marks:
+            if least is None or mark <= least:
+                found = mark
+        return found
+
+    def _append(self, record: LogRecord) -> Steps[int]:
+        """Append a record, and return its offset once it counts. Raises Fenced."""
+        if self._fenced:
+            raise Fenced("this node does not own the log any more")
+        sent = self._clock()
+        try:
+            offset: int = yield Append(record.encode())
+        except OutcomeUnknown as error:
+            self._fenced = True
+            raise Fenced(f"the outcome of an append is unknown ({error}); the node ends") from error
+        if offset < self.next:
+            self._fenced = True
+            raise Fenced(f"the log gave offset {offset} and must give {self.next} or more")
+        yield from self._read_between(offset)
+        if not self.judge.judge(offset, record):
+            raise AssertionError("a record of the claim in force did not count")
+        self.next = offset + 1
+        self.sent = sent
+        return offset
+
+    def _read_between(self, offset: int) -> Steps[None]:
+        """Judge the records of other nodes before an offset. Raises Fenced."""
+        while self.next < offset:
+            try:
+                span: LogSpan = yield Read(self.next)
+            except LogUnreachable:
+                yield Sleep(POLL_SECONDS)
+                continue
+            for found, data in span.records:
+                if not self.next <= found < offset:
+                    continue
+                self.judge.judge(found, decode(data))
+                self.next = found + 1
+                state = self.judge.state
+                if (state.epoch, state.nonce) != self._claim:
+                    self._fenced = True
+                    raise Fenced(
+                        f"another node owns the log since offset {found}, with epoch {state.epoch};"
+                        f" this node had epoch {self.epoch}"
+                    )
+            if not span.records:
+                yield Sleep(POLL_SECONDS)

@@ -1,0 +1,161 @@
+"""A standby: follows the log, and claims it when the owner is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.replication.contract import (
+    ANSWER_GAP_MAX,
+    POLL_SECONDS,
+    Append,
+    LogSpan,
+    LogTrimmed,
+    LogUnreachable,
+    OutcomeUnknown,
+    Read,
+    Sleep,
+    Steps,
+    Timing,
+)
+from broker.replication.follower import Follower
+from broker.replication.owner import LogOwner
+from broker.replication.records import CALL, CLAIM, Claim, ClusterState, LogRecord
+
+#: Share of the silence after which a standby asks whether the log still commits records.
+CALL_SHARE = 2 / 3
+
+
+class Standby:
+    """A node that does not own the log.
+
+    Silence counts only while the log answers and this node has read all of it: an unreachable log
+    says nothing about its owner. It also counts only while the log commits: after two thirds of the
+    silence the standby appends a call, which a log that stands still does not acknowledge. When
+    such a log goes on, the batch that its owner has waiting comes first.
+    """
+
+    def __init__(
+        self,
+        follower: Follower,
+        timing: Timing,
+        clock: Callable[[], float],
+        wall: Callable[[], int],
+        new_nonce: Callable[[], int],
+        digest: bytes,
+    ) -> None:
+        self.follower = follower
+        #: Salt and format of the segment log that a first claim gives.
+        self.salt = 0
+        self.format = 0
+        self._timing = timing
+        self._clock = clock
+        self._wall = wall
+        self._new_nonce = new_nonce
+        self._digest = digest
+        #: Seconds without a record that counts, in which the log answered and was read to its end.
+        self.quiet = 0.0
+        #: When the log last answered that this node has read all of it; None if it did not.
+        self._answered: float | None = None
+        #: When the call of this silence was acknowledged; None before.
+        self._call_acknowledged: float | None = None
+
+    @property
+    def state(self) -> ClusterState:
+        """The state of the log as far as it was read."""
+        return self.follower.judge.state
+
+    def follow(self) -> Steps[LogOwner]:
+        """Follow the log until this node owns it. Raises ReplicationError if it cannot go on."""
+        while True:
+            yield from self._read()
+            if self.quiet < self._timing.silence * CALL_SHARE:
+                yield Sleep(POLL_SECONDS)
+            elif self._call_acknowledged is None:
+                yield from self._call()
+            elif (
+                self.quiet < self._timing.silence
+                or self._clock() < self._call_acknowledged + self._timing.beat
+            ):
+                yield Sleep(POLL_SECONDS)
+            else:
+                owner = yield from self._claim()
+                if owner is not None:
+                    return owner
+
+    def _read(self) -> Steps[None]:
+        """Read on, and count the silence."""
+        try:
+            span: LogSpan = yield Read(self.follower.next)
+        except LogUnreachable:
+            self._answered = None
+            return
+        except LogTrimmed as trimmed:
+            yield from self.follower.begin_at_mark(trimmed)
+            self._reset()
+            return
+        if (yield from self.follower.take(span)):
+            self._reset()
+        now = self._clock()
+        if span.tip > self.follower.next:
+            self._answered = None
+            return
+        if self._answered is not None and now - self._answered <= ANSWER_GAP_MAX:
+            self.quiet += now - self._answered
+        self._answered = now
+
+    def _reset(self) -> None:
+        """Begin a new silence."""
+        self.quiet = 0.0
+        self._answered = self._call_acknowledged = None
+
+    def _call(self) -> Steps[None]:
+        """Ask whether the log commits records."""
+        state = self.state
+        try:
+            yield Append(LogRecord(CALL, state.epoch, state.nonce, self._wall()).encode())
+        except OutcomeUnknown:
+            self._reset()
+            return
+        self._call_acknowledged = self._clock()
+
+    def _claim(self) -> Steps[LogOwner | None]:
+        """Claim the log. Return the owner if the claim is in force, else None."""
+        state, nonce = self.state, self._new_nonce()
+        if state.epoch == 0:
+            state = ClusterState(state.name, salt=self.salt, format=self.format)
+        claim = Claim(
+            CLAIM,
+            state.epoch + 1,
+            nonce,
+            self._wall(),
+            self.follower.next - 1,
+            state,
+            self._digest,
+        )
+        self._reset()
+        sent = self._clock()
+        try:
+            offset: int = yield Append(claim.encode())
+        except OutcomeUnknown:
+            # The claim may come to stand in the log later. It is then the claim of a node that does
+            # not answer: after another silence, somebody claims the next epoch.
+            return None
+        while self.follower.next <= offset:
+            try:
+                span: LogSpan = yield Read(self.follower.next)
+            except LogUnreachable:
+                yield Sleep(POLL_SECONDS)
+                continue
+            yield from self.follower.take(span, offset + 1)
+            if not span.records and span.tip <= self.follower.next:
+                yield Sleep(POLL_SECONDS)
+        if (self.state.epoch, self.state.nonce) != (claim.epoch, nonce):
+            return None
+        return LogOwner(
+            self.follower.judge,
+            self.follower.next,
+            sent,
+            self._timing,
+            self._clock,
+            self._wall,
+        )
