@@ -11,7 +11,6 @@ from broker.replication.contract import (
     Apply,
     LogSpan,
     LogTrimmed,
-    Read,
     ReceivedBatch,
     ReplicaFull,
     Sleep,
@@ -58,23 +57,22 @@ class Follower:
             self.next = offset + 1
         return counted
 
-    def begin_at_mark(self, trimmed: LogTrimmed) -> Steps[None]:
-        """Go on at the beginning of a trimmed log, if only records without a batch are missing.
+    def begin_at_mark(self, trimmed: LogTrimmed, first: tuple[int, bytes]) -> Steps[None]:
+        """Go on at the first record of a trimmed log, if this node lacks no batch.
 
         The log is trimmed up to a mark. Its state says which batch was the last one before it.
         Raises `trimmed` if this node lacks a batch.
         """
-        span: LogSpan = yield Read(trimmed.low)
-        record = decode(span.records[0][1]) if span.records else None
-        state = self.judge.state
+        offset, data = first
+        record, state = decode(data), self.judge.state
         if not isinstance(record, Mark) or (state.name, state.number, state.batch_offset) != (
             record.state.name,
             record.state.number,
             record.state.batch_offset,
         ):
             raise trimmed
-        self.judge = Judge.at_mark(trimmed.low, record)
-        self.next = trimmed.low + 1
+        self.judge = Judge.at_mark(offset, record)
+        self.next = offset + 1
         yield from self._apply(Apply(None, self.judge.state))
 
     def _apply(self, step: Apply) -> Steps[None]:

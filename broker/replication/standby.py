@@ -85,13 +85,9 @@ class Standby:
     def _read(self) -> Steps[None]:
         """Read on, and count the silence."""
         try:
-            span: LogSpan = yield Read(self.follower.next)
+            span = yield from self._read_span()
         except LogUnreachable:
             self._answered = None
-            return
-        except LogTrimmed as trimmed:
-            yield from self.follower.begin_at_mark(trimmed)
-            self._reset()
             return
         if (yield from self.follower.take(span)):
             self._reset()
@@ -102,6 +98,16 @@ class Standby:
         if self._answered is not None and now - self._answered <= ANSWER_GAP_MAX:
             self.quiet += now - self._answered
         self._answered = now
+
+    def _read_span(self) -> Steps[LogSpan]:
+        """Read the next records, at the beginning of the log if the next ones were trimmed."""
+        try:
+            span: LogSpan = yield Read(self.follower.next)
+        except LogTrimmed as trimmed:
+            span = yield Read(trimmed.low)
+            if span.records:
+                yield from self.follower.begin_at_mark(trimmed, span.records[0])
+        return span
 
     def _reset(self) -> None:
         """Begin a new silence."""

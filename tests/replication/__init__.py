@@ -1,0 +1,1 @@
+"""Tests of replication: the records of the log, the judge, and simulations of whole clusters."""

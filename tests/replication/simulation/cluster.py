@@ -1,0 +1,267 @@
+"""The nodes, faults and clients of one seed, and what must hold at every moment and at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+from broker.replication.contract import Fenced, Timing
+from broker.replication.records import ReplicationError
+from tests.replication.simulation.node import Node, needs_seed
+from tests.replication.simulation.world import World
+
+#: Complaints.
+LOST = "a confirmed message is neither delivered nor in a queue"
+ORDER = "messages are delivered out of order"
+BACK = "a message is delivered although its settlement was durable"
+OVERLAP = "an old owner acted after its successor's first act"
+DIVERGED = "a node cannot go on"
+DIFFERENT = "two data directories differ"
+STUCK = "no node owns the log although all run"
+BEHIND = "a node does not follow the log although all run"
+NEEDLESS = "an owner was replaced although only the log stood still"
+TRIMMED = "the log was trimmed behind a node that is listed"
+UNMARKED = "the log begins at a record that is no mark"
+
+#: The fast timing of a cluster.
+TIMING = Timing(1.0, 0.7, 0.15)
+#: Seconds of a history with faults, and of the time without faults after it.
+FAULTY_SECONDS = 30.0
+HEALTHY_SECONDS = 12.0
+#: Number of batches that a node may be behind the owner at the end.
+LAG_MAX = 20
+
+
+class Cluster:
+    """One history. `only_log_faults` leaves out all faults but those of the log."""
+
+    def __init__(
+        self, seed: int, node_type: type[Node] = Node, only_log_faults: bool = False
+    ) -> None:
+        self.world = World(seed, TIMING, 0.0 if only_log_faults else 0.004)
+        self.nodes = [node_type(self.world, f"node {number}", self) for number in range(3)]
+        #: The nodes for which the log is not trimmed.
+        self.listed = list(self.nodes)
+        self.complaints: Counter[str] = Counter()
+        self.takeovers = 0
+        self.acts = 0
+        self._only_log_faults = only_log_faults
+        self._healthy = False
+        self._identity = 0
+        self._confirmed: set[int] = set()
+        self._delivered: set[int] = set()
+        #: Identities whose settlement is durable.
+        self._settled: set[int] = set()
+        self._identity_at: dict[int, int] = {}
+        #: The last delivered identity, by epoch and connection.
+        self._last_delivered: dict[tuple[int, int], int] = {}
+        self._first_act: dict[int, float] = {}
+        self._last_act: dict[int, float] = {}
+
+    # -- what nodes report
+
+    def owned(self, node: Node, epoch: int) -> None:
+        """Note a takeover."""
+        self.takeovers += 1
+        if self._only_log_faults and epoch > 1:
+            self.complain(NEEDLESS)
+
+    def acted(self, epoch: int) -> None:
+        """Note an act of the owner of an epoch."""
+        self.acts += 1
+        now = self.world.now
+        self._first_act.setdefault(epoch, now)
+        self._last_act[epoch] = now
+        if any(later > epoch for later in self._first_act):
+            self.complain(OVERLAP)
+
+    def confirmed(self, identity: int) -> None:
+        """Note that a publisher got its confirm."""
+        self._confirmed.add(identity)
+
+    def settled_durably(self, positions: list[int], node: Node) -> None:
+        """Note the settlements of a batch that counts."""
+        self._settled |= {self._identity_at[position] for position in positions}
+
+    def delivered(self, node: Node, position: int, identity: int) -> None:
+        """Note a delivery, and send the consumer's acknowledgement."""
+        assert node.owner is not None
+        self._identity_at[position] = identity
+        self._delivered.add(identity)
+        if identity in self._settled:
+            self.complain(BACK)
+        connection = node.owner.epoch, node.connections
+        if identity < self._last_delivered.get(connection, 0):
+            self.complain(ORDER)
+        self._last_delivered[connection] = identity
+        life, connections = node.life, node.connections
+        delay = self.world.delay() + self.world.random.choice((0.0, 0.3))
+
+        def acknowledge() -> None:
+            if node.connections == connections:
+                node.acknowledge(position)
+
+        def answer() -> None:
+            if node.life == life:
+                node.local(0.0, acknowledge)
+
+        self.world.after(delay, answer)
+
+    def trimmed(self, offset: int) -> None:
+        """Check the beginning of the trimmed log."""
+        if not any(node.owner is not None and offset in node.owner.marks for node in self.nodes):
+            self.complain(UNMARKED)
+
+    def ended(self, node: Node, error: Exception) -> None:
+        """Start a node again that has ended. A node that lacks a part of the log is seeded."""
+        if needs_seed(error):
+            if not node.is_struck:
+                self.complain(TRIMMED)
+            self.world.after(0.2, lambda: self._seed(node))
+            return
+        if not isinstance(error, Fenced):
+            self.complain(DIVERGED)
+            if not isinstance(error, ReplicationError):
+                raise error
+        self.world.after(self.world.random.uniform(0.2, 2), lambda: self._restart(node))
+
+    def complain(self, text: str) -> None:
+        """Note that a promise is broken."""
+        self.complaints[text] += 1
+        self.world.say(f"COMPLAINT: {text}")
+
+    # -- faults and clients
+
+    def _restart(self, node: Node) -> None:
+        if not node.running:
+            self.world.say(f"{node.name} starts")
+            if node not in self.listed:
+                self.listed.append(node)
+                node.is_struck = node.directory.state.last + 1 < self.world.log.low
+            node.start()
+
+    def _seed(self, node: Node) -> None:
+        """Copy the directory of another node: the catalog first, the log later."""
+        sources = [other for other in self.nodes if other is not node and other.running]
+        if not sources:
+            self.world.after(0.5, lambda: self._seed(node))
+            return
+        source = self.world.random.choice(sources)
+        node.synced = source.directory.state.last + 1
+        if node not in self.listed:
+            self.listed.append(node)
+        catalog, before = source.directory.copy_catalog(), source.directory.checkpoints
+
+        def finish() -> None:
+            if source.directory.checkpoints != before or not source.running:
+                # The log of a seed must hold all entries behind its catalog.
+                self._seed(node)
+                return
+            node.is_struck = False
+            node.directory.seed(catalog, source.directory.log)
+            self.world.say(f"{node.name} is seeded from {source.name}")
+            self._restart(node)
+
+        self.world.after(self.world.random.uniform(0.01, 0.2), finish)
+
+    def _crash(self, node: Node) -> None:
+        if not node.running:
+            return
+        self.world.say(f"{node.name} crashes")
+        node.crash()
+        if self.world.random.random() < 0.2 and len(self.listed) == len(self.nodes):
+            node.is_struck = True
+            self.listed.remove(node)  # An operator strikes the node from the list.
+            self.world.after(self.world.random.uniform(3, 8), lambda: self._restart(node))
+        else:
+            self.world.after(self.world.random.uniform(0.1, 3), lambda: self._restart(node))
+
+    def _fault(self) -> None:
+        """Let one thing go wrong, and the next one later."""
+        if self._healthy:
+            return
+        world, chance = self.world, self.world.random
+        node = chance.choice(self.nodes)
+        kind = (
+            "log"
+            if self._only_log_faults
+            else chance.choice(
+                ("pause", "pause", "pause", "crash", "crash", "log", "full", "checkpoint")
+            )
+        )
+        if kind == "pause":
+            node.paused_until = world.now + chance.choice((0.3, 0.8, 1.1, 1.5, 3.0, 6.0))
+            world.say(f"{node.name} is paused until {node.paused_until:.3f}")
+        elif kind == "crash":
+            self._crash(node)
+        elif kind == "log":
+            world.log_down_until = world.now + chance.choice((0.2, 0.6, 1.5, 3.0))
+            world.say(f"the log stands still until {world.log_down_until:.3f}")
+        elif kind == "full":
+            node.full_until = world.now + chance.choice((0.3, 1.0, 2.5))
+            world.say(f"the disk of {node.name} is full until {node.full_until:.3f}")
+        # A log that stands still for longer than a writer waits would end the owner.
+        outage = max(0.0, world.log_down_until - world.now)
+        world.after(outage + chance.uniform(0.3, 3.0), self._fault)
+
+    def _checkpoints(self) -> None:
+        """Let nodes make checkpoints now and then."""
+        for node in self.nodes:
+            if node.running and node.directory.may_checkpoint():
+                node.local(0.0, partial(_checkpoint, node))
+        self.world.after(self.world.random.uniform(0.2, 1.0), self._checkpoints)
+
+    def _publish(self) -> None:
+        """Let the publisher send a message to a node that serves clients."""
+        if self.world.now < FAULTY_SECONDS + HEALTHY_SECONDS / 2:
+            serving = [node for node in self.nodes if node.is_open]
+            if serving:
+                self._identity += 1
+                node, identity = self.world.random.choice(serving), self._identity
+                life = node.life
+
+                def arrive() -> None:
+                    if node.life == life:
+                        node.local(0.0, lambda: node.publish(identity))
+
+                self.world.after(0.001, arrive)
+            self.world.after(self.world.random.choice((0.005, 0.02, 0.05)), self._publish)
+
+    # -- the whole history
+
+    def run(self) -> Counter[str]:
+        """Let the history happen, and return the complaints."""
+        for node in self.nodes:
+            self.world.after(self.world.random.random() * 0.2, node.start)
+        self.world.after(3.0, self._fault)
+        self.world.after(0.5, self._checkpoints)
+        self.world.after(0.5, self._publish)
+        self.world.run(FAULTY_SECONDS)
+        self._healthy = True
+        self.world.faulty = 0.0
+        self.world.run(FAULTY_SECONDS + HEALTHY_SECONDS)
+        self._check_end()
+        return self.complaints
+
+    def _check_end(self) -> None:
+        owners = [node for node in self.nodes if node.is_open and node.may_act()]
+        if len(owners) != 1:
+            self.complain(STUCK)
+            return
+        owner = owners[0]
+        if self._confirmed - self._delivered - set(owner.live.values()):
+            self.complain(LOST)
+        for node in self.nodes:
+            if node.directory.state.number == owner.directory.state.number and (
+                node.directory.live() != owner.directory.live()
+                or node.directory.queues != owner.directory.queues
+                or node.directory.salt != owner.directory.salt
+            ):
+                self.complain(DIFFERENT)
+            if node.directory.state.number < owner.directory.state.number - LAG_MAX:
+                self.complain(BEHIND)
+
+
+def _checkpoint(node: Node) -> None:
+    if node.running and node.directory.may_checkpoint():
+        node.directory.checkpoint()

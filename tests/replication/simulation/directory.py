@@ -1,0 +1,132 @@
+"""A data directory of a simulated node: a log of entries, and a catalog that is written later."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from broker.replication.contract import Apply, ReceivedBatch, ReplicaDiverged
+from broker.replication.records import ClusterState
+
+#: An entry: its kind ("define", "store", "settle"), position, queue, and the identity of a message
+#: or the position of the settled message.
+Entry = tuple[str, int, int, int]
+
+
+def encode_entries(entries: list[Entry]) -> bytes:
+    """Return entries as the payload of a batch."""
+    return json.dumps(entries).encode()
+
+
+class Directory:
+    """Entries by position, the number of them that are synced, and the catalog.
+
+    The catalog holds the definitions, and the state of the log after the last applied batch. It is
+    written at once or not at all.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.log: list[Entry] = []
+        self.synced = 0
+        self.queues: set[int] = set()
+        self.state = ClusterState(name)
+        self.salt = 0
+        #: Number of checkpoints made.
+        self.checkpoints = 0
+        #: Number of the batch that was begun last in this life.
+        self._begun = 0
+
+    @property
+    def log_end(self) -> int:
+        """The last position in the log."""
+        return self.log[-1][1] if self.log else 0
+
+    def apply(self, step: Apply) -> Iterator[None]:
+        """Make a batch and the state after it durable, write by write."""
+        batch, state = step.batch, step.state
+        if batch is not None and batch.number > self.state.number:
+            if batch.number == self._begun:
+                self.open()  # A full disk stopped an earlier attempt.
+            self._begun = batch.number
+            yield from self.write_log(batch)
+            yield  # Between the log and the catalog.
+            self.write_catalog(batch, state)
+        else:
+            self.state = state
+        if not self.salt:
+            self.salt = state.salt
+
+    def write_log(self, batch: ReceivedBatch) -> Iterator[None]:
+        """Append the entries of a batch, and sync them."""
+        if self.log_end != batch.position_before:
+            raise ReplicaDiverged(
+                f"the log of the directory ends at {self.log_end}, and batch {batch.number} "
+                f"follows {batch.position_before}"
+            )
+        entries: list[Entry] = [_entry(row) for row in json.loads(batch.payload)]
+        half = len(entries) // 2
+        yield
+        self.log += entries[:half]
+        yield
+        self.log += entries[half:]
+        yield
+        self.synced = len(self.log)
+
+    def write_catalog(self, batch: ReceivedBatch, state: ClusterState) -> None:
+        """Write the definitions of a batch, and the state after it."""
+        entries = [_entry(row) for row in json.loads(batch.payload)]
+        self.queues |= {position for kind, position, _, _ in entries if kind == "define"}
+        self.state = state
+
+    def crash(self, chance: random.Random) -> None:
+        """Lose a part of what was not synced."""
+        kept = chance.randint(min(self.synced, len(self.log)), len(self.log))
+        del self.log[kept:]
+        self.synced = len(self.log)
+        self._begun = 0
+
+    def open(self) -> None:
+        """Cut off what is behind the last batch that is certainly applied. It is received again."""
+        self.log = [entry for entry in self.log if entry[1] <= self.state.position]
+        self.synced = len(self.log)
+
+    def may_checkpoint(self) -> bool:
+        """Return True if the catalog is as far as the log."""
+        return self.log_end == self.state.position
+
+    def checkpoint(self) -> None:
+        """Drop settled messages, and messages of queues that are not in the catalog."""
+        last = self.log_end
+        live = self.live()
+        self.log = [entry for entry in self.log if entry[0] == "store" and entry[1] in live]
+        self.checkpoints += 1
+        # The position of a checkpoint is part of its name.
+        self.log.append(("end", last, 0, 0))
+        self.synced = len(self.log)
+
+    def live(self) -> dict[int, int]:
+        """Return the identities of the messages in queues, by position."""
+        found: dict[int, int] = {}
+        for kind, position, queue, what in self.log:
+            if kind == "store" and queue in self.queues:
+                found[position] = what
+            elif kind == "settle":
+                found.pop(what, None)
+        return found
+
+    def copy_catalog(self) -> dict[str, Any]:
+        """Return the first part of a seed."""
+        return {"queues": set(self.queues), "state": self.state, "salt": self.salt}
+
+    def seed(self, catalog: dict[str, Any], log: list[Entry]) -> None:
+        """Replace this directory by a catalog, and a log that was copied after it."""
+        self.queues, self.state, self.salt = catalog["queues"], catalog["state"], catalog["salt"]
+        self.log = list(log)
+        self.synced = len(log)
+
+
+def _entry(row: list[Any]) -> Entry:
+    kind, position, queue, what = row
+    return kind, position, queue, what

@@ -1,0 +1,250 @@
+"""A simulated broker: a standby, or the owner of the log with its queues and its clients."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from broker.replication.contract import (
+    Apply,
+    Fenced,
+    LogTrimmed,
+    ReceivedBatch,
+    ReplicaFull,
+    Sleep,
+    Steps,
+)
+from broker.replication.follower import Follower
+from broker.replication.owner import LogOwner
+from broker.replication.standby import Standby
+from tests.replication.simulation.directory import Directory, Entry, encode_entries
+from tests.replication.simulation.world import Computer, World
+
+if TYPE_CHECKING:
+    from tests.replication.simulation.cluster import Cluster
+
+#: Size of a chunk in bytes: small, so that many batches have several chunks.
+CHUNK = 120
+#: Seconds between two marks.
+MARK_SECONDS = 0.5
+
+
+class Node(Computer):
+    """A node of the cluster."""
+
+    directory_type: type[Directory] = Directory
+    follower_type: type[Follower] = Follower
+    standby_type: type[Standby] = Standby
+
+    def __init__(self, world: World, name: str, cluster: Cluster) -> None:
+        super().__init__(world, name)
+        self.cluster = cluster
+        self.directory = self.directory_type("broker")
+        self.running = False
+        #: The offset at which this node would begin to read after a restart, as it told the others.
+        self.synced: int | None = None
+        #: True if an operator struck this node from the list, so that the log may be trimmed.
+        self.is_struck = False
+        self._clear()
+
+    def _clear(self) -> None:
+        """Forget all that is only in memory."""
+        self.owner: LogOwner | None = None
+        #: True if clients are served.
+        self.is_open = False
+        self.position = 0
+        self.pending: list[Entry] = []
+        #: Replies to clients: ("confirm", identity), or ("deliver", position) of a message.
+        self.outbox: deque[tuple[str, int]] = deque()
+        self.live: dict[int, int] = {}
+        #: Positions of messages that wait for a consumer, and of those that were delivered.
+        self.ready: deque[int] = deque()
+        self.unacknowledged: set[int] = set()
+        #: Number of times that all connections of clients were aborted.
+        self.connections = 0
+        #: The newest identity of a publisher.
+        self._newest = 0
+
+    # -- life
+
+    def start(self) -> None:
+        """Start as a standby, from the state that the directory has stored."""
+        self._clear()
+        self.running = True
+        self.directory.open()
+        self.opened()
+        follower = self.follower_type(self.directory.state)
+        standby = self.standby_type(
+            follower,
+            self.world.timing,
+            lambda: self.world.now,
+            lambda: int(self.world.now * 1000),
+            lambda: self.world.random.getrandbits(60),
+            bytes(32),
+        )
+        standby.salt = self.world.random.getrandbits(32)
+        self.carry_out(standby.follow(), self.apply, self.own, self.end)
+
+    def opened(self) -> None:
+        """Do what a start does besides: nothing, before the node has read the whole log."""
+
+    def crash(self) -> None:
+        """Lose the memory, and what was not synced."""
+        self.life += 1
+        self.running = False
+        self.directory.crash(self.world.random)
+        self._clear()
+
+    def end(self, error: Exception) -> None:
+        """End the process because of an error. It starts again later, as a supervisor does it."""
+        self.world.say(f"{self.name} ends: {error}")
+        self.crash()
+        self.cluster.ended(self, error)
+
+    def apply(self, step: Apply) -> Any:
+        """Return the single writes of an Apply."""
+        yield from self.directory.apply(step)
+        self.synced = self.directory.state.last + 1
+
+    # -- the owner
+
+    def own(self, owner: LogOwner) -> None:
+        """Become the owner: open the directory, and beat meanwhile."""
+        self.owner = owner
+        self.world.say(f"{self.name} owns epoch {owner.epoch}")
+        self.cluster.owned(self, owner.epoch)
+        self.carry_out(self.write(owner), self.apply, self._unreachable, self.end)
+        self.local(self.world.random.uniform(0.02, 0.4), self._open)
+        self._watch(owner)
+
+    def _unreachable(self, result: Any) -> None:
+        raise AssertionError("the writer never returns")
+
+    def _watch(self, owner: LogOwner) -> None:
+        """Abort all connections when a successor may act."""
+        if self.owner is not owner:
+            return
+        if self.world.now >= owner.abort_at:
+            self.connections += 1
+            self.outbox.clear()
+            self.ready = deque(sorted(self.live))
+            self.unacknowledged.clear()
+        self.local(0.05, lambda: self._watch(owner))
+
+    def _open(self) -> None:
+        """Serve clients, with the messages of the directory."""
+        self.live = self.directory.live()
+        self.position = self.directory.log_end
+        self.ready = deque(sorted(self.live))
+        self.is_open = True
+        self.turn()
+
+    def write(self, owner: LogOwner) -> Steps[None]:
+        """Ship batches and beats: the log first, then the directory, then the confirms."""
+        marked = self.world.now
+        while True:
+            if self.world.now > marked + MARK_SECONDS:
+                marked = self.world.now
+                yield from owner.mark()
+                with suppress(ReplicaFull):
+                    yield Apply(None, owner.judge.state)
+                self.trim(owner)
+            elif self.pending:
+                entries, self.pending = self.pending, []
+                batch = yield from self.ship(owner, entries)
+                yield from self.write_locally(owner, batch)
+                for kind, _, _, identity in entries:
+                    if kind == "store":
+                        self.outbox.append(("confirm", identity))
+                self.cluster.settled_durably(
+                    [what for kind, _, _, what in entries if kind == "settle"], self
+                )
+            elif owner.beat_is_due():
+                yield from owner.beat()
+            else:
+                yield Sleep(0.01)
+
+    def ship(self, owner: LogOwner, entries: list[Entry]) -> Steps[ReceivedBatch]:
+        """Append a batch to the replicated log."""
+        return (yield from owner.ship(encode_entries(entries), entries[-1][1], CHUNK))
+
+    def write_locally(self, owner: LogOwner, batch: ReceivedBatch) -> Steps[None]:
+        """Write a shipped batch to the directory. Raises Fenced if the disk is full for long."""
+        state, since = owner.judge.state, self.world.now
+        while True:
+            try:
+                yield Apply(batch, state)
+                return
+            except ReplicaFull:
+                if self.world.now > since + self.world.timing.silence:
+                    raise Fenced("the disk is full: this node hands over") from None
+                if owner.beat_is_due():
+                    yield from owner.beat()
+                yield Sleep(0.1)
+
+    def trim(self, owner: LogOwner) -> None:
+        """Trim the log up to a mark that all listed nodes have read."""
+        offset = owner.trimmable([node.synced for node in self.cluster.listed])
+        if offset is not None and offset > self.world.log.low:
+            self.world.log.trim(offset)
+            self.cluster.trimmed(offset)
+
+    # -- clients
+
+    def may_act(self) -> bool:
+        """Return True if the owner may act now: tested before each act."""
+        return self.owner is not None and self.owner.may_act()
+
+    def turn(self) -> None:
+        """One turn of the event loop: deliver and confirm, one flush after the other."""
+        while self.ready and len(self.unacknowledged) < 8:
+            position = self.ready.popleft()
+            self.unacknowledged.add(position)
+            self.outbox.append(("deliver", position))
+        for number in range(len(self.outbox)):
+            self.local(number * 0.0005, self.flush)
+        self.local(self.world.random.choice((0.02, 0.03, 0.05)), self.turn)
+
+    def flush(self) -> None:
+        """Send one reply, unless the lease is over: then the reply waits."""
+        if not self.outbox or not self.may_act():
+            return
+        assert self.owner is not None
+        kind, what = self.outbox.popleft()
+        self.cluster.acted(self.owner.epoch)
+        if kind == "confirm":
+            self.cluster.confirmed(what)
+        elif what in self.live:
+            self.cluster.delivered(self, what, self.live[what])
+
+    def publish(self, identity: int) -> None:
+        """Take a message of a client; each 20th one declares a queue first."""
+        if not self.is_open or not self.may_act() or identity < self._newest:
+            return  # A connection keeps the order: what was sent before a later message is lost.
+        self._newest = identity
+        if identity % 20 == 0 or not self.directory.queues and not self._declared():
+            self.position += 1
+            self.pending.append(("define", self.position, 0, 0))
+        queue = self._declared() or max(self.directory.queues)
+        self.position += 1
+        self.pending.append(("store", self.position, queue, identity))
+        self.live[self.position] = identity
+        self.ready.append(self.position)
+
+    def _declared(self) -> int:
+        """Return the queue that was declared last and is not durable yet; 0 if there is none."""
+        return max((entry[1] for entry in self.pending if entry[0] == "define"), default=0)
+
+    def acknowledge(self, position: int) -> None:
+        """Take the acknowledgement of a delivered message."""
+        if position in self.live and self.is_open:
+            self.position += 1
+            self.pending.append(("settle", self.position, 0, position))
+            del self.live[position]
+            self.unacknowledged.discard(position)
+
+
+def needs_seed(error: Exception) -> bool:
+    """Return True if a node ended because the log does not have what it lacks."""
+    return isinstance(error, LogTrimmed)

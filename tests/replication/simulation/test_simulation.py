@@ -1,0 +1,96 @@
+"""Tests that a cluster keeps what it confirmed, although nodes crash, pause and lose the log.
+
+`make test-long` runs 20,000 seeds. `python -m tests.replication.simulation SEED` prints the story
+of a seed that fails.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.replication.simulation import wrong
+from tests.replication.simulation.cluster import (
+    BEHIND,
+    DIFFERENT,
+    DIVERGED,
+    LOST,
+    NEEDLESS,
+    OVERLAP,
+    TRIMMED,
+    UNMARKED,
+    Cluster,
+)
+from tests.replication.simulation.node import Node
+
+#: Number of seeds of one test.
+CHUNK = 30
+
+
+def check(first: int, count: int) -> None:
+    takeovers = 0
+    for seed in range(first, first + count):
+        cluster = Cluster(seed)
+        assert not cluster.run(), f"seed {seed}:\n" + "\n".join(cluster.world.story)
+        takeovers += cluster.takeovers
+    assert takeovers > 2 * count
+
+
+@pytest.mark.parametrize("first", range(0, 300, CHUNK))
+def test_whatever_happens_a_cluster_keeps_its_promises(first: int) -> None:
+    check(first, CHUNK)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(300, 20_300, 500))
+def test_the_same_with_many_seeds(first: int) -> None:
+    check(first, 500)
+
+
+@pytest.mark.parametrize("first", range(0, 20, 10))
+def test_a_log_that_stands_still_replaces_no_owner(first: int) -> None:
+    for seed in range(first, first + 10):
+        cluster = Cluster(seed, only_log_faults=True)
+        assert not cluster.run(), f"seed {seed}:\n" + "\n".join(cluster.world.story)
+
+
+def test_a_seed_is_one_history() -> None:
+    one, two = Cluster(7), Cluster(7)
+    one.run()
+    two.run()
+    assert one.world.story == two.world.story and one.takeovers > 2
+
+
+@pytest.mark.parametrize(
+    ("node_type", "caught"),
+    [
+        (wrong.UncomparedOffset, {LOST, DIFFERENT, DIVERGED}),
+        (wrong.LeaseFromAnswer, {OVERLAP}),
+        (wrong.LeaseOnceATurn, {OVERLAP}),
+        (wrong.DiskFirst, {DIVERGED, DIFFERENT}),
+        (wrong.ShippedAgain, {DIVERGED, DIFFERENT}),
+        (wrong.OwnSalt, {DIFFERENT}),
+        (wrong.ClaimWithoutReading, {LOST, DIVERGED, OVERLAP}),
+        (wrong.SilenceWithoutAnswers, {NEEDLESS}),
+        (wrong.judged_by(wrong.UnseenJudge), {OVERLAP}),
+        (wrong.judged_by(wrong.CredulousJudge), {DIVERGED, DIFFERENT}),
+        (wrong.LowWatermark, {DIVERGED, DIFFERENT, OVERLAP, BEHIND}),
+        (wrong.HalfBatchKept, {DIVERGED, DIFFERENT}),
+        (wrong.ResumedWithinBatch, {DIVERGED}),
+        (wrong.HalfLocalBatchKept, {DIVERGED, DIFFERENT}),
+        (wrong.CatalogMarkedWithEnd, {LOST, DIVERGED, DIFFERENT}),
+        (wrong.EarlyCheckpoint, {LOST, DIFFERENT, DIVERGED}),
+        (wrong.WritingStart, {DIVERGED, DIFFERENT}),
+        (wrong.TrimBeforeMark, {UNMARKED}),
+        (wrong.TrimBehindListed, {TRIMMED}),
+        (wrong.NeverHandsOver, {OVERLAP}),
+    ],
+)
+def test_a_wrong_design_is_caught(node_type: type[Node], caught: set[str]) -> None:
+    complaints: Counter[str] = Counter()
+    for seed in range(100):
+        complaints += Cluster(seed, node_type, NEEDLESS in caught).run()
+        if complaints.keys() & caught:
+            return
+    raise AssertionError(f"nothing of {caught} among {dict(complaints)}")

@@ -1,0 +1,199 @@
+"""The clock, the network and the replicated log of a simulation, and the engine of steps.
+
+Everything happens in the order of one queue of events, and one seed decides all delays and faults.
+Between any two steps of a node, the node may be paused, and the node may crash.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from broker.replication.contract import (
+    Append,
+    Apply,
+    LogTrimmed,
+    LogUnreachable,
+    OutcomeUnknown,
+    Read,
+    ReplicaFull,
+    Sleep,
+    Steps,
+    Timing,
+)
+from broker.replication.memory import MemoryLog
+from broker.replication.records import Claim, decode
+
+#: Long delays of claims are so many times as frequent as those of other messages.
+LATE_CLAIMS = 50
+
+
+class World:
+    """One history. `faulty` is the share of messages in the network that are delayed for long."""
+
+    def __init__(self, seed: int, timing: Timing, faulty: float = 0.01) -> None:
+        self.random = random.Random(seed)
+        self.timing = timing
+        self.faulty = faulty
+        self.now = 0.0
+        self.log = MemoryLog()
+        #: The log answers and commits nothing until this time: its leader changes.
+        self.log_down_until = 0.0
+        self.story: list[str] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+
+    def at(self, time: float, event: Callable[[], None]) -> None:
+        """Let an event happen at a time."""
+        self._number += 1
+        heapq.heappush(self._events, (max(time, self.now), self._number, event))
+
+    def after(self, seconds: float, event: Callable[[], None]) -> None:
+        """Let an event happen after some seconds."""
+        self.at(self.now + seconds, event)
+
+    def run(self, until: float) -> None:
+        """Let all events up to a time happen."""
+        while self._events and self._events[0][0] <= until:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+        self.now = until
+
+    def say(self, text: str) -> None:
+        """Note what happened."""
+        self.story.append(f"{self.now:9.4f} {text}")
+
+    def delay(self, times: int = 1) -> float:
+        """Return the time that a message takes in the network: now and then 2 x silence.
+
+        Long delays are `times` as frequent as usual.
+        """
+        if self.random.random() < self.faulty * times:
+            return self.random.uniform(0.05, 2 * self.timing.silence)
+        return self.random.choice((0.001, 0.002, 0.005))
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which a writer gives an append up (delivery.timeout.ms)."""
+        return 2 * self.timing.silence + 2
+
+
+class Computer:
+    """What a node runs on: it may be paused, and it may crash."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        #: Number of the current life: events of an earlier one do not happen.
+        self.life = 0
+        self.paused_until = 0.0
+        #: The disk of this computer is full until this time.
+        self.full_until = 0.0
+
+    def local(self, seconds: float, act: Callable[[], None]) -> None:
+        """Let a step of this computer happen after some seconds, and after its pause."""
+        life = self.life
+
+        def happen() -> None:
+            if self.life != life:
+                return
+            if self.paused_until > self.world.now:
+                rest = self.paused_until - self.world.now
+                self.world.after(rest + self.world.random.random() * 0.001, happen)
+            else:
+                act()
+
+        self.world.after(seconds, happen)
+
+    def carry_out(
+        self,
+        flow: Steps[Any],
+        apply: Callable[[Apply], Iterator[None]],
+        done: Callable[[Any], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Run a flow of steps. `apply` gives the single writes of an Apply to the directory."""
+        world, life = self.world, self.life
+
+        def resume(value: Any, error: Exception | None = None) -> None:
+            try:
+                step = flow.throw(error) if error is not None else flow.send(value)
+            except StopIteration as end:
+                done(end.value)
+                return
+            except Exception as raised:  # noqa: BLE001  a node that cannot go on says why
+                failed(raised)
+                return
+            # A pause may fall between the decision and the step, too.
+            self.local(world.random.choice((0.0, 0.0005)), lambda: begin(step))
+
+        def answer(seconds: float, value: Any, error: Exception | None = None) -> None:
+            if self.life == life:
+                self.local(seconds, lambda: resume(value, error))
+
+        def begin(step: Any) -> None:
+            if isinstance(step, Sleep):
+                answer(step.seconds, None)
+            elif isinstance(step, Append):
+                self._append(step.data, answer)
+            elif isinstance(step, Read):
+                self._read(step.offset, answer)
+            else:
+                write(apply(step))
+
+        def write(writes: Iterator[None]) -> None:
+            try:
+                if self.full_until > world.now:
+                    raise ReplicaFull
+                next(writes)
+            except StopIteration:
+                answer(0.0, None)
+            except Exception as error:  # noqa: BLE001  the flow decides
+                answer(0.0, None, error)
+            else:
+                self.local(world.random.choice((0.0005, 0.001, 0.003)), lambda: write(writes))
+
+        resume(None)
+
+    def _append(self, data: bytes, answer: Callable[..., None]) -> None:
+        """Send a record to the log. The record may land although its writer gave it up."""
+        world, sent = self.world, self.world.now
+        answered = [False]
+
+        def tell(value: Any, error: Exception | None = None) -> None:
+            if not answered[0]:
+                answered[0] = True
+                answer(0.0, value, error)
+
+        def land() -> None:
+            if world.log_down_until > world.now:
+                world.at(world.log_down_until + world.random.random() * 0.01, land)
+                return
+            offset = world.log.append(data)
+            world.after(world.delay(), lambda: tell(offset))
+
+        # A claim that arrives late is the most dangerous record.
+        times = LATE_CLAIMS if isinstance(decode(data), Claim) else 1
+        world.after(world.delay(times), land)
+        world.at(sent + world.patience, lambda: tell(None, OutcomeUnknown("no answer in time")))
+
+    def _read(self, offset: int, answer: Callable[..., None]) -> None:
+        world = self.world
+
+        def serve() -> None:
+            if world.log_down_until > world.now:
+                world.after(0.3, lambda: answer(0.0, None, LogUnreachable()))
+                return
+            tip = world.log.tip
+            if world.random.random() < 0.02:  # A leader that does not know the last records yet.
+                tip = max(world.log.low, tip - world.random.randrange(1, 5))
+            try:
+                span = world.log.read(offset, world.random.choice((1, 5, 500)), tip)
+            except LogTrimmed as trimmed:
+                answer(world.delay(), None, trimmed)
+            else:
+                answer(world.delay(), span)
+
+        world.after(world.delay(), serve)
