@@ -55,7 +55,8 @@ class Node(Computer):
         self.is_open = False
         self.position = 0
         self.pending: list[Entry] = []
-        #: Replies to clients: ("confirm", identity), or ("deliver", position) of a message.
+        #: Replies to clients: ("confirm", identity), ("deliver", position) of a message, or
+        #: ("answer", 0) to a ping.
         self.outbox: deque[tuple[str, int]] = deque()
         self.live: dict[int, int] = {}
         #: Positions of messages that wait for a consumer, and of those that were delivered.
@@ -115,7 +116,7 @@ class Node(Computer):
         self.world.say(f"{self.name} owns epoch {owner.epoch}")
         self.cluster.owned(self, owner.epoch)
         self.carry_out(self.write(owner), self.apply, self._unreachable, self.end)
-        self.local(self.world.random.uniform(0.02, 0.4), self._open)
+        self.local(self.world.random.choice((0.001, 0.02, 0.4)), self._open)
         self._watch(owner)
 
     def _unreachable(self, result: Any) -> None:
@@ -202,6 +203,8 @@ class Node(Computer):
             position = self.ready.popleft()
             self.unacknowledged.add(position)
             self.outbox.append(("deliver", position))
+        self.outbox.append(("answer", 0))
+        self.fail_point()
         for number in range(len(self.outbox)):
             self.local(number * 0.0005, self.flush)
         self.local(self.world.random.choice((0.02, 0.03, 0.05)), self.turn)
@@ -213,6 +216,8 @@ class Node(Computer):
         assert self.owner is not None
         kind, what = self.outbox.popleft()
         self.cluster.acted(self.owner.epoch)
+        if kind == "answer":
+            return
         if kind == "confirm":
             self.cluster.confirmed(what)
         elif what in self.live:

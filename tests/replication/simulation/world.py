@@ -28,6 +28,8 @@ from broker.replication.records import Claim, decode
 
 #: Long delays of claims are so many times as frequent as those of other messages.
 LATE_CLAIMS = 50
+#: The share of fail points at which a computer is paused.
+FAIL_POINTS = 0.002
 
 
 class World:
@@ -37,6 +39,8 @@ class World:
         self.random = random.Random(seed)
         self.timing = timing
         self.faulty = faulty
+        #: The share of fail points at which a computer is paused.
+        self.fail_points = FAIL_POINTS if faulty else 0.0
         self.now = 0.0
         self.log = MemoryLog()
         #: The log answers and commits nothing until this time: its leader changes.
@@ -107,6 +111,12 @@ class Computer:
 
         self.world.after(seconds, happen)
 
+    def fail_point(self) -> None:
+        """Pause this computer now and then, exactly between a decision and its effect."""
+        if self.world.random.random() < self.world.fail_points:
+            self.paused_until = self.world.now + self.world.random.choice((1.1, 1.5, 3.0))
+            self.world.say(f"{self.name} is paused at a fail point until {self.paused_until:.3f}")
+
     def carry_out(
         self,
         flow: Steps[Any],
@@ -126,7 +136,8 @@ class Computer:
             except Exception as raised:  # noqa: BLE001  a node that cannot go on says why
                 failed(raised)
                 return
-            # A pause may fall between the decision and the step, too.
+            if isinstance(step, Append) and isinstance(decode(step.data), Claim):
+                self.fail_point()
             self.local(world.random.choice((0.0, 0.0005)), lambda: begin(step))
 
         def answer(seconds: float, value: Any, error: Exception | None = None) -> None:

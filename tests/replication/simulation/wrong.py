@@ -224,7 +224,7 @@ class _HalfBatches(Follower):
                         json.dumps(entries).encode(),
                     )
                     self.judge.completed(batch.number, batch.position, batch.offset)
-                    yield Apply(batch, self.judge.state)
+                    yield from self._apply(Apply(batch, self.judge.state))
         return (yield from super().take(span, until))
 
 
