@@ -42,6 +42,7 @@ COMPILED = (
 LEFT_OUT = {
     "*/__init__.py": "the package's docstring and its short names: runs once, at import",
     "*/__main__.py": "runs once, by `python -m`",
+    "broker/replication/*.py": "runs once for each batch, and waits for the replicated log",
 }
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from broker.replication.contract import ReceivedBatch, ReplicaDiverged
-from broker.replication.records import Chunk, ClusterState
+from broker.replication.records import BatchChunk, ClusterState
 
 
 class BatchAssembly:
     """The chunks of the batch that is being received. Only chunks that count may be added."""
 
     def __init__(self) -> None:
-        self._chunks: list[Chunk] = []
+        self._chunks: list[BatchChunk] = []
         self._offset = 0
 
-    def add(self, offset: int, chunk: Chunk, state: ClusterState) -> ReceivedBatch | None:
+    def add(self, offset: int, chunk: BatchChunk, state: ClusterState) -> ReceivedBatch | None:
         """Return the batch if this chunk completes it. `state` is the state before the batch.
 
         Raises ReplicaDiverged if the batch does not continue the batch before it, or if a chunk is

@@ -17,7 +17,7 @@ from broker.replication.contract import (
     Steps,
 )
 from broker.replication.judge import Judge
-from broker.replication.records import Chunk, Claim, ClusterState, Mark, decode
+from broker.replication.records import BatchChunk, Claim, ClusterState, Mark, decode
 
 #: Seconds until a batch is applied again that found the disk full.
 FULL_SECONDS = 0.2
@@ -46,7 +46,7 @@ class Follower:
             if self.judge.judge(offset, record):
                 counted = True
                 batch: ReceivedBatch | None = None
-                if isinstance(record, Chunk):
+                if isinstance(record, BatchChunk):
                     batch = self._assembly.add(offset, record, before)
                     if batch is not None:
                         self.judge.completed(batch.number, batch.position, batch.offset)

@@ -20,7 +20,7 @@ from broker.replication.contract import (
     Timing,
 )
 from broker.replication.judge import Judge
-from broker.replication.records import BATCH, BEAT, MARK, Chunk, LogRecord, Mark, decode
+from broker.replication.records import BATCH, BEAT, MARK, BatchChunk, LogRecord, Mark, decode
 
 #: Seconds after the earliest time of a successor's claim at which all connections of the old owner
 #: are aborted.
@@ -93,7 +93,7 @@ class LogOwner:
         first = -1
         for index, part in enumerate(parts or [b""]):
             offset = yield from self._append(
-                Chunk(
+                BatchChunk(
                     BATCH,
                     epoch,
                     nonce,

@@ -149,7 +149,7 @@ class Claim(LogRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk(LogRecord):
+class BatchChunk(LogRecord):
     """One chunk of a batch. All chunks of a batch have the same numbers, besides `chunk`."""
 
     #: Number of the batch: the number of the batch before it + 1.
@@ -224,7 +224,7 @@ def _decode_body(kind: int, epoch: int, nonce: int, wall: int, body: bytes) -> L
         if at >= chunks:
             raise ForeignRecord(f"the batch has chunk {at} of {chunks}")
         payload = body[_BATCH.size :]
-        return Chunk(
+        return BatchChunk(
             kind, epoch, nonce, wall, number, at, chunks, before, offset_before, position, payload
         )
     if kind == MARK:

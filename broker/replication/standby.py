@@ -144,7 +144,7 @@ class Standby:
             offset: int = yield Append(claim.encode())
         except OutcomeUnknown:
             # The claim may come to stand in the log later. It is then the claim of a node that does
-            # not answer: after another silence, somebody claims the next epoch.
+            # not answer: after another silence, a node claims the next epoch.
             return None
         while self.follower.next <= offset:
             try:

@@ -85,7 +85,7 @@ class World:
 
 
 class Computer:
-    """What a node runs on: it may be paused, and it may crash."""
+    """The computer of a node: it may be paused, and it may crash."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world

@@ -24,7 +24,7 @@ from broker.replication.contract import (
 from broker.replication.follower import Follower
 from broker.replication.judge import Judge
 from broker.replication.owner import LogOwner
-from broker.replication.records import CLAIM, Chunk, Claim, ClusterState, LogRecord, decode
+from broker.replication.records import CLAIM, BatchChunk, Claim, ClusterState, LogRecord, decode
 from broker.replication.standby import Standby
 from tests.replication.simulation.directory import Directory, Entry, encode_entries
 from tests.replication.simulation.node import CHUNK, Node
@@ -181,7 +181,7 @@ class CredulousJudge(Judge):
     """Batches of deposed owners count."""
 
     def judge(self, offset: int, record: LogRecord) -> bool:
-        if isinstance(record, Chunk) and record.epoch < self.state.epoch:
+        if isinstance(record, BatchChunk) and record.epoch < self.state.epoch:
             record = replace(record, epoch=self.state.epoch, nonce=self.state.nonce)
         return super().judge(offset, record)
 
