@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Final
+from urllib.parse import quote
 
 from mypy_extensions import i64
 
@@ -93,12 +94,17 @@ class Broker:
 
         From now on no client can connect to the virtual host, and the front ends disconnect its
         clients. The virtual host stays in `vhosts` until it is empty. Raise PreconditionFailed for
-        the virtual host "/", which must stay because it keeps the counters of deleted virtual
-        hosts.
+        a protected virtual host, and for the virtual host "/", which must stay because it keeps the
+        counters of deleted virtual hosts.
         """
         if name == "/":
             raise PreconditionFailed("vhost '/' cannot be deleted")
         vhost = self.vhosts[name]
+        if vhost.options.protected:
+            raise PreconditionFailed(
+                f"vhost '{name}' is protected from deletion: end the protection with DELETE "
+                f"/api/vhosts/{quote(name, '')}/deletion/protection"
+            )
         if not vhost.closing:
             vhost.closing = True
             self.users.remove_vhost(name, ticket)

@@ -115,12 +115,14 @@ def export_rows(
 def vhost_definition(vhost: VirtualHost) -> dict[str, object]:
     """Return a virtual host as an object of the document.
 
-    As in RabbitMQ, its description, tags and default queue type stand there twice.
+    As in RabbitMQ, its description, tags, default queue type and protection stand there twice.
     """
     options = vhost.options
     metadata: dict[str, object] = {"description": options.description, "tags": list(options.tags)}
     if options.default_queue_type:
         metadata["default_queue_type"] = options.default_queue_type
+    if options.protected:
+        metadata["protected_from_deletion"] = True
     return {"name": vhost.name, **metadata, "metadata": metadata, "limits": dict(options.limits)}
 
 

@@ -1,4 +1,5 @@
-"""The options of a virtual host that operators set: description, tags, default queue type, limits.
+"""The options of a virtual host that operators set: description, tags, default queue type, limits,
+and protection from deletion.
 
 They are stored in the definition of the virtual host.
 """
@@ -39,11 +40,14 @@ class VirtualHostOptions:
         tags: Sequence[str] = (),
         default_queue_type: str = "",
         limits: Mapping[str, int] | None = None,
+        protected: bool = False,
     ) -> None:
         self.description = description
         self.tags = list(tags)
         self.default_queue_type = default_queue_type
         self.limits = dict(limits or {})
+        #: True if the virtual host cannot be deleted until an operator ends its protection.
+        self.protected = protected
 
     @property
     def row(self) -> dict[str, object]:
@@ -57,11 +61,21 @@ class VirtualHostOptions:
             row["default_queue_type"] = self.default_queue_type
         if self.limits:
             row["limits"] = dict(self.limits)
+        if self.protected:
+            row["protected_from_deletion"] = True
         return row
 
     def with_limits(self, limits: Mapping[str, int]) -> VirtualHostOptions:
         """Return these options with other limits."""
-        return VirtualHostOptions(self.description, self.tags, self.default_queue_type, limits)
+        return VirtualHostOptions(
+            self.description, self.tags, self.default_queue_type, limits, self.protected
+        )
+
+    def with_protection(self, protected: bool) -> VirtualHostOptions:
+        """Return these options with the protection from deletion on or off."""
+        return VirtualHostOptions(
+            self.description, self.tags, self.default_queue_type, self.limits, protected
+        )
 
 
 def options_of(vhost: str, row: Mapping[str, object]) -> VirtualHostOptions:
@@ -86,12 +100,16 @@ def options_of(vhost: str, row: Mapping[str, object]) -> VirtualHostOptions:
             f"vhost '{vhost}': 'default_queue_type' is {queue_type!r}, not one of "
             + ", ".join(QUEUE_TYPES)
         )
+    protected = known.get("protected_from_deletion", False)
+    if not isinstance(protected, bool):
+        raise PreconditionFailed(f"vhost '{vhost}': 'protected_from_deletion' is not a boolean")
     limits = known.get("limits")
     return VirtualHostOptions(
         description,
         _tags(vhost, known.get("tags")),
         queue_type,
         limits_of(f"vhost '{vhost}'", VHOST_LIMITS, limits) if limits else {},
+        protected,
     )
 
 

@@ -206,6 +206,28 @@ async def test_objects_are_made_found_bound_and_deleted(broker: Running) -> None
     assert (await api(broker, "DELETE", "vhosts/%2F"))[1]["reason"] == "vhost '/' cannot be deleted"
 
 
+async def test_a_protected_vhost_cannot_be_deleted(start: Start, tmp_path: Path) -> None:
+    for life in range(2):
+        broker = await start(users=[ADMIN], data={"dir": str(tmp_path)})
+        if life == 0:
+            await api(broker, "PUT", "vhosts/kept", {"description": "d"})
+            assert await api(broker, "POST", "vhosts/kept/deletion/protection") == (204, None)
+        status, answer = await api(broker, "DELETE", "vhosts/kept")
+        assert (status, "protected from deletion" in answer["reason"]) == (400, True)
+        row = (await api(broker, "GET", "vhosts/kept"))[1]
+        assert row["protected_from_deletion"] and row["description"] == "d"
+        [stored] = [
+            one
+            for one in (await api(broker, "GET", "definitions"))[1]["vhosts"]
+            if one["name"] == "kept"
+        ]
+        assert stored["metadata"]["protected_from_deletion"] is True
+        if life == 0:
+            await broker.stop()
+    assert await api(broker, "DELETE", "vhosts/kept/deletion/protection") == (204, None)
+    assert await api(broker, "DELETE", "vhosts/kept") == (204, None)
+
+
 async def test_a_vhost_goes_with_all_that_it_holds_and_who_is_in_it(broker: Running) -> None:
     await api(broker, "PUT", "vhosts/gone")
     await api(broker, "PUT", "users/ann", {"password": "secret", "tags": ""})

@@ -47,6 +47,8 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("GET", "/api/cluster-name", MANAGEMENT, overview.cluster_name),
     ("GET", "/api/nodes", MONITORING, overview.nodes),
     ("GET", "/api/nodes/{name}", MONITORING, overview.node),
+    ("GET", "/api/nodes/{name}/memory", MONITORING, overview.node_memory),
+    ("POST", "/api/rebalance/queues", ADMINISTRATOR, overview.rebalance),
     ("GET", "/api/whoami", MANAGEMENT, overview.whoami),
     ("GET", "/api/auth/attempts/{node}", MONITORING, overview.login_attempts),
     *[
@@ -55,6 +57,7 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
             "extensions",
             "feature-flags",
             "deprecated-features",
+            "deprecated-features/used",
             "federation-links",
             "shovels",
         )
@@ -63,6 +66,8 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("GET", "/api/vhosts/{name}", MANAGEMENT, topology.vhost),
     ("PUT", "/api/vhosts/{name}", ADMINISTRATOR, topology.put_vhost),
     ("DELETE", "/api/vhosts/{name}", ADMINISTRATOR, topology.delete_vhost),
+    ("POST", "/api/vhosts/{name}/deletion/protection", ADMINISTRATOR, topology.protect_vhost),
+    ("DELETE", "/api/vhosts/{name}/deletion/protection", ADMINISTRATOR, topology.unprotect_vhost),
     ("GET", "/api/vhosts/{name}/permissions", ADMINISTRATOR, users.vhost_permissions),
     ("GET", "/api/vhosts/{name}/topic-permissions", ADMINISTRATOR, users.vhost_topic_permissions),
     ("GET", "/api/vhosts/{name}/connections", MANAGEMENT, connections.connections),

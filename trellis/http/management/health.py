@@ -65,7 +65,7 @@ async def port_listener(call: Call) -> Row | Failure:
     return (
         {"status": "ok", "port": int(wanted)}
         if int(wanted[:9]) in ports
-        else failed("No active listener", missing=wanted, ports=ports)
+        else failed("No active listener", missing=int(wanted[:9]), ports=ports)
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import platform
 import time
+from typing import Final
 
 import trellis
 from broker.queues.statistics import STATISTICS
@@ -13,10 +14,20 @@ from broker.routing.exchanges import TYPES, DelayedExchange
 from broker.routing.publish_context import sum_into
 from broker.vhost.vhost import VirtualHost
 from trellis import process
-from trellis.http.management.answers import Call, Listing, Row, iterate, not_found
+from trellis.http.management.answers import Call, Empty, Listing, Row, iterate, not_found
 from trellis.http.management.rates import delivery_counts
 from trellis.http.management.serializers import counts
 from trellis.http.management.topology import COUNT_SLICE
+
+#: The parts of RabbitMQ's memory breakdown, which tools expect.
+MEMORY_PARTS: Final = (
+    *("connection_readers", "connection_writers", "connection_channels", "connection_other"),
+    *("queue_procs", "quorum_queue_procs", "quorum_queue_dlx_procs", "stream_queue_procs"),
+    *("stream_queue_replica_reader_procs", "stream_queue_coordinator_procs", "plugins"),
+    *("metadata_store", "other_proc", "metrics", "mgmt_db", "mnesia", "quorum_ets"),
+    *("metadata_store_ets", "other_ets", "binary", "msg_index", "code", "atom"),
+    *("other_system", "allocated_unused", "reserved_unallocated"),
+)
 
 
 class Totals:
@@ -200,12 +211,35 @@ async def nodes(call: Call) -> Listing:
     )
 
 
-async def node(call: Call) -> Row:
-    """Return the node that the path names: there is only one."""
+def _check_node(call: Call) -> None:
+    """Raise ApiRefusal unless the path names the node: there is only one."""
     if call.path_parameters[0] != call.broker.name:
         raise not_found(
             f"there is no node '{call.path_parameters[0]}'; this one is '{call.broker.name}'"
         )
+
+
+async def node_memory(call: Call) -> Row:
+    """Return the memory of the node. Trellis knows only the sum for messages and clients."""
+    _check_node(call)
+    resident = process.resident_bytes()
+    accounted = min(await call.node.alarm_watch.account.count(), resident)
+    total = dict.fromkeys(("erlang", "rss", "allocated"), resident)
+    parts = dict.fromkeys(MEMORY_PARTS, 0) | {
+        "binary": accounted,
+        "other_system": resident - accounted,
+    }
+    return {"memory": {"strategy": "rss", "total": total, **parts}}
+
+
+async def rebalance(call: Call) -> Empty:
+    """Accept a request to rebalance queues: one node has nothing to rebalance."""
+    return Empty()
+
+
+async def node(call: Call) -> Row:
+    """Return the node that the path names."""
+    _check_node(call)
     return await asyncio.get_running_loop().run_in_executor(None, node_row, call)
 
 

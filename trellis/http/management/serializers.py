@@ -173,6 +173,6 @@ def vhost_row(vhost: VirtualHost, node: str, ready: int, unacked: int) -> Row:
         "tracing": False,
         "default_queue_type": options.default_queue_type or "classic",
         "cluster_state": {node: "stopping" if vhost.closing else "running"},
-        "protected_from_deletion": vhost.name == "/",
+        "protected_from_deletion": options.protected or vhost.name == "/",
         **counts(ready, unacked),
     }

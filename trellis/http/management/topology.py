@@ -102,6 +102,23 @@ async def put_vhost(call: Call) -> Empty:
     return Empty(known is None)
 
 
+async def protect_vhost(call: Call) -> Empty:
+    """Protect a virtual host from deletion."""
+    return await _set_protection(call, True)
+
+
+async def unprotect_vhost(call: Call) -> Empty:
+    """End the protection of a virtual host from deletion."""
+    return await _set_protection(call, False)
+
+
+async def _set_protection(call: Call, protected: bool) -> Empty:
+    vhost = call.vhost(call.path_parameters[0])
+    options = vhost.options.with_protection(protected)
+    await call.make_durable(lambda ticket: call.broker.create_vhost(vhost.name, ticket, options))
+    return Empty()
+
+
 async def delete_vhost(call: Call) -> Empty:
     """Delete a virtual host, and wait until it is empty."""
     vhost = call.vhost(call.path_parameters[0])
