@@ -172,7 +172,7 @@ class Cluster:
         if self.world.random.random() < 0.2 and len(self.listed) == len(self.nodes):
             node.is_struck = True
             self.listed.remove(node)  # An operator strikes the node from the list.
-            self.world.after(self.world.random.uniform(3, 8), lambda: self._restart(node))
+            self.world.after(self.world.random.uniform(2, 5), lambda: self._restart(node))
         else:
             self.world.after(self.world.random.uniform(0.1, 3), lambda: self._restart(node))
 
