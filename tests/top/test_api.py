@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -358,7 +359,9 @@ async def test_rules_and_topic_permissions_are_made_at_run_time(broker: Running)
 async def test_who_is_here_is_listed_and_sent_away(broker: Running) -> None:
     amqp, mqtt = await broker.amqp(), await broker.mqtt("c", user="watcher/known")
     await amqp.queue("q")
-    await amqp.call(spec.Basic.Consume(queue="q", consumer_tag="t"), spec.Basic.ConsumeOk)
+    arguments: Any = {"x-priority": 3, "for": "audit", "since": datetime(2026, 1, 2, tzinfo=UTC)}
+    consume = spec.Basic.Consume(queue="q", consumer_tag="t", arguments=arguments)
+    await amqp.call(consume, spec.Basic.ConsumeOk)
     rows = {one["user"]: one for one in (await api(broker, "GET", "connections"))[1]}
     assert {user: row["protocol"] for user, row in rows.items()} == {
         "known": "AMQP 0-9-1",
@@ -379,6 +382,7 @@ async def test_who_is_here_is_listed_and_sent_away(broker: Running) -> None:
         "t",
         True,
     )
+    assert consumer["arguments"] == arguments | {"since": "2026-01-02T00:00:00Z"}
     path = f"connections/{quote(rows['known']['name'], safe='')}"
     assert (await api(broker, "GET", path + "/channels"))[1] == [channel]
     assert (

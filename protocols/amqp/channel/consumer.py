@@ -7,6 +7,7 @@ only to consumers that have credit (broker/queues/consumer.py).
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Final
 
 from librt.strings import write_i64_be
@@ -25,6 +26,10 @@ from protocols.window import Window
 
 #: Credit of a consumer without a prefetch count.
 UNLIMITED: Final[i64] = 1 << 40
+
+#: Largest length of a consumer's arguments as text. Longer ones are not kept: they are only shown.
+ARGUMENTS_MAX: Final = 1_024
+_NO_ARGUMENTS: Final[Mapping[str, object]] = {}
 
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
 
@@ -87,6 +92,8 @@ class AmqpConsumer(Consumer):
         self.tag = tag
         self.no_ack = no_ack
         self.exclusive = False
+        #: The arguments of basic.consume, for listings; empty if longer than ARGUMENTS_MAX.
+        self.arguments = _NO_ARGUMENTS
         self.prefetch: i64 = prefetch
         self.frames = frames
         self.owner = owner
@@ -167,6 +174,11 @@ class AmqpConsumer(Consumer):
             outlet.attach(content)
         if not outlet.dirty:
             outlet.touch()
+
+    def keep_arguments(self, arguments: Mapping[str, object]) -> None:
+        """Keep the arguments of basic.consume, if they are not too long."""
+        if len(repr(arguments)) <= ARGUMENTS_MAX:
+            self.arguments = arguments
 
     @property
     def outstanding(self) -> int:

@@ -304,6 +304,8 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
     )
     _reply(channel, method, spec.Basic.ConsumeOk(tag))
     consumer = receiver.consume(queue, tag, method.no_ack, method.exclusive, priority)
+    if method.arguments:
+        consumer.keep_arguments(method.arguments)
     if isinstance(queue, StreamQueue):
         queue.attach(AmqpStreamConsumer(consumer, offset, channel.connection, receiver.unacked))
 

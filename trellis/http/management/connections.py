@@ -312,7 +312,7 @@ def _consumer_row(
         "prefetch_count": int(consumer.prefetch),
         "active": active,
         "activity_status": "up" if active else "waiting",
-        "arguments": {"x-priority": int(consumer.priority)} if consumer.priority else {},
+        "arguments": dict(consumer.arguments),
         "channel_details": {
             "name": _channel_name(connection, channel),
             "number": int(channel.number),
