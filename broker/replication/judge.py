@@ -39,7 +39,11 @@ class Judge:
 
     @staticmethod
     def at_mark(offset: int, mark: Mark) -> Judge:
-        """Return a judge that begins at an acknowledged mark: the log before it may be trimmed."""
+        """Return a judge that begins at a mark, because the log before it is trimmed.
+
+        The mark must count, like the first record of a trimmed log: a reader that began at the late
+        mark of a deposed owner would believe an old epoch.
+        """
         return Judge(
             replace(
                 mark.state,
@@ -67,7 +71,8 @@ class Judge:
                     f"the record at offset {offset} has epoch {record.epoch}, and the epoch in "
                     f"force is {state.epoch}: the claim between them is missing; seed this node"
                 )
-            counts = (record.epoch, record.nonce) == (state.epoch, state.nonce)
+            # Before the first claim, no claim is in force.
+            counts = state.epoch > 0 and record.epoch == state.epoch and record.nonce == state.nonce
         if not counts:
             self.void += 1
             return False

@@ -1,71 +1,129 @@
-"""A second judge of the replicated log: the law in another form, to compare with the first one.
+"""A second judge of the replicated log, written from the rules alone.
 
-The law is in docs/decisions/0017-the-replicated-log.md. This judge keeps no running state: for each
-record it looks at the whole log before it. It is slow, and meant to be read beside the law. Where
-the law leaves a choice, this judge reads it so:
+Its purpose is to disagree with `broker.replication.judge` where one of the two is wrong. So it
+shares no code and no method with it: it keeps no running state, and finds the claim in force and
+the last record that counts by looking back over all earlier records, for each record anew.
 
-- A claim of an epoch at or below the one in force is void, also if its writer owns the log.
-- A record of the epoch in force with another nonce is void: it belongs to a claim that lost.
-- A claim that is void because of `seen` leaves its epoch free for a later claim.
-- A call never counts and never proves a gap, whatever epoch it names.
+The rules, in brief. A claim counts if its epoch is the epoch in force + 1 and no record that counts
+has an offset above the claim's `seen`; any other claim is void. A batch, a beat or a mark counts if
+its epoch and nonce are those of the claim in force. A call is void. A record that only a reader
+with a gap can meet stops the reader: a claim more than one epoch above the one in force, or
+another record (but a call) of a higher epoch.
+
+Where the rules are ambiguous, this judge reads them as follows:
+
+1.  A mark is a beat, "a beat that carries the whole state". Its state has no part in the verdict:
+    a mark counts even if its state is not the reader's. A mark of a higher epoch stops a reader,
+    which has no right to go on from the mark's state: its directory lacks the data.
+2.  "Only if" is read as "if and only if": a batch that has epoch and nonce of the claim in force
+    counts, though its number, its positions or its chunk index fit nothing before it. To find
+    such a hole is the task of the standby, which compares them with its directory.
+3.  A chunk is a record: each chunk of a batch counts alone, so half a batch moves the last offset
+    that counts, and a claim must have seen it.
+4.  Before the first claim no claim is in force. A batch, beat or mark of epoch 0 is void, even
+    with nonce 0, which is the nonce of an empty state.
+5.  A call is void whatever its epoch is. A call of a higher epoch would prove a gap too, but
+    the rules name only batches, beats and claims as proofs.
+6.  `seen` at or above the claim's own offset is impossible for an honest writer. No record behind
+    it counts, so the claim wins.
+7.  `seen` is compared with the last offset that counts in the reader's first state too, so that a
+    reader which begins in the middle agrees with one that has read everything.
+8.  The rules do not say what a claim of another broker's name is. "One partition per broker" is
+    broken. A claim of another name that would win stops the reader: if it counted, the other
+    broker's batches would count too, and if it was void, the batches that follow would stop all
+    readers. For a claim of another name that loses, the rules allow two readings. "Every other
+    claim is void" would let the log's own broker go on. This judge read it so at first. It now
+    stops, as the judge under test does: a node with the wrong topic also finds the log's own
+    claims to be old, if its directory knows a higher epoch, and must not go on to claim that log.
+9.  A claim of another salt, format or digest counts. The rules make salt and format part of the
+    state, and digests part of the claim, but give neither a part in who wins.
+10. A second claim with epoch and nonce of the claim in force (a client that sent it twice) is
+    void, and its writer's records count all the same.
+11. A batch or beat of the epoch in force with another nonce is void. It proves no gap.
+12. Gaps between offsets prove nothing. That the log begins above the next offset of a stored state
+    must be found by comparing offsets before anything is judged.
+13. Records at or below the state's last offset are not to be judged again: a caller passes
+    records behind the state only, in the order of their offsets.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
-from broker.replication.records import BATCH, BEAT, CLAIM, MARK, Claim, ClusterState, LogRecord
+from broker.replication.records import (
+    BATCH,
+    BEAT,
+    CALL,
+    CLAIM,
+    MARK,
+    Claim,
+    ClusterState,
+    LogRecord,
+)
 
 COUNTS: Final = "counts"
 VOID: Final = "void"
-#: The reader lacks a part of the log, or reads the log of another broker.
 STOP: Final = "stop"
 
-OWNED: Final = (BATCH, BEAT, MARK)
+#: A record with its offset.
+Entry = tuple[int, LogRecord]
 
 
-class Verdict(NamedTuple):
-    """A record of a log, and the word of the law about the record."""
+def verdicts(state: ClusterState, records: list[Entry]) -> tuple[list[str], tuple[int, int, int]]:
+    """Return a verdict for each record, and epoch, nonce and last counting offset at the end.
 
-    offset: int
-    record: LogRecord
-    word: str
-
-
-def in_force(start: ClusterState, before: list[Verdict]) -> tuple[int, int]:
-    """Return epoch and nonce of the last claim that counts."""
-    claims = [one.record for one in before if one.word == COUNTS and one.record.kind == CLAIM]
-    return (claims[-1].epoch, claims[-1].nonce) if claims else (start.epoch, start.nonce)
-
-
-def last_that_counts(start: ClusterState, before: list[Verdict]) -> int:
-    """Return the offset of the last record that counts."""
-    return max((one.offset for one in before if one.word == COUNTS), default=start.last)
-
-
-def word_for(start: ClusterState, before: list[Verdict], record: LogRecord) -> str:
-    """Return what the law says about a record that follows these ones."""
-    epoch, nonce = in_force(start, before)
-    if isinstance(record, Claim):
-        if record.state.name != start.name or record.epoch >= epoch + 2:
-            return STOP
-        overtaken = (
-            any(one.word == COUNTS and one.offset > record.seen for one in before)
-            or start.last > record.seen
-        )
-        return COUNTS if record.epoch == epoch + 1 and not overtaken else VOID
-    if record.kind in OWNED:
-        if record.epoch > epoch:
-            return STOP
-        return COUNTS if (record.epoch, record.nonce) == (epoch, nonce) else VOID
-    return VOID
-
-
-def verdicts(start: ClusterState, log: list[tuple[int, LogRecord]]) -> list[Verdict]:
-    """Judge a log that follows a state, up to the first record at which the reader must stop."""
-    said: list[Verdict] = []
-    for offset, record in log:
-        said.append(Verdict(offset, record, word_for(start, said, record)))
-        if said[-1].word == STOP:
+    A "stop" is the last verdict: no record behind it is judged.
+    """
+    given: list[str] = []
+    for index in range(len(records)):
+        given.append(verdict(state, records[:index], given, records[index]))
+        if given[-1] == STOP:
             break
-    return said
+    counted = counting(records, given)
+    return given, (*in_force(state, counted), last_offset(state, counted))
+
+
+def verdict(state: ClusterState, earlier: list[Entry], given: list[str], entry: Entry) -> str:
+    """Return the verdict on one record, behind earlier records with the verdicts given on them."""
+    counted = counting(earlier, given)
+    epoch, nonce = in_force(state, counted)
+    _, record = entry
+    if record.kind == CALL:
+        return VOID
+    if proves_gap(record, epoch):
+        return STOP
+    if isinstance(record, Claim):
+        if record.state.name != state.name:
+            return STOP
+        wins = record.epoch == epoch + 1 and not unseen(record, state, counted)
+        return COUNTS if wins else VOID
+    assert record.kind in (BATCH, BEAT, MARK)
+    is_owners = epoch > 0 and (record.epoch, record.nonce) == (epoch, nonce)
+    return COUNTS if is_owners else VOID
+
+
+def proves_gap(record: LogRecord, epoch: int) -> bool:
+    """True if only a reader that lacks a part of the log meets this record in this epoch."""
+    highest_possible = epoch + 1 if record.kind == CLAIM else epoch
+    return record.epoch > highest_possible
+
+
+def counting(earlier: list[Entry], given: list[str]) -> list[Entry]:
+    """Return the records that count."""
+    return [entry for entry, word in zip(earlier, given, strict=False) if word == COUNTS]
+
+
+def in_force(state: ClusterState, counted: list[Entry]) -> tuple[int, int]:
+    """Return epoch and nonce of the claim in force: the claim of the highest epoch."""
+    claims = [(record.epoch, record.nonce) for _, record in counted if record.kind == CLAIM]
+    return max(claims, default=(state.epoch, state.nonce))
+
+
+def last_offset(state: ClusterState, counted: list[Entry]) -> int:
+    """Return the highest offset of a record that counts."""
+    return max([state.last, *(offset for offset, _ in counted)])
+
+
+def unseen(claim: Claim, state: ClusterState, counted: list[Entry]) -> bool:
+    """True if a record that counts lies behind the last offset that the claim's writer had read."""
+    return any(offset > claim.seen for offset in [state.last, *(offset for offset, _ in counted)])
