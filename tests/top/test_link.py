@@ -98,7 +98,8 @@ async def test_the_clock_is_told_before_input_is_heard(running: Running) -> None
     await asyncio.sleep(0.1)  # No input comes, so no turn sets the clock.
     await client.socket.send(HEARTBEAT_FRAME)
     await running.until(lambda: connection.last_input_at > told)
-    assert connection.last_input_at >= told + 100
+    # A timer may end a millisecond early, and both clocks are rounded to milliseconds.
+    assert connection.last_input_at >= told + 98
 
 
 async def test_leftover_input_of_a_greedy_publisher_has_one_place_in_a_turn(
