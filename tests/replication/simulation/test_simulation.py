@@ -62,6 +62,10 @@ def test_a_seed_is_one_history() -> None:
     assert one.world.story == two.world.story and one.takeovers > 2
 
 
+#: Where the search for a rare fault begins: each takes about 50 seeds to appear.
+FIRST_SEEDS: dict[type[Node], int] = {wrong.ResumedWithinBatch: 45, wrong.EarlyCheckpoint: 50}
+
+
 @pytest.mark.parametrize(
     ("node_type", "caught"),
     [
@@ -89,7 +93,8 @@ def test_a_seed_is_one_history() -> None:
 )
 def test_a_wrong_design_is_caught(node_type: type[Node], caught: set[str]) -> None:
     complaints: Counter[str] = Counter()
-    for seed in range(100):
+    first = FIRST_SEEDS.get(node_type, 0)
+    for seed in range(first, first + 100):
         complaints += Cluster(seed, node_type, NEEDLESS in caught).run()
         if complaints.keys() & caught:
             return
