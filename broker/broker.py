@@ -110,6 +110,13 @@ class Broker:
             self.users.remove_vhost(name, ticket)
             VirtualHostRemoval(self, vhost).run_first_slice()
 
+    def write_deliveries(self) -> None:
+        """Write exactly which messages were delivered, because the broker stops in order."""
+        for vhost in self.vhosts.values():
+            for queue in vhost.queues.values():
+                if queue.durable:
+                    queue.write_deliveries()
+
     def remove_vhost(self, vhost: VirtualHost) -> None:
         """Remove an empty virtual host, and add its counters to the counters of "/"."""
         del self.vhosts[vhost.name]

@@ -261,6 +261,11 @@ class App:
             link.abort()
         await asyncio.sleep(0)
         node.turn.report_closed()
+        while not self._skip_grace and loop.time() - began < self.settings.shutdown.grace:
+            if node.broker.agenda.idle:
+                break  # All deliveries of the closed connections are back in their queues.
+            await asyncio.sleep(POLL_SECONDS)
+        node.broker.write_deliveries()
         logs.info("stopped", aborted=aborted)
 
 

@@ -17,6 +17,7 @@ from mypy_extensions import i64
 from broker.broker import Broker
 from broker.errors import BrokerError, PreconditionFailed
 from broker.queues.arguments import UNCHECKED_BEFORE, QueueArguments
+from broker.queues.delivery_window import RestoredDeliveries
 from broker.queues.destination import Destination
 from broker.queues.policies import policy_of
 from broker.routing.binding import Binding
@@ -163,6 +164,7 @@ class DefinitionsRestore:
         store, survivors, report = opened.store, opened.survivors, self.report
         pubrec_received = survivors.pubrec_received_by_queue()
         held = survivors.copies.by_queue()
+        counts = survivors.counts_by_queue()
         for vhost in self._broker.vhosts.values():
             found = 0
             for queue in [
@@ -176,6 +178,11 @@ class DefinitionsRestore:
                     found += int(queue.depth) + sum(queue.fates())
                 elif positions is not None:
                     found += len(positions)
+                    queue.restore_deliveries(
+                        RestoredDeliveries(
+                            survivors.marks_of(queue.number), counts.get(queue.number, {})
+                        )
+                    )
                     queue.restore(positions, 1)
             for session in vhost.subscribers:
                 inbox = session.inbox

@@ -47,6 +47,10 @@ class Fifo(Generic[T]):
         self._head = head
         return item
 
+    def peek_last(self) -> T | None:
+        """Return the item that was pushed last without removing it; None if there is none."""
+        return self._items[-1] if self._head < len(self._items) else None
+
     def pop_last(self) -> T:
         """Remove and return the item that was pushed last."""
         item = self._items.pop()

@@ -48,8 +48,13 @@ class HeapQueue(LimitedQueue):
         """Return the rank of a message: the lowest rank comes first."""
         raise NotImplementedError
 
+    def mark_rank(self, message: Message) -> i64:
+        """Return the rank whose mark covers the message (delivery_window.py)."""
+        return 0
+
     def restore(self, positions: array[int], sequence: i64) -> None:
         latest: i64 = self.latest_expiry()
+        restored, self._restored = self._restored, None
         for message in read_stored(self.store, self.number, positions, latest >= 0):
             self._sequence += 1
             if message is None:
@@ -57,7 +62,9 @@ class HeapQueue(LimitedQueue):
                 continue
             if latest >= 0 and (message.expires == 0 or message.expires > latest):
                 message.expires = latest
-            self._insert(ReturnedMessage(message, self._sequence, 0))
+            rank: i64 = self.mark_rank(message)
+            attempts = 0 if restored is None else restored.attempts(message.position, rank)
+            self._insert(ReturnedMessage(message, self._sequence, attempts))
             self.count_bytes(message)
         self._trim_restored()
 

@@ -34,7 +34,7 @@ from broker.queues.queue import (
 )
 from broker.queues.retries import RetryDelay, retry_delay
 from broker.queues.statistics import NOT_TAKEN
-from broker.store.contract import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX, Store
+from broker.store.contract import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX, DeliveryCounted, Store
 
 #: Largest number of waiting messages whose body sizes are added up in one slice. This takes up to 2
 #: ms.
@@ -250,6 +250,7 @@ class LimitedQueue(Queue):
             self.schedule_drain()
             return
         attempts: i64 = delivery.attempts + 1
+        self._store_attempts(delivery.message.position, attempts)
         delay = retry_delay(self.arguments, attempts, failed)
         if delay > 0 and not self.dead:
             if self.retries is None:
@@ -263,6 +264,23 @@ class LimitedQueue(Queue):
             self.count_bytes(delivery.message)
             if not self.arguments.reject_publish:
                 self._trim(self._put_drops())
+
+    def _store_attempts(self, position: i64, attempts: i64) -> None:
+        """Store how often a message was returned, if the queue's arguments use this number.
+
+        The mark of the queue says that the message was delivered once, so the first return needs no
+        entry.
+        """
+        arguments = self.arguments
+        if (
+            attempts > 1
+            and position > 0
+            and self.durable
+            and self.store.keeps_deliveries
+            and not self.dead
+            and (arguments.delivery_limit >= 0 or arguments.quorum or arguments.retry_min > 0)
+        ):
+            self.store.append(DeliveryCounted(self.number, position, attempts), None)
 
     def end_delay(self, returned: ReturnedMessage) -> None:
         """Put a message back whose delay before the next delivery is over."""
@@ -381,6 +399,13 @@ class LimitedQueue(Queue):
             if 0 < returned.message.expires <= now:
                 self.discard(returned.message, EXPIRED)
                 discards -= 1
+            elif (
+                returned.attempts == 0
+                and returned.message.position > self._deliver_up_to
+                and not self.permits(returned.message)
+            ):
+                self.insert_returned(returned)
+                return
             elif returned.attempts > 0:
                 consumer.redeliver(self._with_delivery_count(returned).delivery_to(consumer))
             else:

@@ -117,6 +117,24 @@ class PagedTail:
             self._chunks.push(self._last)
         return self._last
 
+    def position_ahead(self, count: i64) -> i64:
+        """Return the position of a message about `count` places ahead, or of the last message.
+
+        The result may be up to CHUNK_MESSAGES places nearer; 0 if only transient messages are
+        there.
+        """
+        found: i64 = 0
+        for message in self._read_ahead:
+            if message is not None:
+                found = max(found, message.position)
+        chunks: i64 = count // CHUNK_MESSAGES + 1
+        for chunk in self._chunks.part(0, chunks):
+            count -= len(chunk.positions)
+            if count < 0 and found > 0:
+                break
+            found = max(found, chunk.positions[-1])
+        return found
+
     def pop_positions(self) -> array[int]:
         """Remove the next chunk and return its positions, without reading the messages."""
         if self._read_ahead:

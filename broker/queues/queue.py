@@ -21,6 +21,9 @@ While the queue has a tail, every new message goes there.
 If no file descriptor is left for such a read, the messages stay in the tail, and the queue tries
 again every TAIL_RETRY_MS. Meanwhile it has messages but no head: `depth > 0`, `depth == _paged`.
 
+A durable queue delivers only messages up to its mark, so that they come back as redelivered after a
+crash (delivery_window.py). Messages above the mark wait until a higher mark is durable.
+
 Mass work is bulk work of the agenda: a purge discards all waiting messages at once, and releases
 them in the store in slices; expired messages, and messages above a limit that was lowered, leave
 the queue in slices (QueueUpkeep). A drain that meets DISCARDS_PER_DRAIN expired messages continues
@@ -53,10 +56,11 @@ from broker.queues.consumer import (
     newest_first,
     oldest_first,
 )
+from broker.queues.delivery_window import WAITING_MARKED, DeliveryWindow, RestoredDeliveries
 from broker.queues.fifo import Fifo
 from broker.queues.paged_tail import PagedTail
 from broker.queues.statistics import RESTORED, RESTORED_UNACKED, RETURNED, statistics_of
-from broker.store.contract import Store
+from broker.store.contract import DeliveryCounted, DeliveryMark, Store
 from broker.store.disk import OutOfDescriptors
 
 #: Largest number of messages of a queue that one slice of bulk work releases after a purge, or
@@ -71,6 +75,9 @@ DISCARDS_PER_DRAIN: Final[i64] = 500
 CONSUMERS_PER_SLICE: Final = 500
 #: Time after which a queue tries again to read its tail if no file descriptor was left, in ms.
 TAIL_RETRY_MS: Final[i64] = 1_000
+
+#: A position above all positions.
+_NO_LIMIT: Final[i64] = (1 << 62) - 1
 
 _NOTHING: Final[Fifo[Message]] = Fifo()
 _NO_RETURNED: Final[list[ReturnedMessage]] = []
@@ -105,6 +112,12 @@ class Queue(MessageSource):
         self._tail: PagedTail | None = None
         #: Number of messages in the tail.
         self._paged: i64 = 0
+        #: Messages up to this position may be delivered without a look at the window. All messages
+        #: may if the store does not keep which messages were delivered.
+        self._deliver_up_to: i64 = 0 if durable and store.keeps_deliveries else _NO_LIMIT
+        self._window: DeliveryWindow | None = None
+        #: The deliveries before the broker started, while messages of that time wait in the tail.
+        self._restored: RestoredDeliveries | None = None
         self._max_length: i64 = UNLIMITED
         #: `put` calls `_overflow` above this depth.
         self._overflow_depth: i64 = store.window if durable else UNLIMITED
@@ -136,7 +149,9 @@ class Queue(MessageSource):
         """
         if self.depth == 0 and self._holds == 0:
             consumer = self.pick()
-            if consumer is not None:
+            if consumer is not None and (
+                message.position <= self._deliver_up_to or self.permits(message)
+            ):
                 self._sequence += 1
                 consumer.deliver(message, self._sequence)
                 return
@@ -152,9 +167,16 @@ class Queue(MessageSource):
     def _overflow(self) -> None:
         """Apply the limits after a message was added.
 
+        Lower the mark if too many messages wait below it.
+
         Move the newest message to the tail if the queue has a tail or exceeds the store's window.
         Drop the oldest message if the queue exceeds `max_length`.
         """
+        window = self._window
+        if window is not None and self.depth > WAITING_MARKED:
+            newest = self._waiting.peek_last()
+            if newest is not None and 0 < newest.position <= window.top:
+                window.lower(newest.position - 1)
         if self.durable and self.depth > self.store.window or self._paged > 0:
             if self._tail is None:
                 self._tail = PagedTail(self.store, self.number)
@@ -167,11 +189,14 @@ class Queue(MessageSource):
         self._set_overflow_depth()
 
     def _set_overflow_depth(self) -> None:
+        window = self._window
         self._overflow_depth = (
             -1
             if self._paged > 0
             else min(self._max_length, self.store.window if self.durable else UNLIMITED)
         )
+        if window is not None and window.top > self.store.position:
+            self._overflow_depth = min(self._overflow_depth, WAITING_MARKED)
 
     def reserve(self) -> i64:
         """Take and return the next sequence number, for a message that is not put into the queue.
@@ -249,7 +274,104 @@ class Queue(MessageSource):
             self._returned.reverse()
         return returned
 
+    # -- which messages may be delivered
+
+    def permits(self, message: Message) -> bool:
+        """True if the message may be delivered now; if not, a drain follows once it may.
+
+        A waiting message must be removed from the queue before.
+        """
+        if self.private:
+            self._deliver_up_to = _NO_LIMIT  # MQTT knows by other means what it sent.
+            return True
+        return self._open_window().permits(message.position, self.depth == 0)
+
+    def _open_window(self) -> DeliveryWindow:
+        """Return the queue's window. Open it when the queue delivers for the first time."""
+        if self._window is None:
+            self._window = DeliveryWindow(self, self.store, 0, 0)
+        return self._window
+
+    def position_ahead(self, rank: i64, count: i64) -> i64:
+        """Return the position of the waiting message about `count` places behind the head; 0 if
+        fewer messages wait.
+        """
+        waiting = self._waiting.size
+        if count >= waiting + self._paged:
+            return 0
+        if count >= waiting and self._tail is not None:
+            return self._tail.position_ahead(count - waiting)
+        found: i64 = 0
+        for message in self._waiting.part(0, count + 1):
+            found = max(found, message.position)
+        return found
+
+    def window_changed(self) -> None:
+        """Use the new limits of the window."""
+        if self._window is not None:
+            self._deliver_up_to = self._window.renew_above
+        self._set_overflow_depth()
+
+    @property
+    def waits_for_mark(self) -> bool:
+        """True while the first message must wait until a higher mark is durable."""
+        return (
+            self._window is not None
+            and self._window.waits
+            and self.depth > self._paged
+            and self._head().position > self._window.mark
+        )
+
+    def subscribe(self, consumer: Consumer) -> None:
+        super().subscribe(consumer)
+        # A higher mark now lets the first message pass without a wait.
+        if self.depth == 0 and self._deliver_up_to <= self.store.position:
+            self.prepare_window()
+
+    def prepare_window(self) -> None:
+        """Append a mark for the first messages of a new consumer, if the queue needs one."""
+        if not self.private:
+            self._open_window().prepare()
+
+    def write_deliveries(self) -> None:
+        """Write exactly which messages were delivered, because the broker stops in order.
+
+        While a message is unacknowledged, the present mark stays: its client may settle it.
+        """
+        window = self._window
+        if window is None or self.dead or self.unacked:
+            return
+        least: i64 = 0
+        if self._restored is not None and self._paged:
+            least = self._restored.marks.get(0, 0)
+        self._write_exact(window, 0, self._returned + self._returned_later, least)
+
+    def _write_exact(
+        self, window: DeliveryWindow, rank: i64, messages: list[ReturnedMessage], least: i64
+    ) -> None:
+        """Write the lowest mark that is not below `least` and covers all delivered messages.
+
+        `messages` are the waiting messages of the rank that may have been delivered.
+        """
+        mark: i64 = least
+        for one in messages:
+            if one.attempts > 0:
+                mark = max(mark, one.message.position)
+        if mark < window.top:
+            self.store.append(DeliveryMark(self.number, rank, mark), None)
+        for one in messages:
+            position: i64 = one.message.position
+            if one.attempts == 0 and 0 < position <= mark:
+                self.store.append(DeliveryCounted(self.number, position, 0), None)
+
     # -- after a restart
+
+    def restore_deliveries(self, restored: RestoredDeliveries) -> None:
+        """Use what the log says about deliveries. Called before `restore`."""
+        if restored.top > 0:
+            self._restored = restored
+            self._window = DeliveryWindow(self, self.store, 0, restored.marks.get(0, 0))
+            self._deliver_up_to = self._window.renew_above
 
     def restore(self, positions: array[int], sequence: i64) -> None:
         """Restore the messages that waited when the broker stopped.
@@ -354,6 +476,11 @@ class Queue(MessageSource):
                 if not 0 < returned.message.expires <= now:
                     if returned.attempts > 0:
                         consumer.redeliver(returned.delivery_to(consumer))
+                    elif returned.message.position > self._deliver_up_to and not self.permits(
+                        returned.message
+                    ):
+                        self.insert_returned(returned)
+                        return
                     else:
                         consumer.deliver(returned.message, returned.sequence)
                     continue
@@ -362,6 +489,9 @@ class Queue(MessageSource):
                 message = self._waiting.pop()
                 self._sequence += 1
                 if not 0 < message.expires <= now:
+                    if message.position > self._deliver_up_to and not self.permits(message):
+                        self.insert_returned(ReturnedMessage(message, self._sequence, 0))
+                        return
                     consumer.deliver(message, self._sequence)
                     continue
             self.discard(message, EXPIRED)
@@ -388,7 +518,10 @@ class Queue(MessageSource):
         assert tail is not None
         if tail.waits:
             return
+        restored = self._restored
         while self._paged > 0 and self._waiting.size == 0:
+            if restored is not None and self._returned:
+                break
             try:
                 messages = tail.pop()
             except OutOfDescriptors:
@@ -401,14 +534,22 @@ class Queue(MessageSource):
                     self._sequence += 1
                     self.depth -= 1
                     self.count(UNREADABLE)
+                elif restored is not None and message.position <= restored.top:
+                    self._sequence += 1
+                    self._insert_returned(
+                        ReturnedMessage(
+                            message, self._sequence, restored.attempts(message.position, 0)
+                        )
+                    )
                 else:
+                    restored = self._restored = None
                     if self._waiting is _NOTHING:
                         self._waiting = Fifo()
                     self._waiting.push(message)
         if self._paged == 0:
-            self._tail = None
+            self._tail = self._restored = None
             self._set_overflow_depth()
-        if self._waiting.size:
+        if self.depth > self._paged:
             self._schedule_expiry(self._head().expires)
 
     def retry_tail(self) -> None:
@@ -425,13 +566,21 @@ class Queue(MessageSource):
         """Remove and return the next message for a client that polls (basic.get).
 
         Return None if no message waits, if the first message has expired and waits to be discarded
-        as bulk work (`head_expired`), if the queue is `held`, or if no file descriptor is left to
-        read the first message.
+        as bulk work (`head_expired`), if the queue is `held`, if the first message must wait for a
+        higher mark (`waits_for_mark`), or if no file descriptor is left to read it.
         """
         self.expire(MESSAGES_PER_SLICE)
         if self.depth == self._paged or self.head_expired or self._holds > 0:
             return None
-        delivery = self._pop_head().delivery_to(consumer)
+        head = self._pop_head()
+        if (
+            head.attempts == 0
+            and head.message.position > self._deliver_up_to
+            and not self.permits(head.message)
+        ):
+            self.insert_returned(head)
+            return None
+        delivery = head.delivery_to(consumer)
         if self.depth > self._paged:
             # The new head may have expired while it waited behind the message that is taken.
             self._schedule_expiry(self._head().expires)
@@ -628,6 +777,10 @@ class Queue(MessageSource):
         self._fates, self._waiting, self._returned = old._fates, old._waiting, old._returned
         self._events = old._events
         self._returned_later = old._returned_later
+        self._window, self._restored = old._window, old._restored
+        self._deliver_up_to = old._deliver_up_to
+        if self._window is not None:
+            self._window.queue = self
         self._tail, self._paged, self._sequence = old._tail, old._paged, old._sequence
         self._set_overflow_depth()
         self._holds, old._holds = old._holds, 0

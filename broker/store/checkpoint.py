@@ -28,7 +28,14 @@ from __future__ import annotations
 from typing import Final
 from zlib import crc32
 
-from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
+from librt.strings import (
+    BytesWriter,
+    read_i16_be,
+    read_i32_be,
+    read_i64_be,
+    write_i32_be,
+    write_i64_be,
+)
 from mypy_extensions import i32, i64
 
 from broker.store.disk import DamagedStore, File, OutOfDescriptors, StoreError, WriteFailed
@@ -46,6 +53,8 @@ from broker.store.files import (
 )
 from broker.store.layout import (
     CLOSED,
+    DELIVERY_COUNTED,
+    DELIVERY_MARK,
     GROUP,
     PACKET_ID_HELD,
     PUBREC_RECEIVED,
@@ -54,8 +63,7 @@ from broker.store.layout import (
     SEQUENCED,
     STORED,
     STREAM_EXTENDED,
-    VERSION,
-    VERSION_2,
+    version_of,
 )
 from broker.store.reading import END, GroupMember, RecordReader, group_members
 from broker.store.records import closing_record, write_header
@@ -87,6 +95,7 @@ CARRY: Final[i64] = 5
 REMOVE: Final[i64] = 6
 DONE: Final[i64] = 7
 
+_U16: Final[i64] = 0xFFFF
 _U32: Final[i64] = 0xFFFFFFFF
 _NO_ENTRY: Final = (0, 0)
 
@@ -446,6 +455,18 @@ class Checkpointing:
         elif kind == STREAM_EXTENDED:
             if live.streams.get(read_i64_be(data, start), _NO_ENTRY)[1] != position:
                 return
+        elif kind == DELIVERY_MARK:
+            marks = live.marks.get(read_i64_be(data, start), {})
+            rank: i64 = i64(read_i16_be(data, start + 16)) & _U16
+            if marks.get(rank, _NO_ENTRY)[1] != position:
+                return
+        elif kind == DELIVERY_COUNTED:
+            message = read_i64_be(data, start), read_i64_be(data, start + 8)
+            if (
+                not live.copies.is_held(*message)
+                or live.counts.get(message, _NO_ENTRY)[1] != position
+            ):
+                return
         elif kind == SEQUENCED:
             if live.sequences.get(producer_key(data, start, member.end), _NO_ENTRY)[1] != position:
                 return
@@ -456,7 +477,7 @@ class Checkpointing:
                 file,
                 f"the record at offset {reader.base + reader.record_start} has a wrong checksum",
             )
-        if kind > PUBREC_RECEIVED:
+        if kind > PUBREC_RECEIVED and kind != DELIVERY_COUNTED:
             self._count_live(position, [0])
         if verbatim:
             self._copy_verbatim(kind, position, data, reader.record_start, reader.end)
@@ -474,7 +495,7 @@ class Checkpointing:
     ) -> None:
         """Write a record with the payload `head + data[start:end]`."""
         before = BytesWriter()
-        write_i32_be(before, i32((VERSION_2 if kind > CLOSED else VERSION) << 24 | kind << 16))
+        write_i32_be(before, i32(version_of(kind) << 24 | kind << 16))
         write_i32_be(before, 0)
         write_i64_be(before, position)
         before.write(head)
@@ -569,7 +590,8 @@ class Checkpointing:
         Meanwhile, entries of the replaced files were settled: `live` and `balance` of these files
         have changed. Add the differences to the checkpoint, and adjust its `settled`. In the later
         files, replace the needs of the replaced files by needs of the checkpoint. The entries that
-        the stage LATE has read are not counted, except a PUBREC of a copy that is still held.
+        the stage LATE has read are not counted, except a PUBREC or a delivery count of a copy that
+        is still held.
 
         Do nothing while the writer counts a batch; the next step tries again.
         """
@@ -583,7 +605,7 @@ class Checkpointing:
         checkpoint.settled -= live
         names = {file.name for file in self._files}
         needs = {name: -number for name, number in self._late_needs.items()}
-        for name, queue, position in self._survivors.late_pubrecs:
+        for name, queue, position in self._survivors.late_notes:
             if self._survivors.copies.is_held(queue, position):
                 needs[name] = needs.get(name, 0) + 1
         for file in log.files[1:]:

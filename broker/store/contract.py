@@ -225,6 +225,34 @@ class Sequenced(StoreEntry):
         self.sequence: i64 = sequence
 
 
+@mypyc_attr(acyclic=True)
+class DeliveryMark(StoreEntry):
+    """The mark of a queue: its messages at positions up to `mark` may have been delivered.
+
+    A queue delivers no message above its durable mark. `rank` is 0, except in a priority queue,
+    which has a mark for each priority. The last mark of a queue and a rank replaces the marks
+    before it.
+    """
+
+    def __init__(self, queue: i64, rank: i64, mark: i64) -> None:
+        self.queue: i64 = queue
+        self.rank: i64 = rank
+        self.mark: i64 = mark
+
+
+@mypyc_attr(acyclic=True)
+class DeliveryCounted(StoreEntry):
+    """How often the message at a position was returned to a queue.
+
+    The count overrides the queue's mark. With the count 0, the message was never delivered.
+    """
+
+    def __init__(self, queue: i64, position: i64, count: i64) -> None:
+        self.queue: i64 = queue
+        self.position: i64 = position
+        self.count: i64 = count
+
+
 class EntryGroup(StoreEntry):
     """Several entries of which a crash leaves all or none.
 
@@ -366,6 +394,8 @@ class Store:
         #: Number of messages that a durable queue keeps in memory. Of further messages the queue
         #: keeps only the positions.
         self.window: i64 = WINDOW
+        #: True if the store keeps which messages were delivered (DeliveryMark, DeliveryCounted).
+        self.keeps_deliveries = False
         #: The store calls this function for the first entry of a batch, and again for the first
         #: ticket of the batch, so that the server calls `take`.
         self.request_batch: Callable[[], None] = _ignore_request

@@ -15,6 +15,8 @@ from mypy_extensions import i64
 from broker.messages.message import PLAIN, Encoding
 from broker.store.codecs import Codecs
 from broker.store.contract import (
+    DeliveryCounted,
+    DeliveryMark,
     EntryGroup,
     MessageSettled,
     MessageStored,
@@ -81,6 +83,11 @@ class EntryCheck(Replay):
         if isinstance(entry, PubrecReceived) and entry.position >= position:
             raise DamagedStore(
                 f"it is a PUBREC for the message at position {entry.position}, which comes later"
+            )
+        if isinstance(entry, DeliveryCounted) and entry.position >= position:
+            raise DamagedStore(
+                f"it counts deliveries of the message at position {entry.position}, which comes"
+                " later"
             )
         if isinstance(entry, StreamExtended):
             self.ends[int(entry.stream)] = int(entry.end)
@@ -218,6 +225,10 @@ def describe(entry: StoreEntry, contents: bool = False) -> str:
         return f"vhost={entry.vhost} key={entry.key!r} {size}"
     if isinstance(entry, StreamExtended):
         return f"stream={entry.stream} end={entry.end}"
+    if isinstance(entry, DeliveryMark):
+        return f"queue={entry.queue} rank={entry.rank} up_to={entry.mark}"
+    if isinstance(entry, DeliveryCounted):
+        return f"queue={entry.queue} of={entry.position} returns={entry.count}"
     if isinstance(entry, Sequenced):
         sequence = "forgotten" if entry.sequence < 0 else f"sequence={entry.sequence}"
         return f"vhost={entry.vhost} producer={entry.producer!r} {sequence}"

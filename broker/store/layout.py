@@ -19,9 +19,11 @@ from typing import Final
 
 from mypy_extensions import i64
 
-#: The version of most records, and the version of records about streams and producers.
+#: The version of most records, of records about streams and producers, and of records about
+#: deliveries.
 VERSION: Final[i64] = 1
 VERSION_2: Final[i64] = 2
+VERSION_3: Final[i64] = 3
 #: Size of a record without its payload, and of the largest payload, in bytes.
 HEADER_SIZE: Final[i64] = 24
 PAYLOAD_MAX: Final[i64] = 1 << 30
@@ -39,6 +41,10 @@ GROUP: Final[i64] = 7
 CLOSED: Final[i64] = 8
 STREAM_EXTENDED: Final[i64] = 9
 SEQUENCED: Final[i64] = 10
+DELIVERY_MARK: Final[i64] = 11
+DELIVERY_COUNTED: Final[i64] = 12
+#: The highest kind.
+KIND_MAX: Final[i64] = DELIVERY_COUNTED
 #: Size of a CLOSED record in bytes.
 CLOSING_SIZE: Final[i64] = HEADER_SIZE + 20
 #: The names of the kinds, by number, as `trellis store` shows them.
@@ -54,6 +60,8 @@ KINDS: Final = (
     "closed",
     "extended",
     "sequenced",
+    "marked",
+    "counted",
 )
 #: Added to the QoS of a message that was published with the retain flag.
 RETAINED_FLAG: Final[i64] = 4
@@ -62,6 +70,9 @@ RETAINED_FLAG: Final[i64] = 4
 ANNOTATION_MODULUS: Final[i64] = 65_535 * 32_768
 #: Size of each (queue, annotation) pair of a STORED record, in bytes.
 QUEUE_SIZE: Final[i64] = 12
+#: Size of the payload of a DELIVERY_MARK record, and of a DELIVERY_COUNTED record, in bytes.
+MARK_SIZE: Final[i64] = 18
+COUNTED_SIZE: Final[i64] = 20
 #: Added to the kind of the first record of a batch. This bit says that all bytes before the record
 #: were durable when the batch was written.
 BATCH_START: Final[i64] = 0x80
@@ -74,4 +85,14 @@ UNCOPIED_SIZE: Final[i64] = 16_384
 MESSAGE_HEADER_SIZE: Final[i64] = 22
 #: The pattern of a record's bytes 8 to 15, from version to epoch. A search for the next record
 #: after damage uses it.
-RECORD_PATTERN: Final = re.compile(rb"[\x01\x02][\x01-\x0a\x81-\x8a]\0\0\0\0\0\0")
+RECORD_PATTERN: Final = re.compile(rb"[\x01-\x03][\x01-\x0c\x81-\x8c]\0\0\0\0\0\0")
+
+
+def version_of(kind: i64) -> i64:
+    """Return the version of a record: the version of the format that introduced its kind.
+
+    For a group, `kind` is the highest kind of its members.
+    """
+    if kind > SEQUENCED:
+        return VERSION_3
+    return VERSION_2 if kind > CLOSED else VERSION

@@ -1,7 +1,9 @@
 """Counts of the live entries of each file, by which dead files are found without reading them.
 
 An entry is live while recovery needs it: a message while a queue holds it, and the last entry about
-a packet identifier, a retained message, a stream or a producer. Each LogFile has these attributes:
+a packet identifier, a retained message, a stream, a producer or a queue's mark. (A PUBREC and a
+delivery count are not counted: they are needed as long as their message.) Each LogFile has these
+attributes:
 
     live, balance   the number of live entries in the file, and the sum of their `entry_hash`. A
                     settlement subtracts the values that its message added. If both are 0, each
@@ -22,6 +24,7 @@ from librt.strings import read_i64_be
 from mypy_extensions import i64
 
 from broker.store.contract import (
+    DeliveryMark,
     PacketIdHeld,
     PacketIdReleased,
     RetainedSet,
@@ -37,7 +40,7 @@ class Liveness:
     """A counter of live entries. It changes the counts of the files.
 
     To do so, it holds the position of the last entry for each key: packet identifier, stream,
-    producer.
+    producer, mark.
     """
 
     def __init__(self) -> None:
@@ -50,15 +53,19 @@ class Liveness:
         self._streams: dict[int, int] = {}
         #: (virtual host, producer) -> position of the entry with its last sequence number.
         self._sequences: dict[tuple[str, str], int] = {}
+        #: Queue -> rank -> position of its last mark.
+        self._marks: dict[int, dict[int, int]] = {}
 
     def recovered(
         self,
         held: dict[int, dict[int, int]],
         streams: dict[int, int],
         sequences: dict[tuple[str, str], int],
+        marks: dict[int, dict[int, int]],
     ) -> None:
         """Take over the positions that recovery found."""
         self._held, self._streams, self._sequences = held, streams, sequences
+        self._marks = marks
 
     def count(self, files: list[LogFile], file: LogFile, records: Records) -> None:
         """Count the records of a batch that is durable in `file`, the last of `files`. Hot path.
@@ -85,7 +92,7 @@ class Liveness:
                 found.live -= 1
                 found.balance = (found.balance - entry_hash(queue, position)) & SUM_MASK
         _need(file, found, needed)
-        data = records.stepped.getvalue()
+        data = records.noted.getvalue()
         at = 8
         while at < len(data):
             _need(file, _covering(files, read_i64_be(data, at)), 1)
@@ -104,13 +111,15 @@ class Liveness:
         self.changes += 1
 
     def remove_holder(self, files: list[LogFile], number: int) -> None:
-        """Count the entries about a removed session or stream as no longer live.
+        """Count the entries about a removed queue, session or stream as no longer live.
 
         The removal must be durable. If `number` belongs to a definition of another kind, nothing
         changes.
         """
         self.changes += 1
         for position in self._held.pop(number, {}).values():
+            _end(files, position)
+        for position in self._marks.pop(number, {}).values():
             _end(files, position)
         end = self._streams.pop(number, 0)
         if end:
@@ -138,6 +147,10 @@ class Liveness:
         elif isinstance(entry, StreamExtended):
             previous = self._streams.get(entry.stream, 0)
             self._streams[entry.stream] = position
+        elif isinstance(entry, DeliveryMark):
+            marks = self._marks.setdefault(entry.queue, {})
+            previous = marks.get(entry.rank, 0)
+            marks[entry.rank] = position
         elif isinstance(entry, Sequenced):
             key = (entry.vhost, entry.producer)
             previous = self._sequences.pop(key, 0)

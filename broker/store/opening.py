@@ -79,6 +79,7 @@ def open_store(
         finding.kind in (QUARANTINED, MISSING, WRONG) and finding.file != CATALOG
         for finding in recovery.findings
     )
+    store.restore_marks({queue: survivors.marks_of(queue) for queue in survivors.marks})
     store.sequences = {key: sequence for key, (sequence, _) in survivors.sequences.items()}
     return OpenedStore(store, definitions, survivors, recovery)
 

@@ -14,6 +14,8 @@ from mypy_extensions import i64
 from broker.messages.message import PLAIN, Address, Encoding, Message
 from broker.store.codecs import Codecs
 from broker.store.contract import (
+    DeliveryCounted,
+    DeliveryMark,
     EntryGroup,
     MessageSettled,
     MessageStored,
@@ -29,9 +31,14 @@ from broker.store.disk import DamagedStore, TooNew
 from broker.store.layout import (
     BATCH_START,
     CLOSED,
+    COUNTED_SIZE,
+    DELIVERY_COUNTED,
+    DELIVERY_MARK,
     GROUP,
     HEADER_SIZE,
+    KIND_MAX,
     KINDS,
+    MARK_SIZE,
     MESSAGE_HEADER_SIZE,
     PACKET_ID_HELD,
     PACKET_ID_RELEASED,
@@ -46,7 +53,7 @@ from broker.store.layout import (
     STREAM_EXTENDED,
     UNCOPIED_SIZE,
     VERSION,
-    VERSION_2,
+    VERSION_3,
 )
 
 _U16: Final[i64] = 0xFFFF
@@ -118,15 +125,15 @@ class RecordReader:
         end: i64 = at + HEADER_SIZE + length
         if not self.skip_checksums and not self.is_intact(at, end):
             return self._bad("a record's checksum is wrong")
-        if data[at + 8] != VERSION and data[at + 8] != VERSION_2:
+        if not VERSION <= i64(data[at + 8]) <= VERSION_3:
             raise TooNew(
                 f"a record has format version {data[at + 8]}, and this version of Trellis reads"
-                f" only versions up to {VERSION_2}"
+                f" only versions up to {VERSION_3}"
             )
         kind: i64 = data[at + 9]
         self.first_of_batch = kind & BATCH_START != 0
         kind &= ~BATCH_START
-        if kind == 0 or kind > SEQUENCED:
+        if kind == 0 or kind > KIND_MAX:
             raise TooNew(f"a record has kind {kind}, which this version of Trellis does not know")
         position: i64 = read_i64_be(data, at + 16)
         if position <= self.last and not (kind == CLOSED and position == self.last):
@@ -223,7 +230,7 @@ def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[Grou
         if stop > end:
             break
         kind: i64 = data[start]
-        if kind < STORED or GROUP <= kind <= CLOSED or kind > SEQUENCED:
+        if kind < STORED or GROUP <= kind <= CLOSED or kind > KIND_MAX:
             raise DamagedStore(
                 f"the group record at position {position} holds a record of kind {kind},"
                 " which cannot be in a group"
@@ -288,6 +295,18 @@ class Decoder:
             )
         elif kind == STREAM_EXTENDED and size == 16:
             return StreamExtended(read_i64_be(data, start), read_i64_be(data, start + 8))
+        elif kind == DELIVERY_MARK and size == MARK_SIZE:
+            return DeliveryMark(
+                read_i64_be(data, start),
+                i64(read_i16_be(data, start + 16)) & _U16,
+                read_i64_be(data, start + 8),
+            )
+        elif kind == DELIVERY_COUNTED and size == COUNTED_SIZE:
+            return DeliveryCounted(
+                read_i64_be(data, start),
+                read_i64_be(data, start + 8),
+                i64(read_i32_be(data, start + 16)),
+            )
         elif kind == SEQUENCED and size >= 10:
             vhost_end: i64 = start + 10 + (i64(read_i16_be(data, start + 8)) & _U16)
             if vhost_end <= end:
@@ -318,7 +337,7 @@ class Decoder:
             )
         raise DamagedStore(
             f"the record at position {position} cannot be decoded: its kind is "
-            f"'{KINDS[kind] if 0 < kind <= SEQUENCED else 'unknown'}'"
+            f"'{KINDS[kind] if 0 < kind <= KIND_MAX else 'unknown'}'"
         )
 
     def _message(self, data: bytes, start: i64, end: i64) -> tuple[str, Message]:

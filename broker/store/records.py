@@ -15,6 +15,8 @@ from mypy_extensions import i16, i32, i64, u8
 from broker.messages.message import Address, Encoding, Message
 from broker.store.codecs import Codecs
 from broker.store.contract import (
+    DeliveryCounted,
+    DeliveryMark,
     EntryGroup,
     MessageSettled,
     MessageStored,
@@ -32,6 +34,8 @@ from broker.store.layout import (
     ANNOTATION_MODULUS,
     BATCH_START,
     CLOSED,
+    DELIVERY_COUNTED,
+    DELIVERY_MARK,
     GROUP,
     HEADER_SIZE,
     INDEX_STRIDE,
@@ -47,10 +51,12 @@ from broker.store.layout import (
     STREAM_EXTENDED,
     UNCOPIED_SIZE,
     VERSION,
-    VERSION_2,
+    version_of,
 )
 
 _U16: Final[i64] = 0xFFFF
+#: The highest delivery count that is stored.
+COUNT_MAX: Final[i64] = (1 << 31) - 1
 #: Size in bytes of the head of a group's member: the member's kind and its length.
 MEMBER_HEAD_SIZE: Final = 5
 #: Size in bytes of a record's length and checksum. The checksum covers the bytes after them.
@@ -85,9 +91,10 @@ class Records:
         self.transient_size: i64 = 0
         #: Sum of the `entry_hash` of the (message, queue) pairs.
         self.balance: i64 = 0
-        #: Queue i64 and position i64 of each settlement, and of each PUBREC.
+        #: Queue i64 and position i64 of each settlement, and of each PubrecReceived and
+        #: DeliveryCounted.
         self.settled = BytesWriter()
-        self.stepped = BytesWriter()
+        self.noted = BytesWriter()
         #: Entries that replace the previous entry with the same key, with their positions.
         self.keyed: list[tuple[int, StoreEntry]] = []
 
@@ -194,9 +201,7 @@ class Recorder:
                 members_size += len(part)
             if members_size < SUMMED_SIZE:
                 content = b"".join(members)
-        # The kinds above CLOSED came with version 2 of the format.
-        version: i64 = VERSION_2 if kind > CLOSED or newest > CLOSED else VERSION
-        write_i32_be(head, i32(version << 24 | kind << 16 | first))
+        write_i32_be(head, i32(version_of(newest) << 24 | kind << 16 | first))
         write_i32_be(head, 0)
         write_i64_be(head, position)
         if kind != GROUP:
@@ -319,8 +324,8 @@ class Recorder:
             records.transient_size += size
             if isinstance(entry, MessageSettled):
                 _write_numbers(records.settled, entry.queue, entry.position)
-            elif isinstance(entry, PubrecReceived):
-                _write_numbers(records.stepped, entry.queue, entry.position)
+            elif isinstance(entry, (PubrecReceived, DeliveryCounted)):
+                _write_numbers(records.noted, entry.queue, entry.position)
             else:
                 records.keyed.append((position, entry))
 
@@ -340,6 +345,14 @@ class Recorder:
             return _write_packet_id(out, entry.session, entry.packet_id)
         if isinstance(entry, StreamExtended):
             return _write_numbers(out, entry.stream, entry.end)
+        if isinstance(entry, DeliveryMark):
+            _write_numbers(out, entry.queue, entry.mark)
+            _write_u16(out, entry.rank)
+            return b""
+        if isinstance(entry, DeliveryCounted):
+            _write_numbers(out, entry.queue, entry.position)
+            write_i32_be(out, i32(min(entry.count, COUNT_MAX)))
+            return b""
         if isinstance(entry, Sequenced):
             name, producer = entry.vhost.encode(), entry.producer.encode("utf-8", "surrogateescape")
             write_i64_be(out, entry.sequence)
@@ -491,6 +504,10 @@ def record_kind(entry: StoreEntry) -> i64:
         return STREAM_EXTENDED
     if isinstance(entry, Sequenced):
         return SEQUENCED
+    if isinstance(entry, DeliveryMark):
+        return DELIVERY_MARK
+    if isinstance(entry, DeliveryCounted):
+        return DELIVERY_COUNTED
     assert isinstance(entry, EntryGroup) and entry.entries, f"{entry!r} has no kind of record"
     return GROUP
 

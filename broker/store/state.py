@@ -9,6 +9,8 @@ from mypy_extensions import i64
 from broker.messages.message import Message
 from broker.store.contract import (
     Defined,
+    DeliveryCounted,
+    DeliveryMark,
     EntryGroup,
     MessageSettled,
     MessageStored,
@@ -59,6 +61,9 @@ class State:
         self.streams: dict[int, int] = {}
         #: (virtual host, producer) -> its last sequence number.
         self.sequences: dict[tuple[str, str], int] = {}
+        #: Queue -> rank -> its mark. (queue, position) of a message -> its delivery count.
+        self.marks: dict[int, dict[int, int]] = {}
+        self.counts: dict[tuple[int, int], int] = {}
         #: Number of an exchange, queue or session -> keys of its bindings and subscriptions.
         self._links: dict[int, dict[tuple[str, str, str], None]] = {}
         #: The links of removed definitions that are still to be removed.
@@ -73,6 +78,7 @@ class State:
             if stored is not None and entry.queue in stored.queues:
                 stored.queues.remove(entry.queue)
                 self.pubrec_received.discard((entry.queue, entry.position))
+                self.counts.pop((entry.queue, entry.position), None)
                 if not stored.queues:
                     del self.messages[entry.position]
         elif isinstance(entry, PubrecReceived):
@@ -104,11 +110,18 @@ class State:
                 self.remove_links()
             self.held_packet_ids.pop(entry.number, None)
             self.streams.pop(entry.number, None)
+            self.marks.pop(entry.number, None)
         elif isinstance(entry, RetainedSet):
             if entry.message is None:
                 self.retained.pop((entry.vhost, entry.key), None)
             else:
                 self.retained[entry.vhost, entry.key] = entry.message
+        elif isinstance(entry, DeliveryMark):
+            self.marks.setdefault(entry.queue, {})[entry.rank] = entry.mark
+        elif isinstance(entry, DeliveryCounted):
+            stored = self.messages.get(entry.position)
+            if stored is not None and entry.queue in stored.queues:
+                self.counts[entry.queue, entry.position] = entry.count
         elif isinstance(entry, StreamExtended):
             self.streams[entry.stream] = entry.end
         elif isinstance(entry, Sequenced):

@@ -15,7 +15,11 @@ from mypy_extensions import i64
 from broker.store.disk import DamagedStore
 from broker.store.files import SUM_MASK, LogFile, entry_hash, file_holding
 from broker.store.layout import (
+    COUNTED_SIZE,
+    DELIVERY_COUNTED,
+    DELIVERY_MARK,
     GROUP,
+    MARK_SIZE,
     PACKET_ID_HELD,
     PACKET_ID_RELEASED,
     PUBREC_RECEIVED,
@@ -178,9 +182,13 @@ class Survivors(Replay):
         self.streams: dict[int, tuple[int, int]] = {}
         #: (virtual host, producer) -> last sequence number, and the position of its entry.
         self.sequences: dict[tuple[str, str], tuple[int, int]] = {}
-        #: (file, queue, position) of each PUBREC in a later file for a message that a checkpoint
-        #: covers.
-        self.late_pubrecs: list[tuple[str, int, int]] = []
+        #: Queue -> rank -> its mark, and the position of the mark's entry.
+        self.marks: dict[int, dict[int, tuple[int, int]]] = {}
+        #: (queue, position) of a message -> its delivery count, and the position of the entry.
+        self.counts: dict[tuple[int, int], tuple[int, int]] = {}
+        #: (file, queue, position) of each PUBREC and each delivery count in a later file for a
+        #: message that a checkpoint covers.
+        self.late_notes: list[tuple[str, int, int]] = []
         self._files: list[LogFile] = []
         self._first: i64 = 0
 
@@ -213,14 +221,25 @@ class Survivors(Replay):
                 elif queue > self.newest_number:
                     self.unconfirmed_holders += 1
             self.copies.add(position, queues, size)
-        elif kind in (SETTLED, PUBREC_RECEIVED):
+        elif kind in (SETTLED, PUBREC_RECEIVED, DELIVERY_COUNTED):
             settled: i64 = read_i64_be(data, start + 8)
             if settled < self._first and self.copies.is_held(read_i64_be(data, start), settled):
                 self._need(settled)
             if kind == PUBREC_RECEIVED:
                 self.pubrec_received.add((read_i64_be(data, start), settled))
                 return
+            if kind == DELIVERY_COUNTED:
+                if end - start != COUNTED_SIZE:
+                    raise DamagedStore("a delivery count has a wrong size")
+                if self.copies.is_held(read_i64_be(data, start), settled):
+                    self.counts[read_i64_be(data, start), settled] = (
+                        read_i32_be(data, start + 16),
+                        position,
+                    )
+                return
             self.copies.settle(read_i64_be(data, start), settled)
+            if self.counts:
+                self.counts.pop((read_i64_be(data, start), settled), None)
             if self.pubrec_received:
                 self.pubrec_received.discard((read_i64_be(data, start), settled))
         else:
@@ -241,9 +260,9 @@ class Survivors(Replay):
                 self.late(file, last, member.kind, member.position, data, member.start, member.end)
         elif kind == SETTLED:
             self.copies.settle(read_i64_be(data, start), read_i64_be(data, start + 8))
-        elif kind == PUBREC_RECEIVED:
+        elif kind in (PUBREC_RECEIVED, DELIVERY_COUNTED):
             if read_i64_be(data, start + 8) <= last:
-                self.late_pubrecs.append(
+                self.late_notes.append(
                     (file.name, read_i64_be(data, start), read_i64_be(data, start + 8))
                 )
         elif kind != STORED:
@@ -258,6 +277,11 @@ class Survivors(Replay):
             return self.retained.pop(retained_key(data, start), 0)
         if kind == STREAM_EXTENDED:
             return self.streams.pop(read_i64_be(data, start), _NO_ENTRY)[1]
+        if kind == DELIVERY_MARK:
+            if end - start != MARK_SIZE:
+                raise DamagedStore("a delivery mark has a wrong size")
+            marks = self.marks.get(read_i64_be(data, start))
+            return 0 if marks is None else marks.pop(_u16(data, start + 16), _NO_ENTRY)[1]
         if kind == SEQUENCED:
             return self.sequences.pop(producer_key(data, start, end), _NO_ENTRY)[1]
         return 0
@@ -278,6 +302,15 @@ class Survivors(Replay):
                 self.streams[stream] = (read_i64_be(data, start + 8), position)
             elif stream > self.newest_number:
                 self.unconfirmed_holders += 1
+        elif kind == DELIVERY_MARK:
+            queue: i64 = read_i64_be(data, start)
+            if queue in self.holder_numbers:
+                self.marks.setdefault(queue, {})[_u16(data, start + 16)] = (
+                    read_i64_be(data, start + 8),
+                    position,
+                )
+            elif queue > self.newest_number:
+                self.unconfirmed_holders += 1
         elif kind == SEQUENCED:
             sequence: i64 = read_i64_be(data, start)
             if sequence >= 0:
@@ -296,14 +329,31 @@ class Survivors(Replay):
         held = {session: dict(packet_ids) for session, packet_ids in self.held_packet_ids.items()}
         streams = {stream: position for stream, (_, position) in self.streams.items()}
         sequences = {producer: position for producer, (_, position) in self.sequences.items()}
-        log.liveness.recovered(held, streams, sequences)
+        marks = {
+            queue: {rank: position for rank, (_, position) in ranks.items()}
+            for queue, ranks in self.marks.items()
+        }
+        log.liveness.recovered(held, streams, sequences, marks)
         for packet_ids in held.values():
             log.count_live(packet_ids.values())
         log.count_live(streams.values())
         log.count_live(sequences.values())
         log.count_live(self.retained.values())
+        for ranks in marks.values():
+            log.count_live(ranks.values())
         for file in log.files:
             file.counted = True
+
+    def marks_of(self, queue: int) -> dict[int, int]:
+        """Return the marks of a queue by rank."""
+        return {rank: mark for rank, (mark, _) in self.marks.get(queue, {}).items()}
+
+    def counts_by_queue(self) -> dict[int, dict[int, int]]:
+        """Return the delivery counts of messages: queue -> position -> count."""
+        found: dict[int, dict[int, int]] = {}
+        for (queue, position), (count, _) in self.counts.items():
+            found.setdefault(queue, {})[position] = count
+        return found
 
     def known_number(self) -> int:
         """Return the highest number that a definition in the catalog can have.

@@ -20,7 +20,8 @@ def said(world: Home) -> list[str]:
     for line in world.records():
         _, kind, rest = line.split(" ", 2)
         inner = rest.partition(": ")[2].split("; ") if kind == "many" else []
-        found.append(" ".join([kind, *(part.split()[0] for part in inner)]))
+        if kind != "marked":
+            found.append(" ".join([kind, *(part.split()[0] for part in inner)]))
     return found
 
 

@@ -44,7 +44,7 @@ from broker.store.layout import (
     PAYLOAD_MAX,
     QUEUE_SIZE,
     RECORD_PATTERN,
-    SEQUENCED,
+    KIND_MAX,
     STORED,
     UNCOPIED_SIZE,
 )
@@ -518,7 +518,7 @@ def test_a_group_without_an_entry_is_damaged() -> None:
     for payload in (empty, short):
         with pytest.raises(DamagedStore, match="the group record at position 7 holds no entry"):
             Decoder(CODECS).entry(GROUP, 7, payload, 0, len(payload))
-    for kind in (0, GROUP, CLOSED, SEQUENCED + 1):
+    for kind in (0, GROUP, CLOSED, KIND_MAX + 1):
         payload = (1).to_bytes(4, "big") + bytes([kind]) + len(inner).to_bytes(4, "big") + inner
         with pytest.raises(
             DamagedStore, match=f"holds a record of kind {kind}, which cannot be in a group"

@@ -346,10 +346,10 @@ def test_a_newer_format_is_refused_with_a_clear_line() -> None:
     ):
         Log(SimulatedDisk({path: bytes(head) * 2 + data[DATA_START:]}))
     record = bytearray(data[DATA_START:])
-    record[8] = 3
+    record[8] = 4
     log = Log(SimulatedDisk({path: data}))
     record[4:8] = crc32(record[8:], log.log.seed).to_bytes(4, "big")
-    with pytest.raises(TooNew, match="a record has format version 3, and this version of"):
+    with pytest.raises(TooNew, match="a record has format version 4, and this version of"):
         Log(SimulatedDisk({path: data[:DATA_START] + bytes(record)}))
 
 

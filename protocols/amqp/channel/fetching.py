@@ -33,7 +33,7 @@ class Fetch(BulkTask):
     """One basic.get.
 
     While the queue discards expired messages, or gets back very many deliveries of another client,
-    the basic.get waits, and its connection is stalled.
+    or makes a mark durable, the basic.get waits, and its connection is stalled.
 
     `consumer` represents the client, and is not subscribed to the queue. `owner` is the receiver
     side of the channel. If the channel closes while the basic.get waits, no message is taken.
@@ -104,7 +104,7 @@ class Fetch(BulkTask):
             if len(passed) == PASSED_MAX:
                 break
             delivery = queue.take(self._consumer)
-        waits = delivery is None and (queue.head_expired or queue.held)
+        waits = delivery is None and (queue.head_expired or queue.held or queue.waits_for_mark)
         for too_large in reversed(passed):
             queue.put_back(too_large)
         self._connection.extra_cost += len(passed)

@@ -1,0 +1,152 @@
+"""Which messages of a durable queue may be delivered now, so that a crash does not forget it.
+
+A message that was delivered, and not settled before the broker stopped, must come back as
+redelivered. A record for each delivery would be too expensive. Instead, the log has a mark for each
+queue: messages at positions up to the mark may have been delivered. The queue delivers no message
+above its durable mark, and moves the mark ahead before its deliveries reach it:
+
+    positions      ... delivered ... | may be delivered ............ | not delivered
+                                            ^ renew_above             ^ mark
+    deliveries above `renew_above`   append a higher mark
+    deliveries above `mark`          wait until a higher mark is durable
+
+While messages wait, the next mark is the position of the message WAITING_MARKED places behind the
+head. While none wait, it is MARK_SPAN positions ahead, so that a queue whose consumers keep up
+needs a mark for about 100,000 messages. If WAITING_MARKED messages come to wait below such a mark,
+the queue lowers it. So a crash marks at most WAITING_MARKED messages of a queue that were never
+delivered.
+
+A mark that is not durable yet is valid for messages that are stored after it: a crash that keeps
+the message in the log keeps the mark, too.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from mypy_extensions import i64
+
+from broker.store.contract import DeliveryMark, Store, Ticket, Waiter
+
+#: Largest number of waiting messages below a mark.
+WAITING_MARKED: Final[i64] = 1_024
+#: Number of positions by which a mark is ahead of the store while no message waits.
+MARK_SPAN: Final[i64] = 1 << 18
+
+
+class WindowedQueue(Protocol):
+    """The part of a queue that its window uses."""
+
+    number: i64
+
+    def position_ahead(self, rank: i64, count: i64) -> i64:
+        """Return the position of the waiting message that is `count` places behind the head.
+
+        Return 0 if no message is there. In a priority queue, only the messages of the rank count.
+        """
+
+    def window_changed(self) -> None:
+        """Use the new limits of the window."""
+
+    def schedule_drain(self) -> None:
+        """Deliver again at the end of the turn, if messages wait."""
+
+
+class DeliveryWindow(Waiter):
+    """The mark of one queue; of one rank in a priority queue."""
+
+    def __init__(self, queue: WindowedQueue, store: Store, rank: i64, mark: i64) -> None:
+        self.queue = queue
+        self._store = store
+        self._rank: i64 = rank
+        #: Messages up to this position may be delivered.
+        self.mark: i64 = mark
+        #: A delivery above this position appends a higher mark.
+        self.renew_above: i64 = mark
+        #: The mark that is not durable yet, its `renew_above`, and the ticket that waits for it.
+        self._next: i64 = 0
+        self._next_renew: i64 = 0
+        self._ticket: Ticket | None = None
+
+    @property
+    def top(self) -> i64:
+        """The last mark that was appended."""
+        return self.mark if self._ticket is None else max(self.mark, self._next)
+
+    @property
+    def waits(self) -> bool:
+        """True while a higher mark is not durable yet."""
+        return self._ticket is not None
+
+    def permits(self, position: i64, last: bool) -> bool:
+        """True if the message at a position may be delivered now. Append a higher mark if needed.
+
+        `last` is True if no other message waits.
+        """
+        if position > self.renew_above and self._ticket is None:
+            self._raise(position, last)
+        return position <= self.mark
+
+    def prepare(self) -> None:
+        """Append a higher mark, because a consumer has come and no message waits."""
+        if self._ticket is None and self.renew_above <= self._store.position:
+            self._raise(0, True)
+
+    def _raise(self, position: i64, last: bool) -> None:
+        ahead: i64 = 0 if last else self.queue.position_ahead(self._rank, WAITING_MARKED - 1)
+        mark: i64
+        renew: i64
+        if ahead > 0:
+            mark = max(self.mark, position, ahead)
+            middle: i64 = self.queue.position_ahead(self._rank, WAITING_MARKED // 2)
+            renew = min(max(position, middle), mark)
+        else:
+            mark = max(self.mark, position, self._store.position) + MARK_SPAN
+            renew = mark - MARK_SPAN // 2
+        entry = DeliveryMark(self.queue.number, self._rank, mark)
+        if last and position <= self.mark:
+            # All messages above the old mark will be stored after the new mark.
+            self._store.append(entry, None)
+            self.mark, self.renew_above = mark, renew
+            self.queue.window_changed()
+        else:
+            self._next, self._next_renew = mark, renew
+            self._ticket = Ticket(self)
+            self._store.append(entry, self._ticket)
+
+    def settled(self) -> None:
+        ticket = self._ticket
+        if ticket is not None and ticket.outstanding == 0:
+            self._ticket = None
+            self.mark, self.renew_above = self._next, self._next_renew
+            self.queue.window_changed()
+        self.queue.schedule_drain()
+
+    def lower(self, mark: i64) -> None:
+        """Append a lower mark, because messages above `mark` wait that were not delivered."""
+        if mark < self.top:
+            self._ticket = None
+            self.mark = min(self.mark, mark)
+            self.renew_above = min(self.renew_above, self.mark)
+            self._store.append(DeliveryMark(self.queue.number, self._rank, mark), None)
+        self.queue.window_changed()
+
+
+class RestoredDeliveries:
+    """What the log says about the deliveries of one queue's messages before the broker started.
+
+    `marks` has the marks by rank, `counts` the delivery counts by position.
+    """
+
+    def __init__(self, marks: dict[int, int], counts: dict[int, int]) -> None:
+        self.marks = marks
+        self._counts = counts
+        #: No message above this position was delivered.
+        self.top: i64 = max([*marks.values(), *counts], default=0)
+
+    def attempts(self, position: i64, rank: i64) -> i64:
+        """Return how often a message was returned to its queue. Call this once for a message."""
+        count = self._counts.pop(int(position), -1)
+        if count >= 0:
+            return count
+        return 1 if position <= self.marks.get(int(rank), 0) else 0
