@@ -22,16 +22,11 @@ the message in the log keeps the mark, too.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Protocol
 
 from mypy_extensions import i64
 
 from broker.store.contract import DeliveryMark, Store, Ticket, Waiter
-
-#: Largest number of waiting messages below a mark.
-WAITING_MARKED: Final[i64] = 1_024
-#: Number of positions by which a mark is ahead of the store while no message waits.
-MARK_SPAN: Final[i64] = 1 << 18
 
 
 class WindowedQueue(Protocol):
@@ -93,26 +88,28 @@ class DeliveryWindow(Waiter):
             self._raise(0, True)
 
     def _raise(self, position: i64, last: bool) -> None:
-        ahead: i64 = 0 if last else self.queue.position_ahead(self._rank, WAITING_MARKED - 1)
+        store = self._store
+        marked = store.waiting_marked
+        ahead: i64 = 0 if last else self.queue.position_ahead(self._rank, marked - 1)
         mark: i64
         renew: i64
         if ahead > 0:
             mark = max(self.mark, position, ahead)
-            middle: i64 = self.queue.position_ahead(self._rank, WAITING_MARKED // 2)
+            middle: i64 = self.queue.position_ahead(self._rank, marked // 2)
             renew = min(max(position, middle), mark)
         else:
-            mark = max(self.mark, position, self._store.position) + MARK_SPAN
-            renew = mark - MARK_SPAN // 2
+            mark = max(self.mark, position, store.position) + store.mark_span
+            renew = mark - store.mark_span // 2
         entry = DeliveryMark(self.queue.number, self._rank, mark)
         if last and position <= self.mark:
             # All messages above the old mark will be stored after the new mark.
-            self._store.append(entry, None)
+            store.append(entry, None)
             self.mark, self.renew_above = mark, renew
             self.queue.window_changed()
         else:
             self._next, self._next_renew = mark, renew
             self._ticket = Ticket(self)
-            self._store.append(entry, self._ticket)
+            store.append(entry, self._ticket)
 
     def settled(self) -> None:
         ticket = self._ticket

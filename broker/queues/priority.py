@@ -17,7 +17,7 @@ from broker.agenda import Agenda
 from broker.messages.message import Message
 from broker.queues.arguments import QueueArguments
 from broker.queues.consumer import Delivery, ReturnedMessage
-from broker.queues.delivery_window import WAITING_MARKED, DeliveryWindow, RestoredDeliveries
+from broker.queues.delivery_window import DeliveryWindow, RestoredDeliveries
 from broker.queues.fifo import Fifo
 from broker.queues.heap import HeapQueue
 from broker.queues.limited import DeadLetterHost
@@ -32,12 +32,12 @@ class Rank:
         #: Positions of the waiting messages that were not delivered, in ascending order.
         self.waiting: Fifo[int] = Fifo()
 
-    def add(self, position: i64) -> None:
-        """Add a waiting message. Lower the mark if too many messages wait below it."""
+    def add(self, position: i64, marked: i64) -> None:
+        """Add a waiting message. Lower the mark if more than `marked` messages wait below it."""
         newest = self.waiting.peek_last()
         if newest is None or newest < position:
             self.waiting.push(position)
-            if self.waiting.size > WAITING_MARKED and position <= self.window.top:
+            if self.waiting.size > marked and position <= self.window.top:
                 self.window.lower(position - 1)
 
     def remove(self, position: i64) -> None:
@@ -135,7 +135,7 @@ class PriorityQueue(HeapQueue):
         super()._insert(returned)
         position = returned.message.position
         if self._marks_ranks and returned.attempts == 0 and position > 0:
-            self._rank_of(self.mark_rank(returned.message)).add(position)
+            self._rank_of(self.mark_rank(returned.message)).add(position, self.store.waiting_marked)
 
     def _remove_head(self) -> ReturnedMessage:
         self.depth -= 1

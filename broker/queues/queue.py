@@ -56,7 +56,7 @@ from broker.queues.consumer import (
     newest_first,
     oldest_first,
 )
-from broker.queues.delivery_window import WAITING_MARKED, DeliveryWindow, RestoredDeliveries
+from broker.queues.delivery_window import DeliveryWindow, RestoredDeliveries
 from broker.queues.fifo import Fifo
 from broker.queues.paged_tail import PagedTail
 from broker.queues.statistics import RESTORED, RESTORED_UNACKED, RETURNED, statistics_of
@@ -173,7 +173,7 @@ class Queue(MessageSource):
         Drop the oldest message if the queue exceeds `max_length`.
         """
         window = self._window
-        if window is not None and self.depth > WAITING_MARKED:
+        if window is not None and self.depth > self.store.waiting_marked:
             newest = self._waiting.peek_last()
             if newest is not None and 0 < newest.position <= window.top:
                 window.lower(newest.position - 1)
@@ -196,7 +196,7 @@ class Queue(MessageSource):
             else min(self._max_length, self.store.window if self.durable else UNLIMITED)
         )
         if window is not None and window.top > self.store.position:
-            self._overflow_depth = min(self._overflow_depth, WAITING_MARKED)
+            self._overflow_depth = min(self._overflow_depth, self.store.waiting_marked)
 
     def reserve(self) -> i64:
         """Take and return the next sequence number, for a message that is not put into the queue.

@@ -36,6 +36,10 @@ from broker.store.disk import Disk
 HOLDERS: Final = ("queue", "session", "exchange")
 #: Default number of messages that a durable queue keeps in memory.
 WINDOW: Final = 4_096
+#: Largest number of messages that wait below the mark of their queue without having been delivered.
+WAITING_MARKED: Final = 1_024
+#: Number of positions by which the mark of a queue is ahead of the store while no message waits.
+MARK_SPAN: Final = 1 << 18
 #: Size of the contents in bytes at which `Store.fetch` stops to read further messages.
 FETCH_BYTES: Final[i64] = 256 << 10
 
@@ -396,6 +400,8 @@ class Store:
         self.window: i64 = WINDOW
         #: True if the store keeps which messages were delivered (DeliveryMark, DeliveryCounted).
         self.keeps_deliveries = False
+        self.waiting_marked: i64 = WAITING_MARKED
+        self.mark_span: i64 = MARK_SPAN
         #: The store calls this function for the first entry of a batch, and again for the first
         #: ticket of the batch, so that the server calls `take`.
         self.request_batch: Callable[[], None] = _ignore_request

@@ -9,6 +9,8 @@ from broker.messages.message import PLAIN, Address, Message
 from broker.store.checkpoint import Checkpointing
 from broker.store.codecs import Codecs
 from broker.store.contract import (
+    DeliveryCounted,
+    DeliveryMark,
     EntryGroup,
     MessageSettled,
     MessageStored,
@@ -32,12 +34,14 @@ DIRECTORY = "/data/log"
 QUEUES = (3, 4, 5)
 
 #: Messages in order of position, (queue, position) of messages with a PUBREC, (session, packet
-#: identifier) of held identifiers, retained messages.
+#: identifier) of held identifiers, retained messages, marks, delivery counts.
 Digest = tuple[
     tuple[tuple[int, bytes, tuple[int, ...]], ...],
     frozenset[tuple[int, int]],
     frozenset[tuple[int, int]],
     tuple[tuple[str, bytes], ...],
+    frozenset[tuple[int, int, int]],
+    frozenset[tuple[tuple[int, int], int]],
 ]
 
 
@@ -55,6 +59,12 @@ def digest(state: State) -> Digest:
             for held in identifiers
         ),
         tuple(sorted((key, message.content) for (_, key), message in state.retained.items())),
+        frozenset(
+            (queue, rank, mark)
+            for queue, ranks in state.marks.items()
+            for rank, mark in ranks.items()
+        ),
+        frozenset(state.counts.items()),
     )
 
 
@@ -175,7 +185,11 @@ def random_entry(random: Random, log: Log, nested: bool = False) -> StoreEntry:
         return MessageSettled(queue, position)
     if copies and choice < 0.47:
         return PubrecReceived(*random.choice(copies))
-    if choice < 0.52:
+    if copies and choice < 0.485:
+        return DeliveryCounted(*random.choice(copies), random.randrange(4))
+    if choice < 0.5:
+        return DeliveryMark(random.choice(QUEUES), random.randrange(2), random.randrange(200))
+    if choice < 0.53:
         return PacketIdHeld(9, random.randrange(1, 5))
     if choice < 0.57:
         return PacketIdReleased(9, random.randrange(1, 5))

@@ -38,7 +38,7 @@ EXIST = {*QUEUES, 9}
 
 def without(state: Digest, gone: set[int]) -> Digest:
     """Return the state without the messages of removed queues and sessions."""
-    copies, stepped, received, retained = state
+    copies, stepped, received, retained, marks, counts = state
     left = tuple(
         (position, content, tuple(queue for queue in queues if queue not in gone))
         for position, content, queues in copies
@@ -48,6 +48,8 @@ def without(state: Digest, gone: set[int]) -> Digest:
         frozenset(one for one in stepped if one[0] not in gone),
         frozenset(one for one in received if one[0] not in gone),
         retained,
+        frozenset(one for one in marks if one[0] not in gone),
+        frozenset(one for one in counts if one[0][0] not in gone),
     )
 
 

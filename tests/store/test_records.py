@@ -41,10 +41,10 @@ from broker.store.layout import (
     CLOSED,
     GROUP,
     HEADER_SIZE,
+    KIND_MAX,
     PAYLOAD_MAX,
     QUEUE_SIZE,
     RECORD_PATTERN,
-    KIND_MAX,
     STORED,
     UNCOPIED_SIZE,
 )

@@ -50,6 +50,14 @@ def test_survivors_are_what_the_state_holds(seed: int) -> None:
             session: set(found) for session, found in survivors.held_packet_ids.items() if found
         } == {session: found for session, found in one.held_packet_ids.items() if session in exist}
         assert survivors.retained.keys() == one.retained.keys()
+        assert {
+            queue: found for queue in survivors.marks if (found := survivors.marks_of(queue))
+        } == {queue: ranks for queue, ranks in one.marks.items() if queue in exist}
+        assert {
+            copy: count
+            for copy, (count, _) in survivors.counts.items()
+            if survivors.copies.is_held(*copy)
+        } == {copy: count for copy, count in one.counts.items() if copy in held}
     assert all(
         list(positions) == sorted(positions) for positions in survivors.copies.by_queue().values()
     )

@@ -82,6 +82,8 @@ class Publisher(Amqp):
             properties: dict[str, Any] = (
                 {"expiration": "700"} if key == "brief" and self.random.random() < 0.3 else {}
             )
+            if exchange == "fan":
+                properties["priority"] = self.random.randrange(3)
             self.tell(
                 publication(exchange, key, self.world.body(message), delivery_mode=2, **properties)
             )
@@ -161,7 +163,7 @@ class Worker(Amqp):
 
     def got(self, frame: Any, body: bytes) -> None:
         message = named(body)
-        self.world.ledger.delivered(self.queue, message)
+        self.world.ledger.delivered(self.queue, message, frame.redelivered)
         self._held[frame.delivery_tag] = message
 
     def act(self) -> None:
@@ -209,7 +211,7 @@ class Mover(Amqp):
         self._committing = False
 
     def got(self, frame: Any, body: bytes) -> None:
-        self.world.ledger.delivered("plain", named(body))
+        self.world.ledger.delivered("plain", named(body), frame.redelivered)
         self._held[frame.delivery_tag] = body
 
     def told(self, frame: Any) -> None:

@@ -116,6 +116,22 @@ class Journal:
             self._complain(
                 DISK, f"producers are at {store.sequences}, and should be at {state.sequences}"
             )
+        state.marks = {queue: marks for queue, marks in state.marks.items() if queue in exist}
+        marks = {queue: known for queue in survivors.marks if (known := survivors.marks_of(queue))}
+        if marks != state.marks:
+            self._complain(DISK, f"marks are {marks}, and should be {state.marks}")
+        state.counts = {
+            (queue, position): count
+            for (queue, position), count in state.counts.items()
+            if position in state.messages and queue in state.messages[position].queues
+        }
+        counts = {
+            copy: count
+            for copy, (count, _) in survivors.counts.items()
+            if survivors.copies.is_held(*copy)
+        }
+        if counts != state.counts:
+            self._complain(DISK, f"delivery counts are {counts}, and should be {state.counts}")
         self.extended(dict(state.streams))
         if survivors.retained.keys() != state.retained.keys():
             self._complain(
@@ -186,6 +202,9 @@ def watched(opened: OpenedStore, journal: Journal, kind: type[WatchedStore]) -> 
         plain.stream_ends,
         plain.stream_ends_exact,
         plain.sequences,
+    )
+    store.restore_marks(
+        {queue: opened.survivors.marks_of(queue) for queue in opened.survivors.marks}
     )
     opened.store = store
     return store

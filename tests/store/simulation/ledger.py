@@ -25,6 +25,7 @@ DISK = "the disk is not what the model says"
 DAMAGE = "damage where there is none"
 FATES = "fates do not sum"
 OLD = "older than its queue"
+FORGOTTEN = "delivered before and not redelivered"
 
 Complain = Callable[[str, str], None]
 
@@ -32,12 +33,14 @@ Complain = Callable[[str, str], None]
 class Copy:
     """A message on its way to a family."""
 
-    __slots__ = ("confirmed", "optional", "quality", "settled_at")
+    __slots__ = ("confirmed", "delivered_from", "optional", "quality", "settled_at")
 
     def __init__(self, quality: int) -> None:
         #: The QoS with which the session gets it.
         self.quality = quality
         self.confirmed = False
+        #: The queues that delivered the copy to an AMQP consumer.
+        self.delivered_from: set[str] = set()
         #: True if it is unknown whether the message went there: it was sent again under other
         #: bindings.
         self.optional = False
@@ -131,7 +134,7 @@ class Ledger:
 
     # -- consumers
 
-    def delivered(self, queue: str, message: str) -> None:
+    def delivered(self, queue: str, message: str, redelivered: bool = True) -> None:
         """Check a message that a consumer of the queue got."""
         family = self.holding(queue)
         copy = family.copies.get(message)
@@ -144,6 +147,10 @@ class Ledger:
             self._complain(
                 BACK, f"{message} was delivered from {queue}, settled at {copy.settled_at}"
             )
+        if copy is not None:
+            if queue in copy.delivered_from and not redelivered:
+                self._complain(FORGOTTEN, f"{message} was delivered from {queue}")
+            copy.delivered_from.add(queue)
 
     def received(self, session: str, message: str, quality: int) -> None:
         """Check a message that a session's client received.
@@ -200,6 +207,9 @@ class Ledger:
             for message, copy in list(family.copies.items()):
                 if message in there:
                     copy.confirmed, copy.settled_at = True, None
+                    copy.delivered_from = {
+                        queue for queue in copy.delivered_from if message in found.get(queue, [])
+                    }
                     continue
                 del family.copies[message]
                 if copy.settled_at is not None and copy.settled_at <= last:

@@ -96,6 +96,7 @@ class Life(World):
         drop: Drop = drop_dead_files,
         segment_size: int = 2_000,
         window: int = 8,
+        marking: tuple[int, int] = (3, 20),
     ) -> None:
         self.disk, self.faults, self.journal = disk, faults, journal
         self.design, self.hasty, self.drop = design, hasty, drop
@@ -116,6 +117,7 @@ class Life(World):
         )
         store = self.durable_store = watched(opened, journal, kind)
         store.window = window
+        store.waiting_marked, store.mark_span = marking
         super().__init__(store=store)
         self.broker.agenda.advance(*clock)
         store.set_clocks(*clock)
@@ -223,6 +225,7 @@ class Life(World):
 
     def stop(self) -> None:
         """Stop in order: write everything, and close the files."""
+        self.broker.write_deliveries()
         while self._flying is not None or self.durable_store.unbatched:
             self.sync()
         self.durable_store.close()

@@ -40,8 +40,8 @@ QUEUES: dict[str, dict[str, Any]] = {
     },
     "full": {"x-max-length": 3, "x-overflow": "reject-publish"},
     "drop": {"x-max-length": 4},
-    "fan1": {},
-    "fan2": {},
+    "fan1": {"x-max-priority": 2},
+    "fan2": {"x-queue-type": "quorum", "x-delivery-limit": -1},
     "bridge": {},
     "moved": {},
     "plain.dead": {},
@@ -92,6 +92,7 @@ class Simulation:
         self._number = 0
         self._segment = random.choice((600, 1_500, 4_000))
         self._window = random.choice((4, 8, 30))
+        self._marking = random.choice(((1, 2), (3, 20), (10, 500)))
         self.ledger = Ledger(self.complain)
         self.journal = Journal(self.complain)
         self.definitions = Definitions(random, self.complain, lambda: self._number)
@@ -225,6 +226,7 @@ class Simulation:
             self._drop,
             self._segment,
             self._window,
+            self._marking,
         )
         if self.streams is not None:
             self._held |= self.streams.recovered()

@@ -11,14 +11,17 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.store.simulation.ledger import AGAIN, BACK, DAMAGE, LOST, STRAY, TWICE
+from tests.store.simulation.ledger import AGAIN, BACK, DAMAGE, FORGOTTEN, LOST, STRAY, TWICE
 from tests.store.simulation.schedule import Simulation
 from tests.store.simulation.wrong import (
     LogFirst,
+    MarksBehind,
+    MarksOnce,
     SequenceApart,
     TwoRecords,
     WithoutSerials,
     drop_unmarked,
+    drop_with_marks,
     drop_without_needs,
     in_place,
     moved_forward,
@@ -104,6 +107,16 @@ def test_a_seed_is_one_history(streams: bool) -> None:
             lambda seed: Simulation(seed, TwoRecords),
             {TWICE},
             id="a dead letter and its settlement are two records",
+        ),
+        pytest.param(
+            lambda seed: Simulation(seed, MarksBehind),
+            {FORGOTTEN},
+            id="a mark is written after the delivery",
+        ),
+        pytest.param(
+            lambda seed: Simulation(seed, MarksOnce, drop=drop_with_marks),
+            {FORGOTTEN},
+            id="a mark is dropped with its segment",
         ),
         pytest.param(
             lambda seed: Simulation(seed, SequenceApart, streams=True),

@@ -7,18 +7,22 @@ from typing import Any
 
 from mypy_extensions import i64
 
+from broker.agenda import Task
 from broker.store.contract import (
+    DeliveryMark,
     EntryGroup,
     MessageSettled,
     MessageStored,
     Sequenced,
     StoreEntry,
     StreamWrite,
+    Ticket,
+    Waiter,
     WriteBatch,
 )
 from broker.store.disk import File, StoreError
 from broker.store.dropping import dead_files, drop_dead_files
-from broker.store.files import LogFile
+from broker.store.files import SUM_MASK, LogFile, entry_hash, file_holding
 from broker.store.segments import LogReader, SegmentLog
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.journal import WatchedStore
@@ -90,6 +94,46 @@ class WithoutSerials(WatchedStore):
     def read_stored(self, reader: LogReader, position: i64) -> MessageStored | None:
         kept = super().read_stored(reader, position)
         return None if kept is None else MessageStored(kept.vhost, kept.message, kept.queues)
+
+
+class MarksBehind(WatchedStore):
+    """A store that lets queues deliver before their marks are durable."""
+
+    def append(self, entry: StoreEntry, ticket: Ticket | None) -> int:
+        if isinstance(entry, DeliveryMark) and ticket is not None:
+            position = super().append(entry, None)
+            self.agenda.add(Settled(ticket.waiter))
+            return position
+        return super().append(entry, ticket)
+
+
+class Settled(Task):
+    """The call of a waiter that has waited for nothing."""
+
+    def __init__(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+
+    def run(self) -> None:
+        self._waiter.settled()
+
+
+class MarksOnce(WatchedStore):
+    """A store that never writes a mark again when its segment is full."""
+
+    def _refresh_marks(self) -> None:
+        """Do nothing."""
+
+
+def drop_with_marks(log: SegmentLog) -> int:
+    """Drop files although they hold the last marks of queues."""
+    for marks in log.liveness._marks.values():
+        for position in marks.values():
+            file = file_holding(log.files, position)
+            if file is not None and position <= file.last:
+                file.live -= 1
+                file.balance = (file.balance - entry_hash(0, position)) & SUM_MASK
+    log.liveness._marks.clear()
+    return drop_dead_files(log)
 
 
 class Apart(WatchedStore):
