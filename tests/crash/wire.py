@@ -40,6 +40,7 @@ class Delivered(NamedTuple):
     body: bytes
     #: Content header: class, weight, size, flags and properties.
     header: bytes
+    redelivered: bool
 
 
 class Answered(NamedTuple):
@@ -110,7 +111,11 @@ class Amqp(Socket):
             while len(body) < size:
                 body += (await self._frame())[1]
             return Delivered(
-                int.from_bytes(payload[end : end + 8], "big"), payload[5:end].decode(), body, header
+                int.from_bytes(payload[end : end + 8], "big"),
+                payload[5:end].decode(),
+                body,
+                header,
+                bool(payload[end + 8]),
             )
         if method in ((10, 50), (20, 40)):
             raise Refused(payload[4:].decode(errors="replace"))

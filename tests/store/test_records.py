@@ -22,6 +22,8 @@ from broker.store import records
 from broker.store.codecs import Codec, Codecs
 from broker.store.contract import (
     Defined,
+    DeliveryCounted,
+    DeliveryMark,
     EntryGroup,
     MessageSettled,
     MessageStored,
@@ -149,6 +151,10 @@ plain_entries: st.SearchStrategy[StoreEntry] = st.one_of(
     st.builds(PacketIdHeld, numbers, st.integers(0, 65_535)),
     st.builds(PacketIdReleased, numbers, st.integers(0, 65_535)),
     st.builds(RetainedSet, vhosts, keys, st.one_of(st.none(), messages())),
+    st.builds(StreamExtended, numbers, positions),
+    st.builds(Sequenced, vhosts, keys, st.integers(-1, 1 << 62)),
+    st.builds(DeliveryMark, numbers, st.integers(0, 65_535), positions),
+    st.builds(DeliveryCounted, numbers, positions, st.integers(0, (1 << 31) - 1)),
 )
 entries: st.SearchStrategy[StoreEntry] = st.one_of(
     plain_entries,
@@ -204,6 +210,10 @@ def seen(entry: StoreEntry, position: int) -> list[object]:
         return ["retained", position, entry.vhost, entry.key, Seen.of(entry.message)]
     if isinstance(entry, (MessageSettled, PubrecReceived)):
         return [type(entry), position, entry.queue, entry.position]
+    if isinstance(entry, DeliveryMark):
+        return ["marked", position, entry.queue, entry.rank, entry.mark]
+    if isinstance(entry, DeliveryCounted):
+        return ["counted", position, entry.queue, entry.position, entry.count]
     if isinstance(entry, StreamExtended):
         return ["extended", position, entry.stream, entry.end]
     if isinstance(entry, Sequenced):
@@ -313,7 +323,7 @@ def test_garbage_is_refused_and_nothing_else(data: bytes) -> None:
     assert reader.at == 0 and reader.stop in ((END,) if not data else (SHORT, BAD))
 
 
-@given(st.integers(0, 11), st.binary(max_size=80))
+@given(st.integers(0, KIND_MAX + 1), st.binary(max_size=80))
 @example(GROUP, bytes(4))
 @example(GROUP, bytes.fromhex("00000001 07 00000004 00000000"))
 def test_a_payload_that_makes_no_sense_is_refused_and_nothing_else(kind: int, data: bytes) -> None:

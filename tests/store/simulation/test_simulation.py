@@ -132,7 +132,7 @@ def test_a_seed_is_one_history(streams: bool) -> None:
 )
 def test_a_wrong_design_is_caught(wrong: Callable[[int], Simulation], caught: set[str]) -> None:
     complaints: Counter[str] = Counter()
-    for seed in range(100):
+    for seed in range(200):
         complaints += wrong(seed).run()
         if complaints.keys() & caught:
             return

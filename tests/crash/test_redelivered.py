@@ -1,0 +1,132 @@
+"""A broker killed with kill -9 delivers what consumers held again, as redelivered."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pamqp.commands as spec
+import pytest
+
+from tests.broker import BrokerProcess
+from tests.clients import marshal
+from tests.crash.wire import GONE, PATIENCE, Amqp, Delivered, acknowledgement, persistent
+
+QUEUES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "quorum": {"x-queue-type": "quorum", "x-delivery-limit": -1},
+    "priority": {"x-max-priority": 5},
+}
+
+
+class Held:
+    """The numbers of the messages of one queue that consumers got, settled or not."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self.delivered: set[int] = set()
+        self.repeated = 0
+
+    def got(self, event: Delivered) -> int:
+        number = int(event.body)
+        assert event.redelivered or number not in self.delivered, (
+            f"{self.queue}: message {number} was delivered before, and is not redelivered"
+        )
+        self.repeated += number in self.delivered
+        self.delivered.add(number)
+        return number
+
+
+async def publish(port: int, random: Random, first: int) -> int:
+    """Publish until the broker is gone; return a number that no message has."""
+    client = await Amqp.connect(port)
+    try:
+        while True:
+            for _ in range(random.randrange(1, 40)):
+                for queue in QUEUES:
+                    await client.send(persistent("", queue, b"%d" % first))
+                first += 1
+            await asyncio.sleep(random.choice((0, 0, 0.002)))
+    except GONE:
+        return first + 1
+
+
+async def hold(port: int, random: Random, held: Held) -> None:
+    """Consume until the broker is gone, and settle a part of the messages."""
+    try:
+        while True:
+            client = await Amqp.connect(port)
+            await client.consume(held.queue, prefetch=random.choice((0, 1, 10, 300)))
+            tags: dict[int, int] = {}
+            for _ in range(random.choice((5, 500, 5_000))):
+                event = await client.event()
+                assert isinstance(event, Delivered), event
+                tags[event.tag] = held.got(event)
+                if random.random() < 0.5:
+                    tag = random.choice(list(tags))
+                    if random.random() < 0.7:
+                        del tags[tag]
+                        await client.send(acknowledgement(tag))
+                    else:
+                        del tags[tag]
+                        await client.send(marshal(1, spec.Basic.Nack(tag, requeue=True)))
+            client.abort()
+    except GONE:
+        pass
+
+
+async def life(directory: Path, random: Random, first: int, helds: list[Held]) -> int:
+    """Run a broker until it is killed; return the number of the next message."""
+    broker = BrokerProcess("--data-dir", str(directory))
+    try:
+        port = broker.amqp.port
+        client = await Amqp.connect(port)
+        for name, arguments in QUEUES.items():
+            await client.call(
+                spec.Queue.Declare(queue=name, durable=True, arguments=arguments), (50, 11)
+            )
+        tasks = [hold(port, random, held) for held in helds for _ in range(2)]
+        running = [asyncio.create_task(task) for task in tasks]
+        publishing = asyncio.create_task(publish(port, random, first))
+        await asyncio.sleep(random.uniform(0.2, 1.5))
+    finally:
+        broker.kill()
+    await asyncio.gather(*running)
+    return await publishing
+
+
+async def check_rest(directory: Path, helds: list[Held]) -> None:
+    """Consume everything: what was delivered before is redelivered."""
+    broker = BrokerProcess("--data-dir", str(directory))
+    try:
+        for held in helds:
+            client = await Amqp.connect(broker.amqp.port)
+            depth = await client.depth(held.queue)
+            await client.consume(held.queue)
+            async with asyncio.timeout(PATIENCE):
+                for _ in range(depth):
+                    event = await client.event()
+                    assert isinstance(event, Delivered), event
+                    held.got(event)
+            client.abort()
+    finally:
+        broker.stop()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(8))
+def test_a_killed_broker_redelivers_what_consumers_held(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    helds = [Held(queue) for queue in QUEUES]
+
+    async def lives() -> None:
+        first = 0
+        for _ in range(4):
+            first = await life(tmp_path / "d", random, first, helds)
+        await check_rest(tmp_path / "d", helds)
+
+    asyncio.run(lives())
+    for held in helds:
+        assert held.repeated > 0, f"no message of {held.queue} came back"
