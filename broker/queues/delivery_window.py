@@ -130,7 +130,7 @@ class DeliveryWindow(Waiter):
 
 
 class RestoredDeliveries:
-    """What the log says about the deliveries of one queue's messages before the broker started.
+    """The deliveries of one queue before the broker started, as the log has them.
 
     `marks` has the marks by rank, `counts` the delivery counts by position.
     """

@@ -246,7 +246,7 @@ class DeliveryMark(StoreEntry):
 
 @mypyc_attr(acyclic=True)
 class DeliveryCounted(StoreEntry):
-    """How often the message at a position was returned to a queue.
+    """The number of times that the message at a position was returned to a queue.
 
     The count overrides the queue's mark. With the count 0, the message was never delivered.
     """

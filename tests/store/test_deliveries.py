@@ -1,4 +1,4 @@
-"""What a restart knows about deliveries: redelivered, x-delivery-count and x-delivery-limit."""
+"""Tests of redelivered, x-delivery-count and x-delivery-limit after crashes and restarts."""
 
 from __future__ import annotations
 

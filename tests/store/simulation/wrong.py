@@ -102,12 +102,12 @@ class MarksBehind(WatchedStore):
     def append(self, entry: StoreEntry, ticket: Ticket | None) -> int:
         if isinstance(entry, DeliveryMark) and ticket is not None:
             position = super().append(entry, None)
-            self.agenda.add(Settled(ticket.waiter))
+            self.agenda.add(WaiterCall(ticket.waiter))
             return position
         return super().append(entry, ticket)
 
 
-class Settled(Task):
+class WaiterCall(Task):
     """The call of a waiter that has waited for nothing."""
 
     def __init__(self, waiter: Waiter) -> None:
