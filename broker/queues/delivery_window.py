@@ -43,8 +43,8 @@ class WindowedQueue(Protocol):
     def window_changed(self) -> None:
         """Use the new limits of the window."""
 
-    def schedule_drain(self) -> None:
-        """Deliver again at the end of the turn, if messages wait."""
+    def mark_durable(self) -> None:
+        """Deliver the messages that have waited for the mark."""
 
 
 class DeliveryWindow(Waiter):
@@ -83,11 +83,14 @@ class DeliveryWindow(Waiter):
         return position <= self.mark
 
     def prepare(self) -> None:
-        """Append a higher mark, because a consumer has come and no message waits."""
-        if self._ticket is None and self.renew_above <= self._store.position:
-            self._raise(0, True)
+        """Append a higher mark, because a consumer has come and no message waits.
 
-    def _raise(self, position: i64, last: bool) -> None:
+        The mark is valid at once: all messages that the consumer gets will be stored after it.
+        """
+        if self._ticket is None and self.renew_above <= self._store.position:
+            self._raise(0, True, True)
+
+    def _raise(self, position: i64, last: bool, new_consumer: bool = False) -> None:
         store = self._store
         marked = store.waiting_marked
         ahead: i64 = 0 if last else self.queue.position_ahead(self._rank, marked - 1)
@@ -101,7 +104,7 @@ class DeliveryWindow(Waiter):
             mark = max(self.mark, position, store.position) + store.mark_span
             renew = mark - store.mark_span // 2
         entry = DeliveryMark(self.queue.number, self._rank, mark)
-        if last and position <= self.mark:
+        if new_consumer or store.position <= self.mark:
             # All messages above the old mark will be stored after the new mark.
             store.append(entry, None)
             self.mark, self.renew_above = mark, renew
@@ -117,7 +120,7 @@ class DeliveryWindow(Waiter):
             self._ticket = None
             self.mark, self.renew_above = self._next, self._next_renew
             self.queue.window_changed()
-        self.queue.schedule_drain()
+        self.queue.mark_durable()
 
     def lower(self, mark: i64) -> None:
         """Append a lower mark, because messages above `mark` wait that were not delivered."""
@@ -140,6 +143,10 @@ class RestoredDeliveries:
         self._counts = counts
         #: No message above this position was delivered.
         self.top: i64 = max([*marks.values(), *counts], default=0)
+
+    def end_at(self, position: i64) -> None:
+        """Ignore messages after `position`, the position of the last restored message."""
+        self.top = min(self.top, position)
 
     def attempts(self, position: i64, rank: i64) -> i64:
         """Return how often a message was returned to its queue. Call this once for a message."""

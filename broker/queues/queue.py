@@ -81,6 +81,7 @@ _NO_LIMIT: Final[i64] = (1 << 62) - 1
 
 _NOTHING: Final[Fifo[Message]] = Fifo()
 _NO_RETURNED: Final[list[ReturnedMessage]] = []
+_NO_TASKS: Final[list[Task]] = []
 
 
 class Queue(MessageSource):
@@ -116,6 +117,8 @@ class Queue(MessageSource):
         #: may if the store does not keep which messages were delivered.
         self._deliver_up_to: i64 = 0 if durable and store.keeps_deliveries else _NO_LIMIT
         self._window: DeliveryWindow | None = None
+        #: Tasks of clients that poll, and wait until a higher mark is durable.
+        self._mark_waiters = _NO_TASKS
         #: The deliveries before the broker started, while messages of that time wait in the tail.
         self._restored: RestoredDeliveries | None = None
         self._max_length: i64 = UNLIMITED
@@ -312,6 +315,19 @@ class Queue(MessageSource):
             self._deliver_up_to = self._window.renew_above
         self._set_overflow_depth()
 
+    def mark_durable(self) -> None:
+        """Deliver the messages that have waited for a higher mark."""
+        waiters, self._mark_waiters = self._mark_waiters, _NO_TASKS
+        for task in waiters:
+            self.agenda.add_bulk(task)
+        self.schedule_drain()
+
+    def wait_for_mark(self, task: Task) -> None:
+        """Have a task run once the higher mark is durable (`waits_for_mark`)."""
+        if self._mark_waiters is _NO_TASKS:
+            self._mark_waiters = []
+        self._mark_waiters.append(task)
+
     @property
     def waits_for_mark(self) -> bool:
         """True while the first message must wait until a higher mark is durable."""
@@ -343,7 +359,7 @@ class Queue(MessageSource):
             return
         least: i64 = 0
         if self._restored is not None and self._paged:
-            least = self._restored.marks.get(0, 0)
+            least = self._restored.top
         self._write_exact(window, 0, self._returned + self._returned_later, least)
 
     def _write_exact(
@@ -379,6 +395,8 @@ class Queue(MessageSource):
         `positions` are their positions in the store, `sequence` is the sequence number of the first
         message.
         """
+        if self._restored is not None:
+            self._restored.end_at(positions[-1] if positions else 0)
         tail = self._tail = PagedTail(self.store, self.number)
         tail.restore(positions, self.latest_expiry())
         self._sequence = sequence - 1
@@ -779,6 +797,7 @@ class Queue(MessageSource):
         self._returned_later = old._returned_later
         self._window, self._restored = old._window, old._restored
         self._deliver_up_to = old._deliver_up_to
+        self._mark_waiters, old._mark_waiters = old._mark_waiters, _NO_TASKS
         if self._window is not None:
             self._window.queue = self
         self._tail, self._paged, self._sequence = old._tail, old._paged, old._sequence

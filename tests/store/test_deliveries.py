@@ -201,6 +201,22 @@ def test_messages_that_wait_below_a_mark_are_few(tmp_path: Path, arguments: dict
     home.crash()
 
 
+def test_messages_that_are_published_after_a_restart_are_new(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    home.store.waiting_marked = 1_000
+    client = home.amqp()
+    client.queue("q", durable=True)
+    client.send(B.Consume(queue="q"))
+    fill(client, 0, 600)
+    home = restart(home)
+    client = home.amqp()
+    fill(client, 600, 2_000)
+    found = flags(home)
+    assert list(found) == list(range(2_000))
+    assert {number for number, flag in found.items() if flag} == {*range(600)}
+    home.crash()
+
+
 def test_a_delivery_waits_until_its_mark_is_durable(tmp_path: Path) -> None:
     home = Home(tmp_path / "d")
     client = home.amqp()
@@ -223,6 +239,7 @@ def test_a_get_waits_until_its_mark_is_durable(tmp_path: Path) -> None:
     fill(client, 0, 3)
     home.slow_disk = True
     assert client.send(B.Get(queue="q")) == []
+    assert home.broker.agenda.idle, "a client that waits for the disk costs no work"
     home.durable()
     assert deliveries(client.read()) == {0: (False, -1)}
     assert deliveries(client.send(B.Get(queue="q"))) == {1: (False, -1)}

@@ -59,15 +59,18 @@ class Fetch(BulkTask):
         #: Channel number.
         self._number: i64 = number
         self._answered = False
+        #: True while the queue runs this task again once a mark is durable.
+        self._waits_for_mark = False
 
     def start(self) -> None:
         """Answer at once, or stall the connection until the answer. Raises AmqpError."""
         if not self._answer():
             self._connection.stall()
-            self.schedule()
+            if not self._waits_for_mark:
+                self.schedule()
 
     def has_work(self) -> bool:
-        return not self._answered and not self._connection.finished
+        return not (self._answered or self._waits_for_mark or self._connection.finished)
 
     def on_failure(self) -> None:
         self._answered = True
@@ -75,6 +78,7 @@ class Fetch(BulkTask):
 
     def do_slice(self) -> None:
         connection = self._connection
+        self._waits_for_mark = False
         if connection.finished:
             return
         try:
@@ -109,6 +113,9 @@ class Fetch(BulkTask):
             queue.put_back(too_large)
         self._connection.extra_cost += len(passed)
         if waits:
+            if queue.waits_for_mark and not queue.held:
+                self._waits_for_mark = True
+                queue.wait_for_mark(self)
             return False
         if delivery is None:
             self._connection.front.tally.get_empty += 1
