@@ -12,10 +12,12 @@ above its durable mark, and moves the mark ahead before its deliveries reach it:
 
 While messages wait, the next mark is the position of the message WAITING_MARKED places behind the
 head. If deliveries reach a mark before the next one is durable, the next one is twice as far ahead,
-up to FASTEST times. While none wait, it is MARK_SPAN positions ahead, so that a queue whose consumers keep up
-needs a mark for about 100,000 messages. If WAITING_MARKED messages come to wait below such a mark,
-the queue lowers it. So a crash marks at most WAITING_MARKED messages of a queue that were never
-delivered; FASTEST times as many while consumers take messages faster than the disk syncs marks.
+up to FASTEST times. While no message waits, a mark is MARK_SPAN positions ahead, so that a queue
+whose consumers keep up needs a mark for about 65,000 messages. If WAITING_MARKED messages come to
+wait below such a mark, the queue lowers it.
+
+So a crash marks at most WAITING_MARKED messages of a queue that were never delivered; FASTEST times
+as many while consumers take messages faster than the disk syncs marks.
 
 A mark that is not durable yet is valid for messages that are stored after it: a crash that keeps
 the message in the log keeps the mark, too.
@@ -28,7 +30,6 @@ from typing import Final, Protocol
 from mypy_extensions import i64
 
 from broker.store.contract import DeliveryMark, Store, Ticket, Waiter
-
 
 #: Largest number of waiting messages below a mark, as a multiple of `Store.waiting_marked`.
 FASTEST: Final[i64] = 8
@@ -67,9 +68,11 @@ class DeliveryWindow(Waiter):
         self._next: i64 = 0
         self._next_renew: i64 = 0
         self._ticket: Ticket | None = None
-        #: Number of waiting messages that the next mark covers, and True if deliveries have reached
-        #: the present mark before the next one was durable.
+        #: Number of waiting messages that the next mark covers. `_early` is True if the next mark
+        #: was appended before deliveries reached the present one, `_reached` if they have reached
+        #: it since.
         self._ahead: i64 = store.waiting_marked
+        self._early = False
         self._reached = False
 
     @property
@@ -123,6 +126,7 @@ class DeliveryWindow(Waiter):
             self.queue.window_changed()
         else:
             self._next, self._next_renew = mark, renew
+            self._early, self._reached = position <= self.mark, False
             self._ticket = Ticket(self)
             store.append(entry, self._ticket)
 
@@ -132,11 +136,10 @@ class DeliveryWindow(Waiter):
             self._ticket = None
             self.mark, self.renew_above = self._next, self._next_renew
             self.queue.window_changed()
-            if self._reached:
+            if self._early and self._reached:
                 self._ahead = min(2 * self._ahead, FASTEST * self._store.waiting_marked)
             else:
                 self._ahead = max(self._ahead // 2, self._store.waiting_marked)
-            self._reached = False
         self.queue.mark_durable()
 
     def lower(self, mark: i64) -> None:
