@@ -115,6 +115,45 @@ async def check_rest(directory: Path, helds: list[Held]) -> None:
         broker.stop()
 
 
+async def take(port: int, queue: str, count: int) -> dict[int, bool]:
+    """Take some messages without settling them: number -> redelivered."""
+    client = await Amqp.connect(port)
+    await client.consume(queue, prefetch=count)
+    found: dict[int, bool] = {}
+    async with asyncio.timeout(PATIENCE):
+        while len(found) < count:
+            event = await client.event()
+            assert isinstance(event, Delivered), event
+            found[int(event.body)] = event.redelivered
+    return found
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_broker_that_stops_in_order_redelivers_exactly_what_consumers_held(
+    tmp_path: Path, queue: str
+) -> None:
+    async def first(port: int) -> None:
+        client = await Amqp.connect(port)
+        await client.call(
+            spec.Queue.Declare(queue=queue, durable=True, arguments=QUEUES[queue]), (50, 11)
+        )
+        await client.send(b"".join(persistent("", queue, b"%d" % number) for number in range(50)))
+        assert await take(port, queue, 10) == dict.fromkeys(range(10), False)
+
+    broker = BrokerProcess("--data-dir", str(tmp_path / "d"))
+    try:
+        asyncio.run(first(broker.amqp.port))
+        broker.stop()
+    finally:
+        broker.kill()
+    broker = BrokerProcess("--data-dir", str(tmp_path / "d"))
+    try:
+        found = asyncio.run(take(broker.amqp.port, queue, 50))
+    finally:
+        broker.kill()
+    assert found == {number: number < 10 for number in range(50)}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(8))
 def test_a_killed_broker_redelivers_what_consumers_held(tmp_path: Path, seed: int) -> None:
