@@ -19,6 +19,10 @@ wait below such a mark, the queue lowers it.
 So a crash marks at most WAITING_MARKED messages of a queue that were never delivered; FASTEST times
 as many while consumers take messages faster than the disk syncs marks.
 
+A slow or full disk must not hold back deliveries. If messages have waited MARK_PATIENCE ms for a
+mark, the queue delivers them without it, and counts them (`Store.unmarked_deliveries`). If the
+broker crashes before the disk has caught up, these messages come back as not redelivered.
+
 A mark that is not durable yet is valid for messages that are stored after it: a crash that keeps
 the message in the log keeps the mark, too.
 """
@@ -29,6 +33,7 @@ from typing import Final, Protocol
 
 from mypy_extensions import i64
 
+from broker.agenda import Agenda, Task
 from broker.store.contract import DeliveryMark, Store, Ticket, Waiter
 
 #: Largest number of waiting messages below a mark, as a multiple of `Store.waiting_marked`.
@@ -39,6 +44,7 @@ class WindowedQueue(Protocol):
     """The part of a queue that its window uses."""
 
     number: i64
+    agenda: Agenda
 
     def position_ahead(self, rank: i64, count: i64) -> i64:
         """Return the position of the waiting message that is `count` places behind the head.
@@ -51,6 +57,17 @@ class WindowedQueue(Protocol):
 
     def mark_durable(self) -> None:
         """Deliver the messages that have waited for the mark."""
+
+
+class Patience(Task):
+    """The timer of one mark: lets its queue deliver without the mark if the disk is too slow."""
+
+    def __init__(self, window: DeliveryWindow, ticket: Ticket) -> None:
+        self._window = window
+        self._ticket = ticket
+
+    def run(self) -> None:
+        self._window.end_wait(self._ticket)
 
 
 class DeliveryWindow(Waiter):
@@ -74,6 +91,10 @@ class DeliveryWindow(Waiter):
         self._ahead: i64 = store.waiting_marked
         self._early = False
         self._reached = False
+        #: True if messages are delivered without waiting for the next mark. Then `_unmarked` is the
+        #: highest position that was delivered so.
+        self._overdue = False
+        self._unmarked: i64 = 0
 
     @property
     def top(self) -> i64:
@@ -82,8 +103,8 @@ class DeliveryWindow(Waiter):
 
     @property
     def waits(self) -> bool:
-        """True while a higher mark is not durable yet."""
-        return self._ticket is not None
+        """True while messages wait until a higher mark is durable."""
+        return self._ticket is not None and not self._overdue
 
     def permits(self, position: i64, last: bool) -> bool:
         """True if the message at a position may be delivered now. Append a higher mark if needed.
@@ -92,10 +113,24 @@ class DeliveryWindow(Waiter):
         """
         if position > self.renew_above and self._ticket is None:
             self._raise(position, last)
-        if position > self.mark:
-            self._reached = True
-            return False
-        return True
+        if position <= self.mark:
+            return True
+        if self._overdue:
+            self._unmarked = max(self._unmarked, position)
+            self._store.unmarked_deliveries += 1
+            return True
+        ticket = self._ticket
+        if ticket is not None and not self._reached:
+            agenda = self.queue.agenda
+            agenda.at(agenda.now + self._store.mark_patience, Patience(self, ticket))
+        self._reached = True
+        return False
+
+    def end_wait(self, ticket: Ticket) -> None:
+        """Deliver without the next mark if its ticket still waits for the disk."""
+        if ticket is self._ticket:
+            self._overdue = True
+            self.queue.mark_durable()
 
     def prepare(self) -> None:
         """Append a higher mark, because a consumer has come and no message waits.
@@ -136,16 +171,20 @@ class DeliveryWindow(Waiter):
             self._ticket = None
             self.mark, self.renew_above = self._next, self._next_renew
             self.queue.window_changed()
+            self._overdue = False
             if self._early and self._reached:
                 self._ahead = min(2 * self._ahead, FASTEST * self._store.waiting_marked)
             else:
                 self._ahead = max(self._ahead // 2, self._store.waiting_marked)
+            if self._unmarked > self.mark:
+                self._raise(self._unmarked, False)
         self.queue.mark_durable()
 
     def lower(self, mark: i64) -> None:
         """Append a lower mark, because messages above `mark` wait that were not delivered."""
         if mark < self.top:
             self._ticket = None
+            self._overdue = False
             self.mark = min(self.mark, mark)
             self.renew_above = min(self.renew_above, self.mark)
             self._store.append(DeliveryMark(self.queue.number, self._rank, mark), None)

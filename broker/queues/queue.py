@@ -373,7 +373,7 @@ class Queue(MessageSource):
         for one in messages:
             if one.attempts > 0:
                 mark = max(mark, one.message.position)
-        if mark < window.top:
+        if mark != window.top:
             self.store.append(DeliveryMark(self.number, rank, mark), None)
         for one in messages:
             position: i64 = one.message.position

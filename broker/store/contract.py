@@ -40,6 +40,9 @@ WINDOW: Final = 4_096
 WAITING_MARKED: Final = 1_024
 #: Number of positions by which the mark of a queue is ahead of the store while no message waits.
 MARK_SPAN: Final = 1 << 18
+#: Longest time that a message waits for the mark of its queue, in ms. A disk that syncs in less
+#: never reaches it.
+MARK_PATIENCE: Final = 100
 #: Size of the contents in bytes at which `Store.fetch` stops to read further messages.
 FETCH_BYTES: Final[i64] = 256 << 10
 
@@ -402,6 +405,10 @@ class Store:
         self.keeps_deliveries = False
         self.waiting_marked: i64 = WAITING_MARKED
         self.mark_span: i64 = MARK_SPAN
+        self.mark_patience: i64 = MARK_PATIENCE
+        #: Number of messages that were delivered although their mark was not durable, because the
+        #: disk was too slow or full.
+        self.unmarked_deliveries: i64 = 0
         #: The store calls this function for the first entry of a batch, and again for the first
         #: ticket of the batch, so that the server calls `take`.
         self.request_batch: Callable[[], None] = _ignore_request

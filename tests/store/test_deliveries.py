@@ -11,7 +11,7 @@ import pamqp.commands as spec
 import pamqp.header
 import pytest
 
-from broker.store.contract import MARK_SPAN, WAITING_MARKED
+from broker.store.contract import MARK_PATIENCE, MARK_SPAN, WAITING_MARKED
 from broker.store.disk import RealDisk
 from broker.store.dropping import drop_dead_files
 from broker.store.inspect import verify
@@ -247,6 +247,71 @@ def test_a_get_waits_until_its_mark_is_durable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", KINDS)
+def test_a_slow_disk_does_not_hold_back_deliveries(
+    tmp_path: Path, arguments: dict[str, Any]
+) -> None:
+    home = Home(tmp_path / "d")
+    client, other = home.amqp(), home.amqp()
+    client.queue("q", durable=True, **arguments)
+    fill(client, 0, 20)
+    home.slow_disk = True
+    assert not deliveries(client.send(B.Qos(prefetch_count=10), B.Consume(queue="q")))
+    assert not deliveries(other.send(B.Get(queue="q")))
+    home.sleep(MARK_PATIENCE - 1)
+    assert not deliveries(client.read() + other.read())
+    home.sleep(1)
+    assert {*deliveries(client.read()), *deliveries(other.read())} == {*range(11)}
+    client.send(B.Ack(5))
+    # The disk is still slow, so later messages do not wait again.
+    assert home.queue("q").unacked == 11
+    assert home.store.unmarked_deliveries == 12
+    # When the disk has caught up, a crash remembers these deliveries, too.
+    home.durable()
+    home.durable()
+    home.slow_disk = False
+    home = restart(home)
+    found = flags(home)
+    assert len(found) == 19 and all(flag for number, flag in found.items() if number <= 11)
+    home.crash()
+
+
+def test_a_mark_catches_up_with_the_messages_that_a_slow_disk_did_not_hold_back(
+    tmp_path: Path,
+) -> None:
+    home = Home(tmp_path / "d")
+    home.store.waiting_marked, home.store.mark_span = 3, 5
+    client = home.amqp()
+    client.queue("q", durable=True)
+    fill(client, 0, 50)
+    home.slow_disk = True
+    client.send(B.Qos(prefetch_count=30), B.Consume(queue="q"))
+    home.sleep(MARK_PATIENCE)
+    assert len(deliveries(client.read())) == 30
+    home.durable()  # The mark that the first message waited for: 3 places ahead.
+    home.durable()  # The mark that covers the other 27.
+    home = restart(home)
+    found = flags(home)
+    assert {number for number, flag in found.items() if flag} >= {*range(30)}
+    home.crash()
+
+
+def test_a_crash_before_a_slow_disk_has_caught_up_loses_the_flag_and_no_message(
+    tmp_path: Path,
+) -> None:
+    home = Home(tmp_path / "d")
+    client = home.amqp()
+    client.queue("q", durable=True)
+    fill(client, 0, 5)
+    home.slow_disk = True
+    client.send(B.Consume(queue="q"))
+    home.sleep(MARK_PATIENCE)
+    assert len(deliveries(client.read())) == 5
+    home = restart(home)
+    assert flags(home) == dict.fromkeys(range(5), False)
+    home.crash()
+
+
+@pytest.mark.parametrize("arguments", KINDS)
 def test_deliveries_write_few_bytes(tmp_path: Path, arguments: dict[str, Any]) -> None:
     """A queue whose consumer keeps up writes a mark, and once more in the first segment."""
     home = Home(tmp_path / "d")
@@ -295,7 +360,10 @@ def test_a_mark_keeps_no_dead_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", KINDS)
 @pytest.mark.parametrize("seed", range(8))
 def test_any_history(tmp_path: Path, arguments: dict[str, Any], seed: int) -> None:
-    """Compare with a model: the messages in the queue, and those of them that were delivered."""
+    """Compare with a model: the messages in the queue, and those of them that were delivered.
+
+    While the disk is slow, messages may be delivered without a mark. A crash may forget these.
+    """
     random = Random(seed)
     home = Home(tmp_path / "d", segment_size=3_000)
     home.store.window = random.choice((4, 50, 4_096))
@@ -345,7 +413,12 @@ def test_any_history(tmp_path: Path, arguments: dict[str, Any], seed: int) -> No
             else:
                 held.pop(tag)
                 got(client.send(B.Nack(tag, requeue=True)))
+        elif choice > 0.97:
+            home.slow_disk = not home.slow_disk
         elif choice > 0.93:
+            home.slow_disk = False
+            home.turn()
+            home.turn()
             got(client.read())
             if random.random() < 0.5:
                 home, exact = restart(home), False
@@ -355,7 +428,11 @@ def test_any_history(tmp_path: Path, arguments: dict[str, Any], seed: int) -> No
             client, other = home.amqp(), home.amqp()
             held.clear()
             tags, consuming = 0, False
+        home.sleep(random.choice((1, 50, 200)))
         got(client.read())
+    home.slow_disk = False
+    home.turn()
+    home.turn()
     got(client.read())
     home = restart(home)
     found = flags(home)

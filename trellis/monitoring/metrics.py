@@ -400,6 +400,12 @@ def _store(page: MetricsPage, store_writer: StoreWriter) -> None:
             "1 while writes of the store are retried, else 0.",
             1 if store_writer.blocked_reason else 0,
         )
+        page.counter(
+            "trellis_store_unmarked_deliveries",
+            "Total number of messages delivered before the store could note it, because the disk "
+            "was slow or full. After a crash they may come back as not redelivered.",
+            int(store_writer.durable.unmarked_deliveries),
+        )
         page.gauge(
             "trellis_store_pending_bytes",
             "Size of the entries that wait to be written, in bytes.",

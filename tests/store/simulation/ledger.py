@@ -67,9 +67,13 @@ class Family:
 
 
 class Ledger:
-    """The ledger. Messages are named PUBLISHER-NUMBER, and numbers rise."""
+    """The ledger. Messages are named PUBLISHER-NUMBER, and numbers rise.
 
-    def __init__(self, complain: Complain) -> None:
+    `forgets`: the broker may forget in a crash that it delivered a message.
+    """
+
+    def __init__(self, complain: Complain, forgets: bool = False) -> None:
+        self._forgets = forgets
         self.families: dict[str, Family] = {}
         #: All messages that were confirmed and routed.
         self.promised: set[str] = set()
@@ -148,7 +152,7 @@ class Ledger:
                 BACK, f"{message} was delivered from {queue}, settled at {copy.settled_at}"
             )
         if copy is not None:
-            if queue in copy.delivered_from and not redelivered:
+            if queue in copy.delivered_from and not redelivered and not self._forgets:
                 self._complain(FORGOTTEN, f"{message} was delivered from {queue}")
             copy.delivered_from.add(queue)
 

@@ -8,7 +8,7 @@ from random import Random
 
 from broker.definitions.restore import restore_broker
 from broker.store.checkpoint import Checkpointing, files_worth_checkpoint
-from broker.store.contract import Defined, Undefined
+from broker.store.contract import MARK_PATIENCE, Defined, Undefined
 from broker.store.disk import StoreError, WriteFailed
 from broker.store.dropping import drop_dead_files
 from broker.store.durable import DurableBatch
@@ -97,6 +97,7 @@ class Life(World):
         segment_size: int = 2_000,
         window: int = 8,
         marking: tuple[int, int] = (3, 20),
+        patience: int = MARK_PATIENCE,
     ) -> None:
         self.disk, self.faults, self.journal = disk, faults, journal
         self.design, self.hasty, self.drop = design, hasty, drop
@@ -118,6 +119,7 @@ class Life(World):
         store = self.durable_store = watched(opened, journal, kind)
         store.window = window
         store.waiting_marked, store.mark_span = marking
+        store.mark_patience = patience
         super().__init__(store=store)
         self.broker.agenda.advance(*clock)
         store.set_clocks(*clock)

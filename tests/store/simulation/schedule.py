@@ -11,6 +11,7 @@ from typing import Any
 import pamqp.commands as spec
 
 from broker.queues.queue import Queue
+from broker.store.contract import MARK_PATIENCE
 from broker.store.dropping import drop_dead_files
 from broker.store.findings import CUT
 from broker.store.opening import OpenedStore
@@ -59,6 +60,10 @@ MATCHES = {
 }
 
 
+#: A patience in ms that no simulation outlasts.
+FOREVER = 1 << 40
+
+
 class Simulation:
     """A simulation of one seed. `run` returns the violations that the checks found, by kind.
 
@@ -93,7 +98,10 @@ class Simulation:
         self._segment = random.choice((600, 1_500, 4_000))
         self._window = random.choice((4, 8, 30))
         self._marking = random.choice(((1, 2), (3, 20), (10, 500)))
-        self.ledger = Ledger(self.complain)
+        #: In every other seed, messages wait for their mark however slow the disk is. In the
+        #: others, a crash may forget a delivery.
+        self._patience = MARK_PATIENCE if seed % 2 else FOREVER
+        self.ledger = Ledger(self.complain, forgets=seed % 2 == 1)
         self.journal = Journal(self.complain)
         self.definitions = Definitions(random, self.complain, lambda: self._number)
         for name in ("short", "brief"):
@@ -227,6 +235,7 @@ class Simulation:
             self._segment,
             self._window,
             self._marking,
+            self._patience,
         )
         if self.streams is not None:
             self._held |= self.streams.recovered()
