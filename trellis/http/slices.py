@@ -1,4 +1,8 @@
-"""Slices: the work of all API calls gets at most SLICE_SECONDS in one turn of the event loop."""
+"""Slices: the work of all API calls gets at most SLICE_SECONDS in one turn of the event loop.
+
+After SLICES slices the work rests. Otherwise very many API calls would take all of a processor, and
+the operating system would let other processes run before the broker when a message comes.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,9 @@ from typing import Final
 #: Seconds of work for API calls between two turns of the event loop. A message waits for at most
 #: two slices: at its publication and at its delivery.
 SLICE_SECONDS: Final = 0.0005
+#: After this number of slices, the work of all API calls rests for REST_SECONDS.
+SLICES: Final = 4
+REST_SECONDS: Final = 0.001
 
 
 class Slices:
@@ -59,7 +66,7 @@ class Slice:
 
     async def _end(self) -> None:
         try:
-            await asyncio.sleep(0)
+            await asyncio.sleep(REST_SECONDS if self._slices.taken % SLICES == 0 else 0)
         finally:
             self._held = False
             self._slices.turn.release()

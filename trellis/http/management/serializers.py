@@ -53,6 +53,8 @@ def queue_row(vhost: VirtualHost, queue: Queue, node: str) -> Row:
     }
     if not queue.private:
         row |= _policies_of(vhost, queue)
+    if queue.consumer_count == 0:
+        return row
     active = [one for one in queue.consumers if isinstance(one, AmqpConsumer)]
     if active and queue.arguments.single_active_consumer:
         row["single_active_consumer_tag"] = active[0].tag
@@ -69,10 +71,13 @@ def queue_type(queue: Queue) -> str:
 
 def _policies_of(vhost: VirtualHost, queue: Queue) -> Row:
     """Return the fields of a queue that name its policies, and their common definition."""
-    kind = queue_type(queue)
-    policy = vhost.policies.for_queue(queue.name, kind)
-    operator = vhost.policies.operator_for_queue(queue.name, kind)
     row: Row = {}
+    policies = vhost.policies
+    if not policies.by_name and not policies.operator_by_name:
+        return row
+    kind = queue_type(queue)
+    policy = policies.for_queue(queue.name, kind)
+    operator = policies.operator_for_queue(queue.name, kind)
     if policy is not None:
         row["policy"] = policy.name
     if operator is not None:

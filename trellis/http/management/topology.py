@@ -239,9 +239,11 @@ async def queue(call: Call) -> Row:
 def _queue_row(call: Call, vhost: VirtualHost, queue: Queue) -> Row:
     """Return a queue with its message statistics."""
     row = serializers.queue_row(vhost, queue, call.broker.name)
-    counts = delivery_counts(queue.statistics())
-    statistics = call.rated(("queue", vhost.name, queue.name), counts)
-    return row | {"message_stats": statistics} if statistics else row
+    statistics = queue.statistics()
+    if any(statistics):
+        counts = delivery_counts(statistics)
+        row["message_stats"] = call.rated(("queue", vhost.name, queue.name), counts)
+    return row
 
 
 async def put_queue(call: Call) -> Empty:
