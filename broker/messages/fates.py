@@ -74,9 +74,12 @@ OVERDELIVERED: Final[i64] = 11
 #: The delay of the message is over, and it was published again; or a newer message replaced it in
 #: the history of an exchange.
 RELEASED: Final[i64] = 12
+#: The queue deduplicates its messages, and holds one with the same header value. Exported as
+#: `repeated`.
+REPEATED_IN_QUEUE: Final[i64] = 13
 #: The counts of every queue that has not counted a fate yet: one shared list, never changed.
 #: Sharing the list saves memory, because most queues are inboxes of idle sessions.
-NO_FATES: Final[list[int]] = [0] * 13
+NO_FATES: Final[list[int]] = [0] * 14
 #: The names of the copy fates, as metrics show them.
 COPY_FATES: Final = (
     "acknowledged",
@@ -92,5 +95,6 @@ COPY_FATES: Final = (
     "unreadable",
     "delivery_limit",
     "released",
+    "repeated",
 )
 assert len(COPY_FATES) == len(NO_FATES)

@@ -14,6 +14,7 @@ x-delivery-limit                  from 0; -1 (or less) is none                ye
 x-delayed-retry-type              disabled, all, failed, returned             yes
 x-delayed-retry-min, -max         ms, from 1                                  yes
 x-consumer-timeout                ms, from 0 (none)                           yes
+x-message-deduplication           a boolean; not with x-max-priority          yes
 x-queue-type                      classic (if absent), quorum or stream       yes
 x-max-age                         of a stream: 7D, 12h, ...                   yes
 x-stream-max-segment-size-bytes   of a stream                                 yes
@@ -74,6 +75,8 @@ _CHOICES: Final = {
     "x-delayed-retry-type": ("disabled", "all", "failed", "returned"),
 }
 _SINGLE_ACTIVE_CONSUMER: Final = "x-single-active-consumer"
+#: The argument of a queue that deduplicates its messages.
+DEDUPLICATION: Final = "x-message-deduplication"
 _MAX_AGE: Final = "x-max-age"
 #: The arguments that only streams accept. _STREAM_ARGUMENTS are all arguments that streams accept.
 _STREAM_ONLY: Final = ("x-stream-max-segment-size-bytes", _MAX_AGE, JOURNAL)
@@ -99,6 +102,7 @@ _COMPARED: Final = (
     "x-queue-type",
     "x-delayed-retry-type",
     _SINGLE_ACTIVE_CONSUMER,
+    DEDUPLICATION,
     _MAX_AGE,
     JOURNAL,
 )
@@ -108,7 +112,13 @@ EFFECTIVE_ARGUMENTS: Final = frozenset(_COMPARED)
 
 #: Arguments that earlier versions stored without a check, because they had no effect then.
 UNCHECKED_BEFORE: Final = frozenset(
-    ("x-consumer-timeout", "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max")
+    (
+        "x-consumer-timeout",
+        "x-delayed-retry-type",
+        "x-delayed-retry-min",
+        "x-delayed-retry-max",
+        DEDUPLICATION,
+    )
 )
 
 #: The keys of a policy about queues, and the queue argument of the same meaning.
@@ -176,6 +186,12 @@ class QueueArguments:
         self.journal = arguments.get(JOURNAL) is True
         self.single_active_consumer = arguments.get(_SINGLE_ACTIVE_CONSUMER) is True
         self.max_priority = _number(arguments.get("x-max-priority"))
+        #: True if the queue takes no message whose header value a message in it has.
+        self.deduplicates = arguments.get(DEDUPLICATION) is True
+        if self.deduplicates and self.ranked:
+            raise PreconditionFailed(
+                f"invalid arg '{DEDUPLICATION}' {thing}: not supported with 'x-max-priority'"
+            )
         self.ttl: i64 = _lowest(arguments, policy, "x-message-ttl")
         self.expires: i64 = _lowest(arguments, policy, "x-expires")
         self.max_length: i64 = _upper_bound(arguments, policy, "x-max-length")
@@ -243,6 +259,7 @@ class QueueArguments:
             and self.dead_letter_exchange is None
             and not self.ranked
             and self.retry_type == "disabled"
+            and not self.deduplicates
         )
 
 
@@ -286,10 +303,9 @@ def _check(thing: str, arguments: Mapping[str, object]) -> None:
             f"invalid arg '{_MAX_AGE}' {thing}: "
             f"{age!r} is not an age such as '7D' (Y, M, D, h, m, s)"
         )
-    if not isinstance(arguments.get(JOURNAL, False), bool):
-        raise PreconditionFailed(f"invalid arg '{JOURNAL}' {thing}: not a boolean")
-    if not isinstance(arguments.get(_SINGLE_ACTIVE_CONSUMER, False), bool):
-        raise PreconditionFailed(f"invalid arg '{_SINGLE_ACTIVE_CONSUMER}' {thing}: not a boolean")
+    for argument in (JOURNAL, _SINGLE_ACTIVE_CONSUMER, DEDUPLICATION):
+        if not isinstance(arguments.get(argument, False), bool):
+            raise PreconditionFailed(f"invalid arg '{argument}' {thing}: not a boolean")
 
 
 def parse_age(age: object) -> i64:

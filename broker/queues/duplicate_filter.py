@@ -60,7 +60,7 @@ class DuplicateFilter(Queue):
         headers = properties.get("headers")
         if not self._expires or not isinstance(headers, dict) or HEADER not in headers:
             return False
-        expires = self._expires.get(_hash(headers[HEADER]))
+        expires = self._expires.get(hash_value(headers[HEADER]))
         return expires is not None and (expires == 0 or expires > self.agenda.now)
 
     def record(self, properties: Properties) -> None:
@@ -72,7 +72,7 @@ class DuplicateFilter(Queue):
         ttl = headers.get(TTL)
         if not isinstance(ttl, int) or isinstance(ttl, bool) or ttl <= 0:
             ttl = self._ttl
-        value = _hash(headers[HEADER])
+        value = hash_value(headers[HEADER])
         known.pop(value, None)
         known[value] = now + min(ttl, TTL_MAX) if ttl else 0
         for _ in range(_EXPIRED_REMOVED):
@@ -83,7 +83,7 @@ class DuplicateFilter(Queue):
             evict_oldest(known)
 
 
-def _hash(value: object) -> bytes:
-    """Return a hash of 16 bytes of a header value. Values of different types differ."""
+def hash_value(value: object) -> bytes:
+    """Return a hash of 16 bytes of a value of HEADER. Values of different types differ."""
     text = f"{type(value).__name__} {value!a}".encode()
     return blake2b(text, digest_size=16).digest()

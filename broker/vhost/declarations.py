@@ -23,6 +23,7 @@ from broker.errors import NotAllowed, NotFound, PreconditionFailed, ResourceLock
 from broker.limits import BrokerLimits
 from broker.names import checked_name
 from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, check_durable_type
+from broker.queues.deduplicated import DeduplicatedQueue
 from broker.queues.delay import DelayQueue
 from broker.queues.duplicate_filter import DuplicateFilter
 from broker.queues.limited import DeadLetterHost, LimitedQueue
@@ -100,6 +101,8 @@ class Declarations:
         self.histories: dict[str, RecentQueue] = {}
         #: The filter of each deduplication exchange, by the name of the exchange.
         self.filters: dict[str, DuplicateFilter] = {}
+        #: The queues that deduplicate their messages, by name.
+        self.deduplicated: dict[str, DeduplicatedQueue] = {}
         self.policies = Policies()
         self.parameters = Parameters(vhost, store)
         self.options = VirtualHostOptions()
@@ -382,6 +385,9 @@ class Declarations:
                 self._streams.assign_number(stream, int(number), True)
         elif arguments.ranked:
             queue = PriorityQueue(vhost, name, agenda, store, durable, arguments, host)
+        elif arguments.deduplicates:
+            queue = known = DeduplicatedQueue(vhost, name, agenda, store, durable, arguments, host)
+            self.deduplicated[name] = known
         elif not arguments.needs_only_plain_queue:
             queue = LimitedQueue(vhost, name, agenda, store, durable, arguments, host)
         else:
@@ -421,6 +427,7 @@ class Declarations:
                 f"{where} belongs to journal '{journals[0].name}': delete the journal first"
             )
         del self.queues[queue.name]
+        self.deduplicated.pop(queue.name, None)
         self.queues_deleted += 1
         if queue.durable:
             # Append this entry before `on_deleted` releases the messages: their release takes
@@ -436,6 +443,12 @@ class Declarations:
             self._streams.served += queue.served
             self._find_journals()
         return purged
+
+    @property
+    def deduplication_entries(self) -> int:
+        """The number of header values that exchanges and queues remember for deduplication."""
+        exchanges = sum(known.entries for known in self.filters.values())
+        return exchanges + sum(queue.entries for queue in self.deduplicated.values())
 
     def evict_default_route(self, queue: Queue) -> None:
         """Remove the route from the default exchange to a deleted queue from all route caches."""

@@ -216,12 +216,8 @@ def _process(page: MetricsPage, node: BrokerNode, descriptors: int, free: int) -
     )
     page.gauge(
         "trellis_deduplication_entries",
-        "Number of header values that deduplication exchanges remember.",
-        sum(
-            known.entries
-            for vhost in node.broker.vhosts.values()
-            for known in vhost.declarations.filters.values()
-        ),
+        "Number of header values that deduplication exchanges and queues remember.",
+        sum(vhost.declarations.deduplication_entries for vhost in node.broker.vhosts.values()),
     )
     watch = node.alarm_watch
     page.gauge(

@@ -1,0 +1,113 @@
+"""The queue that deduplicates its messages (RabbitMQ's plugin `rabbitmq-message-deduplication`).
+
+    put --> does a message in the queue have the same x-deduplication-header? --yes--> dropped
+                `--no--> waits, and its value is known until it is settled or discarded
+
+A message that a consumer holds is still in the queue. A message without the header is not compared.
+After a restart, the queue reads its messages again, so their values are known before the first new
+message comes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.agenda import Agenda
+from broker.eviction import evict_oldest
+from broker.messages.fates import REPEATED_IN_QUEUE
+from broker.messages.message import Message
+from broker.queues.arguments import QueueArguments
+from broker.queues.duplicate_filter import ENTRY_SIZE, HEADER, hash_value
+from broker.queues.limited import DeadLetterHost, LimitedQueue
+from broker.queues.paged_tail import read_stored
+from broker.queues.statistics import NOT_TAKEN
+from broker.store.contract import Store
+
+#: The largest number of values that a queue knows; they take up to 200 MB. If more messages with
+#: the header are in the queue, it forgets the values that came first.
+VALUES_MAX: Final = 1_000_000
+
+
+class DeduplicatedQueue(LimitedQueue):
+    """A queue that drops a message if a message in it has the same value of HEADER."""
+
+    def __init__(
+        self,
+        vhost: str,
+        name: str,
+        agenda: Agenda,
+        store: Store,
+        durable: bool,
+        arguments: QueueArguments,
+        host: DeadLetterHost,
+    ) -> None:
+        super().__init__(vhost, name, agenda, store, durable, arguments, host)
+        #: Hash of each known value -> position of its message in the store, 0 for none. The
+        #: position tells a message that was purged, but is unacknowledged, from a later one.
+        self._known: dict[bytes, int] = {}
+
+    @property
+    def entries(self) -> int:
+        """The number of values that the queue knows."""
+        return len(self._known)
+
+    def memory_bytes(self) -> i64:
+        return super().memory_bytes() + ENTRY_SIZE * len(self._known)
+
+    def put(self, message: Message) -> None:
+        value = _value_of(message)
+        if value is not None:
+            if value in self._known:
+                self.note(NOT_TAKEN)
+                self.count(REPEATED_IN_QUEUE)
+                self.release(message)
+                return
+            self._record(value, message.position)
+        super().put(message)
+
+    def _record(self, value: bytes, position: i64) -> None:
+        self._known[value] = int(position)
+        if len(self._known) > VALUES_MAX:
+            evict_oldest(self._known)
+
+    def _forget(self, message: Message) -> None:
+        """Forget the value of a message that leaves the queue."""
+        value = _value_of(message) if self._known else None
+        if value is not None and self._known.get(value) == message.position:
+            del self._known[value]
+
+    def restore(self, positions: array[int], sequence: i64) -> None:
+        super().restore(positions, sequence)
+        for message in read_stored(self.store, self.number, positions, False):
+            value = None if message is None else _value_of(message)
+            if message is not None and value is not None:
+                self._record(value, message.position)
+
+    # -- how messages leave the queue
+
+    def settle(self, message: Message) -> None:
+        self._forget(message)
+        super().settle(message)
+
+    def auto_acknowledge(self, message: Message) -> None:
+        self._forget(message)
+        super().auto_acknowledge(message)
+
+    def discard(self, message: Message, fate: i64) -> None:
+        self._forget(message)
+        super().discard(message, fate)
+
+    def purge(self) -> int:
+        self._known.clear()
+        return super().purge()
+
+
+def _value_of(message: Message) -> bytes | None:
+    """Return the hash of a message's value of HEADER; None if it has no such header."""
+    headers = message.properties.get("headers")
+    if not isinstance(headers, dict) or HEADER not in headers:
+        return None
+    return hash_value(headers[HEADER])
