@@ -88,7 +88,10 @@ QUEUE_ARGUMENTS: Final[dict[str, Comparison]] = {
     "x-overflow": _EQUAL,
     "x-dead-letter-exchange": _EQUAL,
     "x-dead-letter-routing-key": _EQUAL,
-    "x-max-priority": Comparison(DIFFERENT, "the queue stays in memory, whatever its length"),
+    "x-max-priority": _EQUAL,
+    "x-message-deduplication": Comparison(
+        DIFFERENT, "applies to quorum queues, too; is refused together with x-max-priority"
+    ),
     "x-single-active-consumer": _EQUAL,
     "x-delivery-limit": Comparison(DIFFERENT, "applies to classic queues, too"),
     "x-queue-type": _EQUAL,

@@ -8,6 +8,7 @@ the message to its virtual host, which publishes the message through the exchang
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 
 from mypy_extensions import i64
 
@@ -15,6 +16,8 @@ from broker.messages.fates import EXPIRED, PURGED, RELEASED
 from broker.messages.message import Message
 from broker.queues.consumer import ReturnedMessage
 from broker.queues.heap import HeapQueue
+from broker.queues.paged_heap import key_of, position_of, rank_of, read_entries, sequence_of
+from broker.queues.paged_tail import CHUNK_MESSAGES
 
 
 class DelayQueue(HeapQueue):
@@ -47,12 +50,33 @@ class DelayQueue(HeapQueue):
                 heapq.heapify(self._heap)
                 self.depth -= 1
                 self.discard(entry[2].message, PURGED)
+                self._load_head()
+                return True
+        paged = self._paged_heap.entries
+        for at, packed in enumerate(paged):
+            if sequence_of(packed) == sequence:
+                paged[at] = paged[-1]
+                paged.pop()
+                heapq.heapify(paged)
+                self.depth -= 1
+                self.count(PURGED)
+                self.release_position(position_of(packed))
+                self._load_head()
                 return True
         return False
 
-    def waiting(self) -> list[ReturnedMessage]:
-        """Return the delayed messages, ordered by the end of their delay.
-
-        Slow: it sorts the whole queue.
-        """
-        return [entry[2] for entry in sorted(self._heap)]
+    def waiting(self) -> Iterator[ReturnedMessage]:
+        """Yield the present delayed messages, ordered by the end of their delay."""
+        heap, paged = list(self._heap), list(self._paged_heap.entries)
+        while heap or paged:
+            if not paged or heap and (heap[0][0], heap[0][1]) < key_of(paged[0]):
+                yield heapq.heappop(heap)[2]
+                continue
+            first = [heapq.heappop(paged) for _ in range(min(int(CHUNK_MESSAGES), len(paged)))]
+            found = read_entries(self.store, self.number, first)
+            for entry in first[len(found) :]:
+                heapq.heappush(paged, entry)
+            for entry, message in found:
+                if message is not None:
+                    loaded = ReturnedMessage(message, sequence_of(entry), 0)
+                    heapq.heappush(heap, (rank_of(entry), int(loaded.sequence), loaded))

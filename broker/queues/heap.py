@@ -4,6 +4,11 @@ HeapQueue keeps the waiting messages in a heap of (rank, sequence number): a mes
 rank comes first, and messages of equal rank keep the order in which they were published. A message
 that a consumer returned keeps its sequence number, so it goes back to its old place. The subclasses
 define the rank: PriorityQueue by priority, DelayQueue by time.
+
+If more than `store.window` messages wait, a stored message that comes behind the head goes to a
+second heap, which has positions in the store instead of messages (paged_heap.py). Messages are read
+back when they come before all messages in memory. So the head is always in memory, except while no
+file descriptor is left: then `_paged` is `depth`, which means that no message can be delivered.
 """
 
 from __future__ import annotations
@@ -20,13 +25,15 @@ from broker.messages.message import Message
 from broker.queues.arguments import QueueArguments
 from broker.queues.consumer import ReturnedMessage
 from broker.queues.limited import COUNTED_PER_SLICE, DeadLetterHost, LimitedQueue
+from broker.queues.paged_heap import PagedHeap, position_of, rank_of, sequence_of
 from broker.queues.paged_tail import read_stored
-from broker.queues.queue import MESSAGES_PER_SLICE
+from broker.queues.queue import MESSAGES_PER_SLICE, TAIL_RETRY_MS, TailRetry
 from broker.store.contract import Store
+from broker.store.disk import OutOfDescriptors
 
 
 class HeapQueue(LimitedQueue):
-    """A queue whose waiting messages are ordered by a rank; all of them stay in memory."""
+    """A queue whose waiting messages are ordered by a rank."""
 
     def __init__(
         self,
@@ -39,7 +46,12 @@ class HeapQueue(LimitedQueue):
         host: DeadLetterHost,
     ) -> None:
         super().__init__(vhost, name, agenda, store, durable, arguments, host)
+        #: The messages in memory.
         self._heap: list[tuple[int, int, ReturnedMessage]] = []
+        self._paged_heap = PagedHeap()
+        #: Paged messages up to this sequence number are not in `waiting_bytes`: the bodies were
+        #: counted anew while these were not in memory.
+        self._uncounted_paged: i64 = 0
         #: The bodies of the messages from this index of the heap on are counted.
         self._counted_from: i64 = 0
 
@@ -69,20 +81,84 @@ class HeapQueue(LimitedQueue):
         self._trim_restored()
 
     def _insert(self, returned: ReturnedMessage) -> None:
-        """Add a message to the heap, and schedule the expiry of the first message."""
-        returned.counted = self._count_number  # The caller counts its body.
-        heapq.heappush(
-            self._heap, (int(self._rank(returned.message)), int(returned.sequence), returned)
-        )
+        """Add a message, and schedule the expiry of the first message."""
+        rank, sequence = int(self._rank(returned.message)), int(returned.sequence)
         self.depth += 1
+        if self._is_paged_out(rank, sequence, returned):
+            self.store.page_out(returned.message)
+            self._paged_heap.push(rank, sequence, returned.message)
+        else:
+            returned.counted = self._count_number  # The caller counts its body.
+            self._push(rank, sequence, returned)
+        self._load_head()
+        if self.depth > self._paged:
+            # Only the head of a queue expires, and this message may be the new head.
+            self._schedule_expiry(self._head().expires)
+
+    def _push(self, rank: int, sequence: int, returned: ReturnedMessage) -> None:
+        heapq.heappush(self._heap, (rank, sequence, returned))
         if self._counted_from > 0:
             self._count_moved()
-        # Only the head of a queue expires, and this message may be the new head.
-        self._schedule_expiry(self._head().expires)
+
+    def _is_paged_out(self, rank: int, sequence: int, returned: ReturnedMessage) -> bool:
+        """True if only the position of a new message stays in memory.
+
+        A message that would be the head stays in memory, up to twice the window: ranks may fall
+        with each message.
+        """
+        waiting: i64 = len(self._heap)
+        if (
+            waiting < self.store.window
+            or not self.durable
+            or returned.message.position == 0
+            or returned.attempts > 0
+        ):
+            return False
+        first = self._heap[0]
+        return waiting >= 2 * self.store.window or (first[0], first[1]) < (rank, sequence)
+
+    def _load_head(self) -> None:
+        """Read paged messages until the head is in memory.
+
+        If no file descriptor is left, no message is delivered until a retry succeeds.
+        """
+        heap, paged = self._heap, self._paged_heap
+        while paged.entries and (not heap or paged.precedes(heap[0][0], heap[0][1])):
+            if paged.waits:
+                self._paged = self.depth
+                return
+            try:
+                found = paged.read(self.store, self.number)
+            except OutOfDescriptors:
+                paged.waits = True
+                self.agenda.at(self.agenda.now + TAIL_RETRY_MS, TailRetry(self))
+                continue
+            for entry, message in found:
+                if message is None:
+                    self.depth -= 1
+                    self.count_unreadable()
+                    continue
+                loaded = ReturnedMessage(message, sequence_of(entry), 0)
+                if loaded.sequence > self._uncounted_paged:
+                    loaded.counted = self._count_number
+                self._push(rank_of(entry), int(loaded.sequence), loaded)
+        self._paged = 0
+
+    def retry_tail(self) -> None:
+        self._paged_heap.waits = False
+        self._load_head()
+        self.schedule_drain()
+        self._schedule_upkeep()
+
+    def _pop_first(self) -> tuple[int, int, ReturnedMessage]:
+        """Remove the head and return its rank, its sequence number and the message."""
+        self.depth -= 1
+        first = heapq.heappop(self._heap)
+        self._load_head()
+        return first
 
     def _remove_head(self) -> ReturnedMessage:
-        self.depth -= 1
-        return heapq.heappop(self._heap)[2]
+        return self._pop_first()[2]
 
     def _head(self) -> Message:
         return self._heap[0][2].message
@@ -91,6 +167,7 @@ class HeapQueue(LimitedQueue):
 
     def count_waiting(self) -> None:
         self._count_number += 1
+        self._uncounted_paged = self._sequence
         self._counted_from = len(self._heap)
         self.count_slice()
 
@@ -131,12 +208,15 @@ class HeapQueue(LimitedQueue):
         heap = self._heap
         stride = max(1, len(heap) // int(SAMPLES))
         total = estimate([entry[2].message for entry in heap[::stride]], len(heap))
+        total += self._paged_heap.memory_bytes()
         return total if self.retries is None else total + self.retries.memory_bytes()
 
     def purge(self) -> int:
         heap, self._heap = self._heap, []
+        paged, self._paged_heap.entries = self._paged_heap.entries, []
+        self._paged = 0
         purged = super().purge()
-        HeapPurge(self, heap).run_first_slice()
+        HeapPurge(self, heap, paged).run_first_slice()
         return purged
 
     def insert_returned(self, returned: ReturnedMessage) -> None:
@@ -147,16 +227,22 @@ class HeapQueue(LimitedQueue):
 class HeapPurge(BulkTask):
     """A task that releases the purged messages of a heap in the store, some in each turn."""
 
-    def __init__(self, queue: HeapQueue, heap: list[tuple[int, int, ReturnedMessage]]) -> None:
+    def __init__(
+        self, queue: HeapQueue, heap: list[tuple[int, int, ReturnedMessage]], paged: list[int]
+    ) -> None:
         super().__init__(queue.agenda)
         self._queue = queue
         self._heap = heap
+        self._paged = paged
 
     def has_work(self) -> bool:
-        return bool(self._heap)
+        return bool(self._heap) or bool(self._paged)
 
     def do_slice(self) -> None:
         left: i64 = MESSAGES_PER_SLICE
         while left > 0 and self._heap:
             left -= 1
             self._queue.release(self._heap.pop()[2].message)
+        while left > 0 and self._paged:
+            left -= 1
+            self._queue.release_position(position_of(self._paged.pop()))

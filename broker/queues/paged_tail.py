@@ -51,7 +51,7 @@ class Chunk:
         position: i64 = message.position
         self.positions.append(position)
         self.expires.append(message.expires)
-        self.flags.append(message.qos + (_RETAINED if message.retained else 0))
+        self.flags.append(flags_of(message))
         if position == 0:
             self.transient.append(message)
             self.transient_bytes += len(message.content)
@@ -200,7 +200,7 @@ class PagedTail:
             message = found[fetched]
             fetched += 1
             if message is not None:
-                message = _for_queue(message, chunk.expires[at], chunk.flags[at])
+                message = for_queue(message, chunk.expires[at], chunk.flags[at])
             messages.append(message)
         if len(messages) < len(chunk.positions):
             self._drop(chunk.split(len(messages), held))
@@ -223,7 +223,12 @@ def read_stored(
         yield from found
 
 
-def _for_queue(message: Message, expires: i64, kind: i64) -> Message:
+def flags_of(message: Message) -> int:
+    """Return the QoS with which the message goes to its queue, and whether it was retained."""
+    return int(message.qos) + (_RETAINED if message.retained else 0)
+
+
+def for_queue(message: Message, expires: i64, kind: i64) -> Message:
     """Return the message with the expiry and the flags that it has in this queue."""
     if kind == _AS_STORED:
         kind = message.qos + (_RETAINED if message.retained else 0)

@@ -9,8 +9,6 @@ mark for each priority (delivery_window.py).
 
 from __future__ import annotations
 
-import heapq
-
 from mypy_extensions import i64
 
 from broker.agenda import Agenda
@@ -21,6 +19,7 @@ from broker.queues.delivery_window import DeliveryWindow, RestoredDeliveries
 from broker.queues.fifo import Fifo
 from broker.queues.heap import HeapQueue
 from broker.queues.limited import DeadLetterHost
+from broker.queues.paged_heap import position_of, rank_of
 from broker.store.contract import Store
 
 
@@ -111,7 +110,7 @@ class PriorityQueue(HeapQueue):
 
     @property
     def waits_for_mark(self) -> bool:
-        if not self._ranks or self.depth == 0:
+        if not self._ranks or self.depth == self._paged:
             return False
         head = self._head()
         window = self._rank_of(self.mark_rank(head)).window
@@ -125,11 +124,20 @@ class PriorityQueue(HeapQueue):
     def write_deliveries(self) -> None:
         if self.dead or self.unacked:
             return
-        messages: dict[int, list[ReturnedMessage]] = {}
-        for rank, _, message in self._heap:
-            messages.setdefault(-rank, []).append(message)
+        marks = dict.fromkeys(self._ranks, 0)
+        undelivered: dict[int, list[int]] = {priority: [] for priority in self._ranks}
+        for rank, _, returned in self._heap:
+            if -rank in marks:
+                position = int(returned.message.position)
+                if returned.attempts > 0:
+                    marks[-rank] = max(marks[-rank], position)
+                else:
+                    undelivered[-rank].append(position)
+        for entry in self._paged_heap.entries:
+            if -rank_of(entry) in marks:
+                undelivered[-rank_of(entry)].append(position_of(entry))
         for priority, known in self._ranks.items():
-            self._write_exact(known.window, priority, messages.get(priority, []), 0)
+            self._write_exact(known.window, priority, marks[priority], undelivered[priority])
 
     def _insert(self, returned: ReturnedMessage) -> None:
         super()._insert(returned)
@@ -138,8 +146,7 @@ class PriorityQueue(HeapQueue):
             self._rank_of(self.mark_rank(returned.message)).add(position, self.store.waiting_marked)
 
     def _remove_head(self) -> ReturnedMessage:
-        self.depth -= 1
-        rank, _, returned = heapq.heappop(self._heap)
+        rank, _, returned = self._pop_first()
         known = self._ranks.get(-rank)
         if known is not None:
             known.remove(returned.message.position)

@@ -357,27 +357,29 @@ class Queue(MessageSource):
         window = self._window
         if window is None or self.dead or self.unacked:
             return
-        least: i64 = 0
+        mark: i64 = 0
         if self._restored is not None and self._paged:
-            least = self._restored.top
-        self._write_exact(window, 0, self._returned + self._returned_later, least)
-
-    def _write_exact(
-        self, window: DeliveryWindow, rank: i64, messages: list[ReturnedMessage], least: i64
-    ) -> None:
-        """Write the lowest mark that is not below `least` and covers all delivered messages.
-
-        `messages` are the waiting messages of the rank that may have been delivered.
-        """
-        mark: i64 = least
-        for one in messages:
+            mark = self._restored.top
+        undelivered: list[int] = []
+        for one in self._returned + self._returned_later:
             if one.attempts > 0:
                 mark = max(mark, one.message.position)
+            else:
+                undelivered.append(int(one.message.position))
+        self._write_exact(window, 0, mark, undelivered)
+
+    def _write_exact(
+        self, window: DeliveryWindow, rank: i64, mark: i64, undelivered: list[int]
+    ) -> None:
+        """Write the lowest mark that covers all delivered messages of a rank.
+
+        `undelivered` are positions of waiting messages that were not delivered: those below the
+        mark get a delivery count of 0.
+        """
         if mark != window.top:
             self.store.append(DeliveryMark(self.number, rank, mark), None)
-        for one in messages:
-            position: i64 = one.message.position
-            if one.attempts == 0 and 0 < position <= mark:
+        for position in undelivered:
+            if 0 < position <= mark:
                 self.store.append(DeliveryCounted(self.number, position, 0), None)
 
     # -- after a restart
