@@ -19,6 +19,7 @@ from broker.names import checked_name
 from broker.store.contract import Defined, Store, Ticket, Undefined
 from broker.stream.streams import Streams
 from broker.vhost.options import MAX_CONNECTIONS, VirtualHostOptions
+from broker.vhost.parameters import CLUSTER_NAME, GLOBAL
 from broker.vhost.vhost import VirtualHost
 
 #: Largest number of objects of each kind (queues, exchanges, policies, retained messages) that the
@@ -109,6 +110,12 @@ class Broker:
             vhost.closing = True
             self.users.remove_vhost(name, ticket)
             VirtualHostRemoval(self, vhost).run_first_slice()
+
+    @property
+    def cluster_name(self) -> str:
+        """The name that clients and tools see: the global parameter `cluster_name`, or `name`."""
+        given = self.vhosts["/"].parameters.values.get((GLOBAL, CLUSTER_NAME))
+        return given if isinstance(given, str) else self.name
 
     def write_deliveries(self) -> None:
         """Write exactly which messages were delivered, because the broker stops in order."""

@@ -23,7 +23,7 @@ APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams"
 #: The values of `apply-to` that include exchanges.
 _EXCHANGE_KINDS: Final = ("all", "exchanges")
 #: The values of `apply-to` of operator policies, and the keys that these cannot set.
-OPERATOR_APPLY_TO: Final = ("queues", "classic_queues", "quorum_queues", "streams")
+OPERATOR_APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams")
 _NOT_FOR_OPERATORS: Final = ("dead-letter-exchange", "dead-letter-routing-key", ALTERNATE)
 #: The highest priority of a policy; the lowest priority is the negative of this number.
 PRIORITY_MAX: Final = 1 << 31

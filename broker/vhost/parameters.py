@@ -16,6 +16,8 @@ from broker.store.contract import Defined, Store, Ticket, Undefined
 
 #: The component of global parameters.
 GLOBAL: Final = ""
+#: The global parameter with the name of the cluster.
+CLUSTER_NAME: Final = "cluster_name"
 #: The component of operator policies.
 OPERATOR_POLICY: Final = "operator_policy"
 #: Largest number of parameters of one virtual host.

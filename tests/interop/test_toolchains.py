@@ -5,6 +5,8 @@ checks the results itself, and prints "ok".
 
     AMQP, with streams      amqp091-go, RabbitMQ's Java client, lapin
     MQTT 3.1.1 and MQTT 5   Eclipse's two Go clients, HiveMQ's Java client, rumqttc
+    HTTP API                rabbit-hole, with which Terraform's provider for RabbitMQ and the
+                            Kubernetes topology operator make their requests
 """
 
 from __future__ import annotations
@@ -84,6 +86,14 @@ def build_lapin() -> None:
 @pytest.mark.long
 def test_amqp091_go(broker: BrokerProcess) -> None:
     run(build_go_amqp(), broker.amqp_url, broker.amqp_url_of("guest", "wrong"))
+
+
+@pytest.mark.long
+def test_rabbit_hole(broker: BrokerProcess) -> None:
+    directory = HERE / "go" / "rabbithole"
+    build([require("go"), "build", "-o", str(BUILT / "go-rabbithole"), "."], directory)
+    host, port = broker.addresses["http"]
+    run(str(BUILT / "go-rabbithole"), f"http://{host}:{port}")
 
 
 @pytest.mark.long

@@ -18,14 +18,26 @@ from trellis.monitoring.http_counters import HttpCounters
 def test_a_rate_is_the_growth_since_an_earlier_answer() -> None:
     counted = Rates(HttpCounters())
     key = ("queue", "/", "q")
-    assert counted.of(key, [100], 10.0) == [0.0]
-    assert counted.of(key, [110], 12.0) == [0.0], "the first sample is too young"
-    assert counted.of(key, [160], 16.0) == [10.0]
-    assert counted.of(key, [190], 19.0) == [10.0], "the base is still the first sample"
-    assert counted.of(key, [360], 26.0) == [20.0]
-    assert counted.of(key, [5], 32.0) == [0.0], "the queue was created again"
-    assert counted.of(key, [55], 37.0) == [10.0]
-    assert counted.of(key, [60], 37.0 + rates.SAMPLE_MAX_AGE + 1) == [0.0], "the base is too old"
+    assert counted.of(key, [100], 10.0, 1) == [0.0]
+    assert counted.of(key, [110], 12.0, 1) == [0.0], "the first sample is too young"
+    assert counted.of(key, [160], 16.0, 1) == [10.0]
+    assert counted.of(key, [190], 19.0, 1) == [10.0], "the base is still the first sample"
+    assert counted.of(key, [360], 26.0, 1) == [20.0]
+    assert counted.of(key, [5], 32.0, 1) == [0.0], "the queue was created again"
+    assert counted.of(key, [55], 37.0, 1) == [10.0]
+    assert counted.of(key, [60], 37.0 + rates.SAMPLE_MAX_AGE + 1, 1) == [0.0], "the base is too old"
+
+
+def test_a_gauge_may_fall() -> None:
+    counted = Rates(HttpCounters())
+    key = ("queue", "/", "q")
+    for now, count, gauge in ((0.0, 5, 50), (10.0, 7, 20)):
+        row = counted.rated(key, {"publish": count}, {"messages": gauge}, now)
+    assert row == {
+        "publish": 7,
+        "publish_details": {"rate": 0.2},
+        "messages_details": {"rate": -3.0},
+    }
 
 
 def test_samples_are_kept_of_a_bounded_number_of_objects() -> None:
@@ -33,10 +45,10 @@ def test_samples_are_kept_of_a_bounded_number_of_objects() -> None:
     counted = Rates(counters)
     most = rates.RATED_OBJECTS_MAX
     for number in range(most + 10):
-        counted.of(("queue", "/", str(number)), [0], 0.0)
+        counted.of(("queue", "/", str(number)), [0], 0.0, 1)
     assert counters.rated_objects == most
-    assert counted.of(("queue", "/", "9"), [10], 10.0) == [0.0], "the oldest were forgotten"
-    assert counted.of(("queue", "/", str(most)), [10], 10.0) == [1.0]
+    assert counted.of(("queue", "/", "9"), [10], 10.0, 1) == [0.0], "the oldest were forgotten"
+    assert counted.of(("queue", "/", str(most)), [10], 10.0, 1) == [1.0]
 
 
 def numbers(row: dict[str, Any]) -> dict[str, int]:

@@ -275,7 +275,10 @@ class CallServer(asyncio.Protocol):
         elif isinstance(result, SegmentRange):
             self._send_file(number, result)
         elif isinstance(result, Empty):
-            self.send(contract.Answer(number, result.status, contract.EMPTY))
+            answer = contract.Answer(
+                number, result.status, contract.EMPTY, location=result.location
+            )
+            self.send(answer)
         else:
             status = result.status if isinstance(result, Failure) else 200
             value = contract.pack(result.value if isinstance(result, Failure) else result)

@@ -161,12 +161,16 @@ class Rows(Struct, array_like=True, tag=23):
 
 
 class Answer(Struct, array_like=True, tag=24):
-    """The end of a successful call: status, shape, and the value of the shape VALUE or SECTIONS."""
+    """The end of a successful call: status, shape, and the value of the shape VALUE or SECTIONS.
+
+    `location` is the header Location of the response; "" for none.
+    """
 
     number: int
     status: int
     shape: int
     value: Raw = Raw(b"\xc0")
+    location: str = ""
 
 
 class Refused(Struct, array_like=True, tag=25):

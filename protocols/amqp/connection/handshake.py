@@ -99,7 +99,7 @@ class Handshake:
             connection.reject("protocol_error")
             return 0
         connection.state = states.START
-        connection.send(0, self._start(connection.front.broker.name))
+        connection.send(0, self._start(connection.front.broker.cluster_name))
         return size
 
     def _start(self, cluster: str) -> spec.Connection.Start:

@@ -271,7 +271,8 @@ class Gateway:
             else:
                 break
         if message.shape == contract.EMPTY:
-            return Response(status_code=message.status)
+            headers = {"Location": message.location} if message.location else {}
+            return Response(status_code=message.status, headers=headers)
         loop = asyncio.get_running_loop()
         if message.shape == contract.VALUE:
             data = encode(msgspec.msgpack.decode(message.value))

@@ -84,10 +84,15 @@ class Failure:
 
 
 class Empty:
-    """A successful answer without a body; `created` is True if the request made a new object."""
+    """A successful answer without a body.
 
-    def __init__(self, created: bool = False) -> None:
+    `created` is True if the request made a new object, and `location` is where to find that object,
+    as the header Location of the response.
+    """
+
+    def __init__(self, created: bool = False, location: str = "") -> None:
         self.status = 201 if created else 204
+        self.location = location
 
 
 class ApiBackend:
@@ -114,6 +119,10 @@ class ApiRequest:
         self.query = query
         self.body = b""
         self.rows: AsyncIterator[tuple[str, str, list[bytes]]] | None = None
+
+
+#: An object without gauges.
+NO_GAUGES: Final[Mapping[str, int]] = {}
 
 
 class Call:
@@ -194,11 +203,16 @@ class Call:
             )
         return within
 
-    def rated(self, key: Key, counts: Mapping[str, int]) -> Row:
-        """Return the counters of an object with their rates; {} if it has not counted anything."""
+    def rated(
+        self, key: Key, counts: Mapping[str, int], gauges: Mapping[str, int] = NO_GAUGES
+    ) -> Row:
+        """Return the counters of an object with their rates; {} if it has not counted anything.
+
+        Of the gauges, the result has the rates only.
+        """
         if not any(counts.values()):
             return {}
-        return self._rates.rated(key, counts, int(self.broker.agenda.now) / 1000)
+        return self._rates.rated(key, counts, gauges, int(self.broker.agenda.now) / 1000)
 
     def slice(self) -> Slice:
         """Return a context manager for long work, which the caller divides by `Slice.pause`."""

@@ -45,6 +45,7 @@ _BETWEEN: Final = (
 ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("GET", "/api/overview", MANAGEMENT, overview.overview),
     ("GET", "/api/cluster-name", MANAGEMENT, overview.cluster_name),
+    ("PUT", "/api/cluster-name", ADMINISTRATOR, overview.put_cluster_name),
     ("GET", "/api/nodes", MONITORING, overview.nodes),
     ("GET", "/api/nodes/{name}", MONITORING, overview.node),
     ("GET", "/api/nodes/{name}/memory", MONITORING, overview.node_memory),

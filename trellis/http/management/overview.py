@@ -12,9 +12,18 @@ import trellis
 from broker.queues.statistics import STATISTICS
 from broker.routing.exchanges import TYPES, DelayedExchange
 from broker.routing.publish_context import sum_into
+from broker.vhost.parameters import CLUSTER_NAME, GLOBAL
 from broker.vhost.vhost import VirtualHost
 from trellis import process
-from trellis.http.management.answers import Call, Empty, Listing, Row, iterate, not_found
+from trellis.http.management.answers import (
+    Call,
+    Empty,
+    Listing,
+    Row,
+    iterate,
+    not_found,
+    text,
+)
 from trellis.http.management.rates import delivery_counts
 from trellis.http.management.serializers import counts
 from trellis.http.management.topology import COUNT_SLICE
@@ -67,7 +76,7 @@ async def overview(call: Call) -> Row:
         "product_name": "Trellis",
         "rates_mode": "basic",
         "sample_retention_policies": {},
-        "cluster_name": name,
+        "cluster_name": call.broker.cluster_name,
         "node": name,
         "cluster_tags": {},
         "node_tags": {},
@@ -249,8 +258,16 @@ async def whoami(call: Call) -> Row:
 
 
 async def cluster_name(call: Call) -> Row:
-    """Return the name of the cluster, which is that of the node."""
-    return {"name": call.broker.name}
+    """Return the name of the cluster: that of the node, unless it was set."""
+    return {"name": call.broker.cluster_name}
+
+
+async def put_cluster_name(call: Call) -> Empty:
+    """Set the name of the cluster, as the global parameter `cluster_name`."""
+    name = text(call.body(), "name")
+    holder = call.broker.vhosts["/"].parameters
+    await call.make_durable(lambda ticket: holder.set(GLOBAL, CLUSTER_NAME, name, ticket))
+    return Empty()
 
 
 async def empty_list(call: Call) -> Listing:

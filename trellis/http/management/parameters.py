@@ -121,7 +121,7 @@ async def global_parameter(call: Call) -> Row:
 
 
 async def put_global_parameter(call: Call) -> Empty:
-    """Set a global parameter. It is kept and has no effect."""
+    """Set a global parameter. Only `cluster_name` has an effect; the others are kept."""
     value = _value(call)
     holder = call.broker.vhosts["/"].parameters
     fresh = await call.make_durable(

@@ -41,8 +41,11 @@ class Rates:
         self._samples: dict[Key, tuple[Sample, Sample | None]] = {}
         self._counters = counters
 
-    def of(self, key: Key, counts: Sequence[int], now: float) -> list[float]:
-        """Return the growth per second of each counter of an object, and remember the counters."""
+    def of(self, key: Key, counts: Sequence[int], now: float, counters: int) -> list[float]:
+        """Return the growth per second of each count of an object, and remember the counts.
+
+        The first `counters` counts only rise, unless the object was deleted and created again.
+        """
         last, before = self._samples.pop(key, (None, None))
         base = before
         if last is not None and now - last.at >= SAMPLE_SECONDS:
@@ -50,7 +53,7 @@ class Rates:
         if base is not None and (
             now - base.at > SAMPLE_MAX_AGE
             or len(base.counts) != len(counts)
-            or any(count < old for count, old in zip(counts, base.counts, strict=True))
+            or any(new < old for new, old in zip(counts[:counters], base.counts, strict=False))
         ):
             # The base is too old, or the object was deleted and created again.
             last = base = None
@@ -69,12 +72,17 @@ class Rates:
             for count, old in zip(counts, base.counts, strict=True)
         ]
 
-    def rated(self, key: Key, counts: Mapping[str, int], now: float) -> dict[str, Any]:
-        """Return counters by name, each with its rate in the field `NAME_details`."""
-        row: dict[str, Any] = {}
-        rates = self.of(key, list(counts.values()), now)
-        for (name, count), rate in zip(counts.items(), rates, strict=True):
-            row[name] = count
+    def rated(
+        self, key: Key, counts: Mapping[str, int], gauges: Mapping[str, int], now: float
+    ) -> dict[str, Any]:
+        """Return counters by name, each with its rate in the field `NAME_details`.
+
+        Of the gauges, which may fall, the result has the rates only.
+        """
+        values = [*counts.values(), *gauges.values()]
+        rates = self.of(key, values, now, len(counts))
+        row: dict[str, Any] = dict(counts)
+        for name, rate in zip((*counts, *gauges), rates, strict=True):
             row[f"{name}_details"] = {"rate": rate}
         return row
 

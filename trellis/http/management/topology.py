@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
+from urllib.parse import quote
 
 from broker.errors import NotFound
 from broker.queues.destination import Destination
@@ -39,6 +40,10 @@ VHOST_DELETION_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.01
 #: Name of the default exchange in the API; its real name is empty.
 DEFAULT: Final = "amq.default"
+
+#: The counts of a queue that may fall, and their rates in a queue that had no message yet.
+_GAUGES: Final = ("messages", "messages_ready", "messages_unacknowledged")
+_STILL: Final[Row] = {f"{name}_details": {"rate": 0.0} for name in _GAUGES}
 
 
 def exchange_name(name: str) -> str:
@@ -240,9 +245,13 @@ def _queue_row(call: Call, vhost: VirtualHost, queue: Queue) -> Row:
     """Return a queue with its message statistics."""
     row = serializers.queue_row(vhost, queue, call.broker.name)
     statistics = queue.statistics()
-    if any(statistics):
-        counts = delivery_counts(statistics)
-        row["message_stats"] = call.rated(("queue", vhost.name, queue.name), counts)
+    if not any(statistics):
+        return row | _STILL
+    gauges = {name: row[name] for name in _GAUGES}
+    rated = call.rated(("queue", vhost.name, queue.name), delivery_counts(statistics), gauges)
+    for name in _GAUGES:
+        row[f"{name}_details"] = rated.pop(f"{name}_details")
+    row["message_stats"] = rated
     return row
 
 
@@ -411,7 +420,9 @@ async def post_binding(call: Call) -> Any:
     call.rights(vhost).check_binding(source, key, target if isinstance(target, Exchange) else None)
     binding = Binding(key, target, arguments=arguments)
     await call.make_durable(lambda ticket: vhost.bind(source.name, binding, ticket))
-    return Empty(True)
+    # The end of the path of the binding, as in RabbitMQ's API: tools read `properties_key` there.
+    location = f"{quote(target.name, '')}/{quote(serializers.properties_key(binding), '')}"
+    return Empty(True, location)
 
 
 def _find_binding(call: Call) -> tuple[VirtualHost, Exchange, Binding, str]:

@@ -332,8 +332,11 @@ async def user_topic_permissions(call: Call) -> Listing:
 
 
 async def topic_permission(call: Call) -> Listing:
-    """List the topic permissions of a user in a virtual host."""
+    """List a user's topic permissions in a virtual host. Raises ApiRefusal if there are none."""
     vhost, name = _both(call)
+    user = call.broker.users.by_name.get(name)
+    if user is None or not user.topics.get(vhost.name):
+        raise not_found(f"user '{name}' has no topic permissions in vhost '{vhost.name}'")
     return Listing(
         iterate(
             row if row["user"] == name and row["vhost"] == vhost.name else None
