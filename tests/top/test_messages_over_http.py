@@ -171,3 +171,31 @@ async def test_the_rights_are_those_of_amqp(broker: Running) -> None:
     assert (await api(broker, "POST", "queues/%2F/q/get", get, "writer"))[0] == 403
     assert (await api(broker, "POST", "queues/%2F/q/get", get, "reader"))[0] == 200
     assert (await api(broker, "POST", "queues/%2F/full/get", get, "reader"))[0] == 403
+
+
+async def test_a_long_request_lets_other_clients_have_their_turns(
+    broker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trellis.http.slices.SLICE_SECONDS", 0.0)
+    client = await broker.amqp()
+    bodies = [b"%d" % number for number in range(300)] + [bytes(range(256)) * 8_000]
+    await client.socket.send(b"".join(publication("", "q", body) for body in bodies))
+    queue = broker.node.broker.vhosts["/"].queues["q"]
+    await broker.until(lambda: int(queue.depth) == len(bodies))
+    before = broker.node.turn.turns
+    rows = await fetched(broker, count=10_000, ackmode="ack_requeue_false")
+    assert broker.node.turn.turns - before > len(bodies)
+    assert [base64.b64decode(row["payload"]) for row in rows[-1:]] == bodies[-1:]
+    assert [row["payload"].encode() for row in rows[:-1]] == bodies[:-1]
+    # The settlement took effect before the answer.
+    assert int(queue.depth) == 0 and int(queue.unacked) == 0
+
+
+async def test_properties_count_to_the_size_of_what_is_fetched(
+    broker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trellis.http.management.messages.FETCHED_BYTES_MAX", 3_000)
+    for _ in range(5):
+        await sent(broker, payload="", properties={"headers": {"large": "x" * 1_400}})
+    assert len(await fetched(broker, ackmode="ack_requeue_false")) == 3
+    assert len(await fetched(broker, ackmode="ack_requeue_false")) == 2

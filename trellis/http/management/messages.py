@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import codecs
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -27,39 +28,47 @@ from trellis.http.management.answers import (
     DURABLE_SECONDS,
     ApiRefusal,
     Call,
+    Listing,
     Row,
     bad_request,
+    iterate,
     table,
     text,
 )
 from trellis.http.management.topology import exchange_name
+from trellis.http.slices import Slice
 
 #: Most messages that one request fetches.
 FETCHED_MAX: Final = 10_000
-#: Total size of the bodies in bytes after which a request fetches no more.
+#: Total size of properties and bodies in bytes after which a request fetches no more.
 FETCHED_BYTES_MAX: Final = 8 << 20
-#: The values of the field `ackmode`: True if the queue keeps the fetched messages.
-#: `reject_requeue_false` discards them as a rejection, which makes dead letters.
-KEEPS: Final = {
-    "ack_requeue_true": True,
-    "reject_requeue_true": True,
-    "ack_requeue_false": False,
-    "reject_requeue_false": False,
+#: The values of the field `ackmode` with which the queue keeps the fetched messages.
+KEEPING: Final = ("ack_requeue_true", "reject_requeue_true")
+#: The other values, with the method that settles the messages. A rejection makes dead letters.
+SETTLING: Final[dict[str, Any]] = {
+    "ack_requeue_false": spec.Basic.Ack(0, True),
+    "reject_requeue_false": spec.Basic.Nack(0, True, requeue=False),
 }
 #: Sizes in bytes: a frame's head, and its head and end.
 _HEAD: Final = 7
 _OVERHEAD: Final = 8
 _METHOD, _HEADER = 1, 2
+#: Bytes of a body that are encoded in one step: a multiple of 3, so that base64 needs no padding.
+_CODED_BYTES: Final = 96 << 10
 #: The HTTP status and name of an AMQP error by its code; others are bad requests.
 _ERRORS: Final = {403: (403, "not_authorised"), 404: (404, "Object Not Found")}
 _CHANNEL: Final = 1
 
 
 class DirectClient:
-    """An AMQP client of the HTTP API: one connection with one channel, for one request."""
+    """An AMQP client of the HTTP API: one connection with one channel, for one request.
 
-    def __init__(self, call: Call, vhost: VirtualHost) -> None:
+    `work` is the request's slice, which the client divides.
+    """
+
+    def __init__(self, call: Call, vhost: VirtualHost, work: Slice) -> None:
         self._turn = call.node.turn
+        self._work = work
         self._turn.schedule()
         peer = Peer("http", 0, True)
         peer.listener = "http"
@@ -67,7 +76,9 @@ class DirectClient:
         assert isinstance(connection, AmqpConnection)
         self.connection = connection
         self._awake = asyncio.Event()
-        self._unread = b""
+        #: Output of the broker, and the number of its bytes that are read.
+        self._output = b""
+        self._read = 0
         connection.wake = self._wake
         try:
             open_directly(connection, call.identity, vhost)
@@ -85,6 +96,8 @@ class DirectClient:
 
     async def frame(self) -> bytes:
         """Return the next frame. Raises TimeoutError, and ApiRefusal if the broker closes."""
+        if self._work.over:
+            await self._work.pause()
         async with asyncio.timeout(DURABLE_SECONDS):
             while True:
                 frame = self._next_frame()
@@ -94,20 +107,22 @@ class DirectClient:
                     raise ApiRefusal(503, "busy", "the broker closed the connection; try again")
                 self._awake.clear()
                 if self.connection.behind and not self.connection.stalled:
-                    await asyncio.sleep(0)
+                    await self._work.pause()
                     self._turn.schedule()
                     self.connection.resume()
                 elif not self.connection.dirty:
-                    await self._awake.wait()
+                    await self._work.pause(self._awake)
 
     def _next_frame(self) -> bytes:
         """Return the next frame that the broker has sent; b"" if there is none."""
-        self._unread += self.connection.data_to_send()
-        if len(self._unread) < _OVERHEAD:
+        if self._read == len(self._output):
+            self._output, self._read = self.connection.data_to_send(), 0
+        if not self._output:
             return b""
-        end = int.from_bytes(self._unread[3:7], "big") + _OVERHEAD
-        frame, self._unread = self._unread[:end], self._unread[end:]
-        return frame
+        start = self._read
+        size = int.from_bytes(self._output[start + 3 : start + 7], "big")
+        self._read = start + size + _OVERHEAD
+        return self._output[start : self._read]
 
     async def method(self) -> Any:
         """Return the next method, without contents. Raises ApiRefusal if the broker refuses."""
@@ -122,15 +137,16 @@ class DirectClient:
             if not isinstance(method, spec.Channel.OpenOk):
                 return method
 
-    async def content(self) -> tuple[dict[str, object], bytes]:
-        """Return the properties and the body of the content that comes next."""
+    async def content(self) -> tuple[bytes, bytes]:
+        """Return flags and properties, and the body, of the content that comes next."""
         header = await self.frame()
         while header[0] != _HEADER:
             header = await self.frame()
-        size, body = int.from_bytes(header[11:19], "big"), b""
-        while len(body) < size:
-            body += (await self.frame())[_HEAD:-1]
-        return read_properties(header[19:-1]), body
+        left, parts = int.from_bytes(header[11:19], "big"), []
+        while left:
+            parts.append((await self.frame())[_HEAD:-1])
+            left -= len(parts[-1])
+        return header[19:-1], b"".join(parts)
 
     def close(self) -> None:
         """End the connection; messages that were fetched and not settled return to their queue."""
@@ -138,35 +154,38 @@ class DirectClient:
         self.connection.on_closed("client")
 
 
-async def get(call: Call) -> list[Row]:
+async def get(call: Call) -> Listing:
     """Fetch messages of a queue; `ackmode` says if the queue keeps them."""
     vhost, name, row = call.vhost(call.path_parameters[0]), call.path_parameters[1], call.body()
     mode, encoding = text(row, "ackmode", "ack_requeue_true"), text(row, "encoding", "auto")
-    if mode not in KEEPS:
-        raise bad_request(f"'ackmode' is '{mode}', not one of {', '.join(KEEPS)}")
+    if mode not in KEEPING and mode not in SETTLING:
+        known = ", ".join([*KEEPING, *SETTLING])
+        raise bad_request(f"'ackmode' is '{mode}', not one of {known}")
     if encoding not in ("auto", "base64"):
         raise bad_request(f"'encoding' is '{encoding}', neither auto nor base64")
     count = _number(row, "count", 1, FETCHED_MAX)
     truncate = _number(row, "truncate", 1 << 31, 1 << 31)
-    client = DirectClient(call, vhost)
     rows: list[Row] = []
     size = 0
-    try:
-        while len(rows) < count and size < FETCHED_BYTES_MAX:
-            client.send(encode(_CHANNEL, spec.Basic.Get(queue=name)))
-            answer = await client.method()
-            if isinstance(answer, spec.Basic.GetEmpty):
-                break
-            properties, body = await client.content()
-            size += len(body)
-            rows.append(_message_row(answer, properties, body, encoding, truncate))
-        if rows and mode == "ack_requeue_false":
-            client.send(encode(_CHANNEL, spec.Basic.Ack(0, True)))
-        elif rows and mode == "reject_requeue_false":
-            client.send(encode(_CHANNEL, spec.Basic.Nack(0, True, requeue=False)))
-    finally:
-        client.close()
-    return rows
+    async with call.slice() as work:
+        client = DirectClient(call, vhost, work)
+        try:
+            while len(rows) < count and size < FETCHED_BYTES_MAX:
+                client.send(encode(_CHANNEL, spec.Basic.Get(queue=name)))
+                answer = await client.method()
+                if isinstance(answer, spec.Basic.GetEmpty):
+                    break
+                properties, body = await client.content()
+                size += len(properties) + len(body)
+                payload = await _payload(body[:truncate], encoding, work)
+                rows.append(_message_row(answer, properties, len(body), payload))
+            if rows and mode in SETTLING:
+                # The answer to basic.qos comes after the settlements are durable.
+                client.send(encode(_CHANNEL, SETTLING[mode]) + encode(_CHANNEL, spec.Basic.Qos()))
+                await client.method()
+        finally:
+            client.close()
+    return Listing(iterate(rows), plain=True)
 
 
 def _number(row: Row, field: str, default: int, most: int) -> int:
@@ -179,28 +198,42 @@ def _number(row: Row, field: str, default: int, most: int) -> int:
     return value
 
 
-def _message_row(
-    answer: Any, properties: dict[str, object], body: bytes, encoding: str, truncate: int
-) -> Row:
-    shown = body[:truncate]
-    payload, how = base64.b64encode(shown).decode(), "base64"
+async def _payload(body: bytes, encoding: str, work: Slice) -> tuple[str, str]:
+    """Return a body as text and the encoding of the text, in slices."""
     if encoding == "auto":
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        texts: list[str] = []
         try:
-            payload, how = shown.decode(), "string"
+            for at in range(0, len(body), _CODED_BYTES):
+                texts.append(decoder.decode(body[at : at + _CODED_BYTES]))
+                if work.over:
+                    await work.pause()
+            texts.append(decoder.decode(b"", True))
+            return "".join(texts), "string"
         except UnicodeDecodeError:
-            pass  # It stays in base64.
+            pass  # It becomes base64.
+    parts: list[bytes] = []
+    for at in range(0, len(body), _CODED_BYTES):
+        parts.append(base64.b64encode(body[at : at + _CODED_BYTES]))
+        if work.over:
+            await work.pause()
+    return b"".join(parts).decode(), "base64"
+
+
+def _message_row(answer: Any, encoded: bytes, size: int, payload: tuple[str, str]) -> Row:
+    properties = read_properties(encoded)
     moment = properties.get("timestamp")
     if isinstance(moment, datetime):
         properties["timestamp"] = int(moment.timestamp())
     return {
-        "payload_bytes": len(body),
+        "payload_bytes": size,
         "redelivered": answer.redelivered,
         "exchange": answer.exchange,
         "routing_key": answer.routing_key,
         "message_count": answer.message_count,
         "properties": properties,
-        "payload": payload,
-        "payload_encoding": how,
+        "payload": payload[0],
+        "payload_encoding": payload[1],
     }
 
 
@@ -217,24 +250,25 @@ async def publish(call: Call) -> Row:
     if call.broker.alarms.on:
         reason = call.broker.alarms.reason
         raise ApiRefusal(503, "busy", f"publishers are blocked: {reason}; try again later")
-    client = DirectClient(call, vhost)
-    try:
-        client.send(
-            encode(_CHANNEL, spec.Confirm.Select())
-            + encode(_CHANNEL, spec.Basic.Publish(0, exchange, key, True))
-            + content
-        )
-        routed = True
-        while True:
-            answer = await client.method()
-            if isinstance(answer, spec.Basic.Return):
-                routed = False
-            elif isinstance(answer, spec.Basic.Ack):
-                return {"routed": routed}
-            elif isinstance(answer, spec.Basic.Nack):
-                raise bad_request("a full queue refused the message")
-    finally:
-        client.close()
+    async with call.slice() as work:
+        client = DirectClient(call, vhost, work)
+        try:
+            client.send(
+                encode(_CHANNEL, spec.Confirm.Select())
+                + encode(_CHANNEL, spec.Basic.Publish(0, exchange, key, True))
+                + content
+            )
+            routed = True
+            while True:
+                answer = await client.method()
+                if isinstance(answer, spec.Basic.Return):
+                    routed = False
+                elif isinstance(answer, spec.Basic.Ack):
+                    return {"routed": routed}
+                elif isinstance(answer, spec.Basic.Nack):
+                    raise bad_request("a full queue refused the message")
+        finally:
+            client.close()
 
 
 def _body(payload: str, encoding: str) -> bytes:
