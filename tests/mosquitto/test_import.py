@@ -105,7 +105,7 @@ def test_listeners_become_the_ports_of_each_protocol(tmp_path: Path) -> None:
         ),
         (f"listener 8883\n{TLS}use_subject_as_username true\n", "use_subject_as_username true"),
         ("listener 0 /run/mosquitto.sock\n", "a Unix socket without a port"),
-        ("listener 1883\nunknown_option 7\n", "unknown_option 7"),
+        ("listener 1883\nunknown_option 7\n", "unknown_option ..."),
         ("listener 1883\nsys_interval often\n", "sys_interval often"),
         ("persistent_client_expiration 7\n", "persistent_client_expiration 7"),
         ("connection b\naddress x\ntopic # both\nremote_password secret\n", "connection b"),
@@ -207,12 +207,52 @@ def test_settings_of_general_options(tmp_path: Path) -> None:
             f"listener 1883\nlistener_allow_anonymous true\nlistener 8883\n{TLS}",
             "false",
         ),
+        # The listener on loopback is not taken, so it lets no client in without a user name.
+        (
+            (
+                "per_listener_settings true\nlistener 1883\n"
+                "listener 1884 localhost\nallow_anonymous true\n"
+            ),
+            "false",
+        ),
+        (
+            (
+                "per_listener_settings true\nlistener 1883\n"
+                "listener 1884 localhost\nprotocol http_api\nallow_anonymous true\n"
+            ),
+            "false",
+        ),
+        (
+            (
+                "per_listener_settings true\nlistener 1883\nallow_anonymous true\n"
+                "listener 1884\nmount_point a/\n"
+            ),
+            "true",
+        ),
     ],
 )
 def test_anonymous_clients_get_in_only_where_all_listeners_let_them(
     tmp_path: Path, conf: str, verdict: str
 ) -> None:
     assert imported(tmp_path, conf).tables["mqtt"]["anonymous"] == verdict
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "remote_passwrd s3cret",
+        "remote_password\ts3cret",
+        "auth_opt_pg_password s3cret",
+        "plugin_opt_mysql_pass s3cret",
+        "tls_engine_kpass_sha1 s3cret",
+        "plugin /p.so\nplugin_opt_pass s3cret",
+        "plugin /p.so\nplugin_opt_\ts3cret",
+    ],
+)
+def test_no_note_shows_a_secret(tmp_path: Path, line: str) -> None:
+    result = imported(tmp_path, f"listener 1883\n{line}\n")
+    assert notes(result)
+    assert not [note for note in result.report.notes if "s3cret" in str(note)]
 
 
 def test_a_listener_with_other_users_is_not_taken(tmp_path: Path) -> None:

@@ -26,8 +26,14 @@ _PER_LISTENER: Final = (
 )
 #: Beginnings of the options of plugins.
 _PLUGIN_OPTIONS: Final = ("plugin_opt_", "auth_opt_")
-#: Options whose values may be printed: all except secrets.
-_SECRETS: Final = ("password", "remote_password", "local_password", "bridge_psk")
+#: Options whose values are secrets. So may be the values of plugins, and of unknown options.
+_SECRETS: Final = (
+    "password",
+    "remote_password",
+    "local_password",
+    "bridge_psk",
+    "tls_engine_kpass_sha1",
+)
 
 
 class Line(NamedTuple):
@@ -39,8 +45,13 @@ class Line(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The line as a note shows it, without a password."""
-        return f"{self.name} {'...' if self.name in _SECRETS else self.value}".strip()
+        """The line as a note shows it, without a value that may be a secret."""
+        secret = (
+            self.name in _SECRETS
+            or (self.name.startswith(_PLUGIN_OPTIONS) and not self.name.endswith("_file"))
+            or option_named(self.name) is None
+        )
+        return f"{self.name.split()[0]} {'...' if secret else self.value}".strip()
 
 
 class Plugin:

@@ -62,11 +62,12 @@ class MosquittoImport:
         self._note_plugins()
         listeners, files = self._listeners()
         self.tables: Tables = general_settings(self._conf, self.report)
-        for section, table in listener_settings(self._conf, listeners, self.report).items():
+        tables, taken = listener_settings(self._conf, listeners, self.report)
+        for section, table in tables.items():
             self.tables[section] = {**table, **self.tables.get(section, {})}
         # The built-in user guest would have all rights.
         self.tables["auth"] = {"guest": False}
-        self._add_anonymous(listeners)
+        self._add_anonymous(taken)
         self._users: dict[str, str] = {}
         self._rules: dict[str, list[str]] = {}
         self._read_security(files)

@@ -98,14 +98,16 @@ def _level(types: set[str]) -> str:
 
 def listener_settings(
     conf: Configuration, listeners: list[MosquittoListener], report: Report
-) -> Tables:
-    """Return the settings for the listeners. Sections without a listener are switched off."""
+) -> tuple[Tables, list[MosquittoListener]]:
+    """Return the settings for the listeners, and the listeners that they contain.
+
+    Sections without a listener are switched off.
+    """
     tables: Tables = {name: {"enabled": False} for name in ("mqtt", "mqtts", "ws", "wss")}
     if conf.local_only:
         tables["mqtt"] = {"host": ",".join(_LOOPBACK), "port": 1883}
-        return tables
-    for listener in listeners:
-        _add_listener(tables, listener, conf, report)
+        return tables, []
+    taken = [each for each in listeners if _add_listener(tables, each, conf, report)]
     mqtt = tables["mqtt"]
     if mqtt.get("enabled") is False and mqtt.pop("socket", ""):
         named = next(each.line for each in listeners if each.line is not None)
@@ -127,13 +129,13 @@ def listener_settings(
     ]
     if len(counts) == len(listeners) and all(count > 0 for count in counts):
         tables["limits"] = {"connections": sum(counts)}
-    return tables
+    return tables, taken
 
 
 def _add_listener(
     tables: Tables, listener: MosquittoListener, conf: Configuration, report: Report
-) -> None:
-    """Add the settings of one listener, or note why the listener is not taken."""
+) -> bool:
+    """Add the settings of one listener. Return False, with a note, if the listener is not taken."""
     protocol = listener.value("protocol", "mqtt")
     tls = listener.last("certfile") is not None
     section = {"mqtt": "mqtt", "websockets": "ws"}.get(protocol, "") + ("s" if tls else "")
@@ -154,17 +156,17 @@ def _add_listener(
     if section not in tables or unsafe is not None:
         why = f"protocol {protocol}" if unsafe is None else unsafe.text
         report.not_taken(line.place, line.text, f"Trellis has no listener with `{why}`")
-        return
+        return False
     port, hosts, socket = _address(listener, report, line)
     table = tables[section]
     if socket:
         if section != "mqtt" or table.get("socket"):
             report.not_taken(line.place, line.text, "Trellis has one Unix socket, of `mqtt`")
-        else:
-            table["socket"] = socket
-        return
+            return False
+        table["socket"] = socket
+        return True
     if not hosts:
-        return
+        return False
     if table.get("enabled") is not False and table.get("port") not in (None, port):
         report.not_taken(
             line.place,
@@ -172,7 +174,7 @@ def _add_listener(
             f"`{section}` has port {table['port']} already, and Trellis has one port of each kind; "
             "forward the port",
         )
-        return
+        return False
     known = table.get("host", "").split(",") if table.get("port") is not None else []
     table.pop("enabled", None)
     table["enabled"], table["port"] = True, port
@@ -189,6 +191,7 @@ def _add_listener(
             f"name the addresses of the proxies in `{section}.proxies`; until then, connections "
             "with a PROXY header are refused",
         )
+    return True
 
 
 def _address(listener: MosquittoListener, report: Report, line: Line) -> tuple[int, list[str], str]:
