@@ -207,7 +207,6 @@ DOCUMENT_FIELDS: Final = (
 TRACING: Final = Comparison(
     MISSING, "tracing (amq.rabbitmq.trace) does not exist: declare a journal (streams.md)"
 )
-PROTECTED: Final = Comparison(MISSING, "no protection from deletion, except of the vhost '/'")
 MQTT_SESSION: Final = Comparison(
     MISSING,
     "left out: the queue is the session of an MQTT client, which gets a new one when it connects",

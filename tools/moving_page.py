@@ -19,7 +19,6 @@ from broker.compatibility import (
     MQTT_SESSION,
     OTHER_PARAMETER,
     POLICY_KEYS,
-    PROTECTED,
     QUEUE_ARGUMENTS,
     QUEUE_TYPES,
     TRACING,
@@ -215,10 +214,10 @@ def definitions() -> str:
     kinds = ", ".join(f"`{kind}`" for kind in sorted([*TYPES, *WITH_QUEUE]))
     others = {
         "tracing of a vhost": TRACING,
-        "protected_from_deletion": PROTECTED,
         "queue mqtt-subscription-...": MQTT_SESSION,
         "global parameter": OTHER_PARAMETER,
         "description, tags, default_queue_type of a vhost": Comparison(EQUAL, ""),
+        "protected_from_deletion of a vhost": Comparison(EQUAL, ""),
         "limits of a vhost (max-connections, max-queues)": Comparison(EQUAL, ""),
         "limits of a user (max-connections, max-channels)": Comparison(EQUAL, ""),
         "permission, topic permission": Comparison(EQUAL, ""),

@@ -18,7 +18,6 @@ from broker.compatibility import (
     MQTT_SESSION,
     OTHER_PARAMETER,
     OTHER_TAG,
-    PROTECTED,
     QUEUE_TYPES,
     TRACING,
     USER_TAGS,
@@ -34,7 +33,7 @@ from broker.queues.policies import EFFECTIVE_KEYS, Policy, operator_policy_of, p
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.store.contract import Ticket
-from broker.vhost.options import USER_LIMITS, VHOST_LIMITS, limits_of, options_of
+from broker.vhost.options import OPTIONS, USER_LIMITS, VHOST_LIMITS, limits_of, options_of
 from broker.vhost.parameters import CLUSTER_NAME, GLOBAL, OPERATOR_POLICY
 from broker.vhost.vhost import VirtualHost
 
@@ -114,7 +113,7 @@ class ObjectImport:
         metadata = row.get("metadata")
         given = {**metadata, **row} if isinstance(metadata, dict) else row
         taken: dict[str, object] = {}
-        for field in ("description", "tags", "default_queue_type", "limits"):
+        for field in (*OPTIONS, "limits"):
             if field not in given:
                 continue
             try:
@@ -122,14 +121,15 @@ class ObjectImport:
                 taken[field] = given[field]
             except PreconditionFailed as error:
                 self._note(Comparison(MISSING, f"'{field}' left out: {error}"))
-        self._broker.create_vhost(name, self._ticket, options_of(name, taken) if taken else None)
+        known = self._broker.vhosts.get(name)
+        before = {} if known is None else known.options.row
+        options = options_of(name, {**before, **taken}) if taken else None
+        self._broker.create_vhost(name, self._ticket, options)
         default = taken.get("default_queue_type")
         if isinstance(default, str):
             self._note(QUEUE_TYPES.get(default, Comparison(EQUAL, "")), f"default type {default}")
         if given.get("tracing") is True:
             self._note(TRACING)
-        if given.get("protected_from_deletion") is True and name != "/":
-            self._note(PROTECTED)
 
     def _add_user(self, row: Row) -> None:
         name = _text(row, "name")

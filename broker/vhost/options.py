@@ -18,6 +18,8 @@ MAX_QUEUES: Final = "max-queues"
 MAX_CHANNELS: Final = "max-channels"
 VHOST_LIMITS: Final = (MAX_CONNECTIONS, MAX_QUEUES)
 USER_LIMITS: Final = (MAX_CONNECTIONS, MAX_CHANNELS)
+#: The options that a virtual host has beside its limits.
+OPTIONS: Final = ("description", "tags", "default_queue_type", "protected_from_deletion")
 #: The queue types that a virtual host can have as its default.
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 #: Largest size of a description in bytes, and largest number of tags and bytes of one tag.

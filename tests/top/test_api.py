@@ -226,6 +226,11 @@ async def test_a_protected_vhost_cannot_be_deleted(start: Start, tmp_path: Path)
         if life == 0:
             await broker.stop()
     assert await api(broker, "DELETE", "vhosts/kept/deletion/protection") == (204, None)
+    # RabbitMQ's tools write the options of a virtual host into `metadata`.
+    changed = {"metadata": {"description": "e", "tags": ["t"]}}
+    assert await api(broker, "PUT", "vhosts/kept", changed) == (204, None)
+    row = (await api(broker, "GET", "vhosts/kept"))[1]
+    assert (row["description"], row["tags"]) == ("e", ["t"])
     assert await api(broker, "DELETE", "vhosts/kept") == (204, None)
 
 

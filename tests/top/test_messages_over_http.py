@@ -199,3 +199,17 @@ async def test_properties_count_to_the_size_of_what_is_fetched(
         await sent(broker, payload="", properties={"headers": {"large": "x" * 1_400}})
     assert len(await fetched(broker, ackmode="ack_requeue_false")) == 3
     assert len(await fetched(broker, ackmode="ack_requeue_false")) == 2
+
+
+async def test_long_names_are_those_of_amqp(broker: Running) -> None:
+    name = "x" * 255
+    assert (await api(broker, "PUT", f"exchanges/%2F/{name}", {"type": "direct"}))[0] == 201
+    assert (await api(broker, "PUT", f"queues/%2F/{name}"))[0] == 201
+    bindings = f"bindings/%2F/e/{name}/q/{name}"
+    assert (await api(broker, "POST", bindings, {"routing_key": name}))[0] == 201
+    assert await sent(broker, exchange=name, routing_key=name) == (200, {"routed": True})
+    (row,) = await fetched(broker, name)
+    assert (row["exchange"], row["routing_key"]) == (name, name)
+    for fields in ({"exchange": name + "x"}, {"routing_key": "x" * 256}):
+        status, answer = await sent(broker, **fields)
+        assert status == 400, answer

@@ -121,11 +121,34 @@ def test_imported_options_limits_and_parameters_survive_a_restart(tmp_path: Path
     again.stop()
 
 
+def test_an_imported_vhost_keeps_the_options_that_the_document_does_not_name() -> None:
+    world = World()
+    first = {
+        "name": "v",
+        "metadata": {"description": "d", "tags": ["t"], "protected_from_deletion": True},
+        "default_queue_type": "quorum",
+        "limits": {"max-queues": 7},
+    }
+    [note] = imported(world, {"vhosts": [first]}).notes
+    assert note.startswith("vhosts[0] 'v': default type quorum: ")
+    before = exported(world)["vhosts"]
+    [row] = [row for row in before if row["name"] == "v"]
+    assert row["protected_from_deletion"] and row["limits"] == {"max-queues": 7}
+    # What came out changes nothing; neither does a document that names only some options.
+    for again in (before, [{"name": "v"}], [{"name": "v", "description": "d"}]):
+        assert imported(world, {"vhosts": again}).refused == []
+        assert exported(world)["vhosts"] == before
+    other = {"name": "v", "metadata": {"description": "e", "protected_from_deletion": False}}
+    imported(world, {"vhosts": [other]})
+    [row] = [row for row in exported(world)["vhosts"] if row["name"] == "v"]
+    assert row["description"] == "e" and "protected_from_deletion" not in row
+    assert row["limits"] == {"max-queues": 7} and row["default_queue_type"] == "quorum"
+
+
 LOSSES: list[tuple[str, Any, str]] = [
     ("vhosts", {"name": "v", "tracing": True}, "amq.rabbitmq.trace"),
     ("vhosts", {"name": "v", "default_queue_type": "x-odd"}, "'default_queue_type' left out"),
     ("vhosts", {"name": "v", "limits": {"max-x": 1}}, "'limits' left out: vhost 'v': unknown"),
-    ("vhosts", {"name": "v", "protected_from_deletion": True}, "no protection"),
     ("vhosts", {"name": "v", "colour": "red"}, "unknown field 'colour'"),
     ("users", {"name": "u", "password_hash": "", "tags": ["impersonator"]}, "tag impersonator"),
     ("users", {"name": "u", "password_hash": "", "limits": {"max-x": 1}}, "limit 'max-x' left out"),

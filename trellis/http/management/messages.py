@@ -17,9 +17,10 @@ from typing import Any, Final
 import pamqp.commands as spec
 
 from broker.errors import AccessRefused
+from broker.names import NAME_BYTES_MAX, shown
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.codec.contents import frames_of, split_content
-from protocols.amqp.codec.frames import decode, encode
+from protocols.amqp.codec.frames import decode, encode, method_frame
 from protocols.amqp.codec.properties import LAYOUT, read_properties, write_properties
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.amqp.connection.direct import open_directly
@@ -53,6 +54,10 @@ SETTLING: Final[dict[str, Any]] = {
 _HEAD: Final = 7
 _OVERHEAD: Final = 8
 _METHOD, _HEADER = 1, 2
+#: The beginning of basic.publish (class, method, reserved) and the bit `mandatory` at its end.
+#: pamqp would refuse names of exchanges above 127 bytes.
+_PUBLISH: Final = b"\x00\x3c\x00\x28\x00\x00"
+_MANDATORY: Final = b"\x01"
 #: Bytes of a body that are encoded in one step: a multiple of 3, so that base64 needs no padding.
 _CODED_BYTES: Final = 96 << 10
 #: The HTTP status and name of an AMQP error by its code; others are bad requests.
@@ -250,12 +255,13 @@ async def publish(call: Call) -> Row:
     if call.broker.alarms.on:
         reason = call.broker.alarms.reason
         raise ApiRefusal(503, "busy", f"publishers are blocked: {reason}; try again later")
+    publication = _PUBLISH + _name(exchange) + _name(key) + _MANDATORY
     async with call.slice() as work:
         client = DirectClient(call, vhost, work)
         try:
             client.send(
                 encode(_CHANNEL, spec.Confirm.Select())
-                + encode(_CHANNEL, spec.Basic.Publish(0, exchange, key, True))
+                + method_frame(_CHANNEL, publication)
                 + content
             )
             routed = True
@@ -269,6 +275,14 @@ async def publish(call: Call) -> Row:
                     raise bad_request("a full queue refused the message")
         finally:
             client.close()
+
+
+def _name(name: str) -> bytes:
+    """Return a name as AMQP has it. Raises ApiRefusal if it is too long, ValueError if no text."""
+    data = name.encode()
+    if len(data) > NAME_BYTES_MAX:
+        raise bad_request(f"'{shown(name)}' has {len(data)} bytes; the limit is {NAME_BYTES_MAX}")
+    return bytes([len(data)]) + data
 
 
 def _body(payload: str, encoding: str) -> bytes:

@@ -14,7 +14,7 @@ from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.store.contract import Ticket
-from broker.vhost.options import options_of
+from broker.vhost.options import OPTIONS, options_of
 from broker.vhost.vhost import VirtualHost
 from trellis.http.management import serializers
 from trellis.http.management.answers import (
@@ -91,9 +91,10 @@ async def put_vhost(call: Call) -> Empty:
         raise bad_request(f"vhost '{name}' is being deleted")
     creator = call.identity.name
     options = None
-    if row.keys() & {"description", "tags", "default_queue_type", "metadata"} or known is None:
+    if row.keys() & {*OPTIONS, "metadata"} or known is None:
         before = {} if known is None else known.options.row
-        options = options_of(name, {**before, **row, "limits": before.get("limits", {})})
+        given = {**table(row, "metadata"), **row, "metadata": {}}
+        options = options_of(name, {**before, **given, "limits": before.get("limits", {})})
 
     def create(ticket: Ticket) -> None:
         """Create the virtual host and the permissions of its creator, in one step."""
