@@ -144,6 +144,9 @@ COMPONENTS: Final[dict[str, Comparison]] = {
 #: Parameters of any other component, and global parameters.
 OTHER_PARAMETER: Final = Comparison(MISSING, "kept and returned, without effect")
 
+#: Global parameters that only name a cluster of RabbitMQ, or a file that it has imported.
+_NAMES_ONLY: Final = ("internal_cluster_id", "imported_definition_hash_value")
+
 #: Tags of users.
 USER_TAGS: Final[dict[str, Comparison]] = {
     "administrator": _EQUAL,
@@ -211,6 +214,11 @@ MQTT_SESSION: Final = Comparison(
     MISSING,
     "left out: the queue is the session of an MQTT client, which gets a new one when it connects",
 )
+
+
+def judge_global_parameter(name: str) -> Comparison:
+    """Return the comparison of a global parameter."""
+    return _EQUAL if name in _NAMES_ONLY else OTHER_PARAMETER
 
 
 def judge_policy_key(key: str, effective: Container[str]) -> Comparison:

@@ -24,6 +24,25 @@ LONG_PATHS_MAX: Final = 262_144
 PATTERN_MAX: Final = 1_000
 
 _parser: Final[Any] = re._parser  # type: ignore[attr-defined]
+#: POSIX classes, which RabbitMQ's regular expressions have, as characters of a class of `re`.
+_POSIX: Final = {
+    "alnum": "a-zA-Z0-9",
+    "alpha": "a-zA-Z",
+    "ascii": r"\x00-\x7f",
+    "blank": r" \t",
+    "cntrl": r"\x00-\x1f\x7f",
+    "digit": "0-9",
+    "graph": "!-~",
+    "lower": "a-z",
+    "print": " -~",
+    "punct": r"!-/:-@\[-`{-~",
+    "space": r" \t-\r",
+    "upper": "A-Z",
+    "word": "a-zA-Z0-9_",
+    "xdigit": "0-9A-Fa-f",
+}
+_POSIX_NAME: Final = re.compile(r"\[:(\^?[a-z]*):\]")
+_CLASS_START: Final = re.compile(r"\[\^?\]?")
 _ANCHORS: Final = ("AT_BEGINNING", "AT_BEGINNING_STRING")
 
 
@@ -56,8 +75,9 @@ def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
             f"the regular expression has {len(text)} characters; the limit is {PATTERN_MAX}"
         )
     try:
-        tree = _parser.parse(text, flags)
-        compiled = re.compile(text, flags)
+        known = _without_posix(text)
+        tree = _parser.parse(known, flags)
+        compiled = re.compile(known, flags)
     except (re.error, RecursionError, OverflowError) as error:
         raise PreconditionFailed(
             f"the pattern '{text}' is not a regular expression: {error}"
@@ -68,6 +88,38 @@ def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
             "none within a repetition, and begin with ^"
         )
     return compiled
+
+
+def _without_posix(text: str) -> str:
+    """Return a regular expression with its POSIX classes written out.
+
+    `re` would read `[[:alpha:]]` as a class of the characters `[:alph`, and a bracket. Raise
+    re.error for a POSIX class that is unknown, negated, or not within a class.
+    """
+    if text.count("[") == 0:
+        return text
+    parts: list[str] = []
+    at, inside = 0, False
+    while at < len(text):
+        taken = text[at : at + (2 if text[at] == "\\" else 1)]
+        size = len(taken)
+        if taken == "[":
+            posix = _POSIX_NAME.match(text, at)
+            if posix is not None:
+                if not inside or posix[1] not in _POSIX:
+                    raise re.error(f"{posix[0]} is no POSIX class within a class")
+                taken, size = _POSIX[posix[1]], len(posix[0])
+            elif inside:
+                taken = "\\["
+            else:
+                start = _CLASS_START.match(text, at)
+                assert start is not None, "the text begins with a bracket here"
+                taken, size, inside = start[0], len(start[0]), True
+        elif taken == "]":
+            inside = False
+        parts.append(taken)
+        at += size
+    return "".join(parts)
 
 
 def is_found(pattern: re.Pattern[str], text: str) -> bool:

@@ -24,6 +24,7 @@ from broker.compatibility import (
     Comparison,
     judge_argument,
     judge_exchange_argument,
+    judge_global_parameter,
     judge_policy_key,
 )
 from broker.errors import PreconditionFailed
@@ -34,7 +35,7 @@ from broker.routing.binding import Binding
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.store.contract import Ticket
 from broker.vhost.options import OPTIONS, USER_LIMITS, VHOST_LIMITS, limits_of, options_of
-from broker.vhost.parameters import CLUSTER_NAME, GLOBAL, OPERATOR_POLICY
+from broker.vhost.parameters import GLOBAL, OPERATOR_POLICY
 from broker.vhost.vhost import VirtualHost
 
 Row = Mapping[str, object]
@@ -213,8 +214,7 @@ class ObjectImport:
     def _add_global_parameter(self, row: Row) -> None:
         name = _text(row, "name")
         self._broker.vhosts["/"].parameters.set(GLOBAL, name, row.get("value"), self._ticket)
-        if name != CLUSTER_NAME:
-            self._note(OTHER_PARAMETER)
+        self._note(judge_global_parameter(name))
 
     def _set_policy(self, vhost: VirtualHost, name: str, row: Row) -> None:
         policy = self._policy(vhost, name, row, policy_of)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 import time
 
 import pytest
@@ -118,3 +119,53 @@ def test_a_pattern_that_may_take_long_is_not_found_in_long_texts(text: str) -> N
         compiled.search(name[:4] + "." * 200 + name[4:])
     )
     assert not is_found(compiled, "a." + ".b." * 20_000 + ".c")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found", "others"),
+    [
+        ("^[[:upper:]]+$", ["A", "XYZ"], ["a", ":]", "u]", "\u00c4"]),
+        ("^[^[:alpha:]-]$", ["1", "[", ":"], ["a", "Z", "-"]),
+        ("^[[:digit:][:space:]_]+$", ["1 2_", "\t"], ["a", ":", "["]),
+        ("^[[a]+$", ["[a["], ["b", "]"]),
+        ("^[][:punct:]]$", ["]", "[", "!", "~"], ["a", " "]),
+        (r"^\[[:xdigit:]", None, []),
+        ("[:alpha:]", None, []),
+        ("[[:^alpha:]]", None, []),
+        ("[[:odd:]]", None, []),
+        (r"^[\][:lower:]]$", ["]", "a"], ["A", "["]),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_posix_classes_mean_what_they_mean_in_rabbitmq(
+    pattern: str, found: list[str] | None, others: list[str]
+) -> None:
+    if found is None:
+        with pytest.raises(PreconditionFailed, match="is no POSIX class within a class"):
+            bounded_pattern(pattern)
+        return
+    compiled = bounded_pattern(pattern)
+    assert [text for text in found if not is_found(compiled, text)] == []
+    assert [text for text in others if is_found(compiled, text)] == []
+
+
+def test_posix_classes_are_those_of_ascii() -> None:
+    """Python's predicates know the classes, too; they are compared for each ASCII character."""
+    known = {
+        "alnum": str.isalnum,
+        "alpha": str.isalpha,
+        "digit": str.isdigit,
+        "lower": str.islower,
+        "upper": str.isupper,
+        "print": str.isprintable,
+        "graph": lambda c: c.isprintable() and c != " ",
+        "cntrl": lambda c: not c.isprintable(),
+        "punct": lambda c: c in string.punctuation,
+        "xdigit": lambda c: c in string.hexdigits,
+        "space": lambda c: c in string.whitespace,
+        "blank": lambda c: c in " \t",
+    }
+    for name, holds in known.items():
+        compiled = bounded_pattern(f"^[[:{name}:]]\\Z")
+        for code in range(128):
+            assert is_found(compiled, chr(code)) == holds(chr(code)), (name, code)

@@ -302,6 +302,27 @@ def test_the_doctor_is_content_with_equal_definitions(
     assert capsys.readouterr().out.startswith("equal      vhosts: 1 of 1\n")
 
 
+def test_the_doctor_prints_one_line_for_a_name_with_control_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "definitions.json"
+    row = {"name": "red\x1b[31m\nequal      all", "tracing": True}
+    file.write_bytes(msgspec.json.encode({"vhosts": [row], "odd\x1b\n": [1]}))
+    for options in ([], ["--all"]):
+        assert cli.main(["doctor", str(file), *options]) == 1
+        out = capsys.readouterr().out
+        assert "\x1b" not in out and "red\\x1b[31m\\nequal" in out
+        assert len(out.splitlines()) == (4 if not options else 3)
+
+
+def test_the_doctor_is_content_with_what_only_names_a_cluster_of_rabbitmq(tmp_path: Path) -> None:
+    file = tmp_path / "definitions.json"
+    names = ("internal_cluster_id", "imported_definition_hash_value")
+    document = {"global_parameters": [{"name": name, "value": "x"} for name in names]}
+    file.write_bytes(msgspec.json.encode(document))
+    assert cli.main(["doctor", str(file)]) == 0
+
+
 @pytest.mark.parametrize("data", [b"", b"[]", b"{"])
 def test_the_doctor_refuses_what_is_no_document(
     data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]

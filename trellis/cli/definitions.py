@@ -14,6 +14,7 @@ import msgspec
 from broker.definitions.rabbitmq import unknown_sections
 from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.parsing import CommandError, Commands, add_command
+from trellis.settings.errors import printable
 
 
 class ImportResult(msgspec.Struct):
@@ -72,9 +73,9 @@ def definitions(arguments: argparse.Namespace) -> int:
     counts = ", ".join(f"{count} {section}" for section, count in result.taken.items())
     print(f"{'would import' if arguments.dry_run else 'imported'}: {counts or 'nothing'}")
     for line in [*_unknown_parts(data), *result.notes]:
-        print(f"note: {line}", file=sys.stderr)
+        print(printable(f"note: {line}"), file=sys.stderr)
     for line in result.refused:
-        print(f"refused: {line}", file=sys.stderr)
+        print(printable(f"refused: {line}"), file=sys.stderr)
     return 1 if result.refused else 0
 
 

@@ -27,6 +27,7 @@ from broker.definitions.trial import TrialImport
 from broker.errors import BrokerError
 from trellis.auth.passwords import check_hash
 from trellis.cli.parsing import CommandError, Commands, add_command
+from trellis.settings.errors import printable
 
 #: Names of objects that a line lists, unless --all is given.
 NAMES_MAX: Final = 5
@@ -115,10 +116,10 @@ def doctor(arguments: argparse.Namespace) -> int:
     document = read_document(arguments.file)
     found = diagnose(document)
     for line in found.lines if arguments.all else found.summary():
-        print(line)
+        print(printable(line))
     for line in [*unknown_sections(document), *faults_of(document)]:
         found.failed = True
-        print(f"{MISSING:9}  {line}")
+        print(printable(f"{MISSING:9}  {line}"))
     print(
         "what else differs, such as metrics, settings and protocols: docs/moving-from-rabbitmq.md"
     )

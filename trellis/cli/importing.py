@@ -13,6 +13,7 @@ from trellis.cli.parsing import CommandError, Commands, add_command
 from trellis.mosquitto.importing import MosquittoImport
 from trellis.mosquitto.report import DIFFERS, NOT_NEEDED, NOT_TAKEN
 from trellis.settings import load
+from trellis.settings.errors import printable
 
 #: Name of the configuration file in a directory that PATH names.
 _CONF = "mosquitto.conf"
@@ -61,7 +62,7 @@ def import_(arguments: argparse.Namespace) -> int:
     for kind in (NOT_TAKEN, DIFFERS, NOT_NEEDED):
         for note in report.notes:
             if note.kind == kind:
-                print(note)
+                print(printable(str(note)))
     print(
         f"wrote {settings} and {definitions}: {len(imported.definitions['users'])} users; lines "
         f"not taken: {report.count(NOT_TAKEN)}, with differences: {report.count(DIFFERS)}, not "
