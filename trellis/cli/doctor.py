@@ -73,9 +73,10 @@ class Diagnosis:
             kind = MISSING if finding.kind == REFUSED else finding.kind
             text = f"not imported: {finding.text}" if finding.kind == REFUSED else finding.text
             self.failed = self.failed or kind == MISSING
-            key = (kind, section, text)
+            reason = text.replace(f"'{name}'", "'...'")
+            key = (kind, section, reason)
             if key not in self.groups:
-                self.groups[key] = Group(kind, section, text)
+                self.groups[key] = Group(kind, section, reason)
             self.groups[key].names.append(name)
             self.lines.append(f"{kind:9}  {section}[{at}] {name!r}: {text}")
 
