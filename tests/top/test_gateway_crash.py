@@ -82,3 +82,23 @@ async def test_a_crash_leaves_all_topic_permissions_or_none_while_all_are_delete
     assert (await api(broker, "PUT", path, patterns))[0] == 201
     assert (await api(broker, "DELETE", f"{path}/amq.topic"))[0] == 204
     assert [row["exchange"] for row in (await api(broker, "GET", path))[1]] == [exchange]
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+@pytest.mark.parametrize("path", ["definitions", "definitions/%2F"])
+async def test_imported_definitions_are_durable_before_the_answer(
+    start: Start, tmp_path: Path, path: str
+) -> None:
+    directory = tmp_path / "data"
+    broker = await start(users=[ADMIN], data={"dir": str(directory)})
+    names = {f"q{n}" for n in range(30)}
+    document = {"queues": [{"name": name, "vhost": "/", "durable": True} for name in names]}
+    async with crashes(broker, directory) as copies:
+        status, answer = await api(broker, "POST", path, document)
+        assert (status, answer["taken"]) == (200, {"queues": 30})
+    home = Home(copies[-1])
+    assert home.broker.vhosts["/"].queues.keys() == names
+    home.crash()
+    # What changes nothing is answered, too.
+    assert (await api(broker, "POST", path, document))[0] == 200
+    assert (await api(broker, "POST", path, {"queues": []}))[0] == 200

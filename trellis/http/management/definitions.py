@@ -54,7 +54,10 @@ async def import_vhost(call: Call) -> Row:
 
 
 async def _import(call: Call, vhost: str | None) -> Row:
-    """Import the rows of the document in slices, into one virtual host if `vhost` names it."""
+    """Import the rows of the document in slices, into one virtual host if `vhost` names it.
+
+    Return the report once all imported objects are durable.
+    """
     if call.request.rows is None:
         raise bad_request("the body is missing: it must be a definitions document")
     run: rabbitmq.Import | TrialImport = (
@@ -88,6 +91,7 @@ async def _import(call: Call, vhost: str | None) -> Row:
                 if work.over:
                     await work.pause()
                     call.node.turn.schedule()
+    await call.make_durable(call.broker.store.wait_for_all)
     for name, lines in (("refused", report.refused), ("notes", report.notes)):
         more = dropped[name] + max(0, len(lines) - REFUSED_MAX)
         if more:
