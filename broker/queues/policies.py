@@ -199,18 +199,22 @@ def policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Policy:
 
     Raise PreconditionFailed if the form or the policy is invalid.
     """
+    thing = f"policy '{name}' in vhost '{vhost}'"
     definition, pattern, apply_to, priority = (
         row.get(key) for key in ("definition", "pattern", "apply-to", "priority")
     )
     if not isinstance(definition, dict) or not isinstance(pattern, str):
-        raise PreconditionFailed(
-            f"policy '{name}' in vhost '{vhost}': "
-            "it needs a string 'pattern' and an object 'definition'"
-        )
-    if not isinstance(apply_to, str):
+        raise PreconditionFailed(f"{thing}: it needs a string 'pattern' and an object 'definition'")
+    if apply_to is None:
         apply_to = "all"
-    if not isinstance(priority, int) or isinstance(priority, bool):
+    if not isinstance(apply_to, str):
+        raise PreconditionFailed(
+            f"{thing}: 'apply-to' is {apply_to!r}, not one of {', '.join(APPLY_TO)}"
+        )
+    if priority is None:
         priority = 0
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise PreconditionFailed(f"{thing}: 'priority' is {priority!r}, not a whole number")
     return Policy(vhost, name, pattern, apply_to, priority, definition)
 
 

@@ -272,6 +272,28 @@ def test_the_table_agrees_with_what_has_an_effect() -> None:
     assert set(FIELDS) == set(SECTIONS)
 
 
+@pytest.mark.parametrize(
+    ("section", "row", "reason"),
+    [
+        ("policies", {"priority": "3"}, "'priority' is '3', not a whole number"),
+        ("policies", {"priority": 1.5}, "'priority' is 1.5, not a whole number"),
+        ("policies", {"priority": True}, "'priority' is True, not a whole number"),
+        ("policies", {"apply-to": 5}, "'apply-to' is 5, not one of all"),
+        ("operator_policies", {"apply-to": 5}, "'apply-to' is 5, not one of"),
+        ("parameters", {"component": ""}, "a parameter needs a component"),
+    ],
+)
+def test_a_wrong_value_is_refused_and_not_replaced(
+    section: str, row: dict[str, Any], reason: str
+) -> None:
+    world = World()
+    whole = {"vhost": "/", "name": "p", "pattern": "x", "definition": {"max-length": 1}}
+    report = imported(world, {section: [whole | {"component": "c", "value": 1} | row]})
+    [line] = report.refused
+    assert reason in line
+    assert exported(world)[section] == []
+
+
 # -- the command
 
 
