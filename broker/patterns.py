@@ -75,7 +75,7 @@ def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
             f"the regular expression has {len(text)} characters; the limit is {PATTERN_MAX}"
         )
     try:
-        known = _without_posix(text)
+        known = without_posix(text)
         tree = _parser.parse(known, flags)
         compiled = re.compile(known, flags)
     except (re.error, RecursionError, OverflowError) as error:
@@ -90,7 +90,7 @@ def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     return compiled
 
 
-def _without_posix(text: str) -> str:
+def without_posix(text: str) -> str:
     """Return a regular expression with its POSIX classes written out.
 
     `re` would read `[[:alpha:]]` as a class of the characters `[:alph`, and a bracket. Raise

@@ -14,7 +14,7 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from broker.errors import AccessRefused
-from broker.patterns import is_found
+from broker.patterns import is_found, without_posix
 
 #: Results of `read_scope`: how much of a filter's topics a user may read.
 READ_NONE: Final = 0
@@ -142,7 +142,7 @@ def pattern_of(text: str) -> re.Pattern[str]:
 
     Raise re.error if the text is not a regular expression.
     """
-    return re.compile(text or "^$", re.DOTALL)
+    return re.compile(without_posix(text or "^$"), re.DOTALL)
 
 
 #: The identity of the broker itself, which may do everything. A message that the broker publishes,

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.access.identity import pattern_of
 from broker.errors import PreconditionFailed
 from broker.patterns import NAME_MAX, PATTERN_MAX, bounded_pattern, is_found
+from trellis.settings.values import check_regex
 
 #: Size of the longest routing key in bytes: a topic name of MQTT.
 KEY_MAX = 65_535
@@ -144,9 +146,10 @@ def test_posix_classes_mean_what_they_mean_in_rabbitmq(
         with pytest.raises(PreconditionFailed, match="is no POSIX class within a class"):
             bounded_pattern(pattern)
         return
-    compiled = bounded_pattern(pattern)
-    assert [text for text in found if not is_found(compiled, text)] == []
-    assert [text for text in others if is_found(compiled, text)] == []
+    check_regex(pattern)
+    for compiled in (bounded_pattern(pattern), pattern_of(pattern)):
+        assert [text for text in found if not is_found(compiled, text)] == []
+        assert [text for text in others if is_found(compiled, text)] == []
 
 
 def test_posix_classes_are_those_of_ascii() -> None:

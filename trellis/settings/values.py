@@ -11,6 +11,7 @@ from argon2 import extract_parameters
 
 from broker.access.rules import check_rule as check_user_rule
 from broker.names import NAME_BYTES_MAX, fault_of
+from broker.patterns import without_posix
 
 
 def split_addresses(host: str) -> list[str]:
@@ -106,9 +107,9 @@ def check_optional_name(name: str) -> None:
 
 
 def check_regex(pattern: str) -> None:
-    """Raise ValueError unless the text is a regular expression of Python."""
+    """Raise ValueError unless the text is a regular expression."""
     try:
-        re.compile(pattern)
+        re.compile(without_posix(pattern))
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"must be a valid regular expression ({error})") from None
 
