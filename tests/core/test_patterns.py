@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import string
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -154,7 +155,7 @@ def test_posix_classes_mean_what_they_mean_in_rabbitmq(
 
 def test_posix_classes_are_those_of_ascii() -> None:
     """Python's predicates know the classes, too; they are compared for each ASCII character."""
-    known = {
+    known: dict[str, Callable[[str], bool]] = {
         "alnum": str.isalnum,
         "alpha": str.isalpha,
         "digit": str.isdigit,

@@ -430,3 +430,20 @@ def test_the_command_fails_without_a_configuration(
 ) -> None:
     assert main(["import", "mosquitto", str(tmp_path)]) == 2
     assert "cannot read" in capsys.readouterr().err
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    hashed = mosquitto_hash(b"x", b"s" * 12, 101)
+    result = imported(
+        tmp_path,
+        "listener 1883\nallow_anonymous true\npassword_file pw\nacl_file acl\n"
+        "# a\x0blistener 1884\n",
+        pw=f"ann\u2028bob:{hashed}\n# c\x85carl:{hashed}\n",
+        acl="topic read a\x85/b\n# c\x0ctopic read secret/#\n",
+    )
+    assert [user["name"] for user in result.definitions["users"]] == ["ann\u2028bob"]
+    assert result.tables["mqtt"]["anonymous_rules"] == [
+        "deny all $+/#",
+        "allow subscribe a\x85/b",
+    ]
+    assert notes(result) == []

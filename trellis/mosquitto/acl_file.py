@@ -64,7 +64,7 @@ def read_acl(text: str, file: Path, report: Report) -> Acl:
     """Read an acl_file."""
     acl = Acl()
     lines = acl.users[None]
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         line = line.rstrip()
         if not line or line.startswith("#"):
             continue

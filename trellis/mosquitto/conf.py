@@ -182,7 +182,7 @@ def _read(path: Path, report: Report, main: bool = True) -> list[Line]:
     """Return the lines of a file, and of the files in its include_dir."""
     lines: list[Line] = []
     text = path.read_bytes().decode("utf-8", "replace")
-    for number, each in enumerate(text.splitlines(), 1):
+    for number, each in enumerate(text.split("\n"), 1):
         if each.startswith("#") or not each.strip():
             continue
         name, _, value = each.strip().partition(" ")

@@ -11,7 +11,7 @@ from trellis.mosquitto.report import Place, Report
 def read_passwords(text: str, file: Path, report: Report) -> dict[str, str]:
     """Return the password hash of each user; "" for a user that cannot log in with a password."""
     users: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         line = line.strip()
         if not line or line.startswith("#"):
             continue
