@@ -213,3 +213,17 @@ async def test_an_operator_policy_bounds_queues_until_it_is_deleted(broker: Runn
     await broker.until(
         lambda: int(broker.node.broker.vhosts["a"].queues["q"].arguments.max_length) == 5
     )
+
+
+async def test_an_import_says_that_the_settings_decide_about_their_users(broker: Running) -> None:
+    row = {"name": "admin", "password_hash": "", "tags": []}
+    status, answer = await api(broker, "POST", "definitions", {"users": [row]})
+    assert (status, answer["notes"]) == (200, [])
+    for change in ({"tags": "monitoring"}, {"password_hash": "A" * 48}, {"tags": ["other"]}):
+        for path in ("definitions?dry_run=true", "definitions"):
+            status, answer = await api(broker, "POST", path, {"users": [row | change]})
+            assert (status, answer["taken"]) == (200, {"users": 1})
+            assert answer["notes"] == [
+                "users 'admin': the settings define this user, and its password and tags"
+            ]
+    assert (await api(broker, "GET", "whoami"))[1]["tags"] == ["administrator"]

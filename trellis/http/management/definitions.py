@@ -88,6 +88,8 @@ async def _import(call: Call, vhost: str | None) -> Row:
                 if vhost is not None and isinstance(row, dict):
                     row["vhost"] = vhost
                 run.take(section, row)
+                if section == "users":
+                    report.notes += _overruled(call, row)
                 if work.over:
                     await work.pause()
                     call.node.turn.schedule()
@@ -97,3 +99,13 @@ async def _import(call: Call, vhost: str | None) -> Row:
         if more:
             lines[REFUSED_MAX:] = [f"and {more} more"]
     return {"taken": report.imported, "refused": report.refused, "notes": report.notes}
+
+
+def _overruled(call: Call, row: object) -> list[str]:
+    """Return a note if an imported user has a password or tags that the settings overrule."""
+    if not isinstance(row, dict) or not (row.get("password_hash") or row.get("tags")):
+        return []
+    name = row.get("name")
+    if not isinstance(name, str) or name not in call.node.accounts.settings_accounts:
+        return []
+    return [f"users {name!r}: the settings define this user, and its password and tags"]
