@@ -432,6 +432,20 @@ def test_the_command_fails_without_a_configuration(
     assert "cannot read" in capsys.readouterr().err
 
 
+def test_booleans_and_numbers_end_at_a_space(tmp_path: Path) -> None:
+    result = imported(
+        tmp_path,
+        "listener 1883\nallow_anonymous true  # for the lamps\npassword_file pw # not a comment\n"
+        "sys_interval 20 # seconds\nretain_available false #\npersistence true # default\n",
+        **{"pw # not a comment": f"ann:{mosquitto_hash(b'x', b's' * 12, 101)}\n"},
+    )
+    assert result.tables["mqtt"]["anonymous"] == "true"
+    assert (result.tables["mqtt"]["sys_interval"], result.tables["mqtt"]["retained"]) == (20, 0)
+    assert [user["name"] for user in result.definitions["users"]] == ["ann"]
+    assert notes(result) == []
+    assert notes(result, DIFFERS) == [(5, "retain_available false")]
+
+
 def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     hashed = mosquitto_hash(b"x", b"s" * 12, 101)
     result = imported(

@@ -7,6 +7,7 @@ belong to the listener as well.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,6 +35,8 @@ _SECRETS: Final = (
     "bridge_psk",
     "tls_engine_kpass_sha1",
 )
+#: Values after which Mosquitto ignores the rest of the line.
+_WORD: Final = re.compile("true|false|-?[0-9]+", re.IGNORECASE)
 
 
 class Line(NamedTuple):
@@ -186,7 +189,7 @@ def _read(path: Path, report: Report, main: bool = True) -> list[Line]:
         if each.startswith("#") or not each.strip():
             continue
         name, _, value = each.strip().partition(" ")
-        line = Line(Place(path, number), name, value.strip())
+        line = Line(Place(path, number), name, _value(name, value.strip()))
         if name != "include_dir":
             lines.append(line)
             continue
@@ -204,6 +207,12 @@ def _read(path: Path, report: Report, main: bool = True) -> list[Line]:
         except OSError as error:
             report.not_taken(line.place, line.text, f"{directory}: {error.strerror}")
     return lines
+
+
+def _value(name: str, text: str) -> str:
+    """Return the value of an option: a boolean or a number ends at a space, other text does not."""
+    word = text.partition(" ")[0]
+    return word if name != "listener" and _WORD.fullmatch(word) else text
 
 
 def beside(path: Path, value: str) -> Path:
