@@ -144,8 +144,8 @@ COMPONENTS: Final[dict[str, Comparison]] = {
 #: Parameters of any other component, and global parameters.
 OTHER_PARAMETER: Final = Comparison(MISSING, "kept and returned, without effect")
 
-#: Global parameters that only name a cluster of RabbitMQ, or a file that it has imported.
-_NAMES_ONLY: Final = ("internal_cluster_id", "imported_definition_hash_value")
+#: Global parameters that name the cluster, a cluster of RabbitMQ, or a file that it has imported.
+_NAMES_ONLY: Final = ("cluster_name", "internal_cluster_id", "imported_definition_hash_value")
 
 #: Tags of users.
 USER_TAGS: Final[dict[str, Comparison]] = {
