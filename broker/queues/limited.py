@@ -293,6 +293,9 @@ class LimitedQueue(Queue):
             self._trim(self._put_drops())
         self.schedule_drain()
 
+    def delayed(self) -> list[ReturnedMessage]:
+        return super().delayed() if self.retries is None else self.retries.messages()
+
     def reinsert(self, delivery: Delivery) -> None:
         """Put a returned message back to its old place in the queue."""
         super().requeue(delivery)

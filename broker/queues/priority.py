@@ -122,17 +122,18 @@ class PriorityQueue(HeapQueue):
             self._ranks[priority] = Rank(DeliveryWindow(self, self.store, priority, mark))
 
     def write_deliveries(self) -> None:
-        if self.dead or self.unacked:
+        delayed = self.delayed()
+        if self.dead or self.unacked > len(delayed):
             return
         marks = dict.fromkeys(self._ranks, 0)
         undelivered: dict[int, list[int]] = {priority: [] for priority in self._ranks}
-        for rank, _, returned in self._heap:
-            if -rank in marks:
-                position = int(returned.message.position)
+        for returned in [*(entry[2] for entry in self._heap), *delayed]:
+            priority, position = int(self.mark_rank(returned.message)), returned.message.position
+            if priority in marks:
                 if returned.attempts > 0:
-                    marks[-rank] = max(marks[-rank], position)
+                    marks[priority] = max(marks[priority], int(position))
                 else:
-                    undelivered[-rank].append(position)
+                    undelivered[priority].append(int(position))
         for entry in self._paged_heap.entries:
             if -rank_of(entry) in marks:
                 undelivered[-rank_of(entry)].append(position_of(entry))

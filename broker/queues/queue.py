@@ -352,21 +352,26 @@ class Queue(MessageSource):
     def write_deliveries(self) -> None:
         """Write exactly which messages were delivered, because the broker stops in order.
 
-        While a message is unacknowledged, the present mark stays: its client may settle it.
+        While a client holds a message, the present mark stays: the client may settle the message.
         """
         window = self._window
-        if window is None or self.dead or self.unacked:
+        delayed = self.delayed()
+        if window is None or self.dead or self.unacked > len(delayed):
             return
         mark: i64 = 0
         if self._restored is not None and self._paged:
             mark = self._restored.top
         undelivered: list[int] = []
-        for one in self._returned + self._returned_later:
+        for one in self._returned + self._returned_later + delayed:
             if one.attempts > 0:
                 mark = max(mark, one.message.position)
             else:
                 undelivered.append(int(one.message.position))
         self._write_exact(window, 0, mark, undelivered)
+
+    def delayed(self) -> list[ReturnedMessage]:
+        """Return the messages that wait for a delayed retry. `unacked` counts them."""
+        return _NO_RETURNED
 
     def _write_exact(
         self, window: DeliveryWindow, rank: i64, mark: i64, undelivered: list[int]

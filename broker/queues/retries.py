@@ -61,6 +61,10 @@ class RetryDelay(BulkTask):
         heapq.heappush(self._heap, (int(ends), int(returned.sequence), returned))
         self._set_timer()
 
+    def messages(self) -> list[ReturnedMessage]:
+        """Return the delayed messages, in no order."""
+        return [entry[2] for entry in self._heap]
+
     def memory_bytes(self) -> i64:
         """Return the estimated memory of the delayed messages in bytes."""
         heap = self._heap

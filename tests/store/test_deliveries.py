@@ -117,6 +117,25 @@ def test_after_a_stop_in_order_exactly_the_delivered_messages_are_redelivered(
 
 
 @pytest.mark.parametrize("arguments", KINDS)
+def test_after_a_stop_in_order_delayed_retries_make_no_other_message_redelivered(
+    tmp_path: Path, arguments: dict[str, Any]
+) -> None:
+    home = Home(tmp_path / "d")
+    client, other = home.amqp(), home.amqp()
+    retry = {"x_delayed_retry_type": "all", "x_delayed_retry_min": 60_000}
+    client.queue("q", durable=True, **retry, **arguments)
+    fill(other, 0, 50, priority=2)
+    client.send(B.Qos(prefetch_count=10), B.Consume(queue="q"))
+    client.send(B.Ack(3))
+    client.send(B.Nack(1, requeue=True))
+    home = stop(home, client, other)
+    found = flags(home)
+    assert sorted(found) == [0, 1, *range(3, 50)]
+    assert {number for number, flag in found.items() if flag} == {*range(12)} - {2}
+    home.crash()
+
+
+@pytest.mark.parametrize("arguments", KINDS)
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_message_that_no_consumer_ever_got_is_not_redelivered(
     tmp_path: Path, arguments: dict[str, Any], clean: bool
