@@ -90,8 +90,17 @@ class RetryDelay(BulkTask):
         return when == self._due
 
     def _set_timer(self) -> None:
-        """Set the timer to the first end of a delay, unless it is set to this time or earlier."""
-        if not self._heap or self._queue.dead:
+        """Set the timer to the first end of a delay, unless it is set to this time or earlier.
+
+        Drop the timer if the queue is deleted: a delay may be so long that the timer would keep the
+        deleted queue in memory for years.
+        """
+        if self._queue.dead:
+            if self._due > 0:
+                self._due = 0
+                self._agenda.drop_timer()
+            return
+        if not self._heap:
             return
         first: i64 = self._heap[0][0]
         due = self._due

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.agenda import TIMER_SLACK
 from broker.queues.policies import Policy
 from tests.clients import Amqp, World
 from tests.store.homes import Home
@@ -217,3 +218,19 @@ def test_invalid_arguments_are_refused(arguments: dict[str, Any]) -> None:
     client = World().amqp()
     found = refusal(client.send(Q.Declare(queue="q", durable=True, arguments=arguments)))
     assert found.code == 406 and "x-delayed-retry" in found.text
+
+
+def test_the_deletion_of_a_queue_ends_the_timer_of_its_delays() -> None:
+    world = World()
+    client = retrying(world)
+    deadlines = []
+    for _ in range(2 * TIMER_SLACK):
+        client.queue("p", x_delayed_retry_type="all", x_delayed_retry_min=1 << 50)
+        client.publish("", "p", b"x")
+        client.send(B.Get(queue="p"))
+        client.send(B.Recover(requeue=True), Q.Delete(queue="p"))
+        world.settle()
+        deadlines.append(world.broker.agenda.deadline)
+    # The agenda removes the timers that are not needed, some at a time.
+    assert 0 in deadlines
+    world.fates()
