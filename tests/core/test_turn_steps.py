@@ -23,6 +23,7 @@ from broker.queues.priority import PriorityQueue
 from broker.queues.queue import CONSUMERS_PER_SLICE
 from broker.vhost.background import BINDINGS_PER_SLICE, QUEUES_PER_SLICE
 from broker.vhost.bindings import DELETION_COST
+from protocols.amqp.channel import ack_timeout
 from protocols.amqp.channel.commit import PARTS_PER_SLICE
 from protocols.amqp.channel.exclusive_queues import CLEARED
 from protocols.amqp.channel.reauthorization import CHECKED_PER_SLICE
@@ -414,3 +415,25 @@ def test_a_first_limit_in_bytes_counts_the_waiting_messages_in_slices(
     client.connection.on_closed()
     world.settle()
     assert queue.waiting_bytes == body_bytes(queue) > 0
+
+
+def test_the_deliveries_of_very_many_acknowledgement_timeouts_are_compared_in_slices() -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q")
+    client.send(spec.Basic.Consume(queue="q"))
+    for number in range(300):
+        client.queue(f"q{number}", x_consumer_timeout=1_000 + number)
+        client.send(spec.Basic.Consume(queue=f"q{number}"))
+    for _ in range(500):
+        client.publish("", "q", b"x")
+    client.read()
+    most = total = 0
+    for _ in range(30):
+        world.broker.agenda.advance(int(world.broker.agenda.now) + 100, 0.0)
+        counts = turns(world)
+        most, total = max(most, *counts), total + sum(counts)
+    # 500 deliveries are compared with each of 300 timeouts; a comparison takes three steps or more.
+    assert total > 3 * 300 * 500
+    assert most < 10 * ack_timeout.CHECKED_PER_SLICE
+    assert client.read() == []

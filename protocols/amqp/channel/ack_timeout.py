@@ -22,6 +22,7 @@ from mypy_extensions import i64
 from broker.agenda import BulkTask
 from broker.limits import BrokerLimits
 from broker.queues.consumer import MessageSource
+from broker.queues.queue import Queue
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.errors import AmqpError
@@ -30,8 +31,10 @@ from protocols.window import Window
 #: Ticks within one timeout, and the shortest time between two ticks in ms.
 TICKS: Final[i64] = 10
 TICK_MIN: Final[i64] = 100
-#: Outstanding deliveries that one slice looks at.
+#: Queues, marks and outstanding deliveries that one slice looks at.
 CHECKED_PER_SLICE: Final[i64] = 1_000
+#: Delivery tags that cost as much as one outstanding delivery: most of them may be settled.
+NUMBERS_PER_CHECK: Final[i64] = 16
 
 
 def timeout_of(queue: MessageSource, limits: BrokerLimits) -> i64:
@@ -48,6 +51,10 @@ class Marks:
         self._marks: list[tuple[int, int]] = []
         #: All deliveries up to this tag have been looked at.
         self.checked: i64 = 0
+        #: True if an outstanding delivery is older than the timeout.
+        self.late = False
+        #: True if all deliveries that are old enough have been looked at.
+        self.complete = True
 
     @property
     def tick(self) -> i64:
@@ -68,7 +75,11 @@ class Marks:
 
 
 class AckTimeout(BulkTask):
-    """The task that closes a channel whose client does not acknowledge a delivery in time."""
+    """The task that closes a channel whose client does not acknowledge a delivery in time.
+
+    Each tick begins a round, in slices: first the timeouts of the queues are looked up, then the
+    outstanding deliveries are compared with the marks of each timeout.
+    """
 
     def __init__(
         self,
@@ -85,64 +96,114 @@ class AckTimeout(BulkTask):
         self._limits = limits
         self._consumers = consumers
         #: The queues of the channel's consumers, and all queues from which the channel has got
-        #: messages since it last had no outstanding delivery.
-        self._queues: dict[MessageSource, None] = {}
+        #: messages since it last had no outstanding delivery, with their timeouts in ms.
+        self._queues: dict[MessageSource, int] = {}
         self._marks: dict[int, Marks] = {}
         #: The time for which the timer is set, in ms; 0 for none.
         self._due: i64 = 0
-        #: True while deliveries are to be looked at in another slice.
-        self._unchecked = False
+        #: True from the beginning of a round to the end of its lookups.
+        self._visiting = False
+        #: The queues and consumers whose timeouts this round has not looked up yet.
+        self._unvisited: list[tuple[MessageSource, int]] = []
+        self._unvisited_consumers: list[AmqpConsumer] = []
+        #: The timeouts that this round has found, in ms, and those whose marks are to be compared.
+        self._timeouts: set[int] = set()
+        self._unchecked: list[int] = []
+        #: True if this round has found a queue with another timeout than before.
+        self._changed = False
         #: True once the channel is closed because of a timeout.
         self.expired = False
 
     def watch(self, queue: MessageSource) -> None:
         """Watch the deliveries of a queue, from which this channel gets messages from now on."""
-        self._queues[queue] = None
-        self._begin_marks(int(timeout_of(queue, self._limits)))
-        self._set_timer()
+        timeout = int(timeout_of(queue, self._limits))
+        self._queues.setdefault(queue, timeout)
+        self._timeouts.add(timeout)
+        self._begin_marks(timeout)
+        marks = self._marks.get(timeout)
+        if marks is not None and not self.has_work():
+            self._set_timer(marks.tick)
 
     def end(self) -> None:
         """Stop: the channel has ended."""
         self._queues.clear()
         self._marks.clear()
-        self._unchecked = False
+        self._visiting = False
+        self._unvisited.clear()
+        self._unvisited_consumers.clear()
+        self._unchecked.clear()
         if self._due > 0:
             self._due = 0
             self._agenda.drop_timer()
 
     def has_work(self) -> bool:
-        return self._unchecked
+        return self._visiting or bool(self._unchecked)
 
     def needs_timer(self, when: i64) -> bool:
         return when == self._due
 
     def do_slice(self) -> None:
-        now: i64 = self._agenda.now
-        if self._due <= now:
+        if self._due <= self._agenda.now:
             self._due = 0
-        self._unchecked = False
-        if self._unacked.count == 0:
-            self._queues.clear()
-        for consumer in self._consumers.values():
-            if not consumer.no_ack:
-                self._queues[consumer.queue] = None
-        self._update_marks()
-        for timeout, marks in list(self._marks.items()):
-            if self._unacked.count == 0:
-                marks.checked = self._unacked.next - 1
-            marks.note(now, self._unacked.next)
-            if self._check(marks):
+        if not self.has_work():
+            self._begin_round()
+        left: i64 = CHECKED_PER_SLICE
+        while left > 0 and self._visiting:
+            left -= 1
+            self._visit_next()
+        while left > 0 and self._unchecked:
+            timeout = self._unchecked[-1]
+            marks = self._marks[timeout]
+            left -= 1 + self._check(marks, left)
+            if marks.late:
                 self._close(timeout)
                 return
-        self._set_timer()
+            if marks.complete:
+                self._unchecked.pop()
+        if not self.has_work() and self._marks:
+            self._set_timer(min([marks.tick for marks in self._marks.values()]))
+
+    def _begin_round(self) -> None:
+        if self._unacked.count > 0:
+            self._unvisited = list(self._queues.items())
+        self._unvisited_consumers = list(self._consumers.values())
+        self._queues = {}
+        self._timeouts = set()
+        self._visiting, self._changed = True, False
+
+    def _visit_next(self) -> None:
+        """Look up the timeout of one queue; after the last one, begin the comparison."""
+        if self._unvisited:
+            known, before = self._unvisited.pop()
+            queue = _present(known)
+            if not queue.dead:
+                self._changed |= self._visit(queue) != before
+        elif self._unvisited_consumers:
+            consumer = self._unvisited_consumers.pop()
+            if not consumer.no_ack and not consumer.queue.dead:
+                self._visit(consumer.queue)
+        else:
+            self._visiting = False
+            self._update_marks()
+
+    def _visit(self, queue: MessageSource) -> int:
+        """Keep and return the timeout of a queue in ms."""
+        timeout = int(timeout_of(queue, self._limits))
+        self._queues[queue] = timeout
+        self._timeouts.add(timeout)
+        return timeout
 
     def _update_marks(self) -> None:
         """Note marks for the timeouts that the queues have now, and for no others."""
-        timeouts = {int(timeout_of(queue, self._limits)) for queue in self._queues}
-        for timeout in [one for one in self._marks if one not in timeouts]:
+        for timeout in [one for one in self._marks if one not in self._timeouts]:
             del self._marks[timeout]
-        for timeout in timeouts:
+        for timeout in self._timeouts:
             self._begin_marks(timeout)
+        if self._changed:
+            # A delivery that was not too old for its queue may be too old for the new timeout.
+            for marks in self._marks.values():
+                marks.checked = 0
+        self._unchecked = list(self._marks)
 
     def _begin_marks(self, timeout: int) -> None:
         """Begin to note marks for a timeout in ms, unless it is 0 or has marks already."""
@@ -150,20 +211,31 @@ class AckTimeout(BulkTask):
             marks = self._marks[timeout] = Marks(timeout)
             marks.note(self._agenda.now, self._unacked.next)
 
-    def _check(self, marks: Marks) -> bool:
-        """True if an outstanding delivery is older than the timeout, which its queue has."""
-        last = marks.too_old(self._agenda.now) - 1
-        numbers = self._unacked.numbers(marks.checked, last, CHECKED_PER_SLICE)
+    def _check(self, marks: Marks, limit: i64) -> i64:
+        """Compare up to `limit` outstanding deliveries with the marks; return the cost.
+
+        Set `marks.late` if a delivery is older than the timeout, which its queue has, and
+        `marks.complete` if no deliveries are left to compare.
+        """
+        now: i64 = self._agenda.now
+        if self._unacked.count == 0:
+            marks.checked = self._unacked.next - 1
+        marks.note(now, self._unacked.next)
+        last = marks.too_old(now) - 1
+        cost: i64 = max(0, last - max(marks.checked, self._unacked.first)) // NUMBERS_PER_CHECK
+        numbers = self._unacked.numbers(marks.checked, last, limit)
+        marks.complete = len(numbers) < limit
         for number in numbers:
             delivery = self._unacked.get(number)
             if delivery is not None:
-                timeout = timeout_of(delivery.consumer.queue, self._limits)
+                timeout = timeout_of(_present(delivery.consumer.queue), self._limits)
                 if 0 < timeout <= marks.timeout:
-                    return True
+                    marks.late = True
+                    return cost
             marks.checked = number
-        if len(numbers) == CHECKED_PER_SLICE:
-            self._unchecked = True
-        return False
+        if marks.complete:
+            marks.checked = max(marks.checked, last)
+        return cost + len(numbers)
 
     def _close(self, timeout: int) -> None:
         """Close the channel; its outstanding deliveries are requeued."""
@@ -177,11 +249,8 @@ class AckTimeout(BulkTask):
         )
         self._connection.close_channel(self._number, error, 0)
 
-    def _set_timer(self) -> None:
-        """Set the timer to the next tick, unless it is set to this time or earlier."""
-        if not self._marks:
-            return
-        tick: i64 = min([marks.tick for marks in self._marks.values()])
+    def _set_timer(self, tick: i64) -> None:
+        """Set the timer to the time after a tick, unless it is set to this time or earlier."""
         next_tick: i64 = self._agenda.now + tick
         due = self._due
         if due == 0 or next_tick < due:
@@ -189,3 +258,10 @@ class AckTimeout(BulkTask):
             self._agenda.at(next_tick, self)
             if due > 0:
                 self._agenda.drop_timer()
+
+
+def _present(queue: MessageSource) -> MessageSource:
+    """Return the queue, or the queue that has replaced it because of a policy."""
+    while isinstance(queue, Queue) and queue.replacement is not None:
+        queue = queue.replacement
+    return queue

@@ -165,6 +165,42 @@ def test_a_policy_sets_and_removes_the_timeout() -> None:
     assert refusal(pass_time(client, 6_000 + TIMEOUT + 400)).text == TEXT
 
 
+def test_a_policy_shortens_the_timeout_of_a_delivery_that_was_looked_at_before() -> None:
+    client = consuming(World(), x_consumer_timeout=TIMEOUT)
+    client.queue("other", x_consumer_timeout=60 * TIMEOUT)
+    client.send(B.Consume(queue="other"))
+    client.publish("", "other", b"x")
+    client.read()
+    assert pass_time(client, 3 * TIMEOUT) == []
+    policy = Policy("/", "p", "other", "queues", 0, {"consumer-timeout": TIMEOUT})
+    client.world.vhost.declarations.set_policy(policy)
+    assert refusal(pass_time(client, TIMEOUT + 400)).text == TEXT
+
+
+def test_a_fetched_message_has_the_timeout_of_the_queue_that_replaces_its_queue() -> None:
+    client = consuming(World(), x_consumer_timeout=TIMEOUT)
+    client.queue("other")
+    client.publish("", "other", b"x")
+    client.send(B.Get(queue="other"))
+    definition = {"consumer-timeout": TIMEOUT, "max-length": 9}
+    policy = Policy("/", "p", "other", "queues", 0, definition)
+    client.world.vhost.declarations.set_policy(policy)
+    assert refusal(pass_time(client, TIMEOUT + 400)).text == TEXT
+
+
+def test_a_deleted_queue_is_not_watched_while_other_deliveries_are_outstanding() -> None:
+    client = consuming(World(), x_consumer_timeout=60 * TIMEOUT)
+    client.publish("", "q", b"x")
+    client.read()
+    for number in range(5):
+        name = f"q{number}"
+        client.queue(name, x_consumer_timeout=TIMEOUT)
+        client.publish("", name, b"x")
+        client.send(B.Get(queue=name), Q.Delete(queue=name))
+    assert pass_time(client, 50 * TIMEOUT) == []
+    assert refusal(pass_time(client, 23 * TIMEOUT)).code == 406
+
+
 def test_the_timer_ends_with_the_channel() -> None:
     client = consuming(World(), x_consumer_timeout=TIMEOUT)
     client.publish("", "q", b"x")
