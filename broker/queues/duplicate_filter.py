@@ -64,9 +64,13 @@ class DuplicateFilter(Queue):
         return expires is not None and (expires == 0 or expires > self.agenda.now)
 
     def record(self, properties: Properties) -> None:
-        """Remember the message's value of HEADER, if it has one."""
+        """Remember the message's value of HEADER, if it has one.
+
+        The time to live of a value that is remembered already stays: the message was repeated, and
+        has only reached other destinations.
+        """
         headers = properties.get("headers")
-        if not isinstance(headers, dict) or HEADER not in headers:
+        if not isinstance(headers, dict) or HEADER not in headers or self.repeats(properties):
             return
         known, now = self._expires, int(self.agenda.now)
         ttl = headers.get(TTL)

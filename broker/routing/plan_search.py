@@ -259,7 +259,10 @@ class PlanSearch:
                     self.targets[exchange.filter] = (exchange.filter, 0)
             self._source = exchange
             self._next_key = 0
-            self._any_matched = False
+            # A repeated message is dropped. So it does not go to the alternate exchange.
+            self._any_matched = isinstance(
+                exchange, DeduplicationExchange
+            ) and exchange.filter.repeats(self._properties)
             self._matched = _NO_BINDINGS
             self._followed = 0
 

@@ -25,7 +25,7 @@ from broker.access.identity import Identity
 from broker.agenda import Agenda
 from broker.limits import BrokerLimits
 from broker.messages.cc_headers import BCC
-from broker.messages.fates import REFUSED, REPEATED
+from broker.messages.fates import REFUSED, REPEATED, UNROUTABLE
 from broker.messages.message import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
@@ -466,7 +466,9 @@ class VirtualHost(DeadLetterHost):
         if plan is not route.plan and plan.recorded:
             message.address = _with_plan(route, plan)
         for known in plan.filters:
-            if known.name == route.exchange and known.repeats(message.properties):
+            # Behind another exchange, a filter decides only if no other destination is left.
+            only = known.name == route.exchange or plan.fate == UNROUTABLE
+            if only and known.repeats(message.properties):
                 context.count_fate(REPEATED)
                 self.reply_when_all_durable(ticket)
                 return REPEATED

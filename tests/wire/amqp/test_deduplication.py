@@ -125,6 +125,51 @@ def test_an_exchange_behind_another_exchange_filters_too() -> None:
     client.world.fates()
 
 
+def behind(alternate: str = "") -> Amqp:
+    """Return a client with a fanout exchange `f` that leads to the exchange `x`."""
+    client = World().amqp()
+    client.queue("other", "amq.fanout", "")
+    given: dict[str, Any] = {"x-cache-size": 100, "x-cache-ttl": 100}
+    if alternate:
+        given["alternate-exchange"] = alternate
+    client.send(
+        X.Declare(exchange="x", exchange_type="x-message-deduplication", arguments=given),
+        X.Declare(exchange="f", exchange_type="fanout"),
+        X.Bind(destination="x", source="f", routing_key=""),
+        spec.Confirm.Select(),
+    )
+    client.queue("q", "x", "")
+    return client
+
+
+def test_a_repeated_message_is_not_returned_behind_another_exchange_either() -> None:
+    client = behind()
+    for _ in range(2):
+        frames = client.publish("f", "k", b"1", mandatory=True, headers={KEY: "a"})
+        assert names(frames) == ["Basic.Ack"]
+    assert client.world.fates()["repeated"] == 1 and read(client, "q") == [b"1"]
+
+
+@pytest.mark.parametrize("exchange", ["f", "x"])
+def test_a_repeated_message_takes_no_alternate_exchange(exchange: str) -> None:
+    client = behind("amq.fanout")
+    for _ in range(2):
+        client.publish(exchange, "k", b"1", headers={KEY: "a"})
+    assert (read(client, "q"), read(client, "other")) == ([b"1"], [])
+    client.world.fates()
+
+
+def test_a_repeated_message_does_not_prolong_the_time_of_its_value() -> None:
+    client = behind()
+    client.queue("all", "f", "")
+    for number in range(4):
+        client.publish("f", "k", b"%d" % number, headers={KEY: "a"})
+        client.world.sleep(40)
+    assert read(client, "q") == [b"0", b"3"]
+    assert len(read(client, "all")) == 4
+    client.world.fates()
+
+
 def test_a_transaction_publishes_a_value_once() -> None:
     client = filtering(World())
     client.send(spec.Tx.Select())
