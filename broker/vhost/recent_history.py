@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from mypy_extensions import i64
@@ -10,8 +11,8 @@ from broker.agenda import BulkTask
 from broker.errors import BrokerError
 from broker.messages.cc_headers import additional_keys
 from broker.messages.message import AT_LEAST_ONCE, Message
-from broker.queues.destination import Destination
 from broker.queues.queue import Queue
+from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.recent_history import RecentHistoryExchange
 from broker.routing.plan import Plan
@@ -27,27 +28,47 @@ class HistoryReplay(BulkTask):
     """A task that publishes recent messages of an exchange to the destination of a new binding.
 
     A slice publishes up to 100 messages. Newer messages may reach the destination between slices.
+    The task ends early if the binding is removed.
     """
 
     def __init__(
-        self, publisher: MessagePublisher, exchange: RecentHistoryExchange, target: Destination
+        self, publisher: MessagePublisher, exchange: RecentHistoryExchange, binding: Binding
     ) -> None:
         super().__init__(publisher.agenda)
         self._publisher = publisher
-        self._target = target
+        self._exchange = exchange
+        self._identity = binding.identity
+        self._target = binding.destination
         #: The messages, the next one last.
         self._messages = exchange.recent.recent()
         self._messages.reverse()
+        #: Called once when the task has ended.
+        self.on_end: Callable[[], None] | None = None
+        #: The number of messages at the beginning.
+        self.size: i64 = len(self._messages)
         #: The search for the destinations of the next message, if it pauses.
         self._slot: SearchSlot | None = None
 
     def has_work(self) -> bool:
-        return bool(self._messages) and not self._target.dead
+        return bool(self._messages) and self._is_bound()
 
     def do_slice(self) -> None:
         left: i64 = STEPS_PER_SLICE
-        while left > 0 and self.has_work():
-            left -= self._publish_next()
+        try:
+            while left > 0 and self.has_work():
+                left -= self._publish_next()
+        finally:
+            on_end = self.on_end
+            if on_end is not None and not self.has_work():
+                self.on_end = None
+                on_end()
+
+    def _is_bound(self) -> bool:
+        """True if the binding exists. A policy may have replaced the queue to which it leads."""
+        target = self._target
+        while isinstance(target, Queue) and target.replacement is not None:
+            target = self._target = target.replacement
+        return not target.dead and self._identity in self._exchange.bindings.get(target, {})
 
     def _publish_next(self) -> i64:
         """Publish the next message, and return the number of steps that this took."""

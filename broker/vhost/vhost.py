@@ -266,18 +266,23 @@ class VirtualHost(DeadLetterHost):
             self.policies,
         )
 
-    def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
+    def bind(
+        self, source: str, binding: Binding, ticket: Ticket | None = None
+    ) -> HistoryReplay | None:
         """Add a binding to an exchange.
 
         The new binding replaces the binding with the same destination, key and arguments, if there
         is one. If the binding is new, its destination gets the history of the exchange, if there is
-        one.
+        one. Return the task that delivers this history; None if there is no history.
         """
         exchange = self.exchanges.get(source)
         if self.bindings.bind(source, binding, ticket) and isinstance(
             exchange, RecentHistoryExchange
         ):
-            HistoryReplay(self, exchange, binding.destination).run_first_slice()
+            replay = HistoryReplay(self, exchange, binding)
+            replay.run_first_slice()
+            return replay
+        return None
 
     def unbind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
         """Remove the binding that has the destination, key and arguments of `binding`, if any."""

@@ -19,7 +19,9 @@ from broker.routing.authorization import DeclarationRights
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.stream.queue import StreamQueue
+from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.channel import Channel
+from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.channel.streaming import AmqpStreamConsumer, check_stream_consumer, first_offset
 from protocols.amqp.codec.contents import DIRECT
@@ -35,6 +37,10 @@ PRIORITY_MAX: Final = 1 << 31
 #: The number of queues and exchanges that the check of a declaration visits at the cost of one unit
 #: of BUDGET.
 WALKED_PER_UNIT: Final = 5
+#: Cost of the messages of a history that a new binding gets at once, in units of BUDGET, and the
+#: number of further messages that cost one unit.
+FIRST_MESSAGES: Final = 100
+LISTED_PER_UNIT: Final = 10
 _REPLY_QUEUE: Final = DIRECT.decode()
 
 
@@ -86,10 +92,8 @@ def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
     destination = vhost.exchange(destination_name)
     source = vhost.exchange(source_name)
     _rights(channel).check_binding(source, method.routing_key, destination)
-    vhost.bind(
-        source_name,
-        Binding(method.routing_key, destination, arguments=method.arguments),
-        channel.ticket,
+    _bind(
+        channel, source_name, Binding(method.routing_key, destination, arguments=method.arguments)
     )
     _reply(channel, method, spec.Exchange.BindOk())
 
@@ -168,7 +172,7 @@ def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
     exchange, name, key = _binding(channel, method)
     queue = channel.vhost.queue(name, channel.connection)
     _rights(channel).check_binding(channel.vhost.exchange(exchange), key, None)
-    channel.vhost.bind(exchange, Binding(key, queue, arguments=method.arguments), channel.ticket)
+    _bind(channel, exchange, Binding(key, queue, arguments=method.arguments))
     _reply(channel, method, spec.Queue.BindOk())
 
 
@@ -183,6 +187,35 @@ def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
     else:
         channel.vhost.reply_when_all_durable(channel.ticket)
     _reply(channel, method, spec.Queue.UnbindOk())
+
+
+def _bind(channel: Channel, source: str, binding: Binding) -> None:
+    """Add a binding. If its destination gets a history, this counts as a publication.
+
+    The connection's later methods wait until the history is delivered; during an alarm, until the
+    alarm ends. So a client cannot fill the memory by binding again and again.
+    """
+    connection, vhost = channel.connection, channel.vhost
+    replay = vhost.bind(source, binding, channel.ticket)
+    if replay is None or replay.size == 0:
+        return
+    connection.extra_cost += FIRST_MESSAGES + replay.size // LISTED_PER_UNIT
+    if replay.has_work():
+        connection.stall()
+        replay.on_end = lambda: _resume(connection, vhost)
+    elif vhost.alarmed:
+        connection.block()
+
+
+def _resume(connection: ConnectionInterface, vhost: VirtualHost) -> None:
+    """Go on with the input of a client whose binding has got its history."""
+    if connection.finished:
+        return
+    if vhost.alarmed:
+        connection.stalled = False
+        connection.block()
+    else:
+        connection.resume_input()
 
 
 def _binding(channel: Channel, method: spec.Queue.Bind | spec.Queue.Unbind) -> tuple[str, str, str]:

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.queues.policies import Policy
 from tests.clients import Amqp, World, marshal
 from tests.store.homes import Home
-from tests.wire.amqp.speech import properties, read, refusal
+from tests.wire.amqp.speech import names, properties, read, refusal
 
 Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 
@@ -132,6 +133,72 @@ def test_a_long_history_is_delivered_in_slices() -> None:
     assert all(after - before <= 100 for before, after in pairwise([0, *depths]))
     client.read()
     assert read(client, "q") == bodies(range(1_000))
+
+
+def bind_without_turn(client: Amqp, *methods: Any) -> None:
+    """Send queue.bind and other methods in one chunk, and let no turn pass."""
+    client.send(Q.Declare(queue="q"))
+    first = Q.Bind(queue="q", exchange="x", routing_key="")
+    client.connection.receive_data(b"".join(marshal(1, one) for one in (first, *methods)))
+
+
+def test_a_queue_that_a_policy_changes_meanwhile_gets_the_rest_of_the_history() -> None:
+    client = remembering(World(), x_recent_history_length=300)
+    publish(client, range(300))
+    bind_without_turn(client)
+    world = client.world
+    policy = Policy("/", "p", "q", "queues", 0, {"max-length": 1_000})
+    world.vhost.declarations.set_policy(policy)
+    assert world.queue("q").depth < 300
+    client.read()
+    assert read(client, "q") == bodies(range(300))
+    world.fates()
+
+
+def test_a_binding_that_is_removed_meanwhile_gets_no_more() -> None:
+    client = remembering(World(), x_recent_history_length=300)
+    publish(client, range(300))
+    other = client.world.amqp()
+    bind_without_turn(client)
+    other.connection.receive_data(marshal(1, Q.Unbind(queue="q", exchange="x", routing_key="")))
+    client.world.settle()
+    client.read()
+    found = read(client, "q")
+    assert found == bodies(range(len(found))) and 0 < len(found) < 300
+    client.world.fates()
+
+
+def test_the_methods_after_a_binding_wait_until_the_history_is_delivered() -> None:
+    client = remembering(World(), x_recent_history_length=1_000)
+    publish(client, range(1_000))
+    again = [Q.Bind(queue="q", exchange="x", routing_key=str(number)) for number in range(20)]
+    bind_without_turn(client, *again)
+    world = client.world
+    for _ in range(5):
+        world.turn()
+    assert len(world.vhost.exchanges["x"].bindings[world.queue("q")]) == 1
+    world.settle(client.connection)
+    assert world.queue("q").depth == 21_000
+    world.fates()
+
+
+def test_a_binding_that_gets_a_history_waits_for_the_end_of_an_alarm() -> None:
+    client = remembering(World(), x_recent_history_length=300)
+    publish(client, range(300))
+    world = client.world
+    world.broker.alarms.set("memory", True)
+    again = [Q.Bind(queue="q", exchange="x", routing_key=str(number)) for number in range(20)]
+    bind_without_turn(client, *again)
+    world.settle()
+    assert world.queue("q").depth == 300
+    other = world.amqp()
+    other.send(X.Declare(exchange="y", exchange_type="x-recent-history"))
+    assert names(other.send(Q.Bind(queue="q", exchange="y", routing_key=""))) == ["Queue.BindOk"]
+    assert names(other.send(Q.Declare(queue="r"))) == ["Queue.DeclareOk"]
+    world.broker.alarms.set("memory", False)
+    world.settle(client.connection)
+    assert world.queue("q").depth == 21 * 300
+    assert names(client.send(Q.Declare(queue="s")))[-1] == "Queue.DeclareOk"
 
 
 @pytest.mark.parametrize("length", [0, -1, 10_001, "5", True])
