@@ -216,6 +216,8 @@ class Connection(Outlet):
         #: times that has a time limit (IncompleteMessage).
         self.times_blocked = 0
         self._limited = 0
+        #: True if an alarm blocks the connection at the end of the present stall.
+        self.blocks_after_stall = False
         #: The virtual host in `wait_for_dead_letters`; None if the connection does not wait for it.
         self._held_in: VirtualHost | None = None
         #: Name of the rate limit because of which the link does not read now; "" while it reads.
@@ -337,6 +339,12 @@ class Connection(Outlet):
     def resume_input(self) -> None:
         """End a stall. The input that arrived meanwhile is handled in the next turn."""
         self.stalled = False
+        if self.blocks_after_stall:
+            self.blocks_after_stall = False
+            if self.front.broker.alarms.on:
+                self.block()
+                self.touch()
+                return
         if not self._feeding:
             self.behind = True
         self.touch()

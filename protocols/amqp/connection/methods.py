@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import pamqp.base
 import pamqp.commands as spec
 
 from broker.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed
@@ -19,9 +20,7 @@ from broker.routing.authorization import DeclarationRights
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.stream.queue import StreamQueue
-from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.channel import Channel
-from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.channel.streaming import AmqpStreamConsumer, check_stream_consumer, first_offset
 from protocols.amqp.codec.contents import DIRECT
@@ -92,10 +91,8 @@ def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
     destination = vhost.exchange(destination_name)
     source = vhost.exchange(source_name)
     _rights(channel).check_binding(source, method.routing_key, destination)
-    _bind(
-        channel, source_name, Binding(method.routing_key, destination, arguments=method.arguments)
-    )
-    _reply(channel, method, spec.Exchange.BindOk())
+    binding = Binding(method.routing_key, destination, arguments=method.arguments)
+    _bind(channel, method, spec.Exchange.BindOk(), source_name, binding)
 
 
 def exchange_unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:
@@ -172,8 +169,8 @@ def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
     exchange, name, key = _binding(channel, method)
     queue = channel.vhost.queue(name, channel.connection)
     _rights(channel).check_binding(channel.vhost.exchange(exchange), key, None)
-    _bind(channel, exchange, Binding(key, queue, arguments=method.arguments))
-    _reply(channel, method, spec.Queue.BindOk())
+    binding = Binding(key, queue, arguments=method.arguments)
+    _bind(channel, method, spec.Queue.BindOk(), exchange, binding)
 
 
 def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
@@ -189,32 +186,42 @@ def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
     _reply(channel, method, spec.Queue.UnbindOk())
 
 
-def _bind(channel: Channel, source: str, binding: Binding) -> None:
-    """Add a binding. If its destination gets a history, this counts as a publication.
+def _bind(
+    channel: Channel, method: Any, answer: pamqp.base.Frame, source: str, binding: Binding
+) -> None:
+    """Add a binding and reply. If its destination gets a history, this counts as a publication.
 
-    The connection's later methods wait until the history is delivered; during an alarm, until the
-    alarm ends. So a client cannot fill the memory by binding again and again.
+    The reply and the connection's later methods wait until the history is delivered; during an
+    alarm, the later methods wait until the alarm ends. So a client cannot fill the memory by
+    binding again and again.
     """
-    connection, vhost = channel.connection, channel.vhost
-    replay = vhost.bind(source, binding, channel.ticket)
+    connection = channel.connection
+    replay = channel.vhost.bind(source, binding, channel.ticket)
     if replay is None or replay.size == 0:
+        _reply(channel, method, answer)
         return
     connection.extra_cost += FIRST_MESSAGES + replay.size // LISTED_PER_UNIT
     if replay.has_work():
         connection.stall()
-        replay.on_end = lambda: _resume(connection, vhost)
-    elif vhost.alarmed:
+        replay.on_end = lambda: _end_binding(channel, method, answer)
+        return
+    _reply(channel, method, answer)
+    if connection.stalled:
+        connection.blocks_after_stall = True
+    elif channel.vhost.alarmed:
         connection.block()
 
 
-def _resume(connection: ConnectionInterface, vhost: VirtualHost) -> None:
-    """Go on with the input of a client whose binding has got its history."""
+def _end_binding(channel: Channel, method: Any, answer: pamqp.base.Frame) -> None:
+    """Reply to a client whose binding has got its history, and go on with the client's input."""
+    connection = channel.connection
     if connection.finished:
         return
-    if vhost.alarmed:
-        connection.stalled = False
-        connection.block()
-    else:
+    connection.blocks_after_stall = True
+    connection.stalled = False
+    if not channel.receiver.closed:
+        _reply(channel, method, answer)
+    if not connection.stalled:
         connection.resume_input()
 
 

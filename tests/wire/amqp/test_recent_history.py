@@ -150,6 +150,7 @@ def test_a_queue_that_a_policy_changes_meanwhile_gets_the_rest_of_the_history() 
     policy = Policy("/", "p", "q", "queues", 0, {"max-length": 1_000})
     world.vhost.declarations.set_policy(policy)
     assert world.queue("q").depth < 300
+    world.settle(client.connection)
     client.read()
     assert read(client, "q") == bodies(range(300))
     world.fates()
@@ -199,6 +200,37 @@ def test_a_binding_that_gets_a_history_waits_for_the_end_of_an_alarm() -> None:
     world.settle(client.connection)
     assert world.queue("q").depth == 21 * 300
     assert names(client.send(Q.Declare(queue="s")))[-1] == "Queue.DeclareOk"
+
+
+@pytest.mark.parametrize("length", [30, 300])
+@pytest.mark.parametrize("alarm", [False, True])
+def test_a_durable_binding_is_confirmed_after_its_history_once_it_is_durable(
+    tmp_path: Path, length: int, alarm: bool
+) -> None:
+    home = Home(tmp_path / "d")
+    client = remembering(home, durable=True, x_recent_history_length=length)
+    publish(client, range(length), delivery_mode=2)
+    client.send(Q.Declare(queue="q", durable=True))
+    home.settle(client.connection)
+    home.durable()
+    client.read()
+    home.broker.alarms.set("memory", alarm)
+    client.read()
+    client.connection.receive_data(
+        marshal(1, Q.Bind(queue="q", exchange="x", routing_key=""))
+        + marshal(1, Q.Declare(queue="r"))
+    )
+    assert client.connection.data_to_send() == b""
+    for _ in range(10):
+        home.settle(client.connection)
+        home.durable()
+    assert home.queue("q").depth == length
+    wanted = ["Queue.BindOk"] if alarm else ["Queue.BindOk", "Queue.DeclareOk"]
+    assert names(client.read()) == wanted
+    home.broker.alarms.set("memory", False)
+    home.settle(client.connection)
+    assert [*wanted, *names(client.read())][-1] == "Queue.DeclareOk"
+    home.crash()
 
 
 @pytest.mark.parametrize("length", [0, -1, 10_001, "5", True])
