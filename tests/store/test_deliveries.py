@@ -122,7 +122,7 @@ def test_after_a_stop_in_order_delayed_retries_make_no_other_message_redelivered
 ) -> None:
     home = Home(tmp_path / "d")
     client, other = home.amqp(), home.amqp()
-    retry = {"x_delayed_retry_type": "all", "x_delayed_retry_min": 60_000}
+    retry: dict[str, Any] = {"x_delayed_retry_type": "all", "x_delayed_retry_min": 60_000}
     client.queue("q", durable=True, **retry, **arguments)
     fill(other, 0, 50, priority=2)
     client.send(B.Qos(prefetch_count=10), B.Consume(queue="q"))
