@@ -137,7 +137,7 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
             raise AccessRefused(f"queue name '{given}' contains reserved prefix 'amq.*'")
         name = given or f"amq.gen-{owner.front.broker.new_id()}"
         arguments: Mapping[str, object] = method.arguments or {}
-        if method.queue:
+        if given:
             arguments = vhost.with_default_type(
                 name, arguments, method.durable, method.exclusive, method.auto_delete
             )

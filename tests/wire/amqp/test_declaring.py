@@ -8,6 +8,7 @@ import pamqp.commands as spec
 import pytest
 
 from broker.queues.policies import policy_of
+from broker.vhost.options import VirtualHostOptions
 from tests.clients import World, marshal
 from tests.wire.amqp.declared import Q, args, depth
 from tests.wire.amqp.speech import names, open_channel, read, refusal
@@ -445,6 +446,14 @@ def test_line_breaks_are_removed_from_the_names_of_declarations_and_bindings() -
 def test_a_queue_name_of_line_breaks_asks_for_a_generated_name() -> None:
     client = World().amqp()
     assert client.send(spec.Queue.Declare(queue="\r\n"))[0].queue.startswith("amq.gen-")
+
+
+@pytest.mark.parametrize("name", ["", "\r\n"])
+def test_a_queue_with_a_generated_name_has_no_default_type(name: str) -> None:
+    client = World().amqp()
+    client.world.vhost.options = VirtualHostOptions(default_queue_type="quorum")
+    [found] = client.send(spec.Queue.Declare(queue=name, durable=True))
+    assert not client.world.queue(found.queue).arguments.quorum
 
 
 @pytest.mark.parametrize(
