@@ -122,7 +122,7 @@ def begin_checkpoint(
         oldest = max(len(sealed) - SLACK_SEGMENTS, 0)
         while len(sealed) > oldest and sealed[-1].live > 0:
             sealed.pop()
-    if log.poisoned or log.no_checkpoint_reason or not sealed or sealed[-1].checkpoint:
+    if _is_barred(log) or not sealed or sealed[-1].checkpoint:
         return None
     if many_small:
         return Checkpointing(log, sealed, set(holder_numbers))
@@ -145,7 +145,7 @@ def files_worth_checkpoint(log: SegmentLog) -> list[LogFile]:
     messages, and the entries that record the settlements are in the newest files.
     """
     sealed = log.sealed()
-    if log.poisoned or log.no_checkpoint_reason or not sealed or sealed[-1].checkpoint:
+    if _is_barred(log) or not sealed or sealed[-1].checkpoint:
         return []
     gone = sum(file.reclaimable for file in sealed)
     return (
@@ -153,6 +153,11 @@ def files_worth_checkpoint(log: SegmentLog) -> list[LogFile]:
         if _many_small(log, sealed) or gone >= max(_half_size(sealed), int(log.check_reclaimable))
         else []
     )
+
+
+def _is_barred(log: SegmentLog) -> bool:
+    """True if no checkpoint may begin now."""
+    return bool(log.poisoned or log.no_checkpoint_reason) or log.unsure_head is not None
 
 
 def live_estimate(log: SegmentLog) -> int:

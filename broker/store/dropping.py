@@ -75,7 +75,10 @@ def drop_dead_files(log: SegmentLog) -> int:
 
 
 def mark_gap(log: SegmentLog, run: list[LogFile]) -> None:
-    """Record durably, in the head of the next segment, that the files of `run` are dropped."""
+    """Record durably, in the head of the next segment, that the files of `run` are dropped.
+
+    If a write fails, `log.unsure_head` bars checkpoints until a later call succeeds.
+    """
     at = log.files.index(run[-1])
     following = log.files[at + 1]
     before = log.files[at - len(run)] if at >= len(run) else None
@@ -85,6 +88,7 @@ def mark_gap(log: SegmentLog, run: list[LogFile]) -> None:
         file = log.disk.open(following.path, True)
     except OSError as error:
         raise StoreError(os_error_text(following.path, "open", error)) from error
+    log.unsure_head = following
     for start in (0, int(HEAD_SIZE)):
         try:
             file.write(start, head[start : start + int(HEAD_SIZE)])
@@ -97,4 +101,5 @@ def mark_gap(log: SegmentLog, run: list[LogFile]) -> None:
         except OSError as error:
             log.poison(os_error_text(following.path, "sync", error))
     file.close()
+    log.unsure_head = None
     following.previous_last = last

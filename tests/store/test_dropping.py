@@ -375,6 +375,38 @@ def test_a_drop_that_fails_loses_nothing(operation: str, nth: int) -> None:
         assert Log(disk, 1_000).recovered == digest(log.state)
 
 
+@pytest.mark.parametrize("nth", range(3))
+def test_no_checkpoint_begins_while_a_head_is_partly_overwritten(nth: int) -> None:
+    """Otherwise recovery would take the checkpoint for one of the dropped files."""
+    disk = SimulatedDisk()
+    log = Log(disk, 1_000)
+    for number in range(12):
+        kept = log.put(MessageStored("/", message(b"x" * 600), [3]))
+        if number > 2:
+            log.put(MessageSettled(3, kept))
+    writes = [0]
+
+    def refuse(asked: str, path: str) -> int:
+        writes[0] += asked == "write"
+        return errno.EIO if asked == "write" and writes[0] > nth else 0
+
+    disk.refuse = refuse
+    with suppress(StoreError):
+        drop_dead_files(log.log)
+    disk.refuse = lambda operation, path: 0
+    begun = begin_checkpoint(log.log, EXIST, idle=True)
+    if begun is not None:
+        begun.run()
+    for chance in (0.0, 0.5, 1.0):
+        again = Log(disk.crashed(Random(nth), chance), 1_000)
+        assert again.recovered == digest(log.state) and not again.recovery.findings
+    assert (begun is not None) == (nth == 2)
+    drop_dead_files(log.log)  # This writes both copies of the head.
+    Checkpointing(log.log, log.log.sealed(), EXIST).run()
+    again = Log(SimulatedDisk(disk.contents()), 1_000)
+    assert again.recovered == digest(log.state) and not again.recovery.findings
+
+
 def test_a_file_that_cannot_be_removed_does_not_keep_the_others_of_its_run() -> None:
     disk = SimulatedDisk()
     log = Log(disk, 1_000)

@@ -212,7 +212,8 @@ class Life(World):
                 return
             files = files_worth_checkpoint(log)
             sealed = log.sealed()
-            if not files and sealed and not log.poisoned and random.random() < 0.3:
+            barred = log.poisoned or log.unsure_head is not None
+            if not files and sealed and not barred and random.random() < 0.3:
                 files = sealed[: random.randrange(len(sealed)) + 1]
             if files and not files[-1].checkpoint:
                 self._steps = self.design(self, files)

@@ -47,7 +47,7 @@ def test_it_keeps_them_with_streams(first: int) -> None:
     check(first, CHUNK, True)
 
 
-@pytest.mark.parametrize("seed", [3028, 17687])
+@pytest.mark.parametrize("seed", [3028, 15645, 17687])
 def test_seeds_that_failed_once(seed: int) -> None:
     check(seed, 1)
 
