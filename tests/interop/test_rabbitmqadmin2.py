@@ -161,7 +161,9 @@ def test_rabbitmqadmin_2_runs_its_commands(broker: BrokerProcess, tmp_path: Path
         return done.stdout
 
     client = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
-    client.channel().queue_declare("of-a-client", exclusive=True)
+    channel = client.channel()
+    channel.queue_declare("of-a-client", exclusive=True)
+    channel.basic_consume("of-a-client", lambda *_: None, consumer_tag="its-tag")
     file = tmp_path / "definitions.json"
     answers = {}
     for line in COMMANDS.strip().splitlines():
@@ -169,6 +171,7 @@ def test_rabbitmqadmin_2_runs_its_commands(broker: BrokerProcess, tmp_path: Path
         answers[line] = run(line.replace("{file}", str(file)))
     assert "q2" in answers["list queues"] and "x2" in answers["list exchanges"]
     assert "hello" in answers["get messages --queue q2"]
+    assert "its-tag" in answers["list consumers"]
     assert "max-length" in answers["list policies"] and "u2" in answers["list users"]
     assert {"q2", "qq", "s2"} <= {row["name"] for row in json.loads(file.read_text())["queues"]}
     assert "v2" not in run("list vhosts") and "qa" not in run("list queues")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
+from broker.broker import Broker
 from broker.vhost.vhost import VirtualHost
+from protocols.amqp.channel.ack_timeout import timeout_of
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.connection.connection import AmqpConnection
@@ -287,7 +289,7 @@ async def channel(call: Call) -> Row:
             if pair is not None and _channel_name(*pair) == call.path_parameters[0]:
                 row = _channel_row(call, *pair)
                 row["consumer_details"] = [
-                    _consumer_row(*pair, one, call.broker.name)
+                    _consumer_row(*pair, one, call.broker)
                     for one in pair[1].receiver.consumers.values()
                 ]
                 return row
@@ -300,7 +302,7 @@ async def channel(call: Call) -> Row:
 
 
 def _consumer_row(
-    connection: AmqpConnection, channel: Channel, consumer: AmqpConsumer, node: str
+    connection: AmqpConnection, channel: Channel, consumer: AmqpConsumer, broker: Broker
 ) -> Row:
     queue = consumer.queue
     active = not queue.arguments.single_active_consumer or consumer in queue.consumers
@@ -310,13 +312,15 @@ def _consumer_row(
         "exclusive": consumer.exclusive,
         "ack_required": not consumer.no_ack,
         "prefetch_count": int(consumer.prefetch),
+        # In ms; 0 for none. Clients of the API require the field.
+        "consumer_timeout": int(timeout_of(queue, broker.limits)),
         "active": active,
         "activity_status": "up" if active else "waiting",
         "arguments": dict(consumer.arguments),
         "channel_details": {
             "name": _channel_name(connection, channel),
             "number": int(channel.number),
-            "node": node,
+            "node": broker.name,
             "user": connection.handshake.user,
             "connection_name": name_of(connection),
             "peer_host": connection.peer.address,
@@ -337,6 +341,6 @@ async def consumers(call: Call) -> Listing:
                 yield None
                 continue
             for consumer in list(pair[1].receiver.consumers.values()):
-                yield _consumer_row(*pair, consumer, call.broker.name)
+                yield _consumer_row(*pair, consumer, call.broker)
 
     return Listing(rows())
