@@ -19,6 +19,11 @@ from tests.clients import Amqp, publication
 from tests.store.homes import Home
 
 B = spec.Basic
+#: Seeds of random histories; most of them run with the slow tests.
+SEEDS: list[Any] = [
+    *range(3),
+    *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 60)),
+]
 KINDS: list[dict[str, Any]] = [
     {},
     {"x_max_length": 100_000},
@@ -377,7 +382,7 @@ def test_a_mark_keeps_no_dead_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", KINDS)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_any_history(tmp_path: Path, arguments: dict[str, Any], seed: int) -> None:
     """Compare with a model: the messages in the queue, and those of them that were delivered.
 

@@ -19,6 +19,15 @@ from tests.clients import Amqp, publication
 from tests.store.homes import Home
 
 B, Q, X = spec.Basic, spec.Queue, spec.Exchange
+DELAY_SEEDS: list[Any] = [
+    *range(2),
+    *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 40)),
+]
+#: Seeds of random histories; most of them run with the slow tests.
+SEEDS: list[Any] = [
+    *range(1),
+    *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 30)),
+]
 #: A window that no test exceeds.
 ENDLESS = 1 << 40
 #: Arguments of a queue with priorities.
@@ -122,7 +131,7 @@ class Life:
 
 
 @pytest.mark.parametrize("arguments", KINDS, ids=str)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_paging_changes_nothing_that_a_client_sees(
     tmp_path: Path, arguments: dict[str, Any], seed: int
 ) -> None:
@@ -217,7 +226,7 @@ def drained(client: Amqp) -> list[bytes]:
     return bodies
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", DELAY_SEEDS)
 def test_paging_changes_no_delayed_message(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     homes = [Home(tmp_path / "paged"), Home(tmp_path / "whole")]

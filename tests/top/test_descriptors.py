@@ -33,6 +33,18 @@ async def _client(broker: BrokerProcess) -> Amqp0:
     return client
 
 
+async def _client_once_accepted(broker: BrokerProcess) -> Amqp0:
+    """Connect until the broker has noticed that other clients have gone."""
+    for _ in range(1_000):
+        client = Amqp0(await Socket.connect(broker.addresses["amqp"].port))
+        try:
+            await client.log_in("guest", "guest")
+        except (AssertionError, ConnectionError):
+            continue
+        return client
+    raise AssertionError("the broker accepted none of 1,000 connections")
+
+
 async def _confirm(client: Amqp0, names: list[str], published: int) -> int:
     """Publish a message of 20 kB to each queue; wait for the confirms and return the last tag."""
     await client.socket.send(

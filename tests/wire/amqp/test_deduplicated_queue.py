@@ -16,6 +16,11 @@ from tests.store.homes import Home
 from tests.wire.amqp.speech import refusal
 
 Q, B = spec.Queue, spec.Basic
+#: Seeds of random histories; most of them run with the slow tests.
+SEEDS: list[Any] = [
+    *range(2),
+    *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 30)),
+]
 KEY = "x-deduplication-header"
 
 
@@ -135,7 +140,7 @@ def test_a_purge_forgets_a_message_that_a_consumer_holds() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x_queue_type": "quorum"}, {"x_message_ttl": 10**6}])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_any_history_with_restarts_equals_a_model(
     tmp_path: Path, arguments: dict[str, Any], seed: int
 ) -> None:
