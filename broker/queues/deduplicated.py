@@ -48,6 +48,8 @@ class DeduplicatedQueue(LimitedQueue):
         #: Hash of each known value -> position of its message in the store, 0 for none. The
         #: position tells a message that was purged, but is unacknowledged, from a later one.
         self._known: dict[bytes, int] = {}
+        #: The largest number of values that the queue knows.
+        self.values_max = VALUES_MAX
 
     @property
     def entries(self) -> int:
@@ -70,7 +72,7 @@ class DeduplicatedQueue(LimitedQueue):
 
     def _record(self, value: bytes, position: i64) -> None:
         self._known[value] = int(position)
-        if len(self._known) > VALUES_MAX:
+        if len(self._known) > self.values_max:
             evict_oldest(self._known)
 
     def _forget(self, message: Message) -> None:

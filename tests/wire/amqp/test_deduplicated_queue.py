@@ -9,7 +9,6 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.queues import deduplicated
 from broker.queues.duplicate_filter import ENTRY_SIZE
 from tests.clients import Amqp, World, publication
 from tests.store.homes import Home
@@ -180,10 +179,10 @@ def test_any_history_with_restarts_equals_a_model(
     home.crash()
 
 
-def test_values_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deduplicated, "VALUES_MAX", 10)
+def test_values_are_bounded() -> None:
     world = World()
     client = deduplicating(world)
+    world.vhost.declarations.deduplicated["q"].values_max = 10
     for number in range(25):
         publish(client, b"%d" % number, number)
     known = world.vhost.declarations.deduplicated["q"]
