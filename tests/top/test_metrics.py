@@ -17,6 +17,7 @@ from tests.clients import marshal, mqtt_publish, publication
 from tests.test_packaging import metrics_used
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running, Scrape
+from tests.wire.mqtt.client import subscribe
 from trellis.monitoring import detailed, metrics
 from trellis.monitoring.detailed import FAMILIES
 from trellis.monitoring.http_counters import HttpCounters
@@ -431,7 +432,10 @@ async def churn_mqtt(running: Running, number: int) -> None:
     client = await running.mqtt(
         f"churn-{number % 3}", clean=bool(number % 2), will=("churn/will", b"x")
     )
-    await client.subscribe("churn/#", 1)
+    await client.socket.send(subscribe(1, ("churn/#", 1)))
+    # Messages of the other client may come before the SUBACK (MQTT 3.1.1, section 3.8.4).
+    while (await client.packet())[0] != 0x90:
+        pass
     await client.socket.send(mqtt_publish("churn/a", b"x", 1, 7) + mqtt_publish("churn/a", b"x"))
     await client.packet()
     if number % 4:

@@ -56,7 +56,15 @@ def publish_all(world: World, clients: list[Any], chunk: bytes) -> int:
     return most
 
 
-@pytest.mark.parametrize("mode", ["default", "topic", "persistent", "confirm", "mqtt0", "mqtt1"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "default",
+        "persistent",
+        "mqtt1",
+        *[pytest.param(mode, marks=pytest.mark.long) for mode in ("topic", "confirm", "mqtt0")],
+    ],
+)
 def test_the_dead_letters_of_a_full_queue_are_bounded(mode: str) -> None:
     world = full_world(durable=mode == "persistent")
     clients: list[Any] = [
