@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -56,6 +57,16 @@ def pytest_collection_finish() -> None:
     """Freeze the objects of the collected tests, so that a test's own gc.collect() is fast."""
     gc.collect()
     gc.freeze()
+
+
+_finished = itertools.count(1)
+
+
+def pytest_runtest_logfinish() -> None:
+    """Freeze again after every 50th test: some tests unfreeze all objects, to count them."""
+    if next(_finished) % 50 == 0:
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -444,6 +444,7 @@ def test_no_usable_contender_ends_with_1(folder: Path, capsys: pytest.CaptureFix
     assert expected in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not BENCHMARKS.exists(), reason="the sources' benchmarks are not here")
 def test_a_report_puts_tables_and_charts_into_a_document(tmp_path: Path) -> None:
     file, document = tmp_path / "run.json", tmp_path / "page.md"

@@ -127,7 +127,7 @@ def try_harm(left: Path, whole: dict[str, object], target: Path, seed: int) -> N
 def test_changed_bytes_in_any_file_are_reported_and_never_delivered(
     left: Path, whole: dict[str, object], tmp_path: Path
 ) -> None:
-    for seed in range(40):
+    for seed in range(20):
         try_harm(left, whole, tmp_path / str(seed), seed)
 
 
@@ -136,7 +136,7 @@ def test_changed_bytes_in_any_file_are_reported_and_never_delivered(
 def test_changed_bytes_in_many_more_places(
     part: int, left: Path, whole: dict[str, object], tmp_path: Path
 ) -> None:
-    for seed in range(1_000 + 100 * part, 1_100 + 100 * part):
+    for seed in range(100 * part, 100 * part + 100):
         try_harm(left, whole, tmp_path / str(seed), seed)
 
 

@@ -19,7 +19,8 @@ CHECKS = (
 )
 
 
-@pytest.mark.parametrize("examples", [1, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("examples", [1, 40])
 def test_requests_made_from_the_description_are_answered_as_described(
     examples: int, tmp_path: Path
 ) -> None:

@@ -48,7 +48,7 @@ def spelled(topic: str, grammar: Grammar) -> str:
     return "" if not grammar.split(topic) else grammar.separator + topic
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(cases())
 @example((AMQP, "#..#", "a."))
 @example((AMQP, "#.a.#", "ab.a"))

@@ -41,7 +41,7 @@ from trellis.auth.login_throttle import (
     LoginThrottle,
     PendingLogin,
 )
-from trellis.auth.passwords import HASHER, verify
+from trellis.auth.passwords import decoy_hash, verify
 
 #: Largest number of digests of verified credentials in memory; the oldest are evicted.
 MAX_VERIFIED: Final = 10_000
@@ -135,9 +135,7 @@ class Accounts(Authenticator):
         self._throttled = 0
         #: Verdicts that are not yet delivered, each with its callback.
         self._verdicts: deque[tuple[VerdictCallback, Verdict]] = deque()
-        #: Hash that is checked for unknown user names, so that their refusal takes as long as that
-        #: of a wrong password.
-        self._decoy = HASHER.hash(secrets.token_urlsafe())
+        decoy_hash()  # Made now: the first login of an unknown user would take longer.
         self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=lower_priority)
         #: Number of passwords hashed so far.
         self.passwords_hashed = 0
@@ -199,7 +197,7 @@ class Accounts(Authenticator):
                 else Verdict(account.identity)
             )
             return
-        password_hash = self._decoy if account is None else account.password_hash
+        password_hash = decoy_hash() if account is None else account.password_hash
         digest = self._digest(name, credentials.password, password_hash)
         loop = asyncio.get_running_loop()
         if self._verified.get(digest, 0.0) > loop.time() and account is not None:
@@ -366,7 +364,7 @@ class Accounts(Authenticator):
             good = verify(password_hash, password)
             if not password_hash.startswith("$argon2"):
                 # RabbitMQ's hashes are fast: the duration would reveal which users have one.
-                verify(self._decoy, password)
+                verify(decoy_hash(), password)
         finally:
             try:
                 loop.call_soon_threadsafe(

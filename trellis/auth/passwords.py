@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 import hmac
+import secrets
 from typing import Final
 
 import argon2
@@ -60,6 +62,15 @@ def verify(password_hash: str, password: bytes) -> bool:
         return HASHER.verify(password_hash, password)
     except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
         return False
+
+
+@functools.cache
+def decoy_hash() -> str:
+    """Return the hash that is checked for unknown user names: made once, of a random password.
+
+    Thereby the refusal of an unknown user takes as long as that of a wrong password.
+    """
+    return HASHER.hash(secrets.token_urlsafe())
 
 
 def check_hash(password_hash: str, algorithm: str) -> str:

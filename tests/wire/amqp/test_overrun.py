@@ -60,9 +60,11 @@ def publish_all(world: World, clients: list[Any], chunk: bytes) -> int:
     "mode",
     [
         "default",
-        "persistent",
         "mqtt1",
-        *[pytest.param(mode, marks=pytest.mark.long) for mode in ("topic", "confirm", "mqtt0")],
+        *[
+            pytest.param(mode, marks=pytest.mark.long)
+            for mode in ("topic", "persistent", "confirm", "mqtt0")
+        ],
     ],
 )
 def test_the_dead_letters_of_a_full_queue_are_bounded(mode: str) -> None:
@@ -98,7 +100,7 @@ def test_the_dead_letters_of_a_full_queue_are_bounded(mode: str) -> None:
     assert world.vhost.contexts.internal.received == before + 1_000
 
 
-@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("durable", [pytest.param(False, marks=pytest.mark.long), True])
 def test_messages_that_expire_at_once_wait_in_their_queue_for_the_dead_letters(
     durable: bool,
 ) -> None:
@@ -148,6 +150,7 @@ def test_publishers_that_wait_continue_when_the_queue_ends_or_has_room(end: str)
     world.fates()
 
 
+@pytest.mark.long
 def test_queues_that_dead_letter_to_each_other_do_not_stand_still() -> None:
     world = World()
     client, other = world.amqp(), world.amqp()
