@@ -266,8 +266,7 @@ class CallServer(asyncio.Protocol):
     async def _send_result(self, number: int, result: object) -> None:
         if isinstance(result, Listing):
             await self._send_rows(number, ((("", row)) async for row in result.rows))
-            shape = contract.PLAIN if result.plain else contract.PAGED
-            self.send(contract.Answer(number, 200, shape))
+            self.send(contract.Answer(number, 200, result.shape))
         elif isinstance(result, SectionedRows):
             await self._send_rows(number, _asynchronous(result))
             value = contract.pack({"head": result.head, "sections": result.sections})
@@ -294,9 +293,12 @@ class CallServer(asyncio.Protocol):
                     await work.pause(self._writable)
                 if row is None:
                     continue
-                if packed and (name != section or size >= ROWS_BYTES):
+                if packed and (isinstance(row, bytes) or name != section or size >= ROWS_BYTES):
                     self.send(contract.Rows(number, section, packed))
                     packed, size = [], 0
+                if isinstance(row, bytes):
+                    self.send(contract.PayloadPart(number, row))
+                    continue
                 section = name
                 packed.append(contract.pack(row))
                 size += len(packed[-1])

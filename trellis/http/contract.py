@@ -7,7 +7,8 @@
     Finish    the document is complete    Rows      some rows of a listing
     Cancel    the client has gone         Answer    the last message of a successful call
     Tally     counts for the metrics      FileRange a range of a file, whose descriptor was passed
-    Ping      does the broker run?        Refused   the last message of a refused call
+    Ping      does the broker run?        PayloadPart  a part of a large payload of the next row
+                                          Refused   the last message of a refused call
                                           Pong      the broker runs: the answer to a Ping
 
 A message is a frame: its length in 4 bytes, then the message as MessagePack. The broker
@@ -41,8 +42,9 @@ CALLS_MAX: Final = 512
 SMALL_BODY, DOCUMENT = 1, 2
 
 #: Shapes of an answer: no body; a JSON value; a list that the gateway filters, sorts and pages by
-#: the query; a list that the gateway leaves as it is; a document, whose rows stand in sections.
-EMPTY, VALUE, PAGED, PLAIN, SECTIONS = range(5)
+#: the query; a list that the gateway leaves as it is; a document, whose rows stand in sections; a
+#: list of messages, whose payloads the gateway encodes.
+EMPTY, VALUE, PAGED, PLAIN, SECTIONS, MESSAGES = range(6)
 
 
 class RouteInfo(Struct, array_like=True):
@@ -160,6 +162,13 @@ class Rows(Struct, array_like=True, tag=23):
     rows: list[Raw]
 
 
+class PayloadPart(Struct, array_like=True, tag=29):
+    """A part of the field `payload` of the first row of the next Rows."""
+
+    number: int
+    data: bytes
+
+
 class Answer(Struct, array_like=True, tag=24):
     """The end of a successful call: status, shape, and the value of the shape VALUE or SECTIONS.
 
@@ -201,7 +210,9 @@ class Pong(Struct, array_like=True, tag=28):
 
 
 FromGateway = ApiCall | Body | Part | Finish | Cancel | Tally | Bye | Ping
-FromBroker = Greeting | Accepted | Taken | Rows | Answer | Refused | FileRange | Drain | Pong
+FromBroker = (
+    Greeting | Accepted | Taken | Rows | PayloadPart | Answer | Refused | FileRange | Drain | Pong
+)
 
 Message = TypeVar("Message")
 

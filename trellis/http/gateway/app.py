@@ -25,7 +25,13 @@ from trellis.http.gateway.bodies import BodyReader, Disconnected, cut_document
 from trellis.http.gateway.connections import HEAD_MAX, OpenConnections, Slot
 from trellis.http.gateway.link import BrokerLink, CallExchange, HttpRefusal, OpenFile, bad_request
 from trellis.http.gateway.openapi import OPENAPI_PATH, describe
-from trellis.http.gateway.paging import PageQuery, encode, encode_page, encode_rows
+from trellis.http.gateway.paging import (
+    PageQuery,
+    encode,
+    encode_messages,
+    encode_page,
+    encode_rows,
+)
 from trellis.http.origins import is_cross_origin, is_direct
 from trellis.http.request_head import AmbiguousHead, header_table, origin_form
 from trellis.http.routes import HttpRouter, Unrouted
@@ -255,6 +261,7 @@ class Gateway:
         """
         wanted: PageQuery | None = None
         rows: list[Any] = []
+        payload: list[bytes] = []
         sections: dict[str, list[Any]] = {}
         if incoming.reads:
             wanted = PageQuery(incoming.query)
@@ -262,10 +269,15 @@ class Gateway:
             message = await self._next(incoming, exchange)
             if isinstance(message, contract.Rows):
                 decoded = [msgspec.msgpack.decode(row) for row in message.rows]
+                if payload:
+                    decoded[0]["payload"] = b"".join(payload)
+                    payload.clear()
                 if message.section:
                     sections.setdefault(message.section, []).extend(decoded)
                 else:
                     rows += decoded
+            elif isinstance(message, contract.PayloadPart):
+                payload.append(message.data)
             elif isinstance(message, OpenFile):
                 return self._file(incoming, message)
             else:
@@ -278,6 +290,8 @@ class Gateway:
             data = encode(msgspec.msgpack.decode(message.value))
         elif message.shape == contract.PLAIN:
             data = await loop.run_in_executor(None, encode_rows, rows)
+        elif message.shape == contract.MESSAGES:
+            data = await loop.run_in_executor(None, encode_messages, rows)
         elif message.shape == contract.PAGED:
             assert wanted is not None, "only GET returns listings"
             data = await loop.run_in_executor(None, encode_page, rows, wanted)

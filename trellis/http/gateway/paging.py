@@ -8,6 +8,7 @@ Without `page`, the response is a JSON list. With it, the response is an object 
 
 from __future__ import annotations
 
+import base64
 import heapq
 import re
 from collections.abc import Callable, Mapping
@@ -62,6 +63,26 @@ def encode_rows(rows: list[Row]) -> bytes:
         del rows[-SLICE_ROWS:]
         parts.append(encode(some)[1:-1])
     return b"[" + b",".join(parts) + b"]"
+
+
+def encode_messages(rows: list[Row]) -> bytes:
+    """Encode messages as a JSON list, their payloads as text or base64. Run it in a thread.
+
+    A payload that is not UTF-8, or whose `payload_encoding` is base64, becomes base64.
+    """
+    for row in rows:
+        row["payload"], row["payload_encoding"] = _text_of(row["payload"], row["payload_encoding"])
+    return encode_rows(rows)
+
+
+def _text_of(payload: bytes, wanted: str) -> tuple[str, str]:
+    """Return a payload as text, and the encoding of the text: string or base64."""
+    if wanted == "auto":
+        try:
+            return payload.decode(), "string"
+        except UnicodeDecodeError:
+            pass  # It becomes base64.
+    return base64.b64encode(payload).decode(), "base64"
 
 
 def encode_page(rows: list[Row], wanted: PageQuery) -> bytes:

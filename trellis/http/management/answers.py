@@ -15,6 +15,7 @@ from broker.nesting import NESTING_MAX, is_nested_too_deep
 from broker.routing.authorization import DeclarationRights
 from broker.store.contract import SettledCallback, Ticket
 from broker.vhost.vhost import VirtualHost
+from trellis.http import contract
 from trellis.http.management.rates import Key, Rates
 from trellis.http.slices import Slice, Slices
 from trellis.monitoring.http_counters import HttpCounters
@@ -52,13 +53,16 @@ def bad_request(reason: str) -> ApiRefusal:
 class Listing:
     """An answer of many rows, which the gateway filters, sorts and pages as the query says.
 
-    With `plain`, the gateway leaves the rows as they are. A row None stands for an object that is
-    not listed: skipping many objects takes time, so it is done in slices too.
+    With another `shape` than PAGED, the gateway leaves the rows as they are (contract.py). A row
+    None stands for an object that is not listed: skipping many objects takes time, so it is done in
+    slices too. A row of bytes is a part of the payload of the row that comes next.
     """
 
-    def __init__(self, rows: AsyncIterator[Row | None], plain: bool = False) -> None:
+    def __init__(
+        self, rows: AsyncIterator[Row | bytes | None], shape: int = contract.PAGED
+    ) -> None:
         self.rows = rows
-        self.plain = plain
+        self.shape = shape
 
 
 class SectionedRows:

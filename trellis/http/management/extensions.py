@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from trellis.http import contract
 from trellis.http.management.answers import Call, Empty, Listing, Row, not_found
 from trellis.monitoring import listings
 
@@ -27,7 +28,7 @@ async def _rows(call: Call, kind: str) -> Listing:
         async for row in listings.KINDS[kind](call.node):
             yield row if seen is None or row.get("vhost", "") in seen else None
 
-    return Listing(visible(), plain=True)
+    return Listing(visible(), contract.PLAIN)
 
 
 async def cancel(call: Call) -> list[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from trellis.http import stream_files
+from trellis.http import contract, stream_files
 from trellis.http.management.answers import ApiRefusal, Call, Listing, iterate, not_found
 from trellis.http.stream_files import SegmentRange
 
@@ -16,13 +16,13 @@ _ERRORS: Final = {403: "not_authorised", 410: "gone", 416: "range_not_satisfiabl
 
 async def list_streams(call: Call) -> Listing:
     """List the streams that the user may read."""
-    return Listing(iterate(stream_files.list_streams(call.broker, call.identity)), plain=True)
+    return Listing(iterate(stream_files.list_streams(call.broker, call.identity)), contract.PLAIN)
 
 
 async def list_segments(call: Call) -> Listing:
     """List the segments of a stream."""
     rows = _call(lambda: stream_files.list_segments(call.broker, call.identity, call.query))
-    return Listing(iterate(rows), plain=True)
+    return Listing(iterate(rows), contract.PLAIN)
 
 
 async def read_segment(call: Call) -> SegmentRange:
