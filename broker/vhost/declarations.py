@@ -536,7 +536,7 @@ class Declarations:
 
     def add_parameter(self, component: str, name: str, value: object) -> None:
         """Add a stored parameter when the broker starts. Raise PreconditionFailed if invalid."""
-        self.parameters.values[component, name] = value
+        self.parameters.restore(component, name, value)
         if component == OPERATOR_POLICY and isinstance(value, dict):
             self.policies.operator_by_name[name] = operator_policy_of(self._vhost, name, value)
 

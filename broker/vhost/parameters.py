@@ -13,6 +13,7 @@ from typing import Final
 from broker.errors import NotAllowed, PreconditionFailed
 from broker.names import checked_name
 from broker.store.contract import Defined, Store, Ticket, Undefined
+from broker.store.values import dump
 
 #: The component of global parameters.
 GLOBAL: Final = ""
@@ -22,6 +23,10 @@ CLUSTER_NAME: Final = "cluster_name"
 OPERATOR_POLICY: Final = "operator_policy"
 #: Largest number of parameters of one virtual host.
 PARAMETERS_MAX: Final = 10_000
+#: Largest size in bytes of one parameter (its names and its value, as the store has them), and of
+#: all parameters of one virtual host.
+PARAMETER_BYTES_MAX: Final = 64 << 10
+PARAMETERS_BYTES_MAX: Final = 16 << 20
 
 
 class Parameters:
@@ -29,13 +34,17 @@ class Parameters:
 
     def __init__(self, vhost: str, store: Store) -> None:
         self.values: dict[tuple[str, str], object] = {}
+        #: Size in bytes of each parameter, and of all of them.
+        self._sizes: dict[tuple[str, str], int] = {}
+        self.size = 0
         self._vhost = vhost
         self._store = store
 
     def set(self, component: str, name: str, value: object, ticket: Ticket | None = None) -> bool:
         """Set a parameter, and store it. Return True if it is new.
 
-        Raise PreconditionFailed if a name is invalid, and NotAllowed if there are too many.
+        Raise PreconditionFailed if a name is invalid or the value too large, and NotAllowed if the
+        virtual host has too many parameters.
         """
         key = (component, name)
         fresh = key not in self.values
@@ -47,10 +56,31 @@ class Parameters:
                 f"cannot set parameter '{name}' of component '{component}': vhost "
                 f"'{self._vhost}' has {PARAMETERS_MAX} parameters, which is the limit"
             )
-        row: dict[str, object] = {"component": component, "name": name, "value": value}
+        row = _row(component, name, value)
+        size = len(dump(row))
+        if size > PARAMETER_BYTES_MAX:
+            raise PreconditionFailed(
+                f"cannot set parameter '{name}' of component '{component}': it has {size} bytes as "
+                f"ASCII JSON; the limit is {PARAMETER_BYTES_MAX}"
+            )
+        if self.size - self._sizes.get(key, 0) + size > PARAMETERS_BYTES_MAX:
+            raise NotAllowed(
+                f"cannot set parameter '{name}' of component '{component}': the parameters of "
+                f"vhost '{self._vhost}' would have more than {PARAMETERS_BYTES_MAX} bytes, which "
+                "is the limit; delete some of them first"
+            )
         self._store.append(Defined(self._vhost, "parameter", _stored(component, name), row), ticket)
-        self.values[key] = value
+        self._keep(key, value, size)
         return fresh
+
+    def restore(self, component: str, name: str, value: object) -> None:
+        """Add a stored parameter when the broker starts. The limits do not apply to it."""
+        self._keep((component, name), value, len(dump(_row(component, name, value))))
+
+    def _keep(self, key: tuple[str, str], value: object, size: int) -> None:
+        self.size += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
+        self.values[key] = value
 
     def check(self, component: str, name: str) -> None:
         """Raise PreconditionFailed if the component or the name is invalid."""
@@ -64,8 +94,13 @@ class Parameters:
         """Remove a parameter; return True if it existed."""
         if self.values.pop((component, name), None) is None:
             return False
+        self.size -= self._sizes.pop((component, name))
         self._store.append(Undefined(self._vhost, "parameter", _stored(component, name)), ticket)
         return True
+
+
+def _row(component: str, name: str, value: object) -> dict[str, object]:
+    return {"component": component, "name": name, "value": value}
 
 
 def _stored(component: str, name: str) -> str:

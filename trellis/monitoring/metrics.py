@@ -353,6 +353,12 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
     _store(page, node.store_writer)
     for vhost in node.broker.vhosts.values():
         page.gauge(
+            "trellis_parameter_bytes",
+            "Size of the runtime parameters as ASCII JSON in bytes.",
+            vhost.parameters.size,
+            vhost=vhost.name,
+        )
+        page.gauge(
             "trellis_retained_messages",
             "Number of retained messages.",
             len(vhost.retained),

@@ -1,0 +1,35 @@
+"""Runtime parameters of a virtual host: one parameter and all of them have a limit in bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.errors import NotAllowed, PreconditionFailed
+from broker.vhost.parameters import PARAMETER_BYTES_MAX, PARAMETERS_BYTES_MAX
+from tests.clients import World
+
+
+def test_a_parameter_that_is_too_large_is_refused_and_the_old_value_stays() -> None:
+    parameters = World().vhost.parameters
+    parameters.set("c", "n", "small")
+    size = parameters.size
+    with pytest.raises(PreconditionFailed, match="cannot set parameter 'n' of component 'c'"):
+        parameters.set("c", "n", "x" * PARAMETER_BYTES_MAX)
+    assert (parameters.values["c", "n"], parameters.size) == ("small", size)
+
+
+def test_all_parameters_together_have_a_limit_until_some_are_deleted() -> None:
+    parameters = World().vhost.parameters
+    value = "x" * (PARAMETER_BYTES_MAX - 100)
+    while parameters.size + PARAMETER_BYTES_MAX <= PARAMETERS_BYTES_MAX:
+        parameters.set("c", f"n{len(parameters.values)}", value)
+    with pytest.raises(NotAllowed, match=r"the parameters of vhost '/' would have more than"):
+        parameters.set("c", "one more", value)
+    full = parameters.size
+    assert parameters.set("c", "n0", "y" * len(value)) is False
+    assert parameters.size == full
+    assert parameters.clear("c", "n0")
+    assert parameters.set("c", "new", value)
+    for component, name in list(parameters.values):
+        parameters.clear(component, name)
+    assert parameters.size == 0
