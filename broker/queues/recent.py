@@ -2,12 +2,13 @@
 
 Each such exchange has one. Clients do not see this queue, and it has no consumers. When it is full,
 its oldest message is dropped. All of its messages are in memory, because each new binding of the
-exchange reads them.
+exchange reads them. Therefore it has a limit in bytes, too.
 """
 
 from __future__ import annotations
 
 from array import array
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -18,18 +19,37 @@ from broker.queues.paged_tail import read_stored
 from broker.queues.queue import Queue
 from broker.store.contract import Store
 
+#: Largest size in bytes of the bodies and properties that one history holds, unless its newest
+#: message alone is larger.
+RECENT_BYTES_MAX: Final[i64] = 64 << 20
+
 
 class RecentQueue(Queue):
-    """The last `length` messages of one exchange; an expired message leaves the queue earlier."""
+    """The last `length` messages of one exchange; an expired message leaves the queue earlier.
+
+    Of large messages it holds fewer: at most RECENT_BYTES_MAX bytes.
+    """
 
     def __init__(
         self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool, length: int
     ) -> None:
         super().__init__(vhost, name, agenda, store, durable)
         self.max_length = length
+        #: Size in bytes of the messages in the queue.
+        self._bytes: i64 = 0
+
+    def put(self, message: Message) -> None:
+        self._bytes += message.encoding.size(message.content)
+        super().put(message)
+        if self._bytes > RECENT_BYTES_MAX:
+            self._overflow()
+
+    def discard(self, message: Message, fate: i64) -> None:
+        self._bytes -= message.encoding.size(message.content)
+        super().discard(message, fate)
 
     def _overflow(self) -> None:
-        while self.depth > self._max_length:
+        while self.depth > self._max_length or self._bytes > RECENT_BYTES_MAX and self.depth > 1:
             self.drop_head(RELEASED)
 
     def _set_overflow_depth(self) -> None:

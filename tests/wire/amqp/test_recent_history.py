@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.queues.policies import Policy
+from broker.queues.recent import RECENT_BYTES_MAX
 from tests.clients import Amqp, World, marshal
 from tests.store.homes import Home
 from tests.wire.amqp.speech import names, properties, read, refusal
@@ -133,6 +134,23 @@ def test_a_long_history_is_delivered_in_slices() -> None:
     assert all(after - before <= 100 for before, after in pairwise([0, *depths]))
     client.read()
     assert read(client, "q") == bodies(range(1_000))
+
+
+def test_a_history_of_large_messages_holds_fewer_of_them_and_then_small_ones_again() -> None:
+    client = remembering(World(), x_recent_history_length=100)
+    body = bytes(RECENT_BYTES_MAX // 8)
+    for number in range(12):
+        client.publish("x", "k", body + bytes([number]))
+    client.queue("large", "x", "")
+    assert [one[-1] for one in read(client, "large")] == list(range(5, 12))
+    client.send(Q.Delete(queue="large"))
+    # A large message that expires makes room.
+    client.publish("x", "k", body, expiration="1000")
+    client.world.sleep(1_001)
+    publish(client, range(100))
+    client.queue("small", "x", "")
+    assert read(client, "small") == bodies(range(100))
+    client.world.fates()
 
 
 def bind_without_turn(client: Amqp, *methods: Any) -> None:
