@@ -172,6 +172,8 @@ async def test_objects_are_made_found_bound_and_deleted(broker: Running) -> None
         ("b/c", {}, "queue"),
     ]
     assert (await api(broker, "GET", "queues/v%2F1/q/bindings"))[1][1:] == found
+    assert found[0]["properties_key"].startswith("a.%23~")
+    assert found[1]["properties_key"] == "b%2Fc"
     for one in found:
         path = f"{between}/{quote(one['properties_key'], safe='')}"
         assert (await api(broker, "GET", path))[1] == one
@@ -438,6 +440,8 @@ async def test_long_lists_come_in_pages_and_do_not_block_the_loop(broker: Runnin
         "filtered_count": 1_000,
         "total_count": 1_001,
     }
+    empty = (await api(broker, "GET", "queues?page=1&page_size=30&name=missing"))[1]
+    assert (empty["items"], empty["page"], empty["page_count"]) == ([], 1, 0)
     assert len((await api(broker, "GET", "queues"))[1]) == 1_001
     assert (await api(broker, "GET", "queues?name=OTHER&columns=name,arguments"))[1] == [
         {"name": "other", "arguments": {}}

@@ -96,8 +96,8 @@ def encode_page(rows: list[Row], wanted: PageQuery) -> bytes:
     if not wanted.paged:
         return encode_rows(_select_columns(rows, wanted.columns))
     count = len(rows)
-    pages = max(1, -(-count // wanted.size))
-    if wanted.page > pages:
+    pages = -(-count // wanted.size)
+    if wanted.page > max(1, pages):
         raise HttpRefusal(
             400, "page_out_of_range", f"page {wanted.page} does not exist; the last page is {pages}"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from typing import Final
+from urllib.parse import quote_plus
 
 from broker.queues.policies import Policy, bounded
 from broker.queues.queue import Queue
@@ -133,15 +134,22 @@ def binding_row(vhost: VirtualHost, source: str, binding: Binding) -> Row:
 def properties_key(binding: Binding) -> str:
     """Return the text that identifies a binding among all from its source to its destination.
 
-    API paths contain this text. It is `~` for a binding with neither key nor arguments.
+    API paths contain this text. It is `~` for a binding with neither key nor arguments. The routing
+    key within it is percent-encoded as in RabbitMQ: Terraform's provider puts the text into a name
+    whose parts are separated by `/`.
     """
-    key = printable(binding.key)
+    key = _quoted(printable(binding.key))
     if not binding.arguments:
-        return key.replace("~", "~~") if key else "~"
+        return key or "~"
     digest = blake2b(
         encode(sorted(dict(binding.arguments).items(), key=lambda one: one[0])), digest_size=8
     ).hexdigest()
     return f"{key}~{digest}"
+
+
+def _quoted(key: str) -> str:
+    """Return a routing key percent-encoded, with `+` for a space, and without `~`."""
+    return quote_plus(key, safe="").replace("~", "%7E")
 
 
 def default_binding(vhost: VirtualHost, queue: Queue) -> Row:
@@ -153,7 +161,7 @@ def default_binding(vhost: VirtualHost, queue: Queue) -> Row:
         "destination_type": QUEUE,
         "routing_key": queue.name,
         "arguments": {},
-        "properties_key": queue.name,
+        "properties_key": _quoted(queue.name),
     }
 
 
