@@ -28,6 +28,14 @@ ELSEWHERE: Final = {
     "vhost-limits": "/api/vhost-limits",
 }
 
+#: Components of RabbitMQ's plugins, and what Trellis does not have. An import of definitions keeps
+#: their parameters, and names them.
+ABSENT: Final = {
+    "federation-upstream": "federation",
+    "federation-upstream-set": "federation",
+    "shovel": "shovels",
+}
+
 
 # -- parameters of a component: path parameters are component, virtual host, name
 
@@ -80,9 +88,15 @@ def _value(call: Call) -> Any:
 
 
 async def put_parameter(call: Call) -> Empty:
-    """Set a parameter. Parameters of RabbitMQ's plugins are kept and have no effect."""
+    """Set a parameter. It is kept and has no effect, and cannot be a shovel or an upstream."""
     component, vhost, name = _target(call)
     value = _value(call)
+    if component in ABSENT:
+        raise bad_request(
+            f"cannot set parameter '{name}' of component '{component}' in vhost '{vhost.name}': "
+            f"Trellis has no {ABSENT[component]}; remove this object, and let a client forward "
+            "the messages"
+        )
     fresh = await call.make_durable(
         lambda ticket: vhost.parameters.set(component, name, value, ticket)
     )

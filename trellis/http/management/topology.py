@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 from urllib.parse import quote
 
+from broker.compatibility import TRACING
 from broker.errors import NotFound
 from broker.queues.destination import Destination
 from broker.queues.queue import Queue
@@ -89,6 +90,8 @@ async def put_vhost(call: Call) -> Empty:
     known = call.broker.vhosts.get(name)
     if known is not None and known.closing:
         raise bad_request(f"vhost '{name}' is being deleted")
+    if row.get("tracing") is not None and flag(row, "tracing"):
+        raise bad_request(f"cannot trace vhost '{name}': {TRACING.text}")
     creator = call.identity.name
     options = None
     if row.keys() & {*OPTIONS, "metadata"} or known is None:
