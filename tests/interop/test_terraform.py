@@ -1,0 +1,227 @@
+"""Tests of the HTTP API with Terraform and its provider for RabbitMQ (cyrilgdn/rabbitmq)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.broker import BrokerProcess, environment
+from tests.foreign import require
+
+EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "terraform" / "main.tf"
+#: Seconds for one command of Terraform, also for one that fetches the provider.
+PATIENCE: Final = 300
+#: Exit codes of `terraform plan -detailed-exitcode`.
+NO_CHANGE, CHANGES = 0, 2
+
+#: The resources of the example, and the names under which Terraform imports them.
+IMPORTED: Final = {
+    "rabbitmq_vhost.shop": "shop",
+    "rabbitmq_user.worker": "worker",
+    "rabbitmq_permissions.worker": "worker@shop",
+    "rabbitmq_permissions.terraform": "guest@shop",
+    "rabbitmq_exchange.events": "events@shop",
+    "rabbitmq_topic_permissions.worker": "worker@shop",
+    "rabbitmq_queue.orders": "orders@shop",
+    "rabbitmq_queue.failed": "failed@shop",
+    "rabbitmq_binding.orders": "shop/events/orders/queue/orders%2F%23",
+    "rabbitmq_policy.lengths": "lengths@shop",
+    "rabbitmq_operator_policy.expiry": "expiry@shop",
+}
+
+#: What Terraform cannot read from any broker: a password.
+UNREADABLE: Final = {"rabbitmq_user.worker"}
+
+#: Resources that Trellis refuses, and the reasons that it gives.
+REFUSED: Final = {
+    """
+    resource "rabbitmq_shovel" "s" {
+      name  = "s"
+      vhost = "shop"
+      info {
+        source_uri        = "amqp://"
+        source_queue      = "orders"
+        destination_uri   = "amqp://elsewhere"
+        destination_queue = "orders"
+      }
+    }
+    """: "Error 400 (bad_request): cannot set parameter 's' of component 'shovel' in vhost 'shop': "
+    "Trellis has no shovels",
+    """
+    resource "rabbitmq_federation_upstream" "u" {
+      name  = "u"
+      vhost = "shop"
+      definition {
+        uri = "amqp://elsewhere"
+      }
+    }
+    """: "Error 400 (bad_request): cannot set parameter 'u' of component 'federation-upstream' in "
+    "vhost 'shop': Trellis has no federation",
+    """
+    resource "rabbitmq_vhost" "traced" {
+      name    = "traced"
+      tracing = true
+    }
+    """: "Error 400 (bad_request): cannot trace vhost 'traced': tracing (amq.rabbitmq.trace) does "
+    "not exist: declare a journal",
+    """
+    resource "rabbitmq_queue" "wrong" {
+      name  = "wrong"
+      vhost = "shop"
+      settings {
+        durable = true
+        arguments = {
+          "x-message-ttl" = "soon"
+        }
+      }
+    }
+    """: "Error 400 (bad_request): invalid arg 'x-message-ttl' for queue 'wrong' in vhost 'shop': "
+    "not a number",
+}
+
+
+class Terraform:
+    """Terraform in a directory of its own, with the provider that `terraform init` fetches.
+
+    Without Terraform, or if it cannot fetch the provider, the constructor skips the test.
+    """
+
+    def __init__(self, directory: Path, broker: BrokerProcess) -> None:
+        self._program = require("terraform")
+        self._directory = directory
+        host, port = broker.addresses["http"]
+        self._endpoint = f"http://{host}:{port}"
+        self._environment = environment() | {
+            "CHECKPOINT_DISABLE": "1",
+            "TF_INPUT": "0",
+            "TF_IN_AUTOMATION": "1",
+            "TF_VAR_endpoint": self._endpoint,
+        }
+        (directory / "main.tf").write_text(EXAMPLE.read_text())
+        done = self._run("init")
+        if done.returncode:
+            pytest.skip(f"terraform cannot fetch the provider: {_flat(done.stderr)[-300:]}")
+
+    def run(self, *arguments: str, exit_code: int = 0) -> str:
+        """Run a command of Terraform, check its exit code, and return its output in one line."""
+        done = self._run(*arguments)
+        assert done.returncode == exit_code, done.stdout + done.stderr
+        return _flat(done.stdout + done.stderr)
+
+    def apply(self, **variables: object) -> str:
+        """Apply the configuration, after which a plan must be empty."""
+        given = [f"-var={name}={value}" for name, value in variables.items()]
+        output = self.run("apply", "-auto-approve", *given)
+        self.run("plan", "-detailed-exitcode", *given, exit_code=NO_CHANGE)
+        return output
+
+    def changes(self) -> dict[str, str]:
+        """Return the resources that a plan changes, each with its action."""
+        done = self._run("plan", "-json", "-detailed-exitcode")
+        assert done.returncode in (NO_CHANGE, CHANGES), done.stdout + done.stderr
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        planned = [row["change"] for row in rows if row["type"] == "planned_change"]
+        return {change["resource"]["addr"]: change["action"] for change in planned}
+
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self._program, *arguments],
+            cwd=self._directory,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    def api(self, method: str, path: str, body: object = None) -> Any:
+        """Send a request to the HTTP API as another tool would; return None if it answers 404."""
+        login = base64.b64encode(b"guest:guest").decode()
+        request = urllib.request.Request(
+            f"{self._endpoint}/api/{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Basic {login}"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                return json.loads(answer.read() or b"{}")
+        except urllib.error.HTTPError as error:
+            assert error.code == 404, error.read()
+            return None
+
+
+def _flat(output: str) -> str:
+    """Return the output of Terraform without the colours, frames and line breaks of messages."""
+    return re.sub(r"[\s╷│╵]+", " ", re.sub(r"\x1b\[\d*m", "", output))
+
+
+@pytest.fixture
+def terraform(broker: BrokerProcess, tmp_path: Path) -> Terraform:
+    """Return Terraform with an initialized example."""
+    return Terraform(tmp_path, broker)
+
+
+@pytest.mark.long
+def test_terraform(terraform: Terraform, tmp_path: Path) -> None:
+    """Check the life of all resources: creation, drift, change, import, refusal and removal."""
+    assert "Apply complete! Resources: 12 added" in terraform.apply()
+    queue = terraform.api("GET", "queues/shop/orders")
+    assert (queue["type"], queue["policy"], queue["operator_policy"]) == (
+        "quorum",
+        "lengths",
+        "expiry",
+    )
+    assert queue["arguments"] == {"x-queue-type": "quorum", "x-delivery-limit": 5}
+
+    # Terraform sees what others have changed, and mends it.
+    (binding,) = terraform.api("GET", "bindings/shop/e/amq.headers/q/failed")
+    assert binding["routing_key"] == "~ of 100 % a+b"
+    terraform.api("DELETE", "bindings/shop/e/events/q/orders/orders%252F%2523")
+    terraform.api("DELETE", "operator-policies/shop/expiry")
+    terraform.api("PUT", "policies/shop/lengths", {"pattern": "x", "definition": {"expires": 9}})
+    terraform.api("PUT", "vhosts/shop", {"description": "changed"})
+    terraform.api("PUT", "vhost-limits/shop/max-queues", {"value": 9})
+    terraform.api("PUT", "permissions/shop/worker", {"configure": "", "write": "", "read": ""})
+    terraform.api("DELETE", "topic-permissions/shop/worker")
+    terraform.api("PUT", "users/worker", {"password": "secret", "tags": "monitoring"})
+    assert terraform.changes() == {
+        "rabbitmq_binding.orders": "create",
+        "rabbitmq_operator_policy.expiry": "create",
+        "rabbitmq_topic_permissions.worker": "create",
+        "rabbitmq_policy.lengths": "update",
+        "rabbitmq_vhost.shop": "update",
+        "rabbitmq_permissions.worker": "update",
+        "rabbitmq_user.worker": "update",
+    }
+    terraform.apply()
+    assert terraform.api("GET", "vhost-limits/shop")[0]["value"]["max-queues"] == 50
+
+    terraform.apply(max_length=7)
+    known = terraform.api("GET", "policies/shop/lengths")
+    assert known["definition"]["max-length"] == 7
+    terraform.apply()
+
+    for address, name in IMPORTED.items():
+        terraform.run("state", "rm", address)
+        assert "Import successful!" in terraform.run("import", address, name)
+    assert terraform.changes() == dict.fromkeys(UNREADABLE, "update")
+    terraform.apply()
+
+    for resource, reason in REFUSED.items():
+        (tmp_path / "refused.tf").write_text(resource)
+        assert reason in terraform.run("apply", "-auto-approve", exit_code=1)
+        (tmp_path / "refused.tf").unlink()
+    terraform.apply()
+
+    assert "Resources: 12 destroyed" in terraform.run("destroy", "-auto-approve")
+    assert terraform.api("GET", "vhosts/shop") is None
+    assert terraform.api("GET", "users/worker") is None
