@@ -7,12 +7,15 @@ checks the results itself, and prints "ok".
     MQTT 3.1.1 and MQTT 5   Eclipse's two Go clients, HiveMQ's Java client, rumqttc
     HTTP API                rabbit-hole, with which Terraform's provider for RabbitMQ and the
                             Kubernetes topology operator make their requests
+    HTTP API and AMQP       KEDA's RabbitMQ scaler
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -76,6 +79,41 @@ def build_go_amqp() -> str:
     return str(BUILT / "go-amqp")
 
 
+def build_keda() -> str:
+    """Build the program that uses KEDA's scaler, and return its path.
+
+    KEDA has all its scalers in one package, with the clients of some sixty services. The program is
+    built within a copy of KEDA's module that lacks the other scalers: that takes 3 CPU minutes and
+    3 GB for the first time, with KEDA's own versions of the packages.
+    """
+    directory, copy = HERE / "go" / "keda", BUILT / "keda"
+    go = require("go")
+    command = [go, "mod", "download", "-json", "github.com/kedacore/keda/v2"]
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, timeout=BUILDING, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"go could not fetch KEDA: {(done.stdout or done.stderr)[-300:]}")
+    scalers = f"{json.loads(done.stdout)['Dir']}/pkg/scalers"
+
+    def left_out(parent: str, names: list[str]) -> set[str]:
+        kept = ("rabbitmq_scaler.go", "scaler.go") if parent == scalers else names
+        return {
+            name
+            for name in names
+            if name.endswith("_test.go") or (name.endswith(".go") and name not in kept)
+        }
+
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(Path(scalers).parents[1], copy, ignore=left_out, copy_function=shutil.copyfile)
+    for path in (copy, *(one for one in copy.rglob("*") if one.is_dir())):
+        path.chmod(0o755)  # The directories of Go's copy are read-only.
+    (copy / "trellis").mkdir()
+    shutil.copyfile(directory / "main.go", copy / "trellis" / "main.go")
+    build([go, "build", "-o", str(BUILT / "go-keda"), "./trellis"], copy)
+    return str(BUILT / "go-keda")
+
+
 def build_lapin() -> None:
     build(
         [require("cargo"), "build", "--quiet", "--target-dir", str(BUILT / "lapin")],
@@ -94,6 +132,13 @@ def test_rabbit_hole(broker: BrokerProcess) -> None:
     build([require("go"), "build", "-o", str(BUILT / "go-rabbithole"), "."], directory)
     host, port = broker.addresses["http"]
     run(str(BUILT / "go-rabbithole"), f"http://{host}:{port}")
+
+
+@pytest.mark.long
+def test_keda(broker: BrokerProcess) -> None:
+    program, api = build_keda(), "{}:{}".format(*broker.addresses["http"])
+    example = HERE.parent / "examples" / "keda" / "orders.yaml"
+    run(program, api, "{}:{}".format(*broker.amqp), str(example))
 
 
 @pytest.mark.long
