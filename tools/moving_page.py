@@ -57,6 +57,42 @@ queue or virtual host is dropped because of one key. Messages do not move: let t
 old broker finish, or connect them to both brokers for a while.
 """
 
+TOOLS = """## Terraform and KEDA
+
+### Terraform
+
+Terraform's provider for RabbitMQ, `cyrilgdn/rabbitmq`, manages virtual hosts, users, permissions,
+topic permissions, exchanges, queues, bindings, policies and operator policies of Trellis. Set
+`endpoint` to the address of the HTTP API (`http.port`). A test applies this configuration
+(`examples/terraform/main.tf`), changes it, imports each resource, and destroys it:
+
+```terraform
+{terraform}```
+
+- `rabbitmq_shovel`, `rabbitmq_federation_upstream` and `tracing = true` of a `rabbitmq_vhost` are
+  refused: `terraform apply` ends with Trellis's reason. Remove these resources.
+- If a virtual host has a `default_queue_type`, name `x-queue-type` in the arguments of each queue.
+  Otherwise Terraform plans to replace the queue, because the queue has this argument.
+- Users of the settings, such as `guest`, cannot be changed by Terraform, but their permissions can.
+
+### KEDA
+
+KEDA's `rabbitmq` scaler works with both protocols (`http`, `amqp`), all modes (`QueueLength`,
+`MessageRate`, `DeliverGetRate`, `PublishedToDeliveredRatio`, `ExpectedQueueConsumptionTime`),
+`useRegex` with each `operation`, `excludeUnacknowledged`, `vhostName` and `activationValue`. Over
+HTTP, the user needs the tag `management` and a permission in the virtual host. The path of the URL
+is the virtual host, percent-encoded. A test uses this trigger (`examples/keda/orders.yaml`) with
+KEDA's own code:
+
+```yaml
+{keda}```
+
+- The lengths are exact at any time. With `amqp`, the length is the number of ready messages.
+- Rates are computed from two answers, at least 5 s and at most 5 min apart: the `pollingInterval`
+  must be below 300. The first question for a queue, and the first after messages begin to flow,
+  gets a rate of 0. In the mode `MessageRate`, waiting messages make the target active even so.
+"""
+
 #: RabbitMQ's settings and those of Trellis, with a remark.
 SETTINGS = [
     ("`listeners.tcp.default`", "amqp.port", ""),
@@ -273,6 +309,14 @@ def main() -> None:
     print(settings())
     print("## Commands\n\n" + table(("RabbitMQ", "Trellis"), COMMANDS))
     print(metrics())
+    examples = {
+        "terraform": (ROOT / "examples" / "terraform" / "main.tf").read_text(),
+        "keda": (ROOT / "examples" / "keda" / "orders.yaml").read_text(),
+    }
+    text = TOOLS
+    for name, content in examples.items():
+        text = text.replace(f"{{{name}}}", content)
+    print(text)
     print(
         "## Behaviours\n\n"
         "[amqp.md](amqp.md#what-differs-from-rabbitmq) explains each difference of AMQP, and\n"

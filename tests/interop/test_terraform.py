@@ -155,7 +155,8 @@ class Terraform:
             with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
                 return json.loads(answer.read() or b"{}")
         except urllib.error.HTTPError as error:
-            assert error.code == 404, error.read()
+            if error.code != 404:
+                raise
             return None
 
 
