@@ -37,7 +37,7 @@ IMPORTED: Final = {
     "rabbitmq_operator_policy.expiry": "expiry@shop",
 }
 
-#: What Terraform cannot read from any broker: a password.
+#: Resources of which Terraform cannot read a part from any broker: the password.
 UNREADABLE: Final = {"rabbitmq_user.worker"}
 
 #: Resources that Trellis refuses, and the reasons that it gives.
