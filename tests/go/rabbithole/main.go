@@ -131,6 +131,23 @@ func users() {
 	}
 }
 
+// hardKey binds and unbinds with a routing key that must be escaped. Terraform's provider puts the
+// properties key into a name whose parts are separated by slashes.
+func hardKey(binding rabbithole.BindingInfo) {
+	response, err := client.DeclareBinding(vhost, binding)
+	done("bind", response, err)
+	parts := strings.Split(response.Header.Get("Location"), "/")
+	key := must(url.PathUnescape(parts[len(parts)-1]))
+	check(!strings.Contains(key, "/"), "the properties key has no slash", key)
+	between := must(client.ListQueueBindingsBetween(vhost, binding.Source, binding.Destination))
+	check(len(between) == 1 && between[0].PropertiesKey == key, "the properties key", key, between)
+	check(between[0].RoutingKey == binding.RoutingKey, "the routing key", between)
+	response, err = client.DeleteBinding(vhost, between[0])
+	done("unbind", response, err)
+	between = must(client.ListQueueBindingsBetween(vhost, binding.Source, binding.Destination))
+	check(len(between) == 0, "no binding is left", between)
+}
+
 func topology() {
 	response, err := client.DeclareExchange(vhost, "x", rabbithole.ExchangeSettings{
 		Type: "topic", Durable: true, Arguments: map[string]any{"alternate-exchange": "amq.fanout"},
@@ -169,6 +186,12 @@ func topology() {
 	done("unbind", response, err)
 	between := must(client.ListQueueBindingsBetween(vhost, "x", "q/classic"))
 	check(len(between) == 0, "no binding is left", between)
+	for _, hard := range []string{"a/b", "~ of 100 % a+b", "#", "é"} {
+		hardKey(rabbithole.BindingInfo{
+			Source: "x", Destination: "q/classic", DestinationType: "queue", RoutingKey: hard,
+			Arguments: map[string]any{},
+		})
+	}
 	response, err = client.PurgeQueue(vhost, "q/classic")
 	done("purge", response, err)
 	paged := must(client.PagedListQueuesWithParameters(url.Values{"page": {"1"}, "page_size": {"2"}}))
@@ -209,7 +232,27 @@ func policies() {
 	gone("a deleted operator policy", err)
 }
 
+// refused checks that a request is refused, with a reason that the tools show to their users.
+func refused(err error, reason string) {
+	var answer rabbithole.ErrorResponse
+	check(errors.As(err, &answer) && answer.StatusCode == 400, "a refusal", err)
+	check(strings.Contains(err.Error(), reason), "the reason", err)
+}
+
 func parameters() {
+	_, err := client.DeclareShovel(vhost, "s", rabbithole.ShovelDefinition{
+		SourceURI: rabbithole.URISet{"amqp://"}, SourceQueue: "a", DestinationQueue: "b",
+		DestinationURI: rabbithole.URISet{"amqp://elsewhere"},
+	})
+	refused(err, "Trellis has no shovels")
+	_, err = client.PutFederationUpstream(vhost, "u", rabbithole.FederationDefinition{
+		Uri: rabbithole.URISet{"amqp://elsewhere"},
+	})
+	refused(err, "Trellis has no federation")
+	_, err = client.PutVhost("traced", rabbithole.VhostSettings{Tracing: true})
+	refused(err, "cannot trace vhost 'traced'")
+	_, err = client.GetVhost("traced")
+	gone("a refused virtual host", err)
 	value := map[string]any{"uri": "amqp://elsewhere"}
 	response, err := client.PutRuntimeParameter("odd", vhost, "one", value)
 	done("set a parameter", response, err)
