@@ -34,9 +34,7 @@ _NO_REPLICAS: Final = "no effect: a queue has no replica here, because a broker 
 _NO_LOCATION: Final = "no effect: there is one node"
 _PAGED: Final = "no effect: long queues are paged to disk in any mode"
 _NO_FEDERATION: Final = "no effect: there is no federation"
-_NO_UPSTREAM: Final = (
-    "kept, without effect: there is no federation; the HTTP API refuses an upstream"
-)
+_NO_UPSTREAM: Final = "kept, without effect: there is no federation"
 _EVERY_RETURN: Final = "every returned message is delayed, also after basic.nack"
 _ONE_STRATEGY: Final = "no effect: there is one way to publish dead letters"
 _QUORUM: Final = "a durable queue with a delivery limit on one machine, without replicas"
@@ -142,9 +140,7 @@ COMPONENTS: Final[dict[str, Comparison]] = {
     "policy": _EQUAL,
     "federation-upstream": Comparison(MISSING, _NO_UPSTREAM),
     "federation-upstream-set": Comparison(MISSING, _NO_UPSTREAM),
-    "shovel": Comparison(
-        MISSING, "kept, without effect: there are no shovels; the HTTP API refuses one"
-    ),
+    "shovel": Comparison(MISSING, "kept, without effect: there are no shovels"),
 }
 #: Parameters of any other component, and global parameters.
 OTHER_PARAMETER: Final = Comparison(MISSING, "kept and returned, without effect")

@@ -69,8 +69,9 @@ topic permissions, exchanges, queues, bindings, policies and operator policies o
 ```terraform
 {terraform}```
 
-- `rabbitmq_shovel`, `rabbitmq_federation_upstream` and `tracing = true` of a `rabbitmq_vhost` are
-  refused: `terraform apply` ends with Trellis's reason. Remove these resources.
+- `tracing = true` of a `rabbitmq_vhost` is refused: `terraform apply` ends with Trellis's reason.
+- `rabbitmq_shovel` and `rabbitmq_federation_upstream` are kept without effect. Remove these
+  resources. The broker's log names each of them.
 - If a virtual host has a `default_queue_type`, name `x-queue-type` in the arguments of each queue.
   Otherwise Terraform plans to replace the queue, because the queue has this argument.
 - Users of the settings, such as `guest`, cannot be changed by Terraform, but their permissions can.

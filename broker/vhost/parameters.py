@@ -1,10 +1,9 @@
 """Runtime parameters: values that operators store under a component and a name.
 
-Parameters of RabbitMQ's plugins have no effect. They are kept, so that tools that set and read them
-work; the HTTP API refuses shovels and upstreams of a federation, which an import keeps. Operator
-policies are parameters of the component `operator_policy`, as in RabbitMQ, and have an effect
-(broker/queues/policies.py). Global parameters have the component "" and belong to the virtual host
-"/".
+Parameters of RabbitMQ's plugins (federation, shovel) have no effect. They are kept, so that tools
+that set and read them work. Operator policies are parameters of the component `operator_policy`, as
+in RabbitMQ, and have an effect (broker/queues/policies.py). Global parameters have the component ""
+and belong to the virtual host "/".
 """
 
 from __future__ import annotations

@@ -148,13 +148,13 @@ def publish_get_and_set_limits(admin: Admin, tmp_path: Path) -> None:
     admin("declare", "operator_policy", *bounds)
     admin("declare", "vhost_limit", "vhost=/", "name=max-queues", "value=100")
     value = 'value={"uri": "amqp://west"}'
-    admin("declare", "parameter", "component=gateway", "name=gw", value)
+    admin("declare", "parameter", "component=federation-upstream", "name=gw", value)
     (policy,) = rows("list", "operator_policies")
     assert policy["definition"] == {"max-length": 3}
     assert rows("list", "vhost_limits") == [{"vhost": "/", "value": {"max-queues": 100}}]
     (parameter,) = rows("list", "parameters")
     assert (parameter["name"], parameter["value"]) == ("gw", {"uri": "amqp://west"})
-    admin("delete", "parameter", "component=gateway", "name=gw")
+    admin("delete", "parameter", "component=federation-upstream", "name=gw")
     admin("delete", "vhost_limit", "vhost=/", "name=max-queues")
     admin("delete", "operator_policy", "name=gp")
     admin("delete", "queue", "name=gq")

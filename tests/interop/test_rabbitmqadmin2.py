@@ -43,7 +43,7 @@ declare queue --name qa --type classic --arguments '{"x-max-length": 5}'
 declare stream --name s2 --expiration 1h
 declare exchange --name x2 --type topic
 declare binding --source x2 --destination q2 --destination-type queue --routing-key a.#
-declare parameter --component gateway --name up2 --value '{"uri":"amqp://x"}'
+declare parameter --component federation-upstream --name up2 --value '{"uri":"amqp://x"}'
 declare policy --name p2 --pattern ^q --definition '{"max-length": 10}' --apply-to queues
 declare operator_policy --name op2 --pattern ^q --definition '{"max-length": 99}' --apply-to queues
 declare vhost_limit --name max-queues --value 100
@@ -60,7 +60,7 @@ list exchanges
 list bindings
 list consumers
 list parameters
-list parameters --component gateway
+list parameters --component federation-upstream
 list policies
 list operator_policies
 list vhost_limits
@@ -112,7 +112,7 @@ operator_policies list
 vhost_limits list
 user_limits list
 parameters list_all
-parameters list_in --component gateway
+parameters list_in --component federation-upstream
 passwords salt_and_hash secret
 auth_attempts stats --node trellis
 nodes list
@@ -125,7 +125,7 @@ exchanges list
 close user_connections --username guest
 delete vhost_limit --name max-queues
 delete user_limit --user u2 --name max-connections
-delete parameter --component gateway --name up2
+delete parameter --component federation-upstream --name up2
 delete policy --name p2
 delete operator_policy --name op2
 delete binding --source x2 --destination q2 --destination-type queue --routing-key a.#

@@ -43,29 +43,6 @@ UNREADABLE: Final = {"rabbitmq_user.worker"}
 #: Resources that Trellis refuses, and the reasons that it gives.
 REFUSED: Final = {
     """
-    resource "rabbitmq_shovel" "s" {
-      name  = "s"
-      vhost = "shop"
-      info {
-        source_uri        = "amqp://"
-        source_queue      = "orders"
-        destination_uri   = "amqp://elsewhere"
-        destination_queue = "orders"
-      }
-    }
-    """: "Error 400 (bad_request): cannot set parameter 's' of component 'shovel' in vhost 'shop': "
-    "Trellis has no shovels",
-    """
-    resource "rabbitmq_federation_upstream" "u" {
-      name  = "u"
-      vhost = "shop"
-      definition {
-        uri = "amqp://elsewhere"
-      }
-    }
-    """: "Error 400 (bad_request): cannot set parameter 'u' of component 'federation-upstream' in "
-    "vhost 'shop': Trellis has no federation",
-    """
     resource "rabbitmq_vhost" "traced" {
       name    = "traced"
       tracing = true

@@ -105,10 +105,7 @@ async def test_a_user_has_as_many_connections_and_channels_as_its_limits(broker:
         ("parameters/vhost-limits/a/limits", {"value": {}}, 400, "/api/vhost-limits"),
         ("parameters/operator_policy/a/p", {"value": {}}, 400, "/api/operator-policies"),
         ("parameters/x%2Fy/a/p", {"value": 1}, 400, "contains '/'"),
-        ("parameters/gateway/a/p", {}, 400, "'value' is missing"),
-        ("parameters/shovel/a/p", {"value": {}}, 400, "in vhost 'a': Trellis has no shovels"),
-        ("parameters/federation-upstream/a/p", {"value": {}}, 400, "Trellis has no federation"),
-        ("parameters/federation-upstream-set/a/p", {"value": []}, 400, "Trellis has no federation"),
+        ("parameters/shovel/a/p", {}, 400, "'value' is missing"),
         ("vhosts/a", {"tracing": True}, 400, "cannot trace vhost 'a': tracing (amq"),
         ("vhosts/new", {"tracing": "on"}, 400, "'tracing'"),
         ("vhosts/a", {"default_queue_type": "odd"}, 400, "'default_queue_type' is 'odd'"),
@@ -171,11 +168,11 @@ async def test_the_default_queue_type_is_that_of_durable_queues(broker: Running)
 
 async def test_parameters_are_kept_and_returned(broker: Running) -> None:
     value = {"uri": "amqp://west", "max-hops": 2}
-    path = "parameters/gateway/a/west"
+    path = "parameters/federation-upstream/a/west"
     assert (await api(broker, "PUT", path, {"value": value}))[0] == 201
     assert (await api(broker, "PUT", path, {"value": value}))[0] == 204
-    row = {"component": "gateway", "name": "west", "vhost": "a", "value": value}
-    for listed in ("parameters", "parameters/gateway", path.rpartition("/")[0]):
+    row = {"component": "federation-upstream", "name": "west", "vhost": "a", "value": value}
+    for listed in ("parameters", "parameters/federation-upstream", path.rpartition("/")[0]):
         assert (await api(broker, "GET", listed))[1] == [row]
     assert (await api(broker, "GET", "parameters/shovel"))[1] == []
     assert (await api(broker, "GET", path))[1] == row

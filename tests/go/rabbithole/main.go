@@ -240,16 +240,7 @@ func refused(err error, reason string) {
 }
 
 func parameters() {
-	_, err := client.DeclareShovel(vhost, "s", rabbithole.ShovelDefinition{
-		SourceURI: rabbithole.URISet{"amqp://"}, SourceQueue: "a", DestinationQueue: "b",
-		DestinationURI: rabbithole.URISet{"amqp://elsewhere"},
-	})
-	refused(err, "Trellis has no shovels")
-	_, err = client.PutFederationUpstream(vhost, "u", rabbithole.FederationDefinition{
-		Uri: rabbithole.URISet{"amqp://elsewhere"},
-	})
-	refused(err, "Trellis has no federation")
-	_, err = client.PutVhost("traced", rabbithole.VhostSettings{Tracing: true})
+	_, err := client.PutVhost("traced", rabbithole.VhostSettings{Tracing: true})
 	refused(err, "cannot trace vhost 'traced'")
 	_, err = client.GetVhost("traced")
 	gone("a refused virtual host", err)

@@ -5,9 +5,12 @@ Limits of virtual hosts and policies have paths of their own (limits.py, policie
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
+from broker.compatibility import COMPONENTS, OTHER_PARAMETER
+from broker.names import shown
 from broker.queues.policies import Policy, operator_policy_of
 from broker.vhost.parameters import GLOBAL, OPERATOR_POLICY
 from broker.vhost.vhost import VirtualHost
@@ -21,19 +24,12 @@ from trellis.http.management.answers import (
     not_found,
 )
 
+logger: Final = logging.getLogger(__name__)
 #: Components whose objects have paths of their own.
 ELSEWHERE: Final = {
     "policy": "/api/policies",
     OPERATOR_POLICY: "/api/operator-policies",
     "vhost-limits": "/api/vhost-limits",
-}
-
-#: Components of RabbitMQ's plugins, and what Trellis does not have. An import of definitions keeps
-#: their parameters, and names them.
-ABSENT: Final = {
-    "federation-upstream": "federation",
-    "federation-upstream-set": "federation",
-    "shovel": "shovels",
 }
 
 
@@ -88,17 +84,16 @@ def _value(call: Call) -> Any:
 
 
 async def put_parameter(call: Call) -> Empty:
-    """Set a parameter. It is kept and has no effect, and cannot be a shovel or an upstream."""
+    """Set a parameter. It is kept and returned; the log says that it has no effect."""
     component, vhost, name = _target(call)
     value = _value(call)
-    if component in ABSENT:
-        raise bad_request(
-            f"cannot set parameter '{name}' of component '{component}' in vhost '{vhost.name}': "
-            f"Trellis has no {ABSENT[component]}; remove this object, and let a client forward "
-            "the messages"
-        )
     fresh = await call.make_durable(
         lambda ticket: vhost.parameters.set(component, name, value, ticket)
+    )
+    logger.warning(
+        "user '%s' set parameter '%s' of component '%s' in vhost '%s': %s",
+        *map(shown, (call.identity.name, name, component, vhost.name)),
+        COMPONENTS.get(component, OTHER_PARAMETER).text,
     )
     return Empty(fresh)
 
