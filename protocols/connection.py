@@ -140,7 +140,9 @@ class ConnectionRegistry:
         self.closed: dict[str, int] = {}
         #: Number of logins by outcome.
         self.logins: dict[str, int] = {}
-
+        #: Bytes received and sent by connections that have ended.
+        self.bytes_in = 0
+        self.bytes_out = 0
         #: Function that writes an event with its fields into the log. The server sets it.
         self.log: Callable[[str, dict[str, object]], None] = _unlogged
 
@@ -152,6 +154,8 @@ class ConnectionRegistry:
     def leave(self, connection: Connection) -> None:
         """Remove a connection that has ended, and count the reason of its end."""
         self.connections.pop(connection, None)
+        self.bytes_in += int(connection.bytes_in)
+        self.bytes_out += int(connection.bytes_out)
         self.closed[connection.reason] = self.closed.get(connection.reason, 0) + 1
 
     def count_login(self, outcome: str) -> None:

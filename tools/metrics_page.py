@@ -84,7 +84,7 @@ async def pages() -> list[tuple[str, MetricsPage]]:
             open_channel(node)
             return [
                 ("/metrics", await metrics.aggregated_metrics(node, HttpCounters())),
-                ("/metrics/per-object", await metrics.per_object_metrics(node)),
+                ("/metrics/per-object", await metrics.per_object_metrics(node, HttpCounters())),
                 *[
                     (
                         f"/metrics/detailed?family={name}",

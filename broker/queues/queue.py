@@ -834,6 +834,11 @@ class Queue(MessageSource):
         """Return the counts of publications and deliveries, in the order of STATISTICS."""
         return statistics_of(self.fates(), self.events(), self.depth, self.unacked)
 
+    @property
+    def paged(self) -> int:
+        """Number of waiting messages in the tail, which is on disk."""
+        return int(self._paged)
+
     def memory_bytes(self) -> i64:
         """Return the estimated memory of the waiting messages in bytes.
 

@@ -38,17 +38,13 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handl
 
     async def per_object(request: Request) -> Response:
         refusal = await refused(request)
-        return refusal or await rendered(await metrics.per_object_metrics(node))
+        return refusal or await rendered(await metrics.per_object_metrics(node, counters))
 
     async def by_family(request: Request) -> Response:
         refusal = await refused(request)
-        if refusal is not None:
-            return refusal
-        try:
-            page = await detailed.detailed_metrics(node, counters, request.query)
-        except ValueError as error:
-            return Response(400, f"{error}\n".encode())
-        return await rendered(page)
+        return refusal or await rendered(
+            await detailed.detailed_metrics(node, counters, request.query)
+        )
 
     async def refused(request: Request) -> Response | None:
         """Return the response for a client that may not read metrics; None if it may."""

@@ -3,8 +3,12 @@
     /metrics/detailed?family=queue_coarse_metrics&family=connection_metrics&vhost=orders
 
 Names begin with `rabbitmq_detailed_`, or with `rabbitmq_cluster_` for virtual hosts and exchanges,
-as in RabbitMQ. A connection has the label `connection`, which is its protocol and number, so that
-the page shows no addresses and no user names.
+as in RabbitMQ. On /metrics/per-object, they begin with `rabbitmq_`. A connection has the label
+`connection`, which is its protocol and number, so that the page shows no addresses and no user
+names.
+
+The families of deliveries and publications list only objects that had one, as in RabbitMQ: an idle
+queue adds no series to them.
 """
 
 from __future__ import annotations
@@ -12,41 +16,60 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from time import perf_counter
 from typing import Final
 from urllib.parse import parse_qsl
 
 from broker.queues.queue import Queue
+from broker.queues.statistics import STATISTICS
 from broker.routing.exchanges import Exchange
+from broker.stream.queue import StreamQueue
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.connection import Connection
 from protocols.mqtt.connection.connection import MqttConnection
-from trellis.monitoring import client_metrics, message_metrics
+from trellis.monitoring import channel_metrics, client_metrics, message_metrics, node_metrics
+from trellis.monitoring.channel_metrics import DELIVERIES
 from trellis.monitoring.http_counters import HttpCounters
-from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
+from trellis.monitoring.page import OBJECTS_MAX, Labels, MetricsPage
 from trellis.server.node import BrokerNode
 
 #: Steps of work in one turn of the event loop. To list an object is one step.
 STEPS_SLICE: Final = 100
+#: Seconds after which a turn ends even if it has done fewer steps.
+SECONDS_SLICE: Final = 0.0005
 #: Destinations of an exchange whose bindings are counted in one step.
 DESTINATIONS_STEP: Final = 50
 #: Steps of estimating the memory of a queue's messages.
 MEMORY_STEPS: Final = 10
 #: Beginnings of the names: of single objects, and of virtual hosts and exchanges.
-_DETAILED, _CLUSTER = "rabbitmq_detailed", "rabbitmq_cluster"
+_DETAILED: Final = "rabbitmq_detailed"
+_CLUSTER: Final = "rabbitmq_cluster"
 
 
 class DetailedScrape:
-    """One scrape: the page, and the virtual hosts whose objects it lists."""
+    """One scrape: the page, the virtual hosts whose objects it lists, and the families asked for.
 
-    def __init__(self, node: BrokerNode, http: HttpCounters, vhosts: Sequence[str]) -> None:
+    The names begin with `prefix`.
+    """
+
+    def __init__(
+        self,
+        node: BrokerNode,
+        http: HttpCounters,
+        families: Sequence[str],
+        vhosts: Sequence[str],
+        prefix: str,
+    ) -> None:
         self.node = node
         self.http = http
         self.page = MetricsPage()
+        self.families = frozenset(families)
+        self.prefix = prefix
+        #: What only slow calls of the operating system tell, if a family needs it.
+        self.seen = node_metrics.Look(0, 0)
         self._vhosts = frozenset(vhosts)
-        #: Families that were asked for.
-        self.families: frozenset[str] = frozenset()
 
     def lists(self, vhost: str) -> bool:
         """True if the objects of a virtual host are listed."""
@@ -67,36 +90,42 @@ class DetailedScrape:
                 if vhost is not None and self.lists(vhost):
                     yield vhost, connection
 
-    def channels(self) -> Iterator[tuple[Connection, Channel]]:
-        """Yield the channels of AMQP connections."""
+    def channels(self) -> Iterator[tuple[Channel, Labels]]:
+        """Yield the channels of AMQP connections with their labels."""
         for _, connection in self.connections():
             if isinstance(connection, AmqpConnection):
                 for channel in list(connection.channels.open.values()):
-                    yield connection, channel
+                    labels = {
+                        "vhost": channel.vhost.name,
+                        "channel": f"{_label_of(connection)}:{int(channel.number)}",
+                    }
+                    yield channel, labels
 
-    def gauge(self, name: str, text: str, value: float, **labels: str) -> None:
+    def gauge(self, name: str, text: str, value: float, labels: Labels) -> None:
         """Add a sample to a gauge of single objects."""
-        self.page.gauge(f"{_DETAILED}_{name}", text, value, **labels)
+        self.page.listed(f"{self.prefix}_{name}", "gauge", text, value, labels)
 
-    def counter(self, name: str, text: str, value: float, **labels: str) -> None:
+    def counter(self, name: str, text: str, value: float, labels: Labels) -> None:
         """Add a sample to a counter of single objects."""
-        self.page.counter(f"{_DETAILED}_{name}", text, value, **labels)
+        self.page.listed(f"{self.prefix}_{name}", "counter", text, value, labels)
+
+    def deliveries(self, kind: str, counts: dict[str, int], labels: Labels) -> bool:
+        """Add the deliveries of a queue or a channel, if there were any; True if there were."""
+        if not any(counts[key] for key, _, _ in DELIVERIES):
+            return False
+        for key, name, text in DELIVERIES:
+            self.counter(f"{kind}_{name}", text, counts[key], labels)
+        return True
 
 
-#: Adds one family to a page; yields after each object the work in steps.
+#: Adds one family to a page; yields the work in steps after each object, 0 for one not listed.
 Family = Callable[[DetailedScrape], Iterator[int]]
 
 
 def _queue_coarse(scrape: DetailedScrape) -> Iterator[int]:
     for vhost, queue in scrape.queues():
-        message_metrics.add_depth(
-            scrape.page,
-            int(queue.depth),
-            int(queue.unacked),
-            f"{_DETAILED}_queue",
-            vhost=vhost.name,
-            queue=queue.name,
-        )
+        labels = {"vhost": vhost.name, "queue": queue.name}
+        message_metrics.add_depth_of(scrape.page, queue, labels, f"{scrape.prefix}_queue")
         yield 1
 
 
@@ -104,100 +133,140 @@ def _queue_consumers(scrape: DetailedScrape) -> Iterator[int]:
     if "queue_metrics" in scrape.families:
         return
     for vhost, queue in scrape.queues():
-        _add_consumers(scrape, vhost, queue)
+        _add_consumers(scrape, queue, {"vhost": vhost.name, "queue": queue.name})
         yield 1
 
 
-def _add_consumers(scrape: DetailedScrape, vhost: VirtualHost, queue: Queue) -> None:
-    scrape.gauge(
-        "queue_consumers",
-        "Number of consumers of the queue.",
-        queue.consumer_count,
-        vhost=vhost.name,
-        queue=queue.name,
-    )
+def _add_consumers(scrape: DetailedScrape, queue: Queue, labels: Labels) -> None:
+    prefix = f"{scrape.prefix}_queue"
+    message_metrics.add_consumers(scrape.page, queue.consumer_count, labels, prefix)
 
 
 def _queue(scrape: DetailedScrape) -> Iterator[int]:
     for vhost, queue in scrape.queues():
-        _add_consumers(scrape, vhost, queue)
+        labels = {"vhost": vhost.name, "queue": queue.name}
+        _add_consumers(scrape, queue, labels)
         scrape.gauge(
             "queue_process_memory_bytes",
             "Estimated memory of the messages that wait in the queue, in bytes.",
             int(queue.memory_bytes()),
-            vhost=vhost.name,
-            queue=queue.name,
+            labels,
+        )
+        scrape.gauge(
+            "queue_messages_paged_out",
+            "Number of waiting messages that are on disk and not in memory.",
+            int(queue.paged),
+            labels,
         )
         yield MEMORY_STEPS if queue.depth else 1
+
+
+def _queue_delivery(scrape: DetailedScrape) -> Iterator[int]:
+    for vhost, queue in scrape.queues():
+        counts = dict(zip(STATISTICS, queue.statistics(), strict=True))
+        labels = {"vhost": vhost.name, "queue": queue.name}
+        yield int(scrape.deliveries("queue", counts, labels))
+
+
+def _queue_published(name: str) -> Family:
+    """Return a family of the messages published to each queue.
+
+    RabbitMQ counts them by exchange too. Dashboards find the queue by the label `queue_vhost` or
+    `vhost`.
+    """
+
+    def family(scrape: DetailedScrape) -> Iterator[int]:
+        for vhost, queue in scrape.queues():
+            published = queue.statistics()[0]
+            if published:
+                labels = {"vhost": vhost.name, "queue_vhost": vhost.name, "queue": queue.name}
+                text = "Total number of messages published to the queue."
+                scrape.counter(name, text, published, labels)
+            yield int(published > 0)
+
+    return family
+
+
+def _stream_consumers(scrape: DetailedScrape) -> Iterator[int]:
+    for vhost, queue in scrape.queues():
+        if isinstance(queue, StreamQueue) and queue.readers:
+            scrape.gauge(
+                "stream_consumer_max_offset_lag",
+                "Largest number of rows of a stream that one of its consumers has not got yet.",
+                max(0, int(queue.archive.end) - min(int(one.offset) for one in queue.readers)),
+                {"vhost": vhost.name, "queue": queue.name},
+            )
+            yield len(queue.readers)
+        else:
+            yield 0
+
+
+def _exchange_published(scrape: DetailedScrape) -> Iterator[int]:
+    for vhost in list(scrape.node.broker.vhosts.values()):
+        if scrape.lists(vhost.name):
+            for context in vhost.contexts:
+                context.totals()  # Moves the counts of the routes to their exchanges.
+                yield 0
+            for exchange in list(vhost.exchanges.values()):
+                if exchange.published:
+                    labels = {"vhost": vhost.name, "exchange": exchange.name}
+                    text = "Total number of messages published to the exchange."
+                    published = int(exchange.published)
+                    scrape.counter("exchange_messages_published", text, published, labels)
+                yield int(exchange.published > 0)
 
 
 def _connection_coarse(scrape: DetailedScrape) -> Iterator[int]:
     for vhost, connection in scrape.connections():
         labels = {"vhost": vhost, "connection": _label_of(connection)}
-        scrape.counter(
-            "connection_incoming_bytes",
-            "Total number of bytes received on a connection.",
-            int(connection.bytes_in),
-            **labels,
-        )
-        scrape.counter(
-            "connection_outgoing_bytes",
-            "Total number of bytes sent on a connection.",
-            int(connection.bytes_out),
-            **labels,
-        )
+        text = "Total number of bytes received on connections."
+        scrape.counter("connection_incoming_bytes", text, int(connection.bytes_in), labels)
+        text = "Total number of bytes sent on connections."
+        scrape.counter("connection_outgoing_bytes", text, int(connection.bytes_out), labels)
         yield 1
 
 
 def _connection(scrape: DetailedScrape) -> Iterator[int]:
     for vhost, connection in scrape.connections():
         channels = len(connection.channels.open) if isinstance(connection, AmqpConnection) else 0
-        scrape.gauge(
-            "connection_channels",
-            "Number of AMQP channels of a connection.",
-            channels,
-            vhost=vhost,
-            connection=_label_of(connection),
-        )
+        labels = {"vhost": vhost, "connection": _label_of(connection)}
+        scrape.gauge("connection_channels", "Number of open AMQP channels.", channels, labels)
         yield 1
 
 
 def _channel(scrape: DetailedScrape) -> Iterator[int]:
-    for connection, channel in scrape.channels():
-        confirms = channel.publisher.confirms
-        labels = {
-            "vhost": channel.vhost.name,
-            "channel": f"{_label_of(connection)}:{int(channel.number)}",
-        }
-        for name, text, value in (
-            (
-                "channel_consumers",
-                "Number of consumers of a channel.",
-                len(channel.receiver.consumers),
-            ),
-            (
-                "channel_messages_unacked",
-                "Number of messages delivered on a channel and not acknowledged yet.",
-                int(channel.receiver.unacked.count),
-            ),
-            (
-                "channel_messages_unconfirmed",
-                "Number of messages published on a channel and not confirmed yet.",
-                0 if confirms is None else int(confirms.waiting),
-            ),
-            (
-                "consumer_prefetch",
-                "Limit of unacknowledged messages of each consumer; 0 is no limit.",
-                int(channel.receiver.prefetch),
-            ),
-            (
-                "channel_prefetch",
-                "Limit of unacknowledged messages of all consumers of a channel; 0 is no limit.",
-                int(channel.receiver.shared_prefetch),
-            ),
-        ):
-            scrape.gauge(name, text, value, **labels)
+    for channel, labels in scrape.channels():
+        values = channel_metrics.channel_values(channel)
+        channel_metrics.add_channel(scrape.page, scrape.prefix, values, labels)
         yield 1
+
+
+def _channel_published(scrape: DetailedScrape) -> Iterator[int]:
+    for channel, labels in scrape.channels():
+        counts = channel.statistics()
+        for key, (name, text) in (
+            ("publish", channel_metrics.PUBLISHED),
+            ("confirm", channel_metrics.CONFIRMED),
+            ("return_unroutable", channel_metrics.RETURNED),
+        ):
+            if counts["publish"]:
+                scrape.counter(name, text, counts[key], labels)
+        yield int(counts["publish"] > 0)
+
+
+def _channel_deliveries(scrape: DetailedScrape) -> Iterator[int]:
+    for channel, labels in scrape.channels():
+        yield int(scrape.deliveries("channel", channel.statistics(), labels))
+
+
+def _node_coarse(scrape: DetailedScrape) -> Iterator[int]:
+    node_metrics.add_used(scrape.page, scrape.node, scrape.seen, scrape.prefix)
+    yield 0
+
+
+def _node(scrape: DetailedScrape) -> Iterator[int]:
+    node_metrics.add_limits(scrape.page, scrape.node, scrape.prefix)
+    yield 0
 
 
 def _vhost_status(scrape: DetailedScrape) -> Iterator[int]:
@@ -217,6 +286,8 @@ def _exchanges(scrape: DetailedScrape) -> Iterator[tuple[Exchange, dict[str, str
     for vhost in list(scrape.node.broker.vhosts.values()):
         if scrape.lists(vhost.name):
             for exchange in list(vhost.exchanges.values()):
+                if exchange.options.internal or not exchange.name:
+                    continue  # RabbitMQ leaves out internal exchanges and the default exchange.
                 labels = {"vhost": vhost.name, "exchange": exchange.name, "type": exchange.kind}
                 yield exchange, labels
 
@@ -241,14 +312,14 @@ def _exchange_bindings(scrape: DetailedScrape) -> Iterator[int]:
 
 
 def _churn(scrape: DetailedScrape) -> Iterator[int]:
-    client_metrics.add_churn(scrape.page, scrape.node, _DETAILED)
-    message_metrics.add_queue_churn(scrape.page, scrape.node, _DETAILED)
-    yield 1
+    client_metrics.add_churn(scrape.page, scrape.node, scrape.prefix)
+    message_metrics.add_queue_churn(scrape.page, scrape.node, scrape.prefix)
+    yield 0
 
 
 def _auth_attempts(scrape: DetailedScrape) -> Iterator[int]:
-    client_metrics.add_auth_attempts(scrape.page, scrape.node, scrape.http, _DETAILED)
-    yield 1
+    client_metrics.add_auth_attempts(scrape.page, scrape.node, scrape.http, scrape.prefix)
+    yield 0
 
 
 def _nothing(scrape: DetailedScrape) -> Iterator[int]:
@@ -260,6 +331,8 @@ def _nothing(scrape: DetailedScrape) -> Iterator[int]:
 FAMILIES: Final[dict[str, Family]] = {
     "connection_churn_metrics": _churn,
     "auth_attempt_metrics": _auth_attempts,
+    "node_coarse_metrics": _node_coarse,
+    "node_metrics": _node,
     "vhost_status": _vhost_status,
     "exchange_names": _exchange_names,
     "exchange_bindings": _exchange_bindings,
@@ -269,55 +342,103 @@ FAMILIES: Final[dict[str, Family]] = {
     "connection_coarse_metrics": _connection_coarse,
     "connection_metrics": _connection,
     "channel_metrics": _channel,
+    "channel_exchange_metrics": _channel_published,
+    "channel_queue_metrics": _channel_deliveries,
+    "channel_queue_exchange_metrics": _queue_published("queue_messages_published"),
+    "exchange_metrics": _exchange_published,
+    "queue_delivery_metrics": _queue_delivery,
+    "queue_exchange_metrics": _queue_published("queue_exchange_messages_published"),
+    "stream_consumer_metrics": _stream_consumers,
     **dict.fromkeys(
         (
-            "alarm_metrics",
             "auth_attempt_detailed_metrics",
-            "channel_exchange_metrics",
             "channel_process_metrics",
-            "channel_queue_exchange_metrics",
-            "channel_queue_metrics",
-            "exchange_metrics",
-            "memory_breakdown_metrics",
-            "node_coarse_metrics",
-            "node_metrics",
             "node_persister_metrics",
-            "queue_delivery_metrics",
-            "queue_exchange_metrics",
             "ra_metrics",
-            "stream_consumer_metrics",
         ),
         _nothing,
     ),
 }
 
+#: Families of the whole node, which list no objects: they are never cut.
+_WHOLE: Final = frozenset(
+    ("connection_churn_metrics", "auth_attempt_metrics", "node_coarse_metrics", "node_metrics")
+)
+
+#: Families of /metrics/per-object, besides the depths and consumers of queues.
+PER_OBJECT: Final = (
+    "connection_churn_metrics",
+    "auth_attempt_metrics",
+    "node_coarse_metrics",
+    "node_metrics",
+    "connection_coarse_metrics",
+    "connection_metrics",
+    "channel_metrics",
+    "channel_exchange_metrics",
+    "channel_queue_metrics",
+    "channel_queue_exchange_metrics",
+    "queue_delivery_metrics",
+    "stream_consumer_metrics",
+)
+
 
 async def detailed_metrics(node: BrokerNode, http: HttpCounters, query: str) -> MetricsPage:
-    """Return the families that a query asks for, made in slices of STEPS_SLICE steps.
+    """Return the families that a query asks for.
 
-    Raises ValueError if the query names an unknown family or parameter.
+    As in RabbitMQ, unknown families and parameters are ignored, so that one configuration of
+    Prometheus may scrape brokers of several versions.
     """
-    asked: dict[str, list[str]] = {"family": [], "vhost": []}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in asked:
-            raise ValueError(f"unknown parameter '{name}'; there are family and vhost")
-        asked[name].append(value)
-    for name in asked["family"]:
-        if name not in FAMILIES:
-            raise ValueError(f"unknown family '{name}'; there are {', '.join(FAMILIES)}")
-    scrape = DetailedScrape(node, http, asked["vhost"])
-    scrape.families = frozenset(asked["family"])
+    asked = parse_qsl(query, keep_blank_values=True)
+    families = [value for name, value in asked if name == "family"]
+    vhosts = [value for name, value in asked if name == "vhost"]
+    scrape = await begin(node, http, families, vhosts, _DETAILED)
+    await fill(scrape, OBJECTS_MAX)
+    node_metrics.add_identity(scrape.page, node, node_metrics.DETAILED)
+    scrape.page.gauge(
+        "trellis_detailed_families_unknown",
+        "Number of families that the query names and that do not exist.",
+        len(scrape.families - FAMILIES.keys()),
+    )
+    return scrape.page
+
+
+async def begin(
+    node: BrokerNode,
+    http: HttpCounters,
+    families: Sequence[str],
+    vhosts: Sequence[str],
+    prefix: str,
+) -> DetailedScrape:
+    """Return a scrape whose page is empty."""
+    scrape = DetailedScrape(node, http, families, vhosts, prefix)
+    if "node_coarse_metrics" in scrape.families:
+        loop = asyncio.get_running_loop()
+        scrape.seen = await loop.run_in_executor(None, node_metrics.look, node)
+    return scrape
+
+
+async def fill(scrape: DetailedScrape, most: int) -> None:
+    """Add the families of a scrape, and the number of those cut because `most` objects are listed.
+
+    A turn of the event loop does STEPS_SLICE steps, or what takes SECONDS_SLICE seconds if that is
+    less.
+    """
     steps = listed = cut = 0
+    ends = perf_counter() + SECONDS_SLICE
     for name, add in FAMILIES.items():
         if name not in scrape.families:
             continue
+        if listed >= most and name not in _WHOLE:
+            cut += 1
+            continue
         for work in add(scrape):
-            listed += 1
-            steps += work
-            if steps >= STEPS_SLICE:
+            listed += work > 0
+            steps += max(1, work)
+            if steps >= STEPS_SLICE or perf_counter() >= ends:
                 steps = 0
                 await asyncio.sleep(0)
-            if listed >= OBJECTS_MAX:
+                ends = perf_counter() + SECONDS_SLICE
+            if listed >= most and work:
                 cut += 1
                 break
     scrape.page.gauge(
@@ -325,7 +446,6 @@ async def detailed_metrics(node: BrokerNode, http: HttpCounters, query: str) -> 
         f"Number of families that were cut because a page lists at most {OBJECTS_MAX} objects.",
         cut,
     )
-    return scrape.page
 
 
 def _vhost_of(connection: Connection) -> str | None:

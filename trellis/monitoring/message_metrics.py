@@ -3,40 +3,64 @@
 from __future__ import annotations
 
 from broker.messages.fates import COPY_FATES, MESSAGE_FATES, ROUTED, UNROUTABLE
+from broker.queues.queue import Queue
 from broker.routing.publish_context import IngressCounters
 from broker.stream.queue import StreamQueue
 from broker.vhost.totals import VirtualHostTotals
 from protocols.front import Front
 from trellis.monitoring.http_counters import HttpCounters
-from trellis.monitoring.page import MetricsPage
+from trellis.monitoring.page import Labels, MetricsPage
 from trellis.server.node import BrokerNode
 
 
 def add_depth(
-    page: MetricsPage, ready: int, unacked: int, prefix: str = "rabbitmq_queue", **labels: str
+    page: MetricsPage,
+    ready: int,
+    unacked: int,
+    prefix: str = "rabbitmq_queue",
+    labels: Labels | None = None,
 ) -> None:
     """Add the number of ready messages, of unacknowledged messages, and of both.
 
     The names begin with `prefix`.
     """
-    page.gauge(
+    labels = {} if labels is None else labels
+    page.listed(
         f"{prefix}_messages_ready",
+        "gauge",
         "Number of messages ready to be delivered, in queues and MQTT sessions.",
         ready,
-        **labels,
+        labels,
     )
-    page.gauge(
+    page.listed(
         f"{prefix}_messages_unacked",
+        "gauge",
         "Number of messages delivered and not acknowledged yet.",
         unacked,
-        **labels,
+        labels,
     )
-    page.gauge(
+    page.listed(
         f"{prefix}_messages",
+        "gauge",
         "Number of ready and unacknowledged messages.",
         ready + unacked,
-        **labels,
+        labels,
     )
+
+
+def add_depth_of(
+    page: MetricsPage, queue: Queue, labels: Labels, prefix: str = "rabbitmq_queue"
+) -> None:
+    """Add the numbers of messages of one queue. The names begin with `prefix`."""
+    add_depth(page, int(queue.depth), int(queue.unacked), prefix, labels)
+
+
+def add_consumers(
+    page: MetricsPage, count: int, labels: Labels, prefix: str = "rabbitmq_queue"
+) -> None:
+    """Add the number of consumers of one queue, or of all. The name begins with `prefix`."""
+    text = "Number of consumers of queues."
+    page.listed(f"{prefix}_consumers", "gauge", text, count, labels)
 
 
 def add_queue_churn(page: MetricsPage, node: BrokerNode, prefix: str = "rabbitmq") -> None:
@@ -73,9 +97,9 @@ def add_queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTota
         "Number of parameters and operator policies; at most 10,000 in each virtual host.",
         sum(len(vhost.parameters.values) for vhost in vhosts),
     )
-    page.gauge(
-        "rabbitmq_consumers", "Number of consumers.", sum(int(each.consumers) for each in totals)
-    )
+    consumers = sum(int(each.consumers) for each in totals)
+    page.gauge("rabbitmq_consumers", "Number of consumers.", consumers)
+    add_consumers(page, consumers, {})
     add_depth(page, ready, unacked)
     add_queue_churn(page, node)
     for reason in ("expired", "maxlen", "rejected", "delivery_limit"):

@@ -13,8 +13,15 @@ from typing import Final
 
 import trellis
 from broker.stream.queue import StreamQueue
-from trellis import process
-from trellis.monitoring import client_metrics, message_metrics
+from protocols.connection import Connection
+from trellis.monitoring import (
+    channel_metrics,
+    client_metrics,
+    detailed,
+    message_metrics,
+    node_metrics,
+    stream_protocol,
+)
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
 from trellis.server.node import BrokerNode
@@ -42,10 +49,15 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
         connected += sum(session.outlet is not None for session in sessions[at : at + COUNT_SLICE])
         await asyncio.sleep(0)
     served, streams = await _streams(node)
+    clients = channel_metrics.ClientTotals()
+    await clients.count(node)
     ingress = [vhost.contexts.ingress_counters() for vhost in node.broker.vhosts.values()]
+    await asyncio.sleep(0)
     client_metrics.add_connections(page, node, http)
     client_metrics.add_listeners(page, node)
     client_metrics.add_http(page, http)
+    channel_metrics.add_totals(page, node, clients)
+    await asyncio.sleep(0)
     message_metrics.add_queues(page, node, totals)
     message_metrics.add_streams(page, streams, served, http)
     for front in node.fronts:
@@ -55,12 +67,20 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
             ingress,
             sum(each.relayed for each in totals) if front is node.mqtt else 0,
         )
+    channel_metrics.add_messages(page, node, ingress)
+    stream_protocol.add_nothing_spoken(page)
+    await asyncio.sleep(0)
     _trellis(page, node)
     message_metrics.add_fates(page, ingress, totals)
     message_metrics.add_routes(page, node, ingress)
     message_metrics.add_sessions(page, node, connected)
-    descriptors, free = await asyncio.get_running_loop().run_in_executor(None, _look, node)
-    _process(page, node, descriptors, free)
+    await asyncio.sleep(0)
+    seen = await asyncio.get_running_loop().run_in_executor(None, node_metrics.look, node)
+    node_metrics.add_used(page, node, seen)
+    node_metrics.add_limits(page, node)
+    node_metrics.add_identity(page, node, node_metrics.AGGREGATED)
+    node_metrics.add_alarms(page, node)
+    _state(page, node)
     return page
 
 
@@ -80,46 +100,51 @@ async def _streams(node: BrokerNode) -> tuple[int, list[StreamQueue]]:
     return served, streams
 
 
-async def per_object_metrics(node: BrokerNode) -> MetricsPage:
-    """Return the metrics of /metrics/per-object: queues and sessions by name.
+async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPage:
+    """Return the metrics of /metrics/per-object: queues, sessions, connections, channels by name.
 
-    At most OBJECTS_MAX objects are listed, and the number of the others is a metric.
+    At most OBJECTS_MAX objects are listed: queues and sessions first, of which the number of the
+    others is a metric, and then the families of `detailed.PER_OBJECT`.
     """
-    page = MetricsPage()
-    listed = left_out = 0
+    scrape = await detailed.begin(node, http, detailed.PER_OBJECT, (), "rabbitmq")
+    page = scrape.page
+    page.gauge("rabbitmq_connections", "Number of open connections.", len(_open(node)))
+    page.gauge("rabbitmq_channels", "Number of open AMQP channels.", node.amqp.channels)
+    queues = sum(len(vhost.queues) for vhost in node.broker.vhosts.values())
+    page.gauge("rabbitmq_queues", "Number of queues.", queues)
+    listed = left_out = consumers = 0
     for vhost in list(node.broker.vhosts.values()):
-        queues = len(vhost.queues) + len(vhost.inboxes)
-        taken = min(queues, OBJECTS_MAX - listed)
-        left_out += queues - taken
-        everything = chain(list(vhost.queues.values()), list(vhost.inboxes.values()))
+        everything = [*vhost.queues.values(), *vhost.inboxes.values()]
+        taken = min(len(everything), OBJECTS_MAX - listed)
+        left_out += len(everything) - taken
         for queue in islice(everything, taken):
             labels = {"vhost": vhost.name, "queue": queue.name}
-            message_metrics.add_depth(page, int(queue.depth), int(queue.unacked), **labels)
-            page.gauge(
-                "rabbitmq_queue_consumers",
-                "Number of consumers of the queue.",
-                queue.consumer_count,
-                **labels,
-            )
+            message_metrics.add_depth_of(page, queue, labels)
+            count = queue.consumer_count
+            message_metrics.add_consumers(page, count, labels)
+            consumers += 0 if queue.private else int(count)
             listed += 1
             if listed % NAMED_SLICE == 0:
                 await asyncio.sleep(0)
+    page.gauge("rabbitmq_consumers", "Number of consumers of the listed queues.", consumers)
     sessions = node.mqtt.sessions.all()
     taken = min(len(sessions), OBJECTS_MAX - listed)
     left_out += len(sessions) - taken
     for session in islice(sessions, taken):
         labels = {"vhost": session.vhost.name, "client_id": session.name}
-        page.counter(
+        page.listed(
             "trellis_session_dropped_messages",
+            "counter",
             "Total number of QoS 0 messages dropped because the client read too slowly.",
             int(session.dropped),
-            **labels,
+            labels,
         )
-        page.counter(
+        page.listed(
             "trellis_session_missed_messages",
+            "counter",
             "Total number of QoS 0 messages not queued because the client was disconnected.",
             int(session.missed),
-            **labels,
+            labels,
         )
         listed += 1
         if listed % NAMED_SLICE == 0:
@@ -129,82 +154,17 @@ async def per_object_metrics(node: BrokerNode) -> MetricsPage:
         f"Number of queues and sessions that the page leaves out because it lists {OBJECTS_MAX}.",
         left_out,
     )
+    await detailed.fill(scrape, OBJECTS_MAX - listed)
+    node_metrics.add_identity(page, node, node_metrics.PER_OBJECT)
     return page
 
 
-def _look(node: BrokerNode) -> tuple[int, int]:
-    """Return the number of open file descriptors, and the free bytes of the data directory.
-
-    Slow with many file descriptors, or a slow disk: run it in a thread.
-    """
-    free = 0 if node.directory is None else process.free_disk_bytes(node.directory)
-    return process.open_descriptors(), free
+def _open(node: BrokerNode) -> list[Connection]:
+    return list(chain.from_iterable(front.connections for front in node.fronts))
 
 
-def _process(page: MetricsPage, node: BrokerNode, descriptors: int, free: int) -> None:
-    """Add the metrics of the process, with the results of `_look`."""
-    name = node.settings.node.name
-    page.gauge("rabbitmq_process_open_fds", "Number of open file descriptors.", descriptors)
-    page.gauge(
-        "rabbitmq_process_max_fds", "Maximum number of open file descriptors.", node.max_descriptors
-    )
-    page.gauge(
-        "rabbitmq_process_open_tcp_sockets",
-        "Number of open connections of clients.",
-        sum(len(front.connections) for front in node.fronts),
-    )
-    page.gauge(
-        "rabbitmq_process_max_tcp_sockets",
-        "Maximum number of open connections of clients.",
-        node.admission.connections,
-    )
-    page.gauge(
-        "rabbitmq_process_resident_memory_bytes",
-        "Resident memory in use, in bytes.",
-        process.resident_bytes(),
-    )
-    page.gauge(
-        "rabbitmq_resident_memory_limit_bytes",
-        "Memory above which publishers are blocked, in bytes.",
-        node.alarm_watch.memory_limit,
-    )
-    if node.directory is not None:
-        page.gauge(
-            "rabbitmq_disk_space_available_bytes",
-            "Free disk space for the data directory, in bytes.",
-            free,
-        )
-        page.gauge(
-            "rabbitmq_disk_space_available_limit_bytes",
-            "Free disk space below which publishers are blocked, in bytes.",
-            node.alarm_watch.disk_limit,
-        )
-    page.gauge(
-        "rabbitmq_identity_info",
-        "Names of this node and its cluster.",
-        1,
-        rabbitmq_node=f"{name}@{platform.node()}",
-        rabbitmq_cluster=name,
-        rabbitmq_endpoint=str(node.settings.metrics.port),
-    )
-    page.gauge(
-        "rabbitmq_build_info",
-        "Product name and version of this broker.",
-        1,
-        rabbitmq_version=trellis.__version__,
-        product_name="Trellis",
-        product_version=trellis.__version__,
-    )
-    for alarm, name in (
-        ("memory_used_watermark", "memory"),
-        ("free_disk_space_watermark", "disk"),
-        ("file_descriptor_limit", ""),
-    ):
-        page.gauge(
-            f"rabbitmq_alarms_{alarm}",
-            f"1 while the alarm {alarm} is on, else 0.",
-            int(name in node.broker.alarms.on),
-        )
+def _state(page: MetricsPage, node: BrokerNode) -> None:
+    """Add what only Trellis has: delayed messages, memory, the disk reserve, blocked clients."""
     page.gauge(
         "trellis_delayed_messages",
         "Number of messages that wait in delayed exchanges.",

@@ -34,9 +34,6 @@ class MqttService(Front):
             BrokerSurveyor(self),
         )
         self.sessions.sys = self.sys
-        #: Bytes received and sent by connections that have ended.
-        self.bytes_in = 0
-        self.bytes_out = 0
         #: The highest number of connections that were open at the same time.
         self.connections_max = 0
         self.topics = MqttTopics(options.max_levels, options.no_subscribe)
@@ -44,11 +41,6 @@ class MqttService(Front):
     def enter(self, connection: Connection) -> None:
         super().enter(connection)
         self.connections_max = max(self.connections_max, len(self.connections))
-
-    def leave(self, connection: Connection) -> None:
-        super().leave(connection)
-        self.bytes_in += int(connection.bytes_in)
-        self.bytes_out += int(connection.bytes_out)
 
     def credentials(
         self, user: str | None, password: bytes, client_id: str, peer: Peer
