@@ -20,20 +20,27 @@ _PATIENCE: Final = 90.0
 class RabbitMq:
     """A RabbitMQ process in a directory of its own, with an Erlang name server of its own.
 
-    Without an installed RabbitMQ, the constructor skips the test.
+    Without an installed RabbitMQ, the constructor skips the test. With `plugins`, further plugins
+    run, of which `rabbitmq_prometheus` serves metrics on the port `metrics`.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, plugins: tuple[str, ...] = ()) -> None:
         server, epmd = shutil.which("rabbitmq-server", path=_SCRIPTS), shutil.which("epmd")
         if server is None or epmd is None:
             pytest.skip("RabbitMQ is not installed (apt-get install rabbitmq-server)")
-        self.port, names, distribution = _free_ports(3)
+        self.port, self.metrics, names, distribution = _free_ports(4)
         (directory / "rabbitmq.conf").write_text(
             f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
             "log.console = true\nlog.console.level = error\n"
             "log.file = false\ndisk_free_limit.absolute = 50MB\n"
+            + (
+                f"prometheus.tcp.ip = 127.0.0.1\nprometheus.tcp.port = {self.metrics}\n"
+                if "rabbitmq_prometheus" in plugins
+                else ""
+            )
         )
-        (directory / "enabled_plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
+        enabled = ", ".join(("rabbitmq_consistent_hash_exchange", *plugins))
+        (directory / "enabled_plugins").write_text(f"[{enabled}].\n")
         (directory / "empty.conf").touch()
         environment = os.environ | {
             "HOME": str(directory),

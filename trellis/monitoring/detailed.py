@@ -5,7 +5,7 @@
 Names begin with `rabbitmq_detailed_`, or with `rabbitmq_cluster_` for virtual hosts and exchanges,
 as in RabbitMQ. On /metrics/per-object, they begin with `rabbitmq_`. A connection has the label
 `connection`, which is its protocol and number, so that the page shows no addresses and no user
-names.
+names. The same text is its label `channel`, under which RabbitMQ lists connections.
 
 The families of deliveries and publications list only objects that had one, as in RabbitMQ: an idle
 queue adds no series to them.
@@ -67,7 +67,7 @@ class DetailedScrape:
         self.page = MetricsPage()
         self.families = frozenset(families)
         self.prefix = prefix
-        #: What only slow calls of the operating system tell, if a family needs it.
+        #: Results of slow calls of the operating system, if a family needs them.
         self.seen = node_metrics.Look(0, 0)
         self._vhosts = frozenset(vhosts)
 
@@ -218,7 +218,7 @@ def _exchange_published(scrape: DetailedScrape) -> Iterator[int]:
 
 def _connection_coarse(scrape: DetailedScrape) -> Iterator[int]:
     for vhost, connection in scrape.connections():
-        labels = {"vhost": vhost, "connection": _label_of(connection)}
+        labels = _labels_of(vhost, connection)
         text = "Total number of bytes received on connections."
         scrape.counter("connection_incoming_bytes", text, int(connection.bytes_in), labels)
         text = "Total number of bytes sent on connections."
@@ -229,7 +229,7 @@ def _connection_coarse(scrape: DetailedScrape) -> Iterator[int]:
 def _connection(scrape: DetailedScrape) -> Iterator[int]:
     for vhost, connection in scrape.connections():
         channels = len(connection.channels.open) if isinstance(connection, AmqpConnection) else 0
-        labels = {"vhost": vhost, "connection": _label_of(connection)}
+        labels = _labels_of(vhost, connection)
         scrape.gauge("connection_channels", "Number of open AMQP channels.", channels, labels)
         yield 1
 
@@ -455,6 +455,12 @@ def _vhost_of(connection: Connection) -> str | None:
     if isinstance(connection, MqttConnection) and connection.session is not None:
         return str(connection.vhost.name)
     return None
+
+
+def _labels_of(vhost: str, connection: Connection) -> Labels:
+    """Return the labels of a connection. RabbitMQ's dashboards find it by the label `channel`."""
+    name = _label_of(connection)
+    return {"vhost": vhost, "connection": name, "channel": name}
 
 
 def _label_of(connection: Connection) -> str:

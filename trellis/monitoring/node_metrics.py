@@ -22,7 +22,7 @@ DETAILED: Final = "detailed"
 
 
 class Look(NamedTuple):
-    """What only slow calls of the operating system tell."""
+    """Results of slow calls of the operating system."""
 
     #: Number of open file descriptors.
     descriptors: int

@@ -12,7 +12,7 @@ from trellis.monitoring.page import MetricsPage
 
 #: The label that RabbitMQ gives to its stream protocol.
 STREAM: Final = "stream"
-#: What the protocol's errors are called in RabbitMQ.
+#: The errors of the protocol, in RabbitMQ's words.
 ERRORS: Final = (
     "access_refused",
     "authentication_failure",
