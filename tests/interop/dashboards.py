@@ -44,6 +44,10 @@ class Panel(NamedTuple):
     may_be_zero: bool = False
 
     @property
+    def name(self) -> str:
+        return f"{self.dashboard} {self.number}"
+
+    @property
     def job(self) -> str:
         """The only job that may scrape the broker, so that the join is unique; "" for any jobs."""
         return "rabbitmq" if self.dashboard in ONE_JOB else ""
@@ -65,7 +69,7 @@ class Join(NamedTuple):
 
 #: The join of the dashboards up to RabbitMQ 3.13, of those of 4, and of those of single objects.
 OLD: Final = Join("instance", "")
-NEW: Final = Join("instance, job", ', rabbitmq_endpoint="aggregated"')
+NEW: Final = Join("instance, job", ', rabbitmq_endpoint="$endpoint"')
 DETAILED: Final = Join("instance, job", ', rabbitmq_endpoint=~"detailed|"')
 
 
@@ -161,8 +165,13 @@ def _overview(dashboard: str, join: Join, revision: int) -> Iterator[Panel]:
     yield Panel(dashboard, "69", join("rabbitmq_build_info"))
 
 
-def overview() -> Iterator[Panel]:
-    """Yield the panels of the three revisions of the overview."""
+def overview(endpoint: str) -> Iterator[Panel]:
+    """Yield the panels of the three revisions of the overview, over a kind of page."""
+    for panel in _overviews():
+        yield panel._replace(query=panel.query.replace("$endpoint", endpoint))
+
+
+def _overviews() -> Iterator[Panel]:
     for name, join, revision, consumers in (
         ("channels", OLD, 0, "channel_consumers"),
         ("global", OLD, 1, "consumers"),

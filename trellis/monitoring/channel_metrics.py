@@ -163,6 +163,11 @@ def add_totals(page: MetricsPage, node: BrokerNode, totals: ClientTotals) -> Non
         "Total number of bytes sent on connections.",
         totals.bytes_out,
     )
+    add_clients(page, node, totals)
+
+
+def add_clients(page: MetricsPage, node: BrokerNode, totals: ClientTotals) -> None:
+    """Add the number of publishers and of consumers by protocol."""
     text = "Number of AMQP channels that have published."
     page.gauge("rabbitmq_global_publishers", text, totals.publishers, protocol=node.amqp.name)
     text = "Number of AMQP consumers, and of MQTT clients that have a subscription."
@@ -175,15 +180,10 @@ def add_messages(
 ) -> None:
     """Add the counters of messages on AMQP channels, and of messages published to queues."""
     tally = node.amqp.tally
-    counters = [
-        ingress[way] for ingress in vhosts for way in node.amqp.context_names if way in ingress
-    ]
-    unroutable = sum(ingress.fates[UNROUTABLE] for ingress in counters)
     for (name, text), value in (
-        (PUBLISHED, sum(ingress.received for ingress in counters)),
+        (PUBLISHED, sum(one.received for one in _received(node, vhosts))),
         (CONFIRMED, int(tally.confirmed)),
         (RETURNED, int(tally.returned)),
-        (DROPPED, unroutable - int(tally.returned)),
     ):
         page.counter(f"rabbitmq_{name}", text, value)
     counts = {
@@ -196,13 +196,30 @@ def add_messages(
     }
     for key, name, text in DELIVERIES:
         page.counter(f"rabbitmq_channel_{name}", text, counts[key])
-    page.counter(
-        "rabbitmq_channel_get_empty",
-        "Total number of fetches from empty queues.",
-        int(tally.get_empty),
-    )
+    add_undivided(page, node, vhosts)
     page.counter(
         "rabbitmq_queue_messages_published",
         "Total number of messages published to queues and MQTT sessions.",
         sum(one.copies for ingress in vhosts for one in ingress.values()),
     )
+
+
+def add_undivided(
+    page: MetricsPage, node: BrokerNode, vhosts: list[dict[str, IngressCounters]]
+) -> None:
+    """Add the counters of AMQP channels that a single channel does not have."""
+    tally = node.amqp.tally
+    unroutable = sum(one.fates[UNROUTABLE] for one in _received(node, vhosts))
+    name, text = DROPPED
+    page.counter(f"rabbitmq_{name}", text, unroutable - int(tally.returned))
+    page.counter(
+        "rabbitmq_channel_get_empty",
+        "Total number of fetches from empty queues.",
+        int(tally.get_empty),
+    )
+
+
+def _received(node: BrokerNode, vhosts: list[dict[str, IngressCounters]]) -> list[IngressCounters]:
+    """Return the counters of the messages that came over AMQP."""
+    names = node.amqp.context_names
+    return [ingress[way] for ingress in vhosts for way in names if way in ingress]

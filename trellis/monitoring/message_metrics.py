@@ -83,6 +83,17 @@ def add_queue_churn(page: MetricsPage, node: BrokerNode, prefix: str = "rabbitmq
     )
 
 
+def add_dead_letters(page: MetricsPage, node: BrokerNode) -> None:
+    """Add the number of dead-lettered messages by reason."""
+    vhosts = node.broker.vhosts.values()
+    for reason in ("expired", "maxlen", "rejected", "delivery_limit"):
+        page.counter(
+            f"rabbitmq_global_messages_dead_lettered_{reason}",
+            f"Total number of messages dead-lettered, reason {reason}.",
+            sum(vhost.dead_letters.get(reason, 0) for vhost in vhosts),
+        )
+
+
 def add_queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTotals]) -> None:
     """Add the metrics of queues, exchanges, consumers and dead letters."""
     vhosts = node.broker.vhosts.values()
@@ -102,12 +113,7 @@ def add_queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTota
     add_consumers(page, consumers, {})
     add_depth(page, ready, unacked)
     add_queue_churn(page, node)
-    for reason in ("expired", "maxlen", "rejected", "delivery_limit"):
-        page.counter(
-            f"rabbitmq_global_messages_dead_lettered_{reason}",
-            f"Total number of messages dead-lettered, reason {reason}.",
-            sum(vhost.dead_letters.get(reason, 0) for vhost in vhosts),
-        )
+    add_dead_letters(page, node)
     page.gauge(
         "trellis_dead_letters_waiting",
         "Number of messages that left a queue, as dead letters or because their delay is over, and "

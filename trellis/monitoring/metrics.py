@@ -12,7 +12,9 @@ from itertools import chain, islice
 from typing import Final
 
 import trellis
+from broker.routing.publish_context import IngressCounters
 from broker.stream.queue import StreamQueue
+from broker.vhost.totals import VirtualHostTotals
 from protocols.connection import Connection
 from trellis.monitoring import (
     channel_metrics,
@@ -35,14 +37,7 @@ NAMED_SLICE: Final = 100
 async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPage:
     """Return the metrics of /metrics, counted in slices of COUNT_SLICE objects."""
     page = MetricsPage()
-    totals = []
-    for vhost in list(node.broker.vhosts.values()):
-        each = vhost.totals()
-        more = True
-        while more:
-            more = each.step(COUNT_SLICE)
-            await asyncio.sleep(0)
-        totals.append(each)
+    totals = await _totals(node)
     sessions = node.mqtt.sessions.all()
     connected = 0
     for at in range(0, len(sessions), COUNT_SLICE):
@@ -60,15 +55,8 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     await asyncio.sleep(0)
     message_metrics.add_queues(page, node, totals)
     message_metrics.add_streams(page, streams, served, http)
-    for front in node.fronts:
-        message_metrics.add_messages(
-            page,
-            front,
-            ingress,
-            sum(each.relayed for each in totals) if front is node.mqtt else 0,
-        )
+    _messages(page, node, ingress, totals)
     channel_metrics.add_messages(page, node, ingress)
-    stream_protocol.add_nothing_spoken(page)
     await asyncio.sleep(0)
     _trellis(page, node)
     message_metrics.add_fates(page, ingress, totals)
@@ -82,6 +70,33 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     node_metrics.add_alarms(page, node)
     _state(page, node)
     return page
+
+
+async def _totals(node: BrokerNode) -> list[VirtualHostTotals]:
+    """Return the totals of each virtual host, counted in slices of COUNT_SLICE objects."""
+    totals = []
+    for vhost in list(node.broker.vhosts.values()):
+        each = vhost.totals()
+        more = True
+        while more:
+            more = each.step(COUNT_SLICE)
+            await asyncio.sleep(0)
+        totals.append(each)
+    return totals
+
+
+def _messages(
+    page: MetricsPage,
+    node: BrokerNode,
+    ingress: list[dict[str, IngressCounters]],
+    totals: list[VirtualHostTotals],
+) -> None:
+    """Add the counters of messages by protocol, after the numbers of publishers and consumers."""
+    relayed = sum(each.relayed for each in totals)
+    for front in node.fronts:
+        mine = relayed if front is node.mqtt else 0
+        message_metrics.add_messages(page, front, ingress, mine)
+    stream_protocol.add_nothing_spoken(page)
 
 
 async def _streams(node: BrokerNode) -> tuple[int, list[StreamQueue]]:
@@ -104,15 +119,27 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     """Return the metrics of /metrics/per-object: queues, sessions, connections, channels by name.
 
     At most OBJECTS_MAX objects are listed: queues and sessions first, of which the number of the
-    others is a metric, and then the families of `detailed.PER_OBJECT`.
+    others is a metric, and then the families of `detailed.PER_OBJECT`. As in RabbitMQ, the page
+    also has the totals that no object has, so that the dashboards with totals can read it.
     """
     scrape = await detailed.begin(node, http, detailed.PER_OBJECT, (), "rabbitmq")
     page = scrape.page
+    totals = await _totals(node)
+    clients = channel_metrics.ClientTotals()
+    await clients.count(node)
+    ingress = [vhost.contexts.ingress_counters() for vhost in node.broker.vhosts.values()]
+    await asyncio.sleep(0)
+    channel_metrics.add_clients(page, node, clients)
+    channel_metrics.add_undivided(page, node, ingress)
+    _messages(page, node, ingress, totals)
+    message_metrics.add_dead_letters(page, node)
+    await asyncio.sleep(0)
     page.gauge("rabbitmq_connections", "Number of open connections.", len(_open(node)))
     page.gauge("rabbitmq_channels", "Number of open AMQP channels.", node.amqp.channels)
-    queues = sum(len(vhost.queues) for vhost in node.broker.vhosts.values())
-    page.gauge("rabbitmq_queues", "Number of queues.", queues)
-    listed = left_out = consumers = 0
+    page.gauge("rabbitmq_queues", "Number of queues.", sum(each.queues for each in totals))
+    consumers = sum(int(each.consumers) for each in totals)
+    page.gauge("rabbitmq_consumers", "Number of consumers.", consumers)
+    listed = left_out = 0
     for vhost in list(node.broker.vhosts.values()):
         everything = [*vhost.queues.values(), *vhost.inboxes.values()]
         taken = min(len(everything), OBJECTS_MAX - listed)
@@ -120,13 +147,10 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
         for queue in islice(everything, taken):
             labels = {"vhost": vhost.name, "queue": queue.name}
             message_metrics.add_depth_of(page, queue, labels)
-            count = queue.consumer_count
-            message_metrics.add_consumers(page, count, labels)
-            consumers += 0 if queue.private else int(count)
+            message_metrics.add_consumers(page, queue.consumer_count, labels)
             listed += 1
             if listed % NAMED_SLICE == 0:
                 await asyncio.sleep(0)
-    page.gauge("rabbitmq_consumers", "Number of consumers of the listed queues.", consumers)
     sessions = node.mqtt.sessions.all()
     taken = min(len(sessions), OBJECTS_MAX - listed)
     left_out += len(sessions) - taken
