@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+import pamqp.body
 import pamqp.commands as spec
 import pamqp.frame
+import pamqp.header
 import trustme
 
 from protocols.amqp.connection.handshake import GREETING
@@ -28,8 +31,9 @@ For operators who build dashboards and alerts. After this page you know the name
 meaning of every metric.
 
 The metrics port (`metrics.port`, 15692) serves `/metrics`, with totals, and `/metrics/per-object`,
-with queues and sessions by name. `/metrics/detailed` serves the families that the query names, for
-single queues, connections and channels, of all virtual hosts or of those in the query:
+with queues, sessions, connections and channels by name. `/metrics/detailed` serves the families
+that the query names, for single queues, connections and channels, of all virtual hosts or of those
+in the query:
 
     curl -s http://127.0.0.1:15692/metrics
     curl -s 'http://127.0.0.1:15692/metrics/detailed?family=queue_coarse_metrics&vhost=orders'
@@ -42,9 +46,15 @@ single queues, connections and channels, of all virtual hosts or of those in the
   [transports.md](transports.md#when-a-tls-client-cannot-connect) the reasons of
   `trellis_tls_failures_total`.
 - The families have RabbitMQ's names. Families that Trellis does not count by object, such as
-  `ra_metrics`, are empty. Trellis does not speak RabbitMQ's stream protocol, so there are no
-  metrics with `protocol="stream"`. The label of a connection is its protocol and number: the page
-  shows neither addresses nor user names.
+  `ra_metrics`, are empty, and unknown families are ignored, as in RabbitMQ:
+  `trellis_detailed_families_unknown` on the page is their number. The families of deliveries and
+  publications list only queues, channels and exchanges that had one.
+- Trellis does not speak RabbitMQ's stream protocol: all metrics with `protocol="stream"` are 0, so
+  that the sums of RabbitMQ's dashboard for streams work.
+- The label of a connection is its protocol and number: the page shows neither addresses nor user
+  names.
+- `rabbitmq_identity_info` and `rabbitmq_build_info` are on each page, because dashboards join them
+  with the other metrics. The label `rabbitmq_endpoint` is `aggregated`, `per-object` or `detailed`.
 - A page of single objects lists at most 100,000 of them. `trellis_detailed_families_cut` on
   the page is the number of families that were cut for this reason.
 
@@ -52,8 +62,13 @@ single queues, connections and channels, of all virtual hosts or of those in the
 """
 
 
-#: Metric of every detailed page, which HEAD explains.
-CUT = "trellis_detailed_families_cut"
+#: Metrics of every detailed page, which HEAD explains.
+EVERYWHERE = (
+    "trellis_detailed_families_cut",
+    "trellis_detailed_families_unknown",
+    "rabbitmq_identity_info",
+    "rabbitmq_build_info",
+)
 
 
 async def pages() -> list[tuple[str, MetricsPage]]:
@@ -101,7 +116,7 @@ async def pages() -> list[tuple[str, MetricsPage]]:
 
 
 def open_channel(node: BrokerNode) -> None:
-    """Connect an AMQP client that opens a channel."""
+    """Connect an AMQP client that publishes, fetches a message, and reads a stream."""
     peer = Peer()
     peer.certificate = "guest"
     client = node.amqp.connect(peer)
@@ -111,15 +126,22 @@ def open_channel(node: BrokerNode) -> None:
         (0, spec.Connection.TuneOk(10, 131_072, 0)),
         (0, spec.Connection.Open("/")),
         (1, spec.Channel.Open()),
+        (1, spec.Queue.Declare(queue="s", durable=True, arguments={"x-queue-type": "stream"})),
+        (1, spec.Basic.Qos(prefetch_count=1)),
+        (1, spec.Basic.Consume(queue="s")),
+        (1, spec.Basic.Publish(routing_key="q")),
+        (1, pamqp.header.ContentHeader(body_size=1, properties=spec.Basic.Properties())),
+        (1, pamqp.body.ContentBody(b"x")),
+        (1, spec.Basic.Get(queue="q", no_ack=True)),
     ):
         client.receive_data(pamqp.frame.marshal(frame, channel))
 
 
-def table(page: MetricsPage) -> str:
-    """Return the metrics of a page as a Markdown table."""
+def table(page: MetricsPage, without: Sequence[str]) -> str:
+    """Return the metrics of a page, without some, as a Markdown table."""
     lines = ["| name | kind | labels | what it counts |", "|---|---|---|---|"]
     for family in page.families.values():
-        if family.name == CUT:
+        if family.name in without:
             continue
         labels = sorted({name for sample, _ in family.samples for name in sample})
         name = family.name + ("_total" if family.kind == "counter" else "")
@@ -129,7 +151,10 @@ def table(page: MetricsPage) -> str:
 
 def document() -> str:
     """Return the whole page."""
-    return HEAD + "".join(f"\n## {path}\n\n{table(page)}" for path, page in asyncio.run(pages()))
+    return HEAD + "".join(
+        f"\n## {path}\n\n{table(page, EVERYWHERE if 'detailed' in path else ())}"
+        for path, page in asyncio.run(pages())
+    )
 
 
 if __name__ == "__main__":

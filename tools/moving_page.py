@@ -149,7 +149,8 @@ COMMANDS = [
     ("`rabbitmqadmin`", "`rabbitmqadmin`: it works with the [HTTP API](http-api.md)"),
 ]
 
-#: RabbitMQ's families of metrics, and what stands in for those that Trellis does not have.
+#: RabbitMQ's metrics, and what stands in for those that Trellis does not have. In a name, `*`
+#: stands for any text. A test compares both brokers (tests/interop/test_differential_metrics.py).
 METRICS = [
     ("rabbitmq_connections", ""),
     ("rabbitmq_connections_opened_total", ""),
@@ -166,8 +167,19 @@ METRICS = [
     ("rabbitmq_queue_messages_ready", ""),
     ("rabbitmq_queue_messages_unacked", ""),
     ("rabbitmq_queue_consumers", ""),
+    ("rabbitmq_queue_messages_published_total", ""),
     ("rabbitmq_queue_messages_bytes", "no count of bytes by queue"),
-    ("rabbitmq_queue_messages_published_total", "`message_stats.publish` of `/api/queues`"),
+    ("rabbitmq_queue_messages_*_bytes", "no count of bytes by queue"),
+    ("rabbitmq_queue_messages_persistent", "no count of persistent messages by queue"),
+    ("rabbitmq_queue_messages_*ram", "`rabbitmq_detailed_queue_messages_paged_out`: the others"),
+    ("rabbitmq_queue_messages_paged_out", "by queue only: `/metrics/detailed`"),
+    ("rabbitmq_queue_process_memory_bytes", "by queue only: `/metrics/detailed`"),
+    ("rabbitmq_queue_process_reductions_total", "no Erlang processes"),
+    ("rabbitmq_queue_consumer_capacity", "no measurement of idle consumers"),
+    ("rabbitmq_queue_consumer_utilisation", "no measurement of idle consumers"),
+    ("rabbitmq_queue_head_message_timestamp", "the head may be on disk only"),
+    ("rabbitmq_queue_disk_*", "one log for all queues: `trellis_store_...`"),
+    ("rabbitmq_queue_get_empty_total", "`rabbitmq_channel_get_empty_total`, of all queues"),
     ("rabbitmq_global_messages_received_total", ""),
     ("rabbitmq_global_messages_received_confirm_total", ""),
     ("rabbitmq_global_messages_routed_total", ""),
@@ -186,10 +198,37 @@ METRICS = [
     ("rabbitmq_global_messages_dead_lettered_maxlen_total", ""),
     ("rabbitmq_global_messages_dead_lettered_rejected_total", ""),
     ("rabbitmq_global_messages_dead_lettered_delivery_limit_total", ""),
-    ("rabbitmq_global_publishers", "`rabbitmq_channels`"),
-    ("rabbitmq_global_consumers", "`rabbitmq_consumers`"),
-    ("rabbitmq_channel_messages_published_total", "`message_stats` of `/api/channels`"),
+    ("rabbitmq_global_messages_dead_lettered_confirmed_total", "one way to publish dead letters"),
+    ("rabbitmq_global_publishers", ""),
+    ("rabbitmq_global_consumers", ""),
+    ("rabbitmq_global_stream_error_access_refused_total", ""),
+    ("rabbitmq_channel_consumers", ""),
+    ("rabbitmq_channel_messages_published_total", ""),
+    ("rabbitmq_channel_messages_confirmed_total", ""),
+    ("rabbitmq_channel_messages_delivered_total", ""),
+    ("rabbitmq_channel_messages_delivered_ack_total", ""),
+    ("rabbitmq_channel_messages_acked_total", ""),
+    ("rabbitmq_channel_get_empty_total", ""),
+    ("rabbitmq_detailed_channel_get_empty_total", "the total of all channels is in `/metrics`"),
+    (
+        "rabbitmq_detailed_channel_messages_unroutable_dropped_total",
+        "the total of all channels is in `/metrics`",
+    ),
+    ("rabbitmq_channel_process_reductions_total", "no Erlang processes"),
+    ("rabbitmq_connection_channels", ""),
+    ("rabbitmq_connection_incoming_bytes_total", ""),
+    ("rabbitmq_connection_outgoing_bytes_total", ""),
+    ("rabbitmq_connection_*_packets*", "no count of packets"),
+    ("rabbitmq_connection_process_reductions_total", "no Erlang processes"),
+    ("rabbitmq_message_size_bytes*", "no count of sizes: it would slow down each message"),
     ("rabbitmq_auth_attempts_total", ""),
+    ("rabbitmq_auth_attempts_detailed_*", "no series by address and user; the log has them"),
+    ("rabbitmq_erlang_uptime_seconds", ""),
+    ("rabbitmq_erlang_*", "no Erlang: `trellis_gc_...`, `trellis_turns_total`"),
+    ("rabbitmq_io_*", "`trellis_store_...`"),
+    ("rabbitmq_msg_store_*", "`trellis_store_entries_total`"),
+    ("rabbitmq_queue_index_*", "no index files"),
+    ("rabbitmq_schema_db_*", "no schema database"),
     ("rabbitmq_process_open_fds", ""),
     ("rabbitmq_process_max_fds", ""),
     ("rabbitmq_process_resident_memory_bytes", ""),
@@ -203,9 +242,69 @@ METRICS = [
     ("rabbitmq_alarms_file_descriptor_limit", ""),
     ("rabbitmq_build_info", ""),
     ("rabbitmq_identity_info", ""),
-    ("rabbitmq_raft_term_total", "no replicas, so no Raft"),
-    ("erlang_vm_memory_bytes_total", "`rabbitmq_process_resident_memory_bytes`"),
+    ("rabbitmq_raft_*", "no replicas, so no Raft"),
+    ("rabbitmq_memory_*", "`/metrics/memory-breakdown` does not exist"),
+    ("erlang_vm_memory_*", "`rabbitmq_process_resident_memory_bytes`"),
+    ("erlang_*", "no Erlang"),
+    ("process_start_time_seconds", "the time minus `rabbitmq_erlang_uptime_seconds`"),
+    ("telemetry_scrape_*", "Prometheus measures each scrape itself"),
 ]
+
+#: Labels that RabbitMQ's metrics have and those of Trellis lack: the metrics, and the reason. In a
+#: name, `*` stands for any text, and `detailed_` is left out.
+LOST_LABELS = [
+    ("queue_type", "rabbitmq_global_messages_*", "counted by protocol only"),
+    ("queue_type", "rabbitmq_global_messages_dead_lettered_*", "counted for all queues"),
+    ("dead_letter_strategy", "rabbitmq_global_messages_dead_lettered_*", "there is one strategy"),
+    ("exchange", "rabbitmq_channel_messages_*", "counted by channel only"),
+    ("queue", "rabbitmq_channel_*", "counted by channel only"),
+    ("channel", "rabbitmq_queue_messages_published_total", "counted by queue only"),
+    ("exchange", "rabbitmq_queue_messages_published_total", "counted by queue only"),
+    ("exchange_vhost", "rabbitmq_queue_messages_published_total", "counted by queue only"),
+    ("erlang_version", "rabbitmq_build_info", "no Erlang"),
+    ("prometheus_client_version", "rabbitmq_build_info", "no plugins"),
+    ("prometheus_plugin_version", "rabbitmq_build_info", "no plugins"),
+    ("rabbitmq_cluster_permanent_id", "rabbitmq_identity_info", "no clusters"),
+]
+
+#: RabbitMQ's dashboards, and the panels that have no data, with the reason.
+DASHBOARDS = [
+    ("RabbitMQ-Overview (10991)", "all panels; of RabbitMQ 4.1 all but the sizes of messages"),
+    ("RabbitMQ-Stream (14798)", "all panels show 0: no stream protocol; see `trellis_stream_...`"),
+    (
+        "dashboards of queues, channels and connections",
+        "all panels; polls of an empty queue are not counted by queue",
+    ),
+    ("RabbitMQ-PerfTest (6566)", "reads the metrics of the load tool PerfTest, not of the broker"),
+    ("RabbitMQ-Quorum-Queues-Raft (11340)", "no data: no replicas, so no Raft"),
+    ("Erlang-Memory-Allocators (11350)", "no data: Python's memory has no allocators to show"),
+    ("Erlang-Distribution (11352), -Distributions-Compare", "no data: no cluster of Erlang nodes"),
+    ("Erlang-BEAM", "no data: no Erlang schedulers, processes, ports and atoms"),
+]
+
+METRICS_TEXT = """\
+Other differences:
+
+- `/metrics/detailed` lists connections and channels by virtual host too, and the parameter `vhost`
+  selects among all objects, not among queues only.
+- A page lists at most 100,000 objects, and says in `trellis_detailed_families_cut` and
+  `trellis_per_object_left_out` how much it leaves out. `trellis_detailed_families_unknown` is the
+  number of families in the query that do not exist; RabbitMQ ignores them, too.
+- The label of a connection or channel is its protocol and number; in RabbitMQ it is an Erlang
+  process. Inboxes of MQTT sessions are among the queues.
+- The label `protocol` of MQTT clients is `mqtt`, in RabbitMQ `amqp091` (up to 3.11), `mqtt311` and
+  the like. Publishers that use MQTT are not in `rabbitmq_global_publishers`.
+- `/metrics` has the totals of counters of channels and connections that have ended, too. In
+  RabbitMQ these totals fall when a channel or a connection ends.
+- `rabbitmq_build_info`, `rabbitmq_identity_info` and `rabbitmq_alarms_...` are of type gauge; in
+  RabbitMQ they have no type.
+"""
+
+DASHBOARDS_TEXT = """\
+RabbitMQ's dashboards for Grafana read the metrics of Trellis. tests/interop/test_dashboards.py
+evaluates their panels with the engine of Prometheus. As with RabbitMQ, the dashboards up to version
+3.13 need one scraped page for each broker, because they do not tell two pages apart.
+"""
 
 BEHAVIOURS = [
     ("high availability", "clusters, quorum queues, replicas", "one process on one machine"),
@@ -300,7 +399,21 @@ def metrics() -> str:
         here = f"`{name}`" in known
         assert here or instead, f"{name} is not in docs/metrics.md: say what stands in for it"
         rows.append((f"`{name}`", EQUAL if here else "missing", "" if here else instead))
-    return "## Metrics\n\n" + table(("in RabbitMQ", "here", "instead"), rows)
+    lost = [(f"`{label}`", f"`{names}`", reason) for label, names, reason in LOST_LABELS]
+    return "\n".join(
+        [
+            "## Metrics\n",
+            "In a name, `*` stands for any text: metrics that have no line of their own.",
+            "`/metrics/detailed` puts `detailed_` into each name.\n",
+            table(("in RabbitMQ", "here", "instead"), rows),
+            METRICS_TEXT,
+            "| label | metrics | why it is missing |\n|---|---|---|",
+            *[f"| {' | '.join(row)} |" for row in lost],
+            "\n### Dashboards\n",
+            DASHBOARDS_TEXT,
+            table(("dashboard", "data"), DASHBOARDS),
+        ]
+    )
 
 
 def main() -> None:

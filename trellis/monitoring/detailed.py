@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from time import perf_counter
 from typing import Final
 from urllib.parse import parse_qsl
@@ -43,6 +42,8 @@ SECONDS_SLICE: Final = 0.0005
 DESTINATIONS_STEP: Final = 50
 #: Steps of estimating the memory of a queue's messages.
 MEMORY_STEPS: Final = 10
+#: A character that no name contains: no encoding of a client yields it.
+_SEPARATOR: Final = "\ud800"
 #: Beginnings of the names: of single objects, and of virtual hosts and exchanges.
 _DETAILED: Final = "rabbitmq_detailed"
 _CLUSTER: Final = "rabbitmq_cluster"
@@ -79,8 +80,7 @@ class DetailedScrape:
         """Yield the queues, and the inboxes of MQTT sessions."""
         for vhost in list(self.node.broker.vhosts.values()):
             if self.lists(vhost.name):
-                for queue in chain(list(vhost.queues.values()), list(vhost.inboxes.values())):
-                    yield vhost, queue
+                yield from queues_of(vhost)
 
     def connections(self) -> Iterator[tuple[str, Connection]]:
         """Yield the connections with their virtual host, after their login."""
@@ -116,6 +116,31 @@ class DetailedScrape:
         for key, name, text in DELIVERIES:
             self.counter(f"{kind}_{name}", text, counts[key], labels)
         return True
+
+
+def queues_of(vhost: VirtualHost) -> Iterator[tuple[VirtualHost, Queue]]:
+    """Yield the queues that a virtual host has now and still has later, and the inboxes."""
+    for table in (vhost.queues, vhost.inboxes):
+        for name in _keys(table):
+            queue = table.get(name)
+            if queue is not None:
+                yield vhost, queue
+
+
+def _keys(table: dict[str, Queue]) -> Iterator[str]:
+    """Yield the present keys of a dictionary, which may change meanwhile.
+
+    The keys are kept as one text. The garbage collector would examine a list of 50,000 queues, and
+    with it each queue, several times during a scrape, for 3 ms each time.
+    """
+    if not table:
+        return
+    names = _SEPARATOR.join(table)
+    start = 0
+    while (end := names.find(_SEPARATOR, start)) >= 0:
+        yield names[start:end]
+        start = end + 1
+    yield names[start:]
 
 
 #: Adds one family to a page; yields the work in steps after each object, 0 for one not listed.

@@ -46,6 +46,7 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     served, streams = await _streams(node)
     clients = channel_metrics.ClientTotals()
     await clients.count(node)
+    await asyncio.sleep(0)
     ingress = [vhost.contexts.ingress_counters() for vhost in node.broker.vhosts.values()]
     await asyncio.sleep(0)
     client_metrics.add_connections(page, node, http)
@@ -127,6 +128,7 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     totals = await _totals(node)
     clients = channel_metrics.ClientTotals()
     await clients.count(node)
+    await asyncio.sleep(0)
     ingress = [vhost.contexts.ingress_counters() for vhost in node.broker.vhosts.values()]
     await asyncio.sleep(0)
     channel_metrics.add_clients(page, node, clients)
@@ -141,10 +143,10 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     page.gauge("rabbitmq_consumers", "Number of consumers.", consumers)
     listed = left_out = 0
     for vhost in list(node.broker.vhosts.values()):
-        everything = [*vhost.queues.values(), *vhost.inboxes.values()]
-        taken = min(len(everything), OBJECTS_MAX - listed)
-        left_out += len(everything) - taken
-        for queue in islice(everything, taken):
+        count = len(vhost.queues) + len(vhost.inboxes)
+        taken = min(count, OBJECTS_MAX - listed)
+        left_out += count - taken
+        for _, queue in islice(detailed.queues_of(vhost), taken):
             labels = {"vhost": vhost.name, "queue": queue.name}
             message_metrics.add_depth_of(page, queue, labels)
             message_metrics.add_consumers(page, queue.consumer_count, labels)
