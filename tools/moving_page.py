@@ -258,6 +258,10 @@ LOST_LABELS = [
     ("dead_letter_strategy", "rabbitmq_global_messages_dead_lettered_*", "there is one strategy"),
     ("exchange", "rabbitmq_channel_messages_*", "counted by channel only"),
     ("queue", "rabbitmq_channel_*", "counted by channel only"),
+    ("channel", "rabbitmq_channel_get_empty_total", "the total of all channels"),
+    ("vhost", "rabbitmq_channel_get_empty_total", "the total of all channels"),
+    ("channel", "rabbitmq_channel_messages_unroutable_dropped_total", "the total of all channels"),
+    ("vhost", "rabbitmq_channel_messages_unroutable_dropped_total", "the total of all channels"),
     ("channel", "rabbitmq_queue_messages_published_total", "counted by queue only"),
     ("exchange", "rabbitmq_queue_messages_published_total", "counted by queue only"),
     ("exchange_vhost", "rabbitmq_queue_messages_published_total", "counted by queue only"),
@@ -293,7 +297,8 @@ Other differences:
 - The label of a connection or channel is its protocol and number; in RabbitMQ it is an Erlang
   process. Inboxes of MQTT sessions are among the queues.
 - The label `protocol` of MQTT clients is `mqtt`, in RabbitMQ `amqp091` (up to 3.11), `mqtt311` and
-  the like. Publishers that use MQTT are not in `rabbitmq_global_publishers`.
+  the like. Publishers that use MQTT are not in `rabbitmq_global_publishers`. RabbitMQ 3.10 counts
+  it down when a channel that never published ends.
 - `/metrics` has the totals of counters of channels and connections that have ended, too. In
   RabbitMQ these totals fall when a channel or a connection ends.
 - `rabbitmq_build_info`, `rabbitmq_identity_info` and `rabbitmq_alarms_...` are of type gauge; in

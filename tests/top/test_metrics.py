@@ -41,6 +41,25 @@ _BY_PROTOCOL: Final = (
     "unroutable_returned",
 )
 _RABBITMQ: Final = (
+    "channel_consumers",
+    "channel_messages_unacked",
+    "channel_messages_unconfirmed",
+    "channel_messages_published_total",
+    "channel_messages_confirmed_total",
+    "channel_messages_unroutable_dropped_total",
+    "channel_messages_unroutable_returned_total",
+    "channel_messages_delivered_total",
+    "channel_messages_delivered_ack_total",
+    "channel_messages_redelivered_total",
+    "channel_messages_acked_total",
+    "channel_get_total",
+    "channel_get_ack_total",
+    "channel_get_empty_total",
+    "queue_messages_published_total",
+    "queue_consumers",
+    "global_publishers",
+    "global_consumers",
+    "erlang_uptime_seconds",
     "connections",
     "channels",
     "queues",
@@ -76,6 +95,15 @@ _RABBITMQ: Final = (
     "auth_attempts_succeeded_total",
     "auth_attempts_failed_total",
 )
+
+
+#: Families of every page of /metrics/detailed.
+ALWAYS: Final = {
+    "rabbitmq_identity_info",
+    "rabbitmq_build_info",
+    "trellis_detailed_families_cut",
+    "trellis_detailed_families_unknown",
+}
 
 
 def of_protocol(page: Scrape, protocol: str) -> dict[str, int]:
@@ -256,7 +284,7 @@ async def test_detailed_metrics_are_those_of_the_families_and_virtual_hosts(
     assert page.value("rabbitmq_detailed_queue_messages", **labels) == 3
     assert set(page.families) == {
         *(f"rabbitmq_detailed_queue_messages{end}" for end in ("", "_ready", "_unacked")),
-        "trellis_detailed_families_cut",
+        *ALWAYS,
     }
     names = {
         sample.labels["queue"]
@@ -284,7 +312,7 @@ async def test_detailed_metrics_are_those_of_the_families_and_virtual_hosts(
     assert sorted(sample.value for sample in channels) == [0, 1]
     name = channel["channel"].rpartition(":")[0]
     received = "rabbitmq_detailed_connection_incoming_bytes_total"
-    assert page.value(received, vhost="/", connection=name) > 100
+    assert page.value(received, vhost="/", connection=name, channel=name) > 100
 
     families = "family=vhost_status&family=exchange_names&family=exchange_bindings"
     page = await running.scrape(f"/metrics/detailed?{families}")
@@ -304,15 +332,160 @@ async def test_detailed_metrics_are_those_of_the_families_and_virtual_hosts(
 
 
 @pytest.mark.parametrize(
-    ("query", "says"),
-    [
-        ("family=queues", "unknown family 'queues'; there are connection_churn_metrics, "),
-        ("families=queue_metrics", "unknown parameter 'families'; there are family and vhost"),
-    ],
+    ("query", "unknown"),
+    [("", 0), ("family=queues", 1), ("families=queue_metrics", 0), ("family=a&family=b&x=1", 2)],
 )
-async def test_an_unknown_family_is_refused(running: Running, query: str, says: str) -> None:
-    status, body = await running.get("metrics", f"/metrics/detailed?{query}")
-    assert (status, body.decode()[: len(says)]) == (400, says)
+async def test_unknown_families_and_parameters_are_ignored(
+    running: Running, query: str, unknown: int
+) -> None:
+    page = await running.scrape(f"/metrics/detailed?{query}")
+    assert set(page.families) == ALWAYS
+    assert page.value("trellis_detailed_families_unknown") == unknown
+
+
+async def test_each_page_says_its_kind(running: Running) -> None:
+    for path, kind in (
+        ("/metrics", "aggregated"),
+        ("/metrics/per-object", "per-object"),
+        ("/metrics/detailed?family=node_metrics", "detailed"),
+    ):
+        page = await running.scrape(path)
+        (sample,) = page.families["rabbitmq_identity_info"].samples
+        assert sample.labels["rabbitmq_endpoint"] == kind
+        assert page.families["rabbitmq_build_info"].samples[0].value == 1
+
+
+async def test_deliveries_and_publications_are_counted_by_queue_channel_and_exchange(
+    running: Running,
+) -> None:
+    client = await running.amqp()
+    await client.queue("busy", "amq.topic", "a")
+    await client.queue("idle")
+    await client.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
+    await client.socket.send(publication("amq.topic", "a", b"x") * 6)
+    assert (await client.expect(spec.Basic.Ack)).delivery_tag == 6
+    tags = []
+    for no_ack in (True, False):
+        await client.socket.send(marshal(1, spec.Basic.Get(queue="busy", no_ack=no_ack)))
+        tags += await expect_bodies(client, spec.Basic.GetOk, 1)
+    await client.socket.send(marshal(1, spec.Basic.Ack(tags[1])))
+    await client.call(spec.Basic.Qos(prefetch_count=3), spec.Basic.QosOk)
+    await client.call(spec.Basic.Consume(queue="busy"), spec.Basic.ConsumeOk)
+    tags = await expect_bodies(client, spec.Basic.Deliver, 3)
+    await client.socket.send(marshal(1, spec.Basic.Nack(tags[0], False, True)))
+    tags += await expect_bodies(client, spec.Basic.Deliver, 1)
+    await client.socket.send(marshal(1, spec.Basic.Ack(tags[1])))
+    await expect_bodies(client, spec.Basic.Deliver, 1)
+
+    page = await running.scrape(
+        "/metrics/detailed?family=queue_delivery_metrics&family=queue_exchange_metrics"
+        "&family=channel_queue_exchange_metrics&family=exchange_metrics"
+        "&family=channel_exchange_metrics&family=channel_queue_metrics"
+    )
+    queue = {"vhost": "/", "queue": "busy"}
+    expected = {
+        "get_ack": 1,
+        "get": 1,
+        "messages_delivered_ack": 5,
+        "messages_delivered": 0,
+        "messages_redelivered": 1,
+        "messages_acked": 2,
+    }
+    (channel,) = page.families["rabbitmq_detailed_channel_get"].samples
+    for name, count in expected.items():
+        assert page.value(f"rabbitmq_detailed_queue_{name}_total", **queue) == count, name
+        value = page.value(f"rabbitmq_detailed_channel_{name}_total", **channel.labels)
+        assert value == count, name
+        assert len(page.families[f"rabbitmq_detailed_queue_{name}"].samples) == 1
+    published = {**queue, "queue_vhost": "/"}
+    for name in ("queue_messages_published", "queue_exchange_messages_published"):
+        assert page.value(f"rabbitmq_detailed_{name}_total", **published) == 6
+    for name, count in (("published", 6), ("confirmed", 6), ("unroutable_returned", 0)):
+        name = f"rabbitmq_detailed_channel_messages_{name}_total"
+        assert page.value(name, **channel.labels) == count
+    exchange = {"vhost": "/", "exchange": "amq.topic"}
+    assert page.value("rabbitmq_detailed_exchange_messages_published_total", **exchange) == 6
+
+    objects, totals = await running.scrape("/metrics/per-object"), await running.scrape()
+    for name, count in expected.items():
+        assert objects.value(f"rabbitmq_queue_{name}_total", **queue) == count, name
+        assert totals.value(f"rabbitmq_channel_{name}_total") == count, name
+    assert totals.value("rabbitmq_channel_messages_published_total") == 6
+    assert totals.value("rabbitmq_queue_messages_published_total") == 6
+    assert totals.value("rabbitmq_channel_messages_unacked") == 3
+    assert totals.value("rabbitmq_consumer_prefetch") == 3
+
+
+async def test_publishers_and_consumers_are_counted_by_protocol(running: Running) -> None:
+    client, silent = await running.amqp(), await running.amqp()
+    await client.queue("q")
+    await client.socket.send(publication("", "q", b"x"))
+    await silent.call(spec.Basic.Consume(queue="q"), spec.Basic.ConsumeOk)
+    await expect_bodies(silent, spec.Basic.Deliver, 1)
+    listener, other = await running.mqtt("listener"), await running.mqtt("other")
+    await listener.subscribe("a", 1)
+    await other.ping()
+    for path in ("/metrics", "/metrics/per-object"):
+        page = await running.scrape(path)
+        assert page.value("rabbitmq_global_publishers", protocol="amqp091") == 1
+        assert page.value("rabbitmq_global_consumers", protocol="amqp091") == 1
+        assert page.value("rabbitmq_global_consumers", protocol="mqtt") == 1
+        assert page.value("rabbitmq_global_messages_received_total", protocol="amqp091") == 1
+        stream = [key for key in page.samples if ("protocol", "stream") in key[1]]
+        assert len(stream) == 22 and not any(page.samples[key] for key in stream)
+
+
+async def test_bytes_of_connections_are_counted_also_after_their_end(running: Running) -> None:
+    client, subscriber = await running.amqp(), await running.mqtt("subscriber")
+    await subscriber.ping()
+    names = [f"rabbitmq_connection_{way}_bytes_total" for way in ("incoming", "outgoing")]
+    before = await running.scrape()
+    assert before.value("rabbitmq_connection_channels") == 1
+    await client.leave()
+    await subscriber.leave()
+    await running.until(lambda: not any(front.connections for front in running.node.fronts))
+    after = await running.scrape()
+    assert after.value(names[0]) > before.value(names[0]) > 0
+    assert after.value(names[1]) >= before.value(names[1]) > 0
+    assert after.value("rabbitmq_connection_channels") == 0
+
+
+async def test_the_node_says_what_it_uses_and_may_use(start: Start, tmp_path: object) -> None:
+    running = await start(data={"dir": str(tmp_path)})
+    totals = await running.scrape()
+    page = await running.scrape("/metrics/detailed?family=node_metrics&family=node_coarse_metrics")
+    for name in (
+        "process_open_fds",
+        "process_max_fds",
+        "process_max_tcp_sockets",
+        "process_resident_memory_bytes",
+        "resident_memory_limit_bytes",
+        "disk_space_available_bytes",
+        "disk_space_available_limit_bytes",
+        "erlang_uptime_seconds",
+    ):
+        assert page.value(f"rabbitmq_detailed_{name}") > 0, name
+        assert totals.value(f"rabbitmq_{name}") > 0, name
+
+
+async def test_the_lag_of_the_slowest_consumer_of_a_stream_is_a_metric(
+    start: Start, tmp_path: object
+) -> None:
+    running = await start(data={"dir": str(tmp_path)})
+    client = await running.amqp()
+    await client.queue("history", durable=True, arguments={"x-queue-type": "stream"})
+    await client.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
+    await client.socket.send(publication("", "history", b"x") * 5)
+    confirmed = 0
+    while confirmed < 5:
+        confirmed = (await client.expect(spec.Basic.Ack)).delivery_tag
+    await client.call(spec.Basic.Qos(prefetch_count=2), spec.Basic.QosOk)
+    consume = spec.Basic.Consume(queue="history", arguments={"x-stream-offset": "first"})
+    await client.call(consume, spec.Basic.ConsumeOk)
+    await expect_bodies(client, spec.Basic.Deliver, 2)
+    page = await running.scrape("/metrics/detailed?family=stream_consumer_metrics")
+    name = "rabbitmq_detailed_stream_consumer_max_offset_lag"
+    assert page.value(name, vhost="/", queue="history") == 3
 
 
 async def test_a_detailed_page_is_bounded_and_made_in_slices(
@@ -338,7 +511,8 @@ async def test_a_detailed_page_is_bounded_and_made_in_slices(
     assert page.families["trellis_detailed_families_cut"].samples == [({}, 0)]
     monkeypatch.setattr(detailed, "OBJECTS_MAX", 100)
     page = await detailed.detailed_metrics(running.node, HttpCounters(), query)
-    assert sum(len(family.samples) for family in page.families.values()) == 101
+    listed = {name: family for name, family in page.families.items() if name not in ALWAYS}
+    assert sum(len(family.samples) for family in listed.values()) == 100
     assert page.families["trellis_detailed_families_cut"].samples == [({}, 1)]
 
 
@@ -348,10 +522,11 @@ async def test_a_page_of_single_objects_is_bounded(
     vhost = running.node.broker.vhosts["/"]
     for number in range(7):
         vhost.declare_queue(f"q{number}")
-    await (await running.mqtt("one")).subscribe("a", 1)
+    subscriber = await running.mqtt("one")
+    await subscriber.subscribe("a", 1)
     for most, queues, sessions, left_out in ((100, 8, 1, 0), (8, 8, 0, 1), (3, 3, 0, 6)):
         monkeypatch.setattr(metrics, "OBJECTS_MAX", most)
-        page = await metrics.per_object_metrics(running.node)
+        page = await metrics.per_object_metrics(running.node, HttpCounters())
         assert len(page.families["rabbitmq_queue_messages"].samples) == queues
         missed = page.families.get("trellis_session_missed_messages")
         assert (0 if missed is None else len(missed.samples)) == sessions

@@ -453,7 +453,7 @@ async def fill(scrape: DetailedScrape, most: int) -> None:
     for name, add in FAMILIES.items():
         if name not in scrape.families:
             continue
-        if listed >= most and name not in _WHOLE:
+        if listed >= most and name not in _WHOLE and add is not _nothing:
             cut += 1
             continue
         for work in add(scrape):

@@ -47,21 +47,16 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     clients = channel_metrics.ClientTotals()
     await clients.count(node)
     await asyncio.sleep(0)
-    ingress = [vhost.contexts.ingress_counters() for vhost in node.broker.vhosts.values()]
-    await asyncio.sleep(0)
     client_metrics.add_connections(page, node, http)
     client_metrics.add_listeners(page, node)
     client_metrics.add_http(page, http)
     channel_metrics.add_totals(page, node, clients)
     await asyncio.sleep(0)
+    _messages(page, node, _ingress(node), totals, whole=True)
+    await asyncio.sleep(0)
     message_metrics.add_queues(page, node, totals)
     message_metrics.add_streams(page, streams, served, http)
-    _messages(page, node, ingress, totals)
-    channel_metrics.add_messages(page, node, ingress)
-    await asyncio.sleep(0)
     _trellis(page, node)
-    message_metrics.add_fates(page, ingress, totals)
-    message_metrics.add_routes(page, node, ingress)
     message_metrics.add_sessions(page, node, connected)
     await asyncio.sleep(0)
     seen = await asyncio.get_running_loop().run_in_executor(None, node_metrics.look, node)
@@ -86,18 +81,33 @@ async def _totals(node: BrokerNode) -> list[VirtualHostTotals]:
     return totals
 
 
+def _ingress(node: BrokerNode) -> list[dict[str, IngressCounters]]:
+    return [vhost.contexts.ingress_counters() for vhost in node.broker.vhosts.values()]
+
+
 def _messages(
     page: MetricsPage,
     node: BrokerNode,
     ingress: list[dict[str, IngressCounters]],
     totals: list[VirtualHostTotals],
+    whole: bool,
 ) -> None:
-    """Add the counters of messages by protocol, after the numbers of publishers and consumers."""
+    """Add the counters of messages, after the numbers of publishers and consumers.
+
+    `ingress` is of the same turn of the event loop: differences of counters of two turns may fall.
+    If `whole` is False, leave out the sums over channels, fates and routes.
+    """
     relayed = sum(each.relayed for each in totals)
     for front in node.fronts:
         mine = relayed if front is node.mqtt else 0
         message_metrics.add_messages(page, front, ingress, mine)
     stream_protocol.add_nothing_spoken(page)
+    if whole:
+        channel_metrics.add_messages(page, node, ingress)
+        message_metrics.add_fates(page, ingress, totals)
+        message_metrics.add_routes(page, node, ingress)
+    else:
+        channel_metrics.add_undivided(page, node, ingress)
 
 
 async def _streams(node: BrokerNode) -> tuple[int, list[StreamQueue]]:
@@ -129,11 +139,8 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     clients = channel_metrics.ClientTotals()
     await clients.count(node)
     await asyncio.sleep(0)
-    ingress = [vhost.contexts.ingress_counters() for vhost in node.broker.vhosts.values()]
-    await asyncio.sleep(0)
     channel_metrics.add_clients(page, node, clients)
-    channel_metrics.add_undivided(page, node, ingress)
-    _messages(page, node, ingress, totals)
+    _messages(page, node, _ingress(node), totals, whole=False)
     message_metrics.add_dead_letters(page, node)
     await asyncio.sleep(0)
     page.gauge("rabbitmq_connections", "Number of open connections.", len(_open(node)))
