@@ -9,6 +9,7 @@ import asyncio
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pamqp.body
 import pamqp.commands as spec
@@ -16,6 +17,8 @@ import pamqp.frame
 import pamqp.header
 import trustme
 
+from broker.queues.consumer import Consumer
+from broker.stream.queue import QueueStreamReader, StreamQueue
 from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import SHUTDOWN, Peer
 from trellis.auth.settings_users import authenticator_from_settings
@@ -72,7 +75,7 @@ EVERYWHERE = (
 
 
 async def pages() -> list[tuple[str, MetricsPage]]:
-    """Return the pages of a broker with one queue, one session and every listener."""
+    """Return the pages of a broker with a queue, a stream, a session and every listener."""
     with tempfile.TemporaryDirectory() as directory:
         certificate = Path(directory, "certificate.pem")
         trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(
@@ -116,7 +119,7 @@ async def pages() -> list[tuple[str, MetricsPage]]:
 
 
 def open_channel(node: BrokerNode) -> None:
-    """Connect an AMQP client that publishes, fetches a message, and reads a stream."""
+    """Connect an AMQP client that publishes and fetches a message, and a reader of a stream."""
     peer = Peer()
     peer.certificate = "guest"
     client = node.amqp.connect(peer)
@@ -126,15 +129,16 @@ def open_channel(node: BrokerNode) -> None:
         (0, spec.Connection.TuneOk(10, 131_072, 0)),
         (0, spec.Connection.Open("/")),
         (1, spec.Channel.Open()),
-        (1, spec.Queue.Declare(queue="s", durable=True, arguments={"x-queue-type": "stream"})),
-        (1, spec.Basic.Qos(prefetch_count=1)),
-        (1, spec.Basic.Consume(queue="s")),
         (1, spec.Basic.Publish(routing_key="q")),
         (1, pamqp.header.ContentHeader(body_size=1, properties=spec.Basic.Properties())),
         (1, pamqp.body.ContentBody(b"x")),
         (1, spec.Basic.Get(queue="q", no_ack=True)),
     ):
         client.receive_data(pamqp.frame.marshal(frame, channel))
+    stream = node.broker.vhosts["/"].declare_queue("s", True, {"x-queue-type": "stream"})
+    assert isinstance(stream, StreamQueue)
+    # The metrics read the reader's offset only, so it needs no consumer.
+    stream.readers.append(QueueStreamReader(cast(Consumer, None), 0))
 
 
 def table(page: MetricsPage, without: Sequence[str]) -> str:
