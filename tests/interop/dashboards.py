@@ -224,8 +224,8 @@ def stream() -> Iterator[Panel]:
         for error in ERRORS
     ]
     yield Panel("stream", "21", " + ".join(errors), True)
-    for number, query in enumerate(errors):
-        yield Panel("stream", f"23-{number}", query, True)
+    for error, query in zip(ERRORS, errors, strict=True):
+        yield Panel("stream", f"23 {error}", query, True)
 
 
 def queues() -> Iterator[Panel]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import paho.mqtt.client as paho
 import pika
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.broker import BrokerProcess
 from tests.foreign import require
@@ -69,7 +70,7 @@ class Load:
         )
         self.heard = 0
         self.listener.basic_consume(HEARD, self._hear, auto_ack=True)
-        self.device = paho.Client(paho.CallbackAPIVersion.VERSION2, "device")
+        self.device = paho.Client(CallbackAPIVersion.VERSION2, "device")
         self.device.username_pw_set("guest", "guest")
         self.device.connect(*broker.mqtt)
         self.device.loop_start()
