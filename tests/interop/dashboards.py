@@ -54,7 +54,7 @@ class Panel(NamedTuple):
 
 
 class Join(NamedTuple):
-    """How a dashboard finds the metrics of one cluster."""
+    """The join with which a dashboard finds the metrics of one cluster."""
 
     on: str
     where: str
