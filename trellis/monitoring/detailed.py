@@ -49,6 +49,22 @@ _DETAILED: Final = "rabbitmq_detailed"
 _CLUSTER: Final = "rabbitmq_cluster"
 
 
+class Pace:
+    """Ends the turn of the event loop after STEPS_SLICE steps, or after SECONDS_SLICE seconds."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._ends = perf_counter() + SECONDS_SLICE
+
+    async def add(self, steps: int) -> None:
+        """Count steps of work, and wait for the next turn if this turn has done enough."""
+        self._steps += steps
+        if self._steps >= STEPS_SLICE or perf_counter() >= self._ends:
+            await asyncio.sleep(0)
+            self._steps = 0
+            self._ends = perf_counter() + SECONDS_SLICE
+
+
 class DetailedScrape:
     """One scrape: the page, the virtual hosts whose objects it lists, and the families asked for.
 
@@ -443,13 +459,9 @@ async def begin(
 
 
 async def fill(scrape: DetailedScrape, most: int) -> None:
-    """Add the families of a scrape, and the number of those cut because `most` objects are listed.
-
-    A turn of the event loop does STEPS_SLICE steps, or what takes SECONDS_SLICE seconds if that is
-    less.
-    """
-    steps = listed = cut = 0
-    ends = perf_counter() + SECONDS_SLICE
+    """Add the families of a scrape, and how many were cut because `most` objects are listed."""
+    listed = cut = 0
+    pace = Pace()
     for name, add in FAMILIES.items():
         if name not in scrape.families:
             continue
@@ -458,11 +470,7 @@ async def fill(scrape: DetailedScrape, most: int) -> None:
             continue
         for work in add(scrape):
             listed += work > 0
-            steps += max(1, work)
-            if steps >= STEPS_SLICE or perf_counter() >= ends:
-                steps = 0
-                await asyncio.sleep(0)
-                ends = perf_counter() + SECONDS_SLICE
+            await pace.add(max(1, work))
             if listed >= most and work:
                 cut += 1
                 break

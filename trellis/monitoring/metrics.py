@@ -29,9 +29,8 @@ from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
 from trellis.server.node import BrokerNode
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 
-#: Objects that are counted, or listed by name, in one turn of the event loop.
+#: Objects that are counted in one turn of the event loop.
 COUNT_SLICE: Final = 500
-NAMED_SLICE: Final = 100
 
 
 async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPage:
@@ -149,6 +148,8 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     consumers = sum(int(each.consumers) for each in totals)
     page.gauge("rabbitmq_consumers", "Number of consumers.", consumers)
     listed = left_out = 0
+    await asyncio.sleep(0)
+    pace = detailed.Pace()
     for vhost in list(node.broker.vhosts.values()):
         count = len(vhost.queues) + len(vhost.inboxes)
         taken = min(count, OBJECTS_MAX - listed)
@@ -158,8 +159,7 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
             message_metrics.add_depth_of(page, queue, labels)
             message_metrics.add_consumers(page, queue.consumer_count, labels)
             listed += 1
-            if listed % NAMED_SLICE == 0:
-                await asyncio.sleep(0)
+            await pace.add(1)
     sessions = node.mqtt.sessions.all()
     taken = min(len(sessions), OBJECTS_MAX - listed)
     left_out += len(sessions) - taken
@@ -180,8 +180,7 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
             labels,
         )
         listed += 1
-        if listed % NAMED_SLICE == 0:
-            await asyncio.sleep(0)
+        await pace.add(1)
     page.gauge(
         "trellis_per_object_left_out",
         f"Number of queues and sessions that the page leaves out because it lists {OBJECTS_MAX}.",
