@@ -1,0 +1,159 @@
+"""RabbitMQ's Java client tests Trellis: the functional and server tests of its source package.
+
+The tests are fetched as a source package of Debian (tools/get-java-client-tests.sh); Maven Central has
+the client and the libraries. The tests expect a broker at port 5672 and RabbitMQ's Makefile and
+rabbitmqctl. So three expressions in the fetched tests are replaced, such that they use the port of
+the test's own broker, and `Control` takes the place of the other two.
+
+A test fails here if one of theirs fails that is not in EXPECTED, or if one in EXPECTED passes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.foreign import require
+from tests.interop.test_toolchains import BUILT, build
+from tests.javasuite.control import Control
+
+HERE = Path(__file__).parent
+FETCH = HERE.parents[1] / "tools" / "get-java-client-tests.sh"
+#: The package of the tests.
+PACKAGE: Final = "com.rabbitmq.client.test"
+#: Seconds for the tests of one class: most wait for time to pass.
+PATIENCE: Final = 600
+
+_PORT = f"{PACKAGE}.LocalFactory.PORT"
+#: What is replaced in the fetched tests, as regular expressions. Nothing listens on port 1, where
+#: they look for a second node of a cluster.
+REPLACED: Final = {
+    r"\b(new|extends) ConnectionFactory\b": rf"\1 {PACKAGE}.LocalFactory",
+    r'new Address\("127.0.0.1"(, 5672)?\)': f'new Address("127.0.0.1", {_PORT})',
+    r"AMQP\.PROTOCOL\.PORT": _PORT,
+    r"setPort\(5673\)": "setPort(1)",
+}
+
+#: The tests that fail, and why.
+EXPECTED: Final = {
+    "functional.DeadLetterExchange.republish": (
+        "x-death of a publisher is no history, as in RabbitMQ 4; RabbitMQ 3 counted on in it"
+    ),
+    "server.XDeathHeaderGrowth.handlingOfXDeathHeadersFromEarlierVersions": (
+        "x-death of a publisher is no history, as in RabbitMQ 4; RabbitMQ 3 counted on in it"
+    ),
+    "functional.QosTests.noAckObeysLimit": (
+        "a consumer without acknowledgements does not wait for the global prefetch count"
+    ),
+    "functional.FrameMax.rejectLargeFramesDuringConnectionNegotiation": (
+        "a frame before the login may be as long as amqp.frame_max, because a token may be long"
+    ),
+    "server.ChannelLimitNegotiation.openingTooManyChannels": (
+        "rabbitmqctl eval: amqp.channel_max cannot be changed while the broker runs"
+    ),
+    "server.ChannelLimitNegotiation.channelMaxGreaterThanServerValue": (
+        "rabbitmqctl eval: amqp.channel_max cannot be changed while the broker runs"
+    ),
+    "server.Firehose.firehose": "amq.rabbitmq.trace does not exist: journals take its place",
+    "server.LoopbackUsers.loopback": (
+        "rabbitmqctl eval; and the broker of a test listens on loopback only"
+    ),
+}
+
+#: Classes that are not run, and why.
+LEFT_OUT: Final = {
+    "server.MemoryAlarms": (
+        "the first publication after an alarm began is still delivered; the test fails, and then"
+        " waits without end for the answer to connection.close on its blocked connection"
+    ),
+    "server.HATests": "runs the other tests on mirrored queues of a cluster",
+}
+
+
+@pytest.fixture(scope="module")
+def class_path() -> str:
+    """Fetch and compile the tests; return the class path of the compiled classes and libraries."""
+    maven = require("mvn")
+    fetched = BUILT / "java-client"
+    subprocess.run([FETCH, fetched], check=True)
+    if not fetched.is_dir():
+        pytest.skip("the source package rabbitmq-java-client of Debian cannot be downloaded")
+    sources, built = BUILT / "javasuite-sources", BUILT / "javasuite"
+    shutil.rmtree(sources, ignore_errors=True)
+    shutil.copytree(fetched / "src" / "test" / "java", sources)
+    for path in sources.rglob("*.java"):
+        text = path.read_text()
+        for expression, replacement in REPLACED.items():
+            text = re.sub(expression, replacement, text)
+        path.write_text(text)
+    shutil.copy(HERE / "java" / "RunSuite.java", sources)
+    shutil.copy(HERE / "java" / "LocalFactory.java", sources.joinpath(*PACKAGE.split(".")))
+    libraries = built / "class-path"
+    build(
+        [
+            *(maven, "-q", "-B", f"-Dsources={sources}", f"-DbuildDirectory={built}"),
+            *("compile", "dependency:build-classpath", f"-Dmdep.outputFile={libraries}"),
+        ],
+        HERE,
+    )
+    (built / "classes" / "logback.xml").write_text(
+        '<configuration><root level="OFF"/></configuration>'
+    )
+    return os.pathsep.join([str(built / "classes"), libraries.read_text().strip()])
+
+
+def classes_of(group: str) -> list[str]:
+    """Return the names of the classes of a package below PACKAGE; "" is PACKAGE itself."""
+    directory = BUILT.joinpath("javasuite-sources", *PACKAGE.split("."), group)
+    names = [".".join(filter(None, (group, path.stem))) for path in directory.glob("*.java")]
+    return sorted(f"{PACKAGE}.{name}" for name in names if name not in LEFT_OUT)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("group", "options", "least"),
+    [
+        pytest.param("functional", (), 320, id="functional"),
+        pytest.param("functional", ("-Duse.nio=true",), 320, id="functional-nio"),
+        pytest.param("server", (), 40, id="server"),
+    ],
+)
+def test_the_java_client_s_own_tests(
+    class_path: str, tmp_path: Path, group: str, options: tuple[str, ...], least: int
+) -> None:
+    control = Control(tmp_path)
+    try:
+        done = subprocess.run(
+            [
+                *(require("java"), "-cp", class_path, *options),
+                f"-Dtrellis.port={control.broker.amqp.port}",
+                f"-Drabbitmqctl.bin={tmp_path / 'rabbitmqctl'}",
+                f"-Dmake.bin={tmp_path / 'make'}",
+                f"-Drabbitmq.dir={tmp_path}",
+                *("-Dtest-broker.A.nodename=a", "-Dtest-broker.A.config_file=none"),
+                *("RunSuite", *classes_of(group)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=True,
+        )
+    finally:
+        control.stop()
+    results: dict[str, tuple[str, str]] = {}
+    for line in done.stdout.splitlines():
+        if found := re.match(rf"(ok|failed|skipped) {PACKAGE}\.(\S+) ?(.*)", line):
+            results[found[2]] = found[1], found[3]
+    expected = {name for name in EXPECTED if name.startswith(f"{group}.")}
+    failed = {name: why for name, (result, why) in results.items() if result == "failed"}
+    skipped = {name for name, (result, _) in results.items() if result == "skipped"}
+    assert not skipped
+    assert {name: failed[name] for name in failed.keys() - expected} == {}
+    assert expected - failed.keys() == set(), "these pass now: remove them from EXPECTED"
+    assert len(results) >= least

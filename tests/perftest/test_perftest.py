@@ -1,0 +1,196 @@
+"""RabbitMQ PerfTest (Maven Central) runs against a broker in its modes, and counts each message.
+
+PerfTest ends by itself when its producers have sent, and its consumers have received, as many
+messages as the test wants; its last lines say so. It prints rates, not counts: the counts come from
+the broker, which has served this PerfTest alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.broker import BrokerProcess
+from tests.foreign import require
+from tests.interop.test_toolchains import BUILT, build
+
+HERE = Path(__file__).parent
+#: Seconds that PerfTest may take, JVM included.
+PATIENCE: Final = 120
+
+
+@pytest.fixture(scope="module")
+def class_path() -> str:
+    """Fetch PerfTest and its libraries; return their class path."""
+    path = BUILT / "perftest-class-path"
+    goal = ["dependency:build-classpath", f"-Dmdep.outputFile={path}"]
+    build([require("mvn"), "-q", "-B", *goal], HERE)
+    return path.read_text().strip()
+
+
+@pytest.fixture
+def fresh() -> Iterator[BrokerProcess]:
+    """Start a broker that serves one PerfTest."""
+    process = BrokerProcess()
+    yield process
+    process.stop()
+
+
+def statistics(broker: BrokerProcess) -> dict[str, int]:
+    """Return how many messages the broker received, confirmed, delivered and returned."""
+    connection = http.client.HTTPConnection(*broker.addresses["http"], timeout=30)
+    login = base64.b64encode(b"guest:guest").decode()
+    connection.request("GET", "/api/overview", headers={"Authorization": f"Basic {login}"})
+    found: dict[str, Any] = json.loads(connection.getresponse().read())["message_stats"]
+    connection.close()
+    return {name: int(found.get(name, 0)) for name in COUNTS}
+
+
+#: The statistics that a mode may name; those that it does not name are 0.
+COUNTS: Final = ("publish", "confirm", "deliver", "deliver_no_ack", "get", "get_no_ack", "ack")
+
+#: Arguments of PerfTest, and what the broker counts. Producers send and consumers receive as many
+#: messages as -C and -D say, each.
+MODES: Final[dict[str, tuple[str, dict[str, int]]]] = {
+    "confirms": (
+        "-C 3000 -D 3000 --confirm 100",
+        {"publish": 3000, "confirm": 3000, "deliver": 3000, "ack": 3000},
+    ),
+    "producers and consumers": (
+        "-x 3 -y 1 -C 1000 -D 3000 --confirm 10 --qos 20",
+        {"publish": 3000, "confirm": 3000, "deliver": 3000, "ack": 3000},
+    ),
+    "multi-ack": (
+        "-C 3000 -D 3000 --multi-ack-every 100",
+        {"publish": 3000, "deliver": 3000, "ack": 3000},
+    ),
+    "auto-ack": ("-C 3000 -D 3000 --autoack", {"publish": 3000, "deliver_no_ack": 3000}),
+    "persistent and mandatory": (
+        "-C 2000 -D 2000 --confirm 50 --flag persistent --flag mandatory --auto-delete false",
+        {"publish": 2000, "confirm": 2000, "deliver": 2000, "ack": 2000},
+    ),
+    "quorum queue": (
+        "-C 2000 -D 2000 --confirm 50 --quorum-queue --queue quorum",
+        {"publish": 2000, "confirm": 2000, "deliver": 2000, "ack": 2000},
+    ),
+    "stream queue": (
+        "-C 2000 -D 2000 --confirm 50 --stream-queue --queue stream -sco first --qos 200",
+        {"publish": 2000, "confirm": 2000, "deliver": 2000, "ack": 2000},
+    ),
+    "rate": (
+        "-C 200 -D 200 --rate 400 --confirm 10",
+        {"publish": 200, "confirm": 200, "deliver": 200, "ack": 200},
+    ),
+    "variable rate": (
+        "-C 400 -D 400 --variable-rate 400:1 --variable-rate 100:1 --confirm 10",
+        {"publish": 400, "confirm": 400, "deliver": 400, "ack": 400},
+    ),
+    "variable size": (
+        "-C 200 -D 200 --rate 200 --variable-size 1000:1 --variable-size 100000:1 --confirm 10",
+        {"publish": 200, "confirm": 200, "deliver": 200, "ack": 200},
+    ),
+    "queue pattern": (
+        "-x 5 -y 5 -C 400 -D 400 --queue-pattern perf-%d --queue-pattern-from 1 "
+        "--queue-pattern-to 5 --confirm 10",
+        {"publish": 2000, "confirm": 2000, "deliver": 2000, "ack": 2000},
+    ),
+    "polling": (
+        "-C 500 -D 500 --polling --queue polled",
+        {"publish": 500, "get": 500, "ack": 500},
+    ),
+    "polling with auto-ack": (
+        "-C 500 -D 500 --polling --autoack --queue polled",
+        {"publish": 500, "get_no_ack": 500},
+    ),
+    "nack without requeue": (
+        "-C 1000 -D 1000 --nack --requeue false --confirm 20",
+        {"publish": 1000, "confirm": 1000, "deliver": 1000},
+    ),
+    "properties": (
+        "-C 1000 -D 1000 --message-properties priority=5,content_type=text/plain,x-odd=1 "
+        "--queue-args x-max-priority=10",
+        {"publish": 1000, "deliver": 1000, "ack": 1000},
+    ),
+    "queue arguments": (
+        "-C 1000 -D 1000 --confirm 20 "
+        "--queue-args x-max-length=100000,x-message-ttl=600000,x-overflow=reject-publish",
+        {"publish": 1000, "confirm": 1000, "deliver": 1000, "ack": 1000},
+    ),
+    "fanout": (
+        "-x 1 -y 3 -C 500 -D 500 --exchange out --type fanout --queue-pattern out-%d "
+        "--queue-pattern-from 1 --queue-pattern-to 3 --confirm 10",
+        {"publish": 500, "confirm": 500, "deliver": 1500, "ack": 1500},
+    ),
+    "topic": (
+        "-C 1000 -D 1000 --exchange topics --type topic --routing-key a.b.c --confirm 10",
+        {"publish": 1000, "confirm": 1000, "deliver": 1000, "ack": 1000},
+    ),
+    "default exchange": (
+        "-C 1000 -D 1000 --exchange amq.default --routing-key one --queue one --confirm 10 "
+        "--skip-binding-queues",
+        {"publish": 1000, "confirm": 1000, "deliver": 1000, "ack": 1000},
+    ),
+    "random routing keys": (
+        "-C 1000 -D 1000 --exchange any --type fanout --random-routing-key",
+        {"publish": 1000, "deliver": 1000, "ack": 1000},
+    ),
+    "consumer latency": (
+        "-C 200 -D 200 --consumer-latency 1000 --qos 10 --consumer-args x-priority=3",
+        {"publish": 200, "deliver": 200, "ack": 200},
+    ),
+    "json bodies": (
+        "-C 500 -D 500 --json-body --size 4000 --body-count 5 --body-field-count 50 --confirm 10",
+        {"publish": 500, "confirm": 500, "deliver": 500, "ack": 500},
+    ),
+    "large bodies": (
+        "-C 20 -D 20 --size 4000000 --confirm 2 --qos 2",
+        {"publish": 20, "confirm": 20, "deliver": 20, "ack": 20},
+    ),
+    "channels": (
+        "-x 2 -X 5 -y 1 -Y 1 -C 200 -D 2000 --confirm 10 --global-qos 50",
+        {"publish": 2000, "confirm": 2000, "deliver": 2000, "ack": 2000},
+    ),
+    "transactions": (
+        "-C 1000 -D 1000 --ptxsize 10 --ctxsize 10",
+        {"publish": 1000, "deliver": 1000, "ack": 1000},
+    ),
+    "small frames": (
+        "-C 200 -D 200 --size 20000 --framemax 4096 --confirm 10",
+        {"publish": 200, "confirm": 200, "deliver": 200, "ack": 200},
+    ),
+    "nio": (
+        "-x 2 -y 1 -C 1000 -D 2000 --nio-threads 2 --confirm 10",
+        {"publish": 2000, "confirm": 2000, "deliver": 2000, "ack": 2000},
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", MODES)
+def test_perftest(class_path: str, fresh: BrokerProcess, mode: str) -> None:
+    arguments, counts = MODES[mode]
+    done = subprocess.run(
+        [
+            *(require("java"), "-cp", class_path, "com.rabbitmq.perf.PerfTest"),
+            *("--uri", fresh.amqp_url, *arguments.split()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    ended = re.search(r"^test stopped \((.*)\)$", done.stdout, re.MULTILINE)
+    assert ended, done.stdout + done.stderr
+    assert re.search(r"Producer reached message limit", ended[1]), ended[1]
+    assert re.search(r"Consumer reached message limit", ended[1]), ended[1]
+    assert not re.search(r"Exception|nacked: [1-9]|returned: [1-9]", done.stdout + done.stderr)
+    assert statistics(fresh) == dict.fromkeys(COUNTS, 0) | counts
