@@ -154,7 +154,7 @@ USER_TAGS: Final[dict[str, Comparison]] = {
     "monitoring": _EQUAL,
     "policymaker": _EQUAL,
     "management": _EQUAL,
-    "impersonator": _EQUAL,
+    "impersonator": Comparison(MISSING, "kept, without effect: user_id must be the user's name"),
 }
 #: Any other tag.
 OTHER_TAG: Final = Comparison(EQUAL, "")

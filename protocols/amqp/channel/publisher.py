@@ -284,10 +284,10 @@ class ChannelPublisher:
 
     def _check_properties(self, message: Message, present: i64) -> None:
         """Check user_id and expiration, and set when the message expires. Raises AmqpError."""
-        identity = self.context.identity
+        name = self.context.identity.name
         if present & USER_ID:
-            user, name = short_property(message.content, USER_ID), identity.name
-            if user != name.encode() and "impersonator" not in identity.tags:
+            user = short_property(message.content, USER_ID)
+            if user != name.encode():
                 self._count(REFUSED)
                 raise AmqpError(
                     406,
