@@ -1,10 +1,10 @@
-"""What the Java suite asks of rabbitmqctl and of RabbitMQ's Makefile, done to a Trellis process.
+"""Do to a Trellis process what the Java suite asks of rabbitmqctl and of RabbitMQ's Makefile.
 
-The suite runs `rabbitmqctl COMMAND` and `make TARGET`. Here both names are small scripts, which pass
-their arguments to a `Control` in the test's process. A command becomes requests to the HTTP API; the
-targets stop and start the broker. Alarms are real: a memory alarm begins because the broker holds
-more messages than its limit allows. The broker cannot begin a disk alarm on request, so the control
-keeps the memory alarm on while the suite wants at least one of the two.
+The suite runs `rabbitmqctl COMMAND` and `make TARGET`. Here both names are small scripts, which
+pass their arguments to a `Control` in the test's process. A command becomes requests to the HTTP
+API; the targets stop and start the broker. Alarms are real: a memory alarm begins because the
+broker holds more messages than its limit allows. The broker cannot begin a disk alarm on request,
+so the control keeps the memory alarm on while the suite wants at least one of the two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pika
 from tests.broker import BrokerProcess
 from trellis import process
 
-#: Bytes that the broker may use before the memory alarm begins. A broker without messages needs less.
+#: Bytes that the broker may use before the memory alarm begins; without messages it needs less.
 MEMORY_LIMIT: Final = 260 << 20
 #: Bytes of each message that fills the broker's memory, at first and when little memory is left. A
 #: message that the alarm interrupts in its middle would never be complete if it were larger.
@@ -125,7 +125,9 @@ class Control:
 
     def _make(self, words: list[str]) -> None:
         values = dict(word.split("=", 1) for word in words if "=" in word)
-        for target in (word for word in words if re.fullmatch(r"(start|stop|set|clear)-[a-z-]+", word)):
+        for target in (
+            word for word in words if re.fullmatch(r"(start|stop|set|clear)-[a-z-]+", word)
+        ):
             match target:
                 case "stop-rabbit-on-node":
                     self.broker.stop()
@@ -243,9 +245,7 @@ def _delete_vhost(control: Control, vhost: str, options: dict[str, str], rest: l
     return ""
 
 
-def _set_permissions(
-    control: Control, vhost: str, options: dict[str, str], rest: list[str]
-) -> str:
+def _set_permissions(control: Control, vhost: str, options: dict[str, str], rest: list[str]) -> str:
     user, configure, write, read = rest
     body = {"configure": configure, "write": write, "read": read}
     control.request("PUT", f"permissions/{vhost}/{quote(user, '')}", body)

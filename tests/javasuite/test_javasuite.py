@@ -1,8 +1,8 @@
 """RabbitMQ's Java client tests Trellis: the functional and server tests of its source package.
 
-The tests are fetched as a source package of Debian (tools/get-java-client-tests.sh); Maven Central has
-the client and the libraries. The tests expect a broker at port 5672 and RabbitMQ's Makefile and
-rabbitmqctl. So three expressions in the fetched tests are replaced, such that they use the port of
+The tests are fetched as a source package of Debian (tools/get-java-client-tests.sh); Maven Central
+has the client and the libraries. The tests expect a broker at port 5672 and RabbitMQ's Makefile and
+rabbitmqctl. So some expressions in the fetched tests are replaced, such that they use the port of
 the test's own broker, and `Control` takes the place of the other two.
 
 A test fails here if one of theirs fails that is not in EXPECTED, or if one in EXPECTED passes.
@@ -27,11 +27,11 @@ HERE = Path(__file__).parent
 FETCH = HERE.parents[1] / "tools" / "get-java-client-tests.sh"
 #: The package of the tests.
 PACKAGE: Final = "com.rabbitmq.client.test"
-#: Seconds for the tests of one class: most wait for time to pass.
+#: Seconds for the tests of one package: most wait for time to pass.
 PATIENCE: Final = 600
 
 _PORT = f"{PACKAGE}.LocalFactory.PORT"
-#: What is replaced in the fetched tests, as regular expressions. Nothing listens on port 1, where
+#: Replacements in the fetched tests, as regular expressions. Nothing listens on port 1, where
 #: they look for a second node of a cluster.
 REPLACED: Final = {
     r"\b(new|extends) ConnectionFactory\b": rf"\1 {PACKAGE}.LocalFactory",

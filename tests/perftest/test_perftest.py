@@ -95,8 +95,10 @@ MODES: Final[dict[str, tuple[str, dict[str, int]]]] = {
         {"publish": 200, "confirm": 200, "deliver": 200, "ack": 200},
     ),
     "queue pattern": (
-        "-x 5 -y 5 -C 400 -D 400 --queue-pattern perf-%d --queue-pattern-from 1 "
-        "--queue-pattern-to 5 --confirm 10",
+        (
+            "-x 5 -y 5 -C 400 -D 400 --queue-pattern perf-%d --queue-pattern-from 1 "
+            "--queue-pattern-to 5 --confirm 10"
+        ),
         {"publish": 2000, "confirm": 2000, "deliver": 2000, "ack": 2000},
     ),
     "polling": (
@@ -112,18 +114,24 @@ MODES: Final[dict[str, tuple[str, dict[str, int]]]] = {
         {"publish": 1000, "confirm": 1000, "deliver": 1000},
     ),
     "properties": (
-        "-C 1000 -D 1000 --message-properties priority=5,content_type=text/plain,x-odd=1 "
-        "--queue-args x-max-priority=10",
+        (
+            "-C 1000 -D 1000 --message-properties priority=5,content_type=text/plain,x-odd=1 "
+            "--queue-args x-max-priority=10"
+        ),
         {"publish": 1000, "deliver": 1000, "ack": 1000},
     ),
     "queue arguments": (
-        "-C 1000 -D 1000 --confirm 20 "
-        "--queue-args x-max-length=100000,x-message-ttl=600000,x-overflow=reject-publish",
+        (
+            "-C 1000 -D 1000 --confirm 20 "
+            "--queue-args x-max-length=100000,x-message-ttl=600000,x-overflow=reject-publish"
+        ),
         {"publish": 1000, "confirm": 1000, "deliver": 1000, "ack": 1000},
     ),
     "fanout": (
-        "-x 1 -y 3 -C 500 -D 500 --exchange out --type fanout --queue-pattern out-%d "
-        "--queue-pattern-from 1 --queue-pattern-to 3 --confirm 10",
+        (
+            "-x 1 -y 3 -C 500 -D 500 --exchange out --type fanout --queue-pattern out-%d "
+            "--queue-pattern-from 1 --queue-pattern-to 3 --confirm 10"
+        ),
         {"publish": 500, "confirm": 500, "deliver": 1500, "ack": 1500},
     ),
     "topic": (
@@ -131,8 +139,10 @@ MODES: Final[dict[str, tuple[str, dict[str, int]]]] = {
         {"publish": 1000, "confirm": 1000, "deliver": 1000, "ack": 1000},
     ),
     "default exchange": (
-        "-C 1000 -D 1000 --exchange amq.default --routing-key one --queue one --confirm 10 "
-        "--skip-binding-queues",
+        (
+            "-C 1000 -D 1000 --exchange amq.default --routing-key one --queue one --confirm 10 "
+            "--skip-binding-queues"
+        ),
         {"publish": 1000, "confirm": 1000, "deliver": 1000, "ack": 1000},
     ),
     "random routing keys": (
