@@ -32,5 +32,6 @@ if ! echo "$checksum  $archive" | sha256sum --check --status 2> /dev/null; then
 fi
 tar -xzf "$archive"
 mkdir -p "$(dirname "$directory")"
-mv rabbitmq-java-client-5.0.0 "$directory"
+# Another process may have fetched the source meanwhile.
+mv -T rabbitmq-java-client-5.0.0 "$directory" 2> /dev/null || [ -e "$directory/src" ]
 echo "trellis: the source of RabbitMQ's Java client 5.0.0"

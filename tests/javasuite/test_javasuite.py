@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -55,7 +55,7 @@ EXPECTED: Final = {
         "the tag impersonator has no effect: user_id must be the user's name"
     ),
     "functional.FrameMax.rejectLargeFramesDuringConnectionNegotiation": (
-        "a frame before the login may be as long as amqp.frame_max, because a token may be long"
+        "a frame before the login may have up to 64 KiB, because a token may be long"
     ),
     "server.ChannelLimitNegotiation.openingTooManyChannels": (
         "rabbitmqctl eval: amqp.channel_max cannot be changed while the broker runs"
@@ -79,16 +79,29 @@ LEFT_OUT: Final = {
 }
 
 
+class Compiled(NamedTuple):
+    """The compiled tests: their sources, and the class path with the libraries."""
+
+    sources: Path
+    class_path: str
+
+    def classes_of(self, group: str) -> list[str]:
+        """Return the names of the classes of a package below PACKAGE."""
+        directory = self.sources.joinpath(*PACKAGE.split("."), group)
+        names = [f"{group}.{path.stem}" for path in directory.glob("*.java")]
+        return sorted(f"{PACKAGE}.{name}" for name in names if name not in LEFT_OUT)
+
+
 @pytest.fixture(scope="module")
-def class_path() -> str:
-    """Fetch and compile the tests; return the class path of the compiled classes and libraries."""
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """Fetch and compile the tests, in a directory of this process."""
     maven = require("mvn")
     fetched = BUILT / "java-client"
     subprocess.run([FETCH, fetched], check=True)
     if not fetched.is_dir():
         pytest.skip("the source package rabbitmq-java-client of Debian cannot be downloaded")
-    sources, built = BUILT / "javasuite-sources", BUILT / "javasuite"
-    shutil.rmtree(sources, ignore_errors=True)
+    directory = tmp_path_factory.mktemp("javasuite")
+    sources, built = directory / "sources", directory / "built"
     shutil.copytree(fetched / "src" / "test" / "java", sources)
     for path in sources.rglob("*.java"):
         text = path.read_text()
@@ -108,14 +121,8 @@ def class_path() -> str:
     (built / "classes" / "logback.xml").write_text(
         '<configuration><root level="OFF"/></configuration>'
     )
-    return os.pathsep.join([str(built / "classes"), libraries.read_text().strip()])
-
-
-def classes_of(group: str) -> list[str]:
-    """Return the names of the classes of a package below PACKAGE; "" is PACKAGE itself."""
-    directory = BUILT.joinpath("javasuite-sources", *PACKAGE.split("."), group)
-    names = [".".join(filter(None, (group, path.stem))) for path in directory.glob("*.java")]
-    return sorted(f"{PACKAGE}.{name}" for name in names if name not in LEFT_OUT)
+    class_path = os.pathsep.join([str(built / "classes"), libraries.read_text().strip()])
+    return Compiled(sources, class_path)
 
 
 @pytest.mark.long
@@ -128,19 +135,19 @@ def classes_of(group: str) -> list[str]:
     ],
 )
 def test_the_java_client_s_own_tests(
-    class_path: str, tmp_path: Path, group: str, options: tuple[str, ...], least: int
+    compiled: Compiled, tmp_path: Path, group: str, options: tuple[str, ...], least: int
 ) -> None:
     control = Control(tmp_path)
     try:
         done = subprocess.run(
             [
-                *(require("java"), "-cp", class_path, *options),
+                *(require("java"), "-cp", compiled.class_path, *options),
                 f"-Dtrellis.port={control.broker.amqp.port}",
                 f"-Drabbitmqctl.bin={tmp_path / 'rabbitmqctl'}",
                 f"-Dmake.bin={tmp_path / 'make'}",
                 f"-Drabbitmq.dir={tmp_path}",
                 *("-Dtest-broker.A.nodename=a", "-Dtest-broker.A.config_file=none"),
-                *("RunSuite", *classes_of(group)),
+                *("RunSuite", *compiled.classes_of(group)),
             ],
             capture_output=True,
             text=True,

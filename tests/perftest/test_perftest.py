@@ -20,7 +20,7 @@ import pytest
 
 from tests.broker import BrokerProcess
 from tests.foreign import require
-from tests.interop.test_toolchains import BUILT, build
+from tests.interop.test_toolchains import build
 
 HERE = Path(__file__).parent
 #: Seconds that PerfTest may take, JVM included.
@@ -28,9 +28,9 @@ PATIENCE: Final = 120
 
 
 @pytest.fixture(scope="module")
-def class_path() -> str:
+def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Fetch PerfTest and its libraries; return their class path."""
-    path = BUILT / "perftest-class-path"
+    path = tmp_path_factory.mktemp("perftest") / "class-path"
     goal = ["dependency:build-classpath", f"-Dmdep.outputFile={path}"]
     build([require("mvn"), "-q", "-B", *goal], HERE)
     return path.read_text().strip()
@@ -141,7 +141,7 @@ MODES: Final[dict[str, tuple[str, dict[str, int]]]] = {
     "default exchange": (
         (
             "-C 1000 -D 1000 --exchange amq.default --routing-key one --queue one --confirm 10 "
-            "--skip-binding-queues"
+            "--predeclared"
         ),
         {"publish": 1000, "confirm": 1000, "deliver": 1000, "ack": 1000},
     ),
