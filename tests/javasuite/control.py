@@ -23,6 +23,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import pika
+from pika.exceptions import AMQPError
 
 from tests.broker import BrokerProcess
 from trellis import process
@@ -122,6 +123,13 @@ class Control:
             return 0, self._rabbitmqctl(words), ""
         except Refused as error:
             return 64, "", f"{error}\n"
+        except (
+            AssertionError,
+            AMQPError,
+            OSError,
+            LookupError,
+        ) as error:  # The suite waits for an answer, and reports it.
+            return 70, "", f"{error!r}\n"
 
     def _make(self, words: list[str]) -> None:
         values = dict(word.split("=", 1) for word in words if "=" in word)
