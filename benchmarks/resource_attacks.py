@@ -222,7 +222,7 @@ async def descriptors(attack: Attack) -> Prepared:
 
 
 async def pause(attack: Attack) -> Prepared:
-    """The broker's process is stopped for 30 s; a client with a keep-alive of 5 s sends pings."""
+    """Pause the broker's process for 30 s, while a client with a keep-alive of 5 s sends pings."""
     client = await MqttSocket.connect(attack.ports["mqtt"], "alive", _KEEP_ALIVE)
 
     async def stop() -> None:
@@ -244,7 +244,7 @@ async def pause(attack: Attack) -> Prepared:
 
 
 async def stop(attack: Attack) -> Prepared:
-    """A broker with 1,000,000 dead-lettered and 300,000 delayed messages is stopped."""
+    """Stop a broker that holds 1,000,000 dead-lettered and 300,000 delayed messages."""
     await attack.declare(["dead"])
     await attack.declare(
         ["dying"], x_message_ttl=1, x_dead_letter_exchange="", x_dead_letter_routing_key="dead"

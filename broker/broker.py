@@ -118,7 +118,7 @@ class Broker:
         return given if isinstance(given, str) else self.name
 
     def write_deliveries(self) -> None:
-        """Write exactly which messages were delivered, because the broker stops in order."""
+        """Write which messages were delivered, exactly, because the broker stops cleanly."""
         for vhost in self.vhosts.values():
             for queue in vhost.queues.values():
                 if queue.durable:

@@ -223,17 +223,17 @@ def judge_global_parameter(name: str) -> Comparison:
 
 
 def judge_policy_key(key: str, effective: Container[str]) -> Comparison:
-    """Return the comparison of a policy key; `effective` are the keys that have an effect."""
+    """Return the comparison of a policy key. `effective` holds the keys that have an effect."""
     return _judge(key, POLICY_KEYS, effective, "left out: the key is unknown")
 
 
 def judge_argument(argument: str, effective: Container[str]) -> Comparison:
-    """Return the comparison of a queue argument; `effective` are those that have an effect."""
+    """Return the comparison of a queue argument. `effective` holds the arguments with an effect."""
     return _judge(argument, QUEUE_ARGUMENTS, effective, "kept, without effect")
 
 
 def judge_exchange_argument(argument: str, effective: Container[str]) -> Comparison:
-    """Return the comparison of an exchange argument; `effective` are those with an effect."""
+    """Return the comparison of an exchange argument. `effective` holds those with an effect."""
     return _judge(argument, EXCHANGE_ARGUMENTS, effective, "kept, without effect")
 
 

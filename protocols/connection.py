@@ -216,8 +216,8 @@ class Connection(Outlet):
         #: The searches for the destinations of the publication that is being handled. None until a
         #: publication needs a search; later publications use the same slot.
         self.slot: SearchSlot | None = None
-        #: Number of times that an alarm has blocked the connection, and the last of these
-        #: times that has a time limit (IncompleteMessage).
+        #: Number of times that an alarm has blocked the connection. `_limited` is the value of this
+        #: number when a time limit was last set (IncompleteMessage).
         self.times_blocked = 0
         self._limited = 0
         #: True if an alarm blocks the connection at the end of the present stall.
@@ -377,7 +377,7 @@ class Connection(Outlet):
             self.limit_block()
 
     def limit_block(self) -> None:
-        """Begin the time limit of a client that an alarm has blocked within a message."""
+        """Begin the time limit of a client that an alarm has blocked in the middle of a message."""
         if self._limited != self.times_blocked:
             self._limited = self.times_blocked
             self.agenda.at(self.agenda.now + INCOMPLETE_PATIENCE, IncompleteMessage(self))
@@ -547,7 +547,7 @@ class DeferredReply(Waiter):
 
 
 class IncompleteMessage(Task):
-    """The time limit of a client that an alarm has blocked within a message.
+    """The time limit of a client that an alarm has blocked in the middle of a message.
 
     Clients that never complete their messages would otherwise keep the memory alarm on for ever.
     """
@@ -557,9 +557,10 @@ class IncompleteMessage(Task):
         self._times_blocked = connection.times_blocked
 
     def run(self) -> None:
-        """Close the connection if the memory alarm has blocked it all the time.
+        """Close the connection if the memory alarm has blocked it since the time limit began.
 
-        The disk alarm does not depend on incomplete messages, so the connection stays open then.
+        If only the disk alarm is on, the connection stays open, because incomplete messages take
+        no disk space.
         """
         connection = self._connection
         alarms = connection.front.broker.alarms

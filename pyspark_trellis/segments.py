@@ -211,9 +211,9 @@ def _one(group: list[pa.RecordBatch], names: Sequence[str]) -> pa.RecordBatch:
 def _batches(
     cut: Cut, data: pa.Buffer, schema: pa.Schema, where: str, summed: bool
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Iterate over the batches as they were written, each with the position of its end in `data`.
+    """Iterate over the record batches in `data`, each with the position of its end in `data`.
 
-    The first and the last batch are reduced to the rows of the cut.
+    The first and the last batch lose the rows whose offsets are outside the cut.
     """
     view = memoryview(data)
     reader = pa.BufferReader(data)

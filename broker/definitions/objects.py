@@ -149,7 +149,7 @@ class ObjectImport:
             self._note(USER_TAGS.get(tag, OTHER_TAG), f"tag {tag}")
 
     def _limits(self, thing: str, known: tuple[str, ...], given: object) -> dict[str, int]:
-        """Return the valid ones of some limits, and note the others."""
+        """Return the valid limits in `given`; drop each invalid one, with a verdict."""
         if not isinstance(given, dict):
             return limits_of(thing, known, given or [])
         taken: dict[str, int] = {}

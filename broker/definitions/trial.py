@@ -21,7 +21,7 @@ class TrialImport:
 
     def __init__(self, check_hash: Callable[[str, str], str], real: Broker | None = None) -> None:
         limits = BrokerLimits() if real is None else real.limits
-        #: The broker that gets the objects.
+        #: The broker in memory that imports the objects.
         self.broker = Broker(MemoryStore(), Authenticator(), lambda: "", limits)
         self._original = real
         self._import = Import(self.broker, check_hash)

@@ -1,6 +1,6 @@
-"""Which messages of a durable queue may be delivered now, so that a crash does not forget it.
+"""The delivery window: the messages of a durable queue that may be delivered now.
 
-A message that was delivered, and not settled before the broker stopped, must come back as
+A message that was delivered, and not settled before the broker crashed, must come back as
 redelivered. A record for each delivery would be too expensive. Instead, the log has a mark for each
 queue: messages at positions up to the mark may have been delivered. The queue delivers no message
 above its durable mark, and moves the mark ahead before its deliveries reach it:
@@ -53,10 +53,10 @@ class WindowedQueue(Protocol):
         """
 
     def window_changed(self) -> None:
-        """Use the new limits of the window."""
+        """Deliver up to the new mark of the window."""
 
     def mark_durable(self) -> None:
-        """Deliver the messages that have waited for the mark."""
+        """Deliver the messages that waited until the mark was durable."""
 
 
 class Patience(Task):

@@ -49,10 +49,10 @@ class HeapQueue(LimitedQueue):
         #: The messages in memory.
         self._heap: list[tuple[int, int, ReturnedMessage]] = []
         self._paged_heap = PagedHeap()
-        #: Paged messages up to this sequence number are not in `waiting_bytes`: the bodies were
-        #: counted anew while these were not in memory.
+        #: Paged messages up to this sequence number are not in `waiting_bytes`: they were not in
+        #: memory when the bodies of the queue were counted.
         self._uncounted_paged: i64 = 0
-        #: The bodies of the messages from this index of the heap on are counted.
+        #: `waiting_bytes` includes the bodies of the messages from this index of the heap on.
         self._counted_from: i64 = 0
 
     @abstractmethod

@@ -117,9 +117,10 @@ class Queue(MessageSource):
         #: may if the store does not keep which messages were delivered.
         self._deliver_up_to: i64 = 0 if durable and store.keeps_deliveries else _NO_LIMIT
         self._window: DeliveryWindow | None = None
-        #: Tasks of clients that poll, and wait until a higher mark is durable.
+        #: The basic.get tasks that wait until a higher delivery mark is durable.
         self._mark_waiters = _NO_TASKS
-        #: The deliveries before the broker started, while messages of that time wait in the tail.
+        #: The deliveries recorded before the broker started. None once the tail holds no message
+        #: from before the start.
         self._restored: RestoredDeliveries | None = None
         self._max_length: i64 = UNLIMITED
         #: `put` calls `_overflow` above this depth.
@@ -310,13 +311,13 @@ class Queue(MessageSource):
         return found
 
     def window_changed(self) -> None:
-        """Use the new limits of the window."""
+        """Deliver up to the new mark of the window."""
         if self._window is not None:
             self._deliver_up_to = self._window.renew_above
         self._set_overflow_depth()
 
     def mark_durable(self) -> None:
-        """Deliver the messages that have waited for a higher mark."""
+        """Deliver the messages that waited until a higher delivery mark was durable."""
         waiters, self._mark_waiters = self._mark_waiters, _NO_TASKS
         for task in waiters:
             self.agenda.add_bulk(task)
@@ -350,7 +351,7 @@ class Queue(MessageSource):
             self._open_window().prepare()
 
     def write_deliveries(self) -> None:
-        """Write exactly which messages were delivered, because the broker stops in order.
+        """Write the exact set of delivered messages, because the broker stops cleanly.
 
         While a client holds a message, the present mark stays: the client may settle the message.
         """
@@ -390,7 +391,7 @@ class Queue(MessageSource):
     # -- after a restart
 
     def restore_deliveries(self, restored: RestoredDeliveries) -> None:
-        """Use what the log says about deliveries. Called before `restore`."""
+        """Set the deliveries that the log recorded. Called before `restore`."""
         if restored.top > 0:
             self._restored = restored
             self._window = DeliveryWindow(self, self.store, 0, restored.marks.get(0, 0))

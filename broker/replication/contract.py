@@ -45,11 +45,11 @@ class LogTrimmed(ReplicationError):
 
 
 class Fenced(ReplicationError):
-    """Another node owns the log, or may own it: this node must confirm nothing more, and end."""
+    """Another node owns the log, or may own it: this node must end without further confirms."""
 
 
 class ReplicaDiverged(ReplicationError):
-    """The data directory holds something else than the log: the node must be seeded."""
+    """The data directory differs from the log: the node must be seeded."""
 
 
 @dataclass(frozen=True, slots=True)

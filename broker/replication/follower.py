@@ -19,7 +19,7 @@ from broker.replication.contract import (
 from broker.replication.judge import Judge
 from broker.replication.records import BatchChunk, Claim, ClusterState, Mark, decode
 
-#: Seconds until a batch is applied again that found the disk full.
+#: Seconds until a batch is applied again after an attempt that found the disk full.
 FULL_SECONDS = 0.2
 
 

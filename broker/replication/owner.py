@@ -63,7 +63,7 @@ class LogOwner:
         return self._claim[0]
 
     def may_act(self) -> bool:
-        """Return True if the owner may deliver, answer and expire now.
+        """True if the owner may deliver, answer and expire messages now.
 
         Test this before each act: the node may have been paused since the last test. No standby can
         own the log yet, because it waits for a longer time, and counts it from a later moment.
@@ -72,11 +72,14 @@ class LogOwner:
 
     @property
     def abort_at(self) -> float:
-        """When all connections must be aborted, in seconds of the clock: a successor may act."""
+        """Time in seconds of `clock` at which the owner must abort all connections.
+
+        From then on, a successor may act.
+        """
         return self.sent + self.timing.silence + ABORT_MARGIN
 
     def beat_is_due(self) -> bool:
-        """Return True if the owner has sent nothing for the time of a beat."""
+        """True if the owner has appended no record for a beat interval (`Timing.beat`)."""
         return self._clock() >= self.sent + self.timing.beat
 
     def ship(

@@ -52,11 +52,13 @@ class Standby:
         self._wall = wall
         self._new_nonce = new_nonce
         self._digest = digest
-        #: Seconds without a record that counts, in which the log answered and was read to its end.
+        #: Seconds since the last record that counts. Only time counts in which the log answered and
+        #: this node had read all of it.
         self.quiet = 0.0
-        #: When the log last answered that this node has read all of it; None if it did not.
+        #: When an answer of the log last showed that this node had read all of it; None if the last
+        #: answer did not show this.
         self._answered: float | None = None
-        #: When the call of this silence was acknowledged; None before.
+        #: When the log acknowledged the call of this silence; None before.
         self._call_acknowledged: float | None = None
 
     @property
@@ -83,7 +85,7 @@ class Standby:
                     return owner
 
     def _read(self) -> Steps[None]:
-        """Read on, and count the silence."""
+        """Read the next records, and add to `quiet` if none of them counts."""
         try:
             span = yield from self._read_span()
         except LogUnreachable:
@@ -110,12 +112,12 @@ class Standby:
         return span
 
     def _reset(self) -> None:
-        """Begin a new silence."""
+        """Count the silence of the owner from 0."""
         self.quiet = 0.0
         self._answered = self._call_acknowledged = None
 
     def _call(self) -> Steps[None]:
-        """Ask whether the log commits records."""
+        """Append a call, to test whether the log commits records."""
         state = self.state
         try:
             yield Append(LogRecord(CALL, state.epoch, state.nonce, self._wall()).encode())

@@ -189,7 +189,7 @@ class Declarations:
         return exchange
 
     def _assign_number(self, exchange: Exchange, number: i64) -> None:
-        """Set the number of the exchange in the store, also for its queue of messages."""
+        """Set the store's number of an exchange, and of its queue of messages if it has one."""
         exchange.number = number
         if isinstance(exchange, DelayedExchange):
             exchange.waiting.number = number

@@ -277,7 +277,7 @@ class Storm:
         await asyncio.sleep(self.random.choice((0, 0, 0.002, 0.005, 0.02)))
 
     def _backlogged(self) -> bool:
-        """True if far more messages wait than the worker takes."""
+        """True if more than 50 confirmed messages wait for the worker."""
         return (
             len(self.bulk.feed.confirmed) > sum(name == "bulk" for name, _ in self.worker.seen) + 50
         )

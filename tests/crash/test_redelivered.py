@@ -1,4 +1,4 @@
-"""A broker killed with kill -9 delivers what consumers held again, as redelivered."""
+"""After kill -9, the broker delivers unacknowledged messages again, marked as redelivered."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def life(directory: Path, random: Random, first: int, helds: list[Held]) -
 
 
 async def check_rest(directory: Path, helds: list[Held]) -> None:
-    """Consume everything: what was delivered before is redelivered."""
+    """Consume all messages; check that those delivered before are marked as redelivered."""
     broker = BrokerProcess("--data-dir", str(directory))
     try:
         for held in helds:

@@ -53,7 +53,7 @@ def test_a_journal_of_the_broker_is_read_as_it_was_published(
 
 
 def test_a_stream_is_read_over_http_as_from_its_directory(tmp_path: Path) -> None:
-    """Pieces of both have the same rows, and errors are one line."""
+    """A read over HTTP returns the same rows as a read of the directory; an error is one line."""
     (tmp_path / "definitions.json").write_text(json.dumps(document()))
     process = BrokerProcess(
         "--data-dir",

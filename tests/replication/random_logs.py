@@ -49,7 +49,7 @@ class Author:
         self.offset = 0
 
     def write(self) -> RandomLog:
-        """Return a log of up to about 40 records, which mostly begins with a claim."""
+        """Return a log of up to about 40 records. Most of these logs begin with a claim."""
         harmless: list[tuple[int, Callable[[], None]]] = [
             (6, self.takeover),
             (3, self.race),
@@ -90,7 +90,7 @@ class Author:
     # Writing.
 
     def append(self, event: str, record: LogRecord, counts: bool = False) -> None:
-        """Append the record. `counts` says that the author means it to count."""
+        """Append the record. `counts` is True if the record is meant to count."""
         offset = self.offset
         self.log.records.append((offset, record))
         self.log.events.append(event)
@@ -107,7 +107,7 @@ class Author:
         return self.random.choice((0, 1, 2, self.random.getrandbits(64)))
 
     def claim(self, epoch: int, seen: int, name: str = NAME) -> Claim:
-        """Return a claim with what its writer may have known."""
+        """Return a claim with a state that its writer may have known."""
         state = replace(
             self.state,
             name=name,
@@ -118,7 +118,7 @@ class Author:
         return Claim(CLAIM, epoch, self.nonce(), self.wall(), seen, state, digest)
 
     def win(self, event: str, claim: Claim) -> None:
-        """Append a claim that the author means to win."""
+        """Append a claim that is meant to win."""
         first = self.state.epoch == 0
         self.append(event, claim, counts=True)
         self.owners.append((claim.epoch, claim.nonce))
@@ -152,7 +152,7 @@ class Author:
     # Claims.
 
     def right_seen(self) -> int:
-        """Return the offset of the last record that counts, or of a void record behind it."""
+        """Return the offset of the last record that counts, or of a void record after it."""
         return self.random.randrange(self.state.last, max(self.offset, self.state.last + 1))
 
     def takeover(self) -> None:

@@ -84,7 +84,7 @@ def verdicts(state: ClusterState, records: list[Entry]) -> tuple[list[str], tupl
 
 
 def verdict(state: ClusterState, earlier: list[Entry], given: list[str], entry: Entry) -> str:
-    """Return the verdict on one record, behind earlier records with the verdicts given on them."""
+    """Return the verdict on one record, which follows earlier records with the verdicts `given`."""
     counted = counting(earlier, given)
     epoch, nonce = in_force(state, counted)
     _, record = entry
@@ -103,7 +103,7 @@ def verdict(state: ClusterState, earlier: list[Entry], given: list[str], entry: 
 
 
 def proves_gap(record: LogRecord, epoch: int) -> bool:
-    """True if only a reader that lacks a part of the log meets this record in this epoch."""
+    """True if a reader that meets this record in this epoch must lack a part of the log."""
     highest_possible = epoch + 1 if record.kind == CLAIM else epoch
     return record.epoch > highest_possible
 
@@ -125,5 +125,5 @@ def last_offset(state: ClusterState, counted: list[Entry]) -> int:
 
 
 def unseen(claim: Claim, state: ClusterState, counted: list[Entry]) -> bool:
-    """True if a record that counts lies behind the last offset that the claim's writer had read."""
+    """True if a record that counts has an offset above the last one that the claimant had read."""
     return any(offset > claim.seen for offset in [state.last, *(offset for offset, _ in counted)])

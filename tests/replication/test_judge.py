@@ -54,7 +54,7 @@ EXPECTED: Final = {
 
 
 def judged(judge: Judge, records: list[Entry]) -> tuple[list[str], End]:
-    """Return what the judge under test says, in the form of the second judge."""
+    """Return the verdicts of the judge under test, in the form of the second judge."""
     given: list[str] = []
     for offset, record in records:
         try:
@@ -146,14 +146,14 @@ def begin_at_a_mark(
 def begin_at_the_low_watermark(
     log: RandomLog, chance: random.Random, beginnings: Counter[str]
 ) -> None:
-    """Begin without a state where the log was trimmed: both judges find the gap."""
+    """Begin without a state, at the first record of a trimmed log: both judges find the gap."""
     cut = chance.randrange(len(log.records) + 1)
     given = agree(ClusterState(NAME), log.records[cut:], log.seed)
     beginnings["low watermark, stopped"] += STOP in given
 
 
 def cut_a_part_out(log: RandomLog, chance: random.Random, beginnings: Counter[str]) -> None:
-    """Take records out of the middle, claims in force too."""
+    """Remove records from the middle of the log, including claims in force."""
     first = chance.randrange(len(log.records) + 1)
     last = min(len(log.records), first + chance.randrange(1, 10))
     given = agree(ClusterState(NAME), log.records[:first] + log.records[last:], log.seed)

@@ -1,4 +1,4 @@
-"""Definitions of any names and options come out of an import, a restart and an export as equal."""
+"""Definitions with any names and options survive an import, a restart and an export unchanged."""
 
 from __future__ import annotations
 

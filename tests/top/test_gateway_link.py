@@ -1,4 +1,4 @@
-"""Tests of the gateway while the broker is stopped: requests end, and work again afterwards."""
+"""Tests of the gateway while the broker's process is paused: requests end, and work again later."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def process() -> Iterator[BrokerProcess]:
 
 @contextlib.contextmanager
 def stopped(broker: BrokerProcess) -> Iterator[None]:
-    """Stop the broker's process, but not its gateway; continue it at the end."""
+    """Pause the broker's process, but not its gateway; resume it at the end."""
     broker.process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, broker.process.pid, os.WSTOPPED | os.WNOWAIT)
     try:
@@ -63,7 +63,7 @@ async def ask(broker: BrokerProcess, method: str, path: str) -> tuple[int, Any]:
 
 
 async def begun(broker: BrokerProcess, method: str, path: str, size: int) -> Socket:
-    """Begin a request that the broker accepts, and whose body has not come."""
+    """Begin a request that the broker accepts, without sending its body."""
     client = await client_of(broker)
     headers = f"Content-Length: {size}\r\nExpect: 100-continue\r\n"
     await client.send(head(method, path, headers))

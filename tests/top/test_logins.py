@@ -95,7 +95,7 @@ def right_verdicts() -> dict[str, int]:
 
 
 async def check_logins(start: Start, limit: float) -> None:
-    """Check verdicts and the longest hold of the loop.
+    """Check the verdicts, and the longest time for which the event loop was blocked.
 
     The hash is verified very fast, so verdicts come faster than in production. Unknown names cost
     the usual 24 ms in a thread.

@@ -1,4 +1,4 @@
-"""Moving from RabbitMQ: a definitions file goes in and comes out, and what is lost is named."""
+"""Moving from RabbitMQ: the import and export of a definitions file, and the report of losses."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def by_key(document: dict[str, Any], section: str) -> dict[str, Any]:
 
 
 def expected(document: dict[str, Any]) -> dict[str, Any]:
-    """Return what must come out for a document: limits are part of the virtual host here."""
+    """Return the expected export of a document: Trellis exports limits with the virtual host."""
     wanted = copy.deepcopy(document)
     limits = [row for row in wanted["parameters"] if row["component"] == "vhost-limits"]
     for row in limits:

@@ -233,7 +233,7 @@ class Accounts(Authenticator):
         return line
 
     def _drop_empty(self, line: LoginLine) -> None:
-        """Remove a line without logins."""
+        """Remove the queue of logins `line` if it has no logins."""
         if not line.running and not line.waiting:
             self._lines.pop((line.address, line.user), None)
 

@@ -26,7 +26,7 @@ _PREFIX: Final = "rabbit_password_hashing_"
 #: Size in bytes of the hashes of each of RabbitMQ's algorithms.
 _SIZES: Final = {"sha256": 32, "sha512": 64, "md5": 16}
 _SALT: Final = 4
-#: Beginnings of Mosquitto's hashes of SHA-512 and of PBKDF2.
+#: Prefixes of Mosquitto's password hashes: SHA-512 and PBKDF2.
 _SHA512: Final = "$6$"
 _PBKDF2: Final = "$7$"
 #: Name of the hashing algorithm of users with Mosquitto's hashes, in definitions.

@@ -1,4 +1,4 @@
-"""`trellis import mosquitto`: settings and users of another broker."""
+"""`trellis import mosquitto`: convert a Mosquitto configuration into settings and users."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ def clear_permission(arguments: argparse.Namespace) -> int:
 def set_rules(arguments: argparse.Namespace) -> int:
     """Replace the topic rules of a user in a virtual host, or remove all of them (`--clear`).
 
-    Raises CommandError for rules with `--clear`, and for neither.
+    Raises CommandError if both rules and `--clear` are given, or neither.
     """
     if bool(arguments.rules) == arguments.clear:
         raise CommandError(

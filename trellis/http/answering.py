@@ -139,7 +139,9 @@ class CallServer(asyncio.Protocol):
         elif isinstance(message, contract.Body | contract.Part | contract.Finish):
             open_call = self._calls.get(message.number)
             if open_call is not None and not open_call.body.empty():
-                raise contract.ContractError("a part of a body came before the last one was taken")
+                raise contract.ContractError(
+                    "the gateway sent a part of a body before the broker took the previous part"
+                )
             if open_call is not None:
                 open_call.body.put_nowait(message)
 
@@ -241,7 +243,9 @@ class CallServer(asyncio.Protocol):
         return verdict.identity
 
     def _still(self, identity: Identity) -> Identity:
-        """Return the present identity of a user, after the wait for a body.
+        """Return the identity of a user with its present permissions.
+
+        They may have changed while the body of the request arrived.
 
         Raises ApiRefusal if the user was deleted meanwhile.
         """

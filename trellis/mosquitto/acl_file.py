@@ -93,7 +93,7 @@ def read_acl(text: str, file: Path, report: Report) -> Acl:
 
 
 def _note_pattern(line: AclLine, report: Report) -> None:
-    """Note how a pattern differs for some clients."""
+    """Report the clients for which a pattern line has another effect than in Mosquitto."""
     text = f"pattern {line.access} {line.topic}"
     if "%c" not in line.topic and line.access != "deny":
         report.differs(

@@ -112,7 +112,7 @@ class DynamicSecurity:
     def _entries(
         self, roles: list[Table], kinds: tuple[str, ...], user: str | None, reading: bool
     ) -> list[Entry]:
-        """Return the entries of some access types of the roles."""
+        """Return the access entries of the roles that have one of the access types `kinds`."""
         entries: list[Entry] = []
         for role in roles:
             for kind in kinds:
@@ -123,7 +123,7 @@ class DynamicSecurity:
     def _entry(
         self, role: Table, kind: str, acl: Table, user: str | None, reading: bool
     ) -> list[Entry]:
-        """Return the entry for one access entry of Mosquitto, in a list, or an empty list."""
+        """Convert one access entry of Mosquitto. Return [entry], or [] if it was left out."""
         topic, allow = str(acl.get("topic", "")), acl.get("allow") is True
         if self._is_left_out(kind, topic, allow):
             return []

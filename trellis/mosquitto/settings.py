@@ -31,7 +31,7 @@ _UNLIMITED: Final = 1_000_000_000
 _MAX16: Final = 65_535
 _PACKET_MIN: Final = 256
 _PACKET_MAX: Final = 268_435_460
-#: Addresses that a listener without an address has.
+#: Wildcard addresses, which a listener without a configured address uses.
 _ANY: Final = ("0.0.0.0", "::")
 _LOOPBACK: Final = ("127.0.0.1", "::1")
 #: Path of WebSockets that most MQTT clients use with Mosquitto, which accepts every path.

@@ -388,7 +388,8 @@ class ChannelReceiver(ConsumerOwner):
     def nack(self, number: i64, multiple: bool, requeued: bool, failed: bool) -> None:
         """Handle basic.nack and basic.reject: requeue or reject deliveries.
 
-        `failed` is True for basic.reject: outside a transaction, its delivery counts as failed.
+        `failed` is True for basic.reject: outside a transaction, a delivery that it requeues counts
+        as failed.
 
         Raises AmqpError for an unknown delivery tag.
         """

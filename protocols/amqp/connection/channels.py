@@ -120,7 +120,7 @@ class ChannelTable:
         """
         assembly = publisher.assembly
         if assembly is None:
-            raise AmqpError(505, "a content frame must follow a basic.publish")
+            raise AmqpError(505, "a content frame without a basic.publish before it")
         before: i64 = assembly.held
         complete = assembly.add(kind, frame)
         self.unfinished += assembly.held - before

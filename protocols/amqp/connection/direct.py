@@ -1,4 +1,4 @@
-"""Connections without a socket and a handshake, for requests of the HTTP API."""
+"""AMQP connections without a socket or a handshake, for requests of the HTTP API."""
 
 from __future__ import annotations
 

@@ -77,14 +77,17 @@ class SharedDeliveries(BulkTask):
             self._start_pass(memberships)
 
     def refuse(self, membership: SharedSubscription) -> None:
-        """Have a shared subscription drained as soon as the session has room for its message."""
+        """Note that the session had no room for a message of this shared subscription.
+
+        The subscription is drained as soon as the session has room.
+        """
         if not membership.refused:
             membership.refused = True
             self._refused.append(membership)
         self.has_refused = True
 
     def drain_refused(self) -> None:
-        """Drain the subscriptions for whose messages the session had no room before."""
+        """Drain the shared subscriptions that wait for room in the session."""
         if not self.waits:
             try:
                 self._wake_slice()
@@ -127,7 +130,7 @@ class SharedDeliveries(BulkTask):
             self._unvisited.reverse()
 
     def _wake_slice(self) -> None:
-        """Drain the next subscriptions for whose messages the session had no room."""
+        """Drain the next shared subscriptions that wait for room in the session."""
         left = MEMBERSHIPS_PER_SLICE
         while left > 0 and (self._woken or self._refused):
             left -= 1

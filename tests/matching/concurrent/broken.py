@@ -1,4 +1,4 @@
-"""Matchers with one mistake each, which the search for linearizability must find."""
+"""Matchers with one deliberate mistake each. The linearizability check must find each mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads of which only one runs at a time; at every shared access, a seeded draw decides which.
+"""Runs threads one at a time; a seeded draw picks the next thread at each shared access.
 
 Each thread waits at a lock of its own, and the running thread passes control by opening another
 thread's lock. The interleaving is therefore arbitrary, and the same seed repeats it.
@@ -17,7 +17,11 @@ T = TypeVar("T")
 
 
 class Course:
-    """One run of some scripts, which call `step` wherever another script may interrupt."""
+    """One run of several threads, of which one at a time executes.
+
+    Each thread runs a script. The script calls `step` before each access to shared memory, and
+    `step` may switch to another thread.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -50,7 +54,7 @@ class Course:
             raise self._error
 
     def step(self) -> None:
-        """Perhaps let another thread run now."""
+        """Switch to another thread with the probability of this course."""
         if self.random.random() < self._haste:
             own = self._present
             other = self.random.choice(self._running)

@@ -1,4 +1,4 @@
-"""Print the story of one seed: python -m tests.replication.simulation SEED."""
+"""Print the events of one simulation: python -m tests.replication.simulation SEED."""
 
 from __future__ import annotations
 

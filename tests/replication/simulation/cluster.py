@@ -1,4 +1,4 @@
-"""The nodes, faults and clients of one seed, and what must hold at every moment and at the end."""
+"""The nodes, faults and clients of one seed; guarantees checked at each moment and at the end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LAG_MAX = 20
 
 
 class Cluster:
-    """One history. `only_log_faults` leaves out all faults but those of the log."""
+    """A simulated cluster. `only_log_faults` leaves out all faults but those of the log."""
 
     def __init__(
         self, seed: int, node_type: type[Node] = Node, only_log_faults: bool = False
@@ -114,7 +114,7 @@ class Cluster:
             self.complain(UNMARKED)
 
     def ended(self, node: Node, error: Exception) -> None:
-        """Start a node again that has ended. A node that lacks a part of the log is seeded."""
+        """Restart a node that has ended. Seed it first if it lacks a part of the log."""
         if needs_seed(error):
             if not node.is_struck:
                 self.complain(TRIMMED)
@@ -127,7 +127,7 @@ class Cluster:
         self.world.after(self.world.random.uniform(0.2, 2), lambda: self._restart(node))
 
     def complain(self, text: str) -> None:
-        """Note that a promise is broken."""
+        """Count a violation of a guarantee."""
         self.complaints[text] += 1
         self.world.say(f"COMPLAINT: {text}")
 
@@ -142,7 +142,7 @@ class Cluster:
             node.start()
 
     def _seed(self, node: Node) -> None:
-        """Copy the directory of another node: the catalog first, the log later."""
+        """Seed a node: copy the directory of another node, the catalog first, the log later."""
         sources = [other for other in self.nodes if other is not node and other.running]
         if not sources:
             self.world.after(0.5, lambda: self._seed(node))
@@ -178,7 +178,7 @@ class Cluster:
             self.world.after(self.world.random.uniform(0.1, 3), lambda: self._restart(node))
 
     def _fault(self) -> None:
-        """Let one thing go wrong, and the next one later."""
+        """Cause one fault, and schedule the next one."""
         if self._healthy:
             return
         world, chance = self.world, self.world.random
@@ -233,7 +233,7 @@ class Cluster:
     # -- the whole history
 
     def run(self) -> Counter[str]:
-        """Let the history happen, and return the complaints."""
+        """Run the simulation, and return the violations."""
         for node in self.nodes:
             self.world.after(self.world.random.random() * 0.2, node.start)
         self.world.after(3.0, self._fault)

@@ -81,19 +81,19 @@ class Directory:
         self.state = state
 
     def crash(self, chance: random.Random) -> None:
-        """Lose a part of what was not synced."""
+        """Lose some or all of the entries that were not synced."""
         kept = chance.randint(min(self.synced, len(self.log)), len(self.log))
         del self.log[kept:]
         self.synced = len(self.log)
         self._begun = 0
 
     def open(self) -> None:
-        """Cut off what is behind the last batch that is certainly applied. It is received again."""
+        """Remove the entries after the last batch that is certainly applied: they come again."""
         self.log = [entry for entry in self.log if entry[1] <= self.state.position]
         self.synced = len(self.log)
 
     def may_checkpoint(self) -> bool:
-        """Return True if the catalog is as far as the log."""
+        """True if the catalog has the state after the last entry of the log."""
         return self.log_end == self.state.position
 
     def checkpoint(self) -> None:
@@ -117,7 +117,7 @@ class Directory:
         return found
 
     def copy_catalog(self) -> dict[str, Any]:
-        """Return the first part of a seed."""
+        """Return a copy of the catalog, the first part of the data that seeds another node."""
         return {"queues": set(self.queues), "state": self.state, "salt": self.salt}
 
     def seed(self, catalog: dict[str, Any], log: list[Entry]) -> None:

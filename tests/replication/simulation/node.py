@@ -49,7 +49,7 @@ class Node(Computer):
         self._clear()
 
     def _clear(self) -> None:
-        """Forget all that is only in memory."""
+        """Clear all state that is only in memory."""
         self.owner: LogOwner | None = None
         #: True if clients are served.
         self.is_open = False
@@ -88,17 +88,17 @@ class Node(Computer):
         self.carry_out(standby.follow(), self.apply, self.own, self.end)
 
     def opened(self) -> None:
-        """Do what a start does besides: nothing, before the node has read the whole log."""
+        """Do nothing: a start writes nothing before the node has read the whole log."""
 
     def crash(self) -> None:
-        """Lose the memory, and what was not synced."""
+        """Lose the memory, and data that was not synced."""
         self.life += 1
         self.running = False
         self.directory.crash(self.world.random)
         self._clear()
 
     def end(self, error: Exception) -> None:
-        """End the process because of an error. It starts again later, as a supervisor does it."""
+        """End the process because of an error. It starts again later, as under a supervisor."""
         self.world.say(f"{self.name} ends: {error}")
         self.crash()
         self.cluster.ended(self, error)
@@ -251,5 +251,5 @@ class Node(Computer):
 
 
 def needs_seed(error: Exception) -> bool:
-    """Return True if a node ended because the log does not have what it lacks."""
+    """True if a node ended because the log no longer has the records that the node lacks."""
     return isinstance(error, LogTrimmed)

@@ -33,7 +33,7 @@ FAIL_POINTS = 0.002
 
 
 class World:
-    """One history. `faulty` is the share of messages in the network that are delayed for long."""
+    """One simulation. `faulty` is the share of network messages that are delayed for long."""
 
     def __init__(self, seed: int, timing: Timing, faulty: float = 0.01) -> None:
         self.random = random.Random(seed)
@@ -66,7 +66,7 @@ class World:
         self.now = until
 
     def say(self, text: str) -> None:
-        """Note what happened."""
+        """Add a line to the record of events."""
         self.story.append(f"{self.now:9.4f} {text}")
 
     def delay(self, times: int = 1) -> float:

@@ -1,4 +1,4 @@
-"""Wrong designs of a cluster, each of which the checks must catch."""
+"""Nodes with one design mistake each. The simulation's checks must find each mistake."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class _EarlyClaim(Standby):
 
 
 class ClaimWithoutReading(Node):
-    """A standby owns the log as soon as its claim stands in it, without reading up to the claim."""
+    """A standby owns the log as soon as the log has its claim, without reading up to the claim."""
 
     standby_type = _EarlyClaim
 
@@ -171,7 +171,7 @@ def judged_by(wrong: type[Judge]) -> type[Node]:
 
 
 class UnseenJudge(Judge):
-    """A claim deposes the owner although records that count stand behind its `seen`."""
+    """A claim deposes the owner although records that count have offsets above its `seen`."""
 
     def _claim(self, claim: Claim) -> bool:
         return super()._claim(replace(claim, seen=1 << 60))
@@ -236,7 +236,7 @@ def _readable(payload: bytes) -> list[Any]:
 
 
 class HalfBatchKept(Node):
-    """A claim does not void a half batch: what has arrived of it is applied."""
+    """A claim does not void a half batch: the chunks that have arrived are applied."""
 
     follower_type = _HalfBatches
 
@@ -249,7 +249,7 @@ class _MiddleOfBatch(Follower):
 
 
 class ResumedWithinBatch(Node):
-    """The state is stored after each read, so that a node resumes behind a first chunk."""
+    """The state is stored after each read, so that a node resumes in the middle of a batch."""
 
     follower_type = _MiddleOfBatch
 
@@ -260,7 +260,7 @@ class _Uncut(Directory):
 
 
 class HalfLocalBatchKept(Node):
-    """A start keeps what the local log has of a batch that is not certainly applied."""
+    """A start keeps the entries of a batch in the local log that is not certainly applied."""
 
     directory_type = _Uncut
 
@@ -293,7 +293,7 @@ class _Eager(Directory):
 
 
 class EarlyCheckpoint(Node):
-    """A checkpoint is made although the catalog is not as far as the log."""
+    """A checkpoint is made although the catalog lacks the state after the last entry of the log."""
 
     directory_type = _Eager
 
@@ -310,7 +310,7 @@ class WritingStart(Node):
 
 
 class TrimBeforeMark(Node):
-    """The log is trimmed up to what all nodes have read, and not to a mark."""
+    """The log is trimmed to the last offset that all nodes have read, and not to a mark."""
 
     def trim(self, owner: LogOwner) -> None:
         offsets = [node.synced for node in self.cluster.listed]
@@ -321,7 +321,7 @@ class TrimBeforeMark(Node):
 
 
 class TrimBehindListed(Node):
-    """The log is trimmed to the newest mark, whatever the listed nodes have read."""
+    """The log is trimmed to the newest mark, even if a listed node has not read up to it."""
 
     def trim(self, owner: LogOwner) -> None:
         if owner.marks:
@@ -330,7 +330,7 @@ class TrimBehindListed(Node):
 
 
 class NeverHandsOver(Node):
-    """An owner that is fenced goes on."""
+    """An owner that is fenced keeps serving clients."""
 
     def end(self, error: Exception) -> None:
         if isinstance(error, Fenced) and self.owner is not None:

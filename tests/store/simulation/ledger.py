@@ -49,7 +49,10 @@ class Copy:
 
 
 class Family:
-    """A family. `lossy`: messages may be dropped silently. `endless`: it has no consumer."""
+    """A group of queues through which each message passes once (see the module's docstring).
+
+    `lossy` is True if its messages may be dropped silently, `endless` if it has no consumer.
+    """
 
     def __init__(
         self, name: str, queues: tuple[str, ...], lossy: bool, endless: bool = False

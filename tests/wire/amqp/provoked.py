@@ -1,4 +1,4 @@
-"""A client that is prepared to cause errors, for the tests of errors."""
+"""A client with the channels and queues that the tests of error replies need."""
 
 from __future__ import annotations
 

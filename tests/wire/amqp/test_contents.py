@@ -119,7 +119,7 @@ def test_an_empty_body_is_complete_with_its_header(piece: int) -> None:
     say(writer, publish("", "q") + header(0) + body(b""), piece)
     assert (
         writer.read()[0].reply_text
-        == "UNEXPECTED_FRAME - a content frame must follow a basic.publish"
+        == "UNEXPECTED_FRAME - a content frame without a basic.publish before it"
     )
 
 

@@ -220,18 +220,24 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     (method(3, 60, 80, bytes(9)), 504, "CHANNEL_ERROR - expected 'channel.open'", 60, 80),
     # 505
     (frame(8, 2, b""), 505, "UNEXPECTED_FRAME - a heartbeat must use channel 0, not 2", 0, 0),
-    (body(b"x", 2), 505, "UNEXPECTED_FRAME - a content frame must follow a basic.publish", 0, 0),
+    (
+        body(b"x", 2),
+        505,
+        "UNEXPECTED_FRAME - a content frame without a basic.publish before it",
+        0,
+        0,
+    ),
     (
         content(b"x", channel=2),
         505,
-        "UNEXPECTED_FRAME - a content frame must follow a basic.publish",
+        "UNEXPECTED_FRAME - a content frame without a basic.publish before it",
         0,
         0,
     ),
     (
         content(b"x", channel=3),
         505,
-        "UNEXPECTED_FRAME - a content frame must follow a basic.publish",
+        "UNEXPECTED_FRAME - a content frame without a basic.publish before it",
         0,
         0,
     ),

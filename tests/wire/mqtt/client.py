@@ -40,7 +40,7 @@ class Publication(NamedTuple):
 
 
 def binary(data: bytes) -> bytes:
-    """Return data behind its size in two bytes."""
+    """Return the size of the data in two bytes, and the data."""
     return len(data).to_bytes(2, "big") + data
 
 
@@ -72,7 +72,7 @@ def connect(
 
 
 def short(first: int, packet_id: int) -> bytes:
-    """Return a packet that has a packet identifier alone."""
+    """Return a packet that consists of a fixed header and a packet identifier."""
     return bytes([first, 2]) + packet_id.to_bytes(2, "big")
 
 

@@ -68,7 +68,7 @@ def by_value(enum: Any, value: int) -> Any:
 
 
 def body_of(data: bytes) -> PacketReader:
-    """Return a reader of a packet, behind its fixed header."""
+    """Return a reader of the part of a packet after its fixed header."""
     reader = PacketReader(data)
     reader.byte()
     size = reader.variable()

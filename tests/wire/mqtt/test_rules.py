@@ -1,4 +1,4 @@
-"""Other rules of 3.1.1: the first packet, the end of a connection, the contents of a session."""
+"""Tests of MQTT 3.1.1: the first packet, the end of a connection, the contents of a session."""
 
 from __future__ import annotations
 

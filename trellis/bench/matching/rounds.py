@@ -142,10 +142,10 @@ class _Bench:
         return request
 
     def _expected(self, case: MatchingCase, request: dict[str, Any]) -> list[MatchAnswers]:
-        """Return two expected answers of `trie`: for the first few and for `_TOPICS` topics.
+        """Return the expected answers by `trie` for the first few topics, and for `_TOPICS` topics.
 
-        Raises Disagreement if `naive` gives other answers for the first few topics (`naive` is too
-        slow to match more).
+        `naive` checks the answers for the first few topics; it is too slow to match more. Raises
+        Disagreement if `naive` gives other answers.
         """
         self._tell(self._done, f"{case.workload.name} {case.size:,}: expected answers")
         few = max(1, min(_TOPICS, _TRIED // case.size))

@@ -125,7 +125,7 @@ class ApiRequest:
         self.rows: AsyncIterator[tuple[str, str, list[bytes]]] | None = None
 
 
-#: An object without gauges.
+#: The gauges of an object that has only counters.
 NO_GAUGES: Final[Mapping[str, int]] = {}
 
 

@@ -93,12 +93,15 @@ class DirectClient:
         self._awake.set()
 
     def send(self, data: bytes) -> None:
-        """Send frames."""
+        """Send AMQP frames to the broker, as a client would."""
         self._turn.schedule()
         self.connection.receive_data(data)
 
     async def frame(self) -> bytes:
-        """Return the next frame. Raises TimeoutError, and ApiRefusal if the broker closes."""
+        """Return the broker's next frame.
+
+        Raises TimeoutError, and ApiRefusal if the broker closes the connection.
+        """
         if self._work.over:
             await self._work.pause()
         async with asyncio.timeout(DURABLE_SECONDS):
@@ -280,7 +283,9 @@ async def publish(call: Call) -> Row:
 
 
 def _name(name: str) -> bytes:
-    """Return a name as AMQP has it. Raises ApiRefusal if it is too long, ValueError if no text."""
+    """Return a name encoded as an AMQP short string. Raises ApiRefusal if it is too long, and
+    ValueError if it cannot be encoded in UTF-8.
+    """
     data = name.encode()
     if len(data) > NAME_BYTES_MAX:
         raise bad_request(f"'{shown(name)}' has {len(data)} bytes; the limit is {NAME_BYTES_MAX}")
