@@ -204,7 +204,7 @@ def test_a_duplicate_over_a_new_connection_waits_for_the_same_disk(qos: int) -> 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("flags", [0, RETAIN])
-def test_what_may_not_be_published_is_acknowledged_dropped_and_counted(
+def test_a_publication_without_permission_is_acknowledged_dropped_and_counted(
     qos: int, flags: int
 ) -> None:  # [MQTT-3.3.5-2]
     world = World()
@@ -259,7 +259,7 @@ def test_a_packet_that_is_no_publication_is_too_large_as_well() -> None:
     assert world.fates() == {}
 
 
-def test_what_came_before_a_fault_has_been_published() -> None:
+def test_messages_before_a_malformed_packet_are_published() -> None:
     world = World()
     watcher, writer = watched(world), here(world, "w")
     writer.send(

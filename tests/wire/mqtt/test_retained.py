@@ -111,7 +111,7 @@ def test_the_last_one_counts_and_an_empty_one_clears() -> (
     assert [one.body for one in publications(live.read())] == [b"1", b"2", b"3", b"", b"", b"4"]
 
 
-def test_what_is_not_retained_changes_nothing() -> None:  # [MQTT-3.3.1-12]
+def test_a_message_without_retain_changes_no_retained_message() -> None:  # [MQTT-3.3.1-12]
     world = World()
     retain(world, "a", b"kept")
     here(world, "w").send(
@@ -307,7 +307,7 @@ def test_no_turn_takes_more_than_5_ms_with_100000_of_them(topic_filter: str, qos
     assert slowest < 0.005
 
 
-def test_what_changes_between_two_slices_is_told_as_it_happens() -> None:
+def test_changes_between_two_slices_are_delivered_as_they_happen() -> None:
     world = World()
     retain_many(world, b"old")
     late, writer = here(world, "late"), here(world, "w")
@@ -329,7 +329,7 @@ def test_what_changes_between_two_slices_is_told_as_it_happens() -> None:
     assert {one.body for one in first + again} == {b"old"}
 
 
-def test_who_unsubscribes_or_leaves_between_two_slices_gets_no_more() -> None:
+def test_a_client_that_unsubscribes_or_leaves_between_two_slices_gets_no_more() -> None:
     world = World()
     retain_many(world)
     late = here(world, "late")
@@ -343,7 +343,7 @@ def test_who_unsubscribes_or_leaves_between_two_slices_gets_no_more() -> None:
     assert world.fates() == {"unroutable": MANY}
 
 
-def test_who_subscribes_again_between_two_slices_gets_all_of_it_again() -> None:
+def test_a_client_that_subscribes_again_between_two_slices_gets_all_messages_again() -> None:
     world = World()
     retain_many(world)
     late = here(world, "late")
@@ -388,7 +388,7 @@ def test_subscribing_again_and_again_without_reading_costs_no_more_than_once() -
     assert len(publications(late.all())) == MANY
 
 
-def test_what_one_turn_may_write_is_bounded() -> None:
+def test_the_output_of_one_turn_is_bounded() -> None:
     world = World()
     retain_many(world, bytes(10_000))
     late = here(world, "late")

@@ -46,7 +46,7 @@ def test_everything_that_a_connect_may_hold_in_its_order() -> (
 
 
 @pytest.mark.parametrize("end", [b"", b"\x00\x00", DISCONNECT])
-def test_who_has_no_will_leaves_none(end: bytes) -> None:  # [MQTT-3.1.2-12]
+def test_a_client_without_a_will_publishes_none(end: bytes) -> None:  # [MQTT-3.1.2-12]
     world = World()
     watcher = Client(world, connect("watcher"))
     watcher.send(subscribe(1, ("#", 0)))
@@ -83,7 +83,7 @@ def test_a_shared_subscription_is_no_client_identifier() -> None:  # [MQTT-3.1.3
     assert client.connection.finished
 
 
-def test_nothing_behind_a_refused_connect_is_heard() -> None:  # [MQTT-3.1.4-5], [MQTT-3.2.2-5]
+def test_packets_after_a_refused_connect_are_ignored() -> None:  # [MQTT-3.1.4-5], [MQTT-3.2.2-5]
     world = World()
     client = Client(
         world,
@@ -230,7 +230,7 @@ def test_after_unsubscribing_what_was_begun_is_finished_and_nothing_new_comes(qo
     assert len(packets(Client(world, connect(clean=False)).greeting)) == 1
 
 
-def test_what_is_published_belongs_to_the_session_of_every_subscriber() -> None:
+def test_a_published_message_belongs_to_the_session_of_every_subscriber() -> None:
     # [MQTT-4.5.0-1], [MQTT-3.3.2-3], [MQTT-4.1.0-1], [MQTT-4.1.0-2]
     world = World()
     filters = ("a/b", "a/+", "#", "a/#", "+/b", "b/#", "a/b/c")

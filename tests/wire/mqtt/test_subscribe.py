@@ -132,7 +132,7 @@ def test_the_more_levels_filters_have_the_fewer_are_looked_at_in_a_turn(
     assert len(session.subscriptions) == len(names)
 
 
-def test_who_leaves_while_its_filters_are_looked_at_gets_no_further() -> None:
+def test_a_client_that_leaves_ends_the_slices_of_its_subscribe() -> None:
     world = World()
     client = here(world, clean=False)
     client.connection.receive_data(
@@ -318,7 +318,7 @@ def test_overlapping_filters_deliver_once_with_the_highest_qos() -> None:  # [MQ
     assert client.read() == mqtt_publish("a/b", b"x", 1, 3)
 
 
-def test_who_may_not_read_is_refused() -> None:  # [MQTT-3.8.4-5]
+def test_a_subscription_without_read_permission_is_refused() -> None:  # [MQTT-3.8.4-5]
     world = World()
     world.guests.identities["blind"] = Identity("blind", read="")
     client, writer = Client(world, connect("b", user="blind", password=b"guest")), here(world, "w")

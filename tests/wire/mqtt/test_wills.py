@@ -83,7 +83,7 @@ ENDS: list[tuple[Callable[[Client], None], str]] = [
 
 @pytest.mark.parametrize(("end", "reason"), ENDS)
 @pytest.mark.parametrize("clean", [True, False])
-def test_it_is_published_once_on_every_kind_of_end(
+def test_a_will_is_published_once_on_every_kind_of_end(
     end: Callable[[Client], None], reason: str, clean: bool
 ) -> None:
     world = World()
@@ -111,7 +111,7 @@ def test_disconnect_discards_it(clean: bool) -> None:  # [MQTT-3.1.2-10], [MQTT-
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("retain", [False, True])
-def test_it_is_published_with_its_qos_and_retained_if_it_says_so(qos: int, retain: bool) -> None:
+def test_a_will_is_published_with_its_qos_and_retain_flag(qos: int, retain: bool) -> None:
     # [MQTT-3.1.2-16], [MQTT-3.1.2-17]
     world = World()
     watcher = watched(world)
@@ -156,7 +156,7 @@ def test_the_clients_own_persistent_session_gets_it_too() -> None:
     )
 
 
-def test_who_is_not_let_in_leaves_none() -> None:
+def test_a_refused_client_publishes_no_will() -> None:
     world = World()
     watcher = watched(world)
     for first in (
@@ -228,7 +228,7 @@ def test_hundreds_that_vanish_at_once_leave_hundreds_of_wills() -> None:
     assert world.fates() == {"routed": 1_200}
 
 
-def test_it_reaches_queues_of_the_other_protocol() -> None:
+def test_a_will_reaches_queues_of_the_other_protocol() -> None:
     world = World()
     amqp = world.amqp()
     amqp.queue("q", "amq.topic", "gone.#")

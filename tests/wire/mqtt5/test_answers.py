@@ -82,7 +82,7 @@ def test_client_identifiers_of_every_kind(client_id: str) -> None:  # [MQTT-3.1.
     assert int(Client5(World(), client_id).connack.reason_code) == 0
 
 
-def test_nothing_behind_a_refused_connect_is_heard() -> None:  # [MQTT-3.1.4-6]
+def test_packets_after_a_refused_connect_are_ignored() -> None:  # [MQTT-3.1.4-6]
     world = World()
     watcher = Client5(world, "watcher")
     watcher.subscribe(wish("#"))

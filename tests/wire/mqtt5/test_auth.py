@@ -123,7 +123,7 @@ def test_a_refusal_is_a_connack(data: bytes, code: int) -> None:  # [MQTT-4.12.0
         mqtt5.ConnectPacket("c").write(),
     ],
 )
-def test_nothing_else_is_heard_before_the_verdict(
+def test_other_packets_before_the_verdict_are_a_protocol_error(
     data: bytes,
 ) -> None:  # [MQTT-3.1.2-30], [MQTT-4.12.0-5]
     world, _ = riddling()
@@ -172,7 +172,7 @@ def test_a_client_authenticates_again_and_publishes_meanwhile() -> None:  # [MQT
     assert [int(one.reason_code) for one in client.send(publish("a", b"x", 1))] == [0x10]
 
 
-def test_who_fails_to_authenticate_again_is_turned_out() -> None:  # [MQTT-4.12.1-2]
+def test_a_client_that_fails_to_reauthenticate_is_disconnected() -> None:  # [MQTT-4.12.1-2]
     world, _ = riddling()
     client = login(world)
     client.send(auth(b"", AGAIN))

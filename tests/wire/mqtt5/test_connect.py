@@ -318,7 +318,7 @@ def test_the_will_waits_for_its_delay_or_the_end_of_the_session(
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_who_comes_back_in_time_cancels_the_will_unless_the_session_begins_anew(
+def test_a_client_that_reconnects_in_time_cancels_its_will_if_the_session_continues(
     clean: bool,
 ) -> None:  # [MQTT-3.1.3-9]
     world = World()

@@ -164,7 +164,7 @@ def test_a_qos_1_publication_after_its_puback_is_a_new_one_whatever_its_dup_flag
 
 
 @pytest.mark.parametrize("present", [False, True])
-def test_what_is_published_belongs_to_the_session_of_every_subscriber(
+def test_a_published_message_belongs_to_the_session_of_every_subscriber(
     present: bool,
 ) -> None:  # [MQTT-4.5.0-1], [MQTT-3.3.2-3]
     world = World()

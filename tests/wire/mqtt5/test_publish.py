@@ -69,7 +69,7 @@ def test_one_property_alone(size: int) -> None:
         assert got.payload == bytes(size)
 
 
-def test_what_is_left_of_the_expiry_is_told_and_what_has_expired_is_not_delivered() -> (
+def test_a_delivery_has_the_remaining_expiry_and_an_expired_message_is_not_delivered() -> (
     None
 ):  # [MQTT-3.3.2-5], [MQTT-3.3.2-6]
     world = World()
@@ -192,7 +192,7 @@ def test_the_receive_maximum_of_the_client_is_never_exceeded(
     assert seen == [b"%d" % number for number in range(25)]
 
 
-def test_what_is_in_flight_is_resent_within_a_smaller_receive_maximum() -> (
+def test_messages_in_flight_are_resent_within_a_smaller_receive_maximum() -> (
     None
 ):  # [MQTT-3.3.1-1], [MQTT-4.4.0-1], [MQTT-4.6.0-1]
     world = World()
@@ -439,7 +439,7 @@ WRONG: dict[bytes, int] = {
 
 @pytest.mark.parametrize("data", WRONG)
 @pytest.mark.parametrize("piecemeal", [False, True])
-def test_what_no_client_may_send_is_answered_with_its_reason(data: bytes, piecemeal: bool) -> None:
+def test_an_invalid_packet_is_answered_with_its_reason_code(data: bytes, piecemeal: bool) -> None:
     # [MQTT-1.5.4-1..3], [MQTT-1.5.5-1], [MQTT-2.1.3-1], [MQTT-2.2.1-2..6], [MQTT-3.3.1-4],
     # [MQTT-3.3.2-1..3], [MQTT-3.6.1-1], [MQTT-3.8.1-1], [MQTT-3.8.3-1..5], [MQTT-3.10.1-1],
     # [MQTT-3.10.3-1..2], [MQTT-3.14.0-1], [MQTT-4.13.1-1], [MQTT-3.3.1-2], [MQTT-3.3.2-13..14],

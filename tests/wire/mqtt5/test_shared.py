@@ -107,7 +107,7 @@ def test_older_versions_share_too() -> None:
 
 
 @pytest.mark.parametrize("expiry", [0, 100])
-def test_what_was_not_acknowledged_goes_to_another_member(expiry: int) -> None:  # [MQTT-4.8.2-4]
+def test_an_unacknowledged_message_goes_to_another_member(expiry: int) -> None:  # [MQTT-4.8.2-4]
     world = World()
     one = Client5(world, "1", session_expiry_interval=expiry)
     one.subscribe(wish(SHARED, 1))
@@ -151,7 +151,7 @@ def test_a_qos_2_message_stays_with_the_session_that_got_it() -> None:  # [MQTT-
     world.fates()
 
 
-def test_what_a_member_refuses_is_dropped() -> None:  # [MQTT-4.8.2-6]
+def test_a_message_that_a_member_refuses_is_dropped() -> None:  # [MQTT-4.8.2-6]
     world = World()
     one, two = Client5(world, "1"), Client5(world, "2")
     for client in (one, two):
