@@ -27,7 +27,7 @@ from broker.vhost.vhost import VirtualHost
 DELETIONS_PER_SLICE: Final = 200
 #: The pause between two slices of such a removal, in ms.
 SLICE_PAUSE_MS: Final = 5
-#: The pause after which such a removal tries again to delete what it failed to delete, in ms.
+#: The pause after which such a removal retries the deletions that failed, in ms.
 RETRY_PAUSE_MS: Final = 1_000
 
 

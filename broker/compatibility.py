@@ -159,7 +159,7 @@ USER_TAGS: Final[dict[str, Comparison]] = {
 #: Any other tag.
 OTHER_TAG: Final = Comparison(EQUAL, "")
 
-#: Fields of the objects of each section that the import takes, or that say nothing.
+#: Fields of the objects of each section that the import uses, or that carry no information.
 FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "vhosts": (
         "name",
@@ -191,7 +191,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
         "properties_key",
     ),
 }
-#: Fields of a document that say nothing about its objects.
+#: Fields of a document that carry no information about its objects.
 DOCUMENT_FIELDS: Final = (
     "rabbit_version",
     "rabbitmq_version",

@@ -27,8 +27,8 @@ class Review(Task, Generic[T]):
     """A task that reviews all connections, or all sessions, in slices: it renews their permissions,
     or blocks those that hold much memory when an alarm begins.
 
-    What begins while the task runs has the new permissions already. One task is enough for several
-    changes in a row.
+    Connections and sessions that begin while the task runs have the new permissions already. One
+    task is enough for several changes in a row.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Commands around a broker: their output, exit codes and errors."""
+"""Commands that configure, check and query a broker: their output, exit codes and errors."""
 
 import base64
 import io

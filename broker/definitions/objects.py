@@ -55,12 +55,12 @@ _EXCHANGE_ARGUMENTS: Final = (
 #: The component of a virtual host's limits, and that of policies, among the parameters.
 _VHOST_LIMITS: Final = "vhost-limits"
 _POLICY: Final = "policy"
-#: The beginning of the names of the queues that are sessions of RabbitMQ's MQTT clients.
+#: Prefix of the names of the queues that are sessions of RabbitMQ's MQTT clients.
 _MQTT_PREFIX: Final = "mqtt-subscription-"
 
 
 class ObjectImport:
-    """The import of single objects. `verdicts` has what is different or missing in the last one."""
+    """The import of single objects. `verdicts` lists the differences of the last one."""
 
     def __init__(
         self, broker: Broker, check_hash: Callable[[str, str], str], ticket: Ticket | None
@@ -233,7 +233,7 @@ class ObjectImport:
         row: Row,
         make: Callable[[str, str, Row], Policy],
     ) -> Policy:
-        """Return the policy without the keys that are not valid, and note those.
+        """Return the policy without its invalid keys, and add a verdict for each of them.
 
         Raise PreconditionFailed if no key is left, or the policy itself is not valid.
         """
@@ -294,7 +294,7 @@ class ObjectImport:
     def _queue_arguments(
         self, vhost: str, name: str, given: Mapping[str, object]
     ) -> dict[str, object]:
-        """Return the arguments that are valid together, and note what is different or missing."""
+        """Return the arguments that are valid together; add verdicts for the other arguments."""
         taken: dict[str, object] = {}
         # The type decides which other arguments are valid, and a dead letter key needs an exchange.
         for argument in sorted(given, key=_argument_order):

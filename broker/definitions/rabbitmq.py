@@ -46,7 +46,7 @@ SECTIONS: Final = (
 
 
 class Difference:
-    """One difference between an object of a document and what the import makes of it.
+    """One difference between an object of a document and the imported object.
 
     `kind` is DIFFERENT, MISSING, or REFUSED if the object is not imported at all.
     """
@@ -65,7 +65,7 @@ class Difference:
 
 
 class ImportReport:
-    """The result of an import: how many objects of each section were imported, and the rest.
+    """The result of an import: the number of imported objects by section, refusals and notes.
 
     Each refusal and each note is a text that names the object, and the reason. A note is about a
     part of an object that was imported.
@@ -154,7 +154,7 @@ class Import:
         self._seen: dict[str, int] = {}
 
     def take(self, section: str, row: object) -> list[Difference]:
-        """Import one object of a section; return what is different, missing or refused.
+        """Import one object of a section, and return its differences.
 
         The object, or its refusal, is counted in the report.
         """

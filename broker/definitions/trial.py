@@ -32,7 +32,7 @@ class TrialImport:
         return self._import.report
 
     def take(self, section: str, row: object) -> list[Difference]:
-        """Import one object; return what is different, missing or refused."""
+        """Import one object of a section, and return its differences."""
         if isinstance(row, dict) and self._original is not None:
             self._copy_known(self._original, section, row)
         return self._import.take(section, row)

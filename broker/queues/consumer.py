@@ -62,8 +62,8 @@ class ReturnedMessage:
     """A message that was returned to its queue.
 
     The object has no reference to the consumer that returned the message, so that a requeued
-    message keeps no closed connection in memory. `counted` is the number of the count of bodies
-    that contains the message's body (LimitedQueue); 0 for none.
+    message keeps no closed connection in memory. `counted` tells which count of bodies
+    includes the message's body (LimitedQueue): the number of the count, or 0 for none.
     """
 
     __slots__ = ("attempts", "counted", "message", "sequence")

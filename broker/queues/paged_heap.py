@@ -77,7 +77,7 @@ class PagedHeap:
         heapq.heappush(self.entries, _pack(rank, sequence, message))
 
     def precedes(self, rank: int, sequence: int) -> bool:
-        """True if the first message here comes before a message of this rank and sequence."""
+        """True if the first message of the heap comes before a message of this rank and number."""
         key = (rank + _RANK_OFFSET) << _SEQUENCE_BITS | sequence
         return self.entries[0] >> _SEQUENCE_SHIFT < key
 

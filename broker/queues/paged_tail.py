@@ -149,7 +149,7 @@ class PagedTail:
         return chunk
 
     def _drop(self, chunk: Chunk) -> None:
-        """Count the messages of a removed chunk no more."""
+        """Subtract the messages of a removed chunk from the counts."""
         self._transient -= len(chunk.transient)
         self._transient_bytes -= chunk.transient_bytes
 

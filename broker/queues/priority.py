@@ -24,7 +24,7 @@ from broker.store.contract import Store
 
 
 class Rank:
-    """The messages of one priority, as the marks see them."""
+    """The messages of one priority, which have a delivery mark of their own."""
 
     def __init__(self, window: DeliveryWindow) -> None:
         self.window = window

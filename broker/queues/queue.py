@@ -113,8 +113,8 @@ class Queue(MessageSource):
         self._tail: PagedTail | None = None
         #: Number of messages in the tail.
         self._paged: i64 = 0
-        #: Messages up to this position may be delivered without a look at the window. All messages
-        #: may if the store does not keep which messages were delivered.
+        #: Messages up to this position may be delivered without asking the window. If the store
+        #: does not record deliveries, all messages may.
         self._deliver_up_to: i64 = 0 if durable and store.keeps_deliveries else _NO_LIMIT
         self._window: DeliveryWindow | None = None
         #: The basic.get tasks that wait until a higher delivery mark is durable.

@@ -54,5 +54,5 @@ class BatchAssembly:
         return not self._chunks
 
     def discard(self) -> None:
-        """Forget a half batch: a claim has come into force, and its end will never count."""
+        """Drop an incomplete batch: a claim came into force, so its other chunks will not count."""
         self._chunks = []

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class OutcomeUnknown(Exception):
-    """It is unknown whether the log has the record. It may still come to stand in the log later."""
+    """The outcome of an append is unknown: the log may have the record now, or get it later."""
 
 
 class LogUnreachable(Exception):
@@ -35,7 +35,7 @@ class ReplicaFull(Exception):
 
 
 class LogTrimmed(ReplicationError):
-    """The log begins behind the offset that was to be read: at the offset `low`."""
+    """The log was trimmed above the offset to read. It now begins at the offset `low`."""
 
     def __init__(self, low: int, offset: int) -> None:
         super().__init__(
@@ -67,7 +67,7 @@ class ReceivedBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """The result of a read, as the leader of the log's partition says."""
+    """The result of a read, as the leader of the log's partition reports it."""
 
     #: Records with their consecutive offsets.
     records: list[tuple[int, bytes]]
@@ -84,7 +84,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read the records from an offset on, as many as the engine likes, at least one if any."""
+    """Read records from an offset on. The engine chooses their number: at least one if any."""
 
     offset: int
 
@@ -93,9 +93,9 @@ class Read:
 class Apply:
     """Make a batch durable in the data directory, and with it the state after the batch.
 
-    Applying is idempotent: after a crash within this step, the directory removes what it has of
-    the batch, and its stored state is that of the batch before. Without a batch, only the state
-    is stored; it is always a state between two batches.
+    Applying is idempotent: after a crash within this step, the directory removes the
+    entries of the batch, and its stored state is that of the batch before. Without a batch, only
+    the state is stored; it is always a state between two batches.
     """
 
     batch: ReceivedBatch | None

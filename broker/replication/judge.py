@@ -3,8 +3,8 @@
 Every reader begins at the same state and reads the same records, so every reader decides alike, and
 needs nothing but the log:
 
-1. A claim is in force if its epoch is the epoch in force + 1, and no record that counts stands
-   behind the offset `seen`, the last one that its writer had read. Every other claim is void. So a
+1. A claim is in force if its epoch is the epoch in force + 1, and no record that counts has
+   an offset above `seen`, the last one that its writer had read. Every other claim is void. So a
    claim that arrives late, from a node that was paused or read an old end of the log, deposes no
    owner that is still there.
 2. A batch, a beat or a mark counts if its epoch and nonce are those of the claim in force.

@@ -130,7 +130,7 @@ class LogOwner:
         """Return the offset up to which the log may be trimmed; None if it must not be.
 
         `synced` has for each listed standby the offset at which it would begin to read, or None if
-        the standby never said so.
+        the standby has not reported one.
         """
         least: int | None = None
         for offset in synced:

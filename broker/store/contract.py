@@ -40,8 +40,8 @@ WINDOW: Final = 4_096
 WAITING_MARKED: Final = 1_024
 #: Number of positions by which the mark of a queue is ahead of the store while no message waits.
 MARK_SPAN: Final = 1 << 18
-#: Longest time that a message waits for the mark of its queue, in ms. A disk that syncs in less
-#: never reaches it.
+#: Longest time that a message waits for the mark of its queue, in ms. A disk that syncs faster
+#: never reaches this limit.
 MARK_PATIENCE: Final = 100
 #: Size of the contents in bytes at which `Store.fetch` stops to read further messages.
 FETCH_BYTES: Final[i64] = 256 << 10

@@ -39,8 +39,8 @@ from broker.store.reading import Decoder
 from broker.store.records import Recorder, Records
 from broker.store.segments import LogReader, SegmentLog
 
-#: Binary logarithm of the number of positions that share a part of `PagedMessages`: to free the
-#: messages of a part takes up to 3 ms, because their memory is in no cache any more.
+#: Binary logarithm of the number of positions that share a part of `PagedMessages`: freeing the
+#: messages of a part takes up to 3 ms, because their memory has left the CPU caches.
 PART_BITS: Final[i64] = 8
 #: Largest number of marks that a batch appends again, in up to 0.2 ms.
 MARKS_PER_BATCH: Final = 100

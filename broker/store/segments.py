@@ -74,9 +74,9 @@ class SegmentLog(PoisonableWriter):
         #: disabled once damage is found that is not in the quarantine, because a checkpoint would
         #: remove the damaged file.
         self.no_checkpoint_reason = ""
-        #: The segment whose head says for certain neither that the files before it are dropped nor
-        #: that they are there, because a write failed; None if there is none. No checkpoint begins
-        #: meanwhile: recovery could take it for a dropped file.
+        #: The segment whose head may or may not record that the files before it are dropped,
+        #: because a write of the head failed; None if there is none. No checkpoint begins
+        #: meanwhile: recovery could take the checkpoint for a dropped file.
         self.unsure_head: LogFile | None = None
         #: When the full files have the size `check_size`, or the sum of their `reclaimable` has the
         #: value `check_reclaimable`, the files are read to measure the size of their live records

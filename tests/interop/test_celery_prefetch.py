@@ -15,7 +15,7 @@ import pytest
 
 from tests.broker import BrokerProcess
 
-#: Queues of the worker, tasks in each, and the prefetch count that the worker is told.
+#: Queues of the worker, tasks in each, and the configured prefetch count.
 QUEUES = ("one", "two", "three")
 TASKS = 40
 TOLD = 4

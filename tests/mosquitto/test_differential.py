@@ -44,7 +44,7 @@ FILTERS = (
     "c",
     "+/+/#",
 )
-#: The user who sees and publishes every topic, so that what others do can be observed.
+#: A user with access to every topic, by which the tests observe the actions of other clients.
 WATCHER = "watcher"
 WATCHED = ("#", "$x/#", "$SYS/mine")
 
@@ -223,7 +223,7 @@ def words(chance: random.Random, known: tuple[str, ...]) -> str:
 async def compared(
     conf: Path, port: int, users: list[str | None], clients: list[str], filters: list[str]
 ) -> list[tuple[tuple[Any, ...], Any, Any]]:
-    """Return what is seen in both brokers: the key, in Mosquitto, in Trellis."""
+    """Return each action with its results: key, result in Mosquitto, result in Trellis."""
     async with mosquitto(conf, port):
         theirs = await observe(port, users, clients, filters)
     async with trellis(conf) as own_port:

@@ -125,7 +125,7 @@ class Image:
     def service(
         self, name: str, master: str = ""
     ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-        """Run what compose would start; yield its output file; end all its processes."""
+        """Run the program of a compose service; yield its output file; end all its processes."""
         service = SERVICES[name]
         [entrypoint] = re.findall(r"^ENTRYPOINT \[(.*)\]$", self.stage, re.MULTILINE)
         words = [

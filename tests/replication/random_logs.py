@@ -159,7 +159,7 @@ class Author:
         self.win("claim", self.claim(self.state.epoch + 1, self.right_seen()))
 
     def race(self) -> None:
-        """Append the claims of several standbys that knew the same."""
+        """Append the claims of several standbys that had read the same records."""
         seen, epoch = self.right_seen(), self.state.epoch + 1
         losers = [self.claim(epoch, seen) for _ in range(self.random.randrange(1, 3))]
         winner = self.claim(epoch, seen)

@@ -73,7 +73,7 @@ def restart(home: Home) -> Home:
 
 
 def stop(home: Home, *clients: Amqp) -> Home:
-    """Stop the broker in order, and start it again."""
+    """Stop the broker cleanly, and start it again."""
     for client in clients:
         client.connection.on_closed()
     home.settle()
@@ -192,7 +192,7 @@ def test_the_delivery_count_and_its_limit_go_on_after_restarts(tmp_path: Path, c
         client = home.amqp()
     assert client.bodies(client.send(B.Get(queue="dead"))) == [b"0"]
     [(message, (flag, _))] = deliveries(client.send(B.Get(queue="q"))).items()
-    # A crash may count a message as delivered that was not; a stop in order does not.
+    # A crash may count a message as delivered that was not; a clean stop does not.
     assert message == 1 and not (clean and flag)
     home.crash()
 

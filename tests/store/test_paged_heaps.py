@@ -53,7 +53,7 @@ def set_window(home: Home, window: int) -> None:
 
 
 class Life:
-    """A client of a priority queue, which does what a random number generator says."""
+    """A client of a priority queue that sends random requests."""
 
     def __init__(self, directory: Path, seed: int, window: int, arguments: dict[str, Any]) -> None:
         self.random, self.window = Random(seed), window
@@ -116,7 +116,7 @@ class Life:
         self.story.append((int(queue.depth), int(queue.unacked), queue.fates()))
 
     def restart(self) -> None:
-        # A stop in order marks exactly the delivered messages, whatever the window is.
+        # A clean stop marks exactly the delivered messages, whatever the window is.
         now, wall = int(self.home.broker.agenda.now), self.home.broker.agenda.wall
         self.client.connection.on_closed()
         self.home.settle()

@@ -1,4 +1,4 @@
-"""A definitions document as a RabbitMQ of a company would export it, made from a seed."""
+"""A realistic definitions document of RabbitMQ, generated from a seed."""
 
 from __future__ import annotations
 

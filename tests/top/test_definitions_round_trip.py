@@ -15,7 +15,7 @@ from tests.clients import World
 from tests.store.test_features import Lasting
 from trellis.server import definitions_files
 
-#: Names with characters that mean something in URLs, patterns, JSON, SQL and terminals.
+#: Names with characters that have a special meaning in URLs, patterns, JSON, SQL and terminals.
 NAMES = st.one_of(
     st.sampled_from(["a b", "%2F", "a/b", "..", "?x=1", "#", '"', "'", "\n", "\x7f", "\\", "{id}"]),
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1).filter(

@@ -1,4 +1,4 @@
-"""Tests of changes that take longer than their time limits: the answer says what was done."""
+"""Tests of changes that exceed their time limits: the answer names the completed steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trellis doctor`: compares a definitions file of RabbitMQ with what Trellis would make of it.
+"""`trellis doctor`: shows how Trellis would import a definitions file of RabbitMQ.
 
 The file is imported into a broker in memory. No broker needs to run, and nothing changes.
 """
@@ -113,7 +113,7 @@ def add(commands: Commands) -> None:
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Print what is equal, different and missing; the exit code is 1 if something is missing."""
+    """Print equal, different and missing objects; the exit code is 1 if something is missing."""
     document = read_document(arguments.file)
     found = diagnose(document)
     for line in found.lines if arguments.all else found.summary():

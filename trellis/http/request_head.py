@@ -1,4 +1,4 @@
-"""The request line and headers of a request, as tables that have one meaning."""
+"""Parsing of the request line and headers, which refuses ambiguous requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SINGLE_HEADERS: Final = frozenset((b"authorization", b"host", b"origin", b"sec-f
 
 
 class AmbiguousHead(ValueError):
-    """A request has two meanings. The text names the header."""
+    """A request is ambiguous: two programs could read it differently. The text names the header."""
 
 
 def header_table(fields: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -44,7 +44,7 @@ DESTINATIONS_STEP: Final = 50
 MEMORY_STEPS: Final = 10
 #: A character that no name contains: no encoding of a client yields it.
 _SEPARATOR: Final = "\ud800"
-#: Beginnings of the names: of single objects, and of virtual hosts and exchanges.
+#: Prefixes of the names of metrics: of single objects, and of virtual hosts and exchanges.
 _DETAILED: Final = "rabbitmq_detailed"
 _CLUSTER: Final = "rabbitmq_cluster"
 
@@ -364,7 +364,7 @@ def _auth_attempts(scrape: DetailedScrape) -> Iterator[int]:
 
 
 def _nothing(scrape: DetailedScrape) -> Iterator[int]:
-    """Add nothing: Trellis does not count what the family is about, or not by object."""
+    """Add nothing: Trellis does not count the events of this family, or not by object."""
     return iter(())
 
 

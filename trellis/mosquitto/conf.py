@@ -25,7 +25,7 @@ _PER_LISTENER: Final = (
     "plugin",
     "auth_plugin",
 )
-#: Beginnings of the options of plugins.
+#: Prefixes of the names of plugin options.
 _PLUGIN_OPTIONS: Final = ("plugin_opt_", "auth_opt_")
 #: Options whose values are secrets. So may be the values of plugins, and of unknown options.
 _SECRETS: Final = (

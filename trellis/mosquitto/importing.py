@@ -149,7 +149,7 @@ class MosquittoImport:
         return taken, files[0]
 
     def _add_anonymous(self, listeners: list[MosquittoListener]) -> None:
-        """Set `mqtt.anonymous` to what all taken listeners allow."""
+        """Set `mqtt.anonymous` to the value that all imported listeners allow."""
         conf = self._conf
         general = conf.general.value("allow_anonymous").lower()
         if conf.local_only:

@@ -1,4 +1,4 @@
-"""All options of mosquitto.conf, and what becomes of each in Trellis.
+"""All options of mosquitto.conf, and the counterpart of each in Trellis.
 
 The import and docs/moving-from-mosquitto.md have this table as their source.
 """

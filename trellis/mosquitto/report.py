@@ -22,7 +22,7 @@ class Place(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A note about one line: what it says, and why and how its effect differs."""
+    """A note about one line: the text of the line, and why and how its effect differs."""
 
     kind: str
     place: Place

@@ -124,7 +124,7 @@ class SettingsReload:
                 )
 
     def _prepare(self) -> PreparedSettings:
-        """Read the settings, and everything that they name. Change nothing.
+        """Read the settings, and the files that they name. Change nothing.
 
         Runs in a thread. Raises SettingsError.
         """

@@ -75,7 +75,7 @@ class NodeSettings(Section, frozen=True, kw_only=True):
 
 
 class Data(Section, frozen=True, kw_only=True):
-    """Place of durable data."""
+    """Directory of durable data."""
 
     dir: Annotated[
         str,

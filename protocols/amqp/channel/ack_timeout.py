@@ -33,7 +33,8 @@ TICKS: Final[i64] = 10
 TICK_MIN: Final[i64] = 100
 #: Queues, marks and outstanding deliveries that one slice looks at.
 CHECKED_PER_SLICE: Final[i64] = 1_000
-#: Delivery tags that cost as much as one outstanding delivery: most of them may be settled.
+#: Number of delivery tags whose check counts like that of one outstanding delivery, because most
+#: of them may be settled.
 NUMBERS_PER_CHECK: Final[i64] = 16
 
 

@@ -80,7 +80,7 @@ class Commit(BulkTask):
         self._held = HeldQueues()
         #: True if the channel has closed: no reply is sent.
         self._abandoned = False
-        #: True once nothing of the commit is left to be done.
+        #: True once the commit is complete.
         self._finished = False
 
     def start(self) -> None:

@@ -210,7 +210,7 @@ class ChannelReceiver(ConsumerOwner):
             self._cancelled.append(consumer)
 
     def cancel_unreadable(self, consumers: list[AmqpConsumer], identity: Identity) -> i64:
-        """Cancel those of the consumers whose queues `identity` may not read any more.
+        """Cancel the consumers whose queues `identity` may no longer read.
 
         If a consumer must end and the client does not understand basic.cancel, close the channel.
         Return the cost as a number of checked consumers.

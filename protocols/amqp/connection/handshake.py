@@ -28,7 +28,7 @@ GREETING: Final = b"AMQP\x00\x00\x09\x01"
 #: Protocol header of AMQP 0-8, whose clients are offered 0-9-1.
 GREETING_8: Final = b"AMQP\x01\x01\x08\x00"
 MECHANISMS: Final = "PLAIN AMQPLAIN"
-#: Product with whose name the broker also sends RABBITMQ_VERSION instead of its own version.
+#: Product name with which the broker announces RABBITMQ_VERSION instead of its own version.
 RABBITMQ: Final = "RabbitMQ"
 #: The last minor version of RabbitMQ that has `basic.qos` with `global` on all queues, as Trellis
 #: has. kombu 5.7 uses `global` for versions from 3.3 to 3.x only.

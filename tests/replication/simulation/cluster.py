@@ -41,7 +41,7 @@ class Cluster:
     ) -> None:
         self.world = World(seed, TIMING, 0.0 if only_log_faults else 0.004)
         self.nodes = [node_type(self.world, f"node {number}", self) for number in range(3)]
-        #: The nodes for which the log is not trimmed.
+        #: The nodes whose unread records must stay in the log.
         self.listed = list(self.nodes)
         self.complaints: Counter[str] = Counter()
         self.takeovers = 0

@@ -1,6 +1,6 @@
 """Tests that a cluster keeps what it confirmed, although nodes crash, pause and lose the log.
 
-`make test-long` runs 20,000 seeds. `python -m tests.replication.simulation SEED` prints the story
+`make test-long` runs 20,000 seeds. `python -m tests.replication.simulation SEED` prints the events
 of a seed that fails.
 """
 

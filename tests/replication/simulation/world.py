@@ -50,16 +50,16 @@ class World:
         self._number = 0
 
     def at(self, time: float, event: Callable[[], None]) -> None:
-        """Let an event happen at a time."""
+        """Schedule an event at a time."""
         self._number += 1
         heapq.heappush(self._events, (max(time, self.now), self._number, event))
 
     def after(self, seconds: float, event: Callable[[], None]) -> None:
-        """Let an event happen after some seconds."""
+        """Schedule an event after some seconds."""
         self.at(self.now + seconds, event)
 
     def run(self, until: float) -> None:
-        """Let all events up to a time happen."""
+        """Run all events up to a time."""
         while self._events and self._events[0][0] <= until:
             self.now, _, event = heapq.heappop(self._events)
             event()
@@ -90,14 +90,14 @@ class Computer:
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
-        #: Number of the current life: events of an earlier one do not happen.
+        #: Number of the current life: events of an earlier one are dropped.
         self.life = 0
         self.paused_until = 0.0
         #: The disk of this computer is full until this time.
         self.full_until = 0.0
 
     def local(self, seconds: float, act: Callable[[], None]) -> None:
-        """Let a step of this computer happen after some seconds, and after its pause."""
+        """Schedule a step of this computer after some seconds, and after its pause."""
         life = self.life
 
         def happen() -> None:

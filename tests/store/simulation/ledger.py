@@ -72,7 +72,7 @@ class Family:
 class Ledger:
     """The ledger. Messages are named PUBLISHER-NUMBER, and numbers rise.
 
-    `forgets`: the broker may forget in a crash that it delivered a message.
+    `forgets` is True if a crash may lose the information that a message was delivered.
     """
 
     def __init__(self, complain: Complain, forgets: bool = False) -> None:

@@ -227,7 +227,7 @@ class Life(World):
     # -- the end of a life
 
     def stop(self) -> None:
-        """Stop in order: write everything, and close the files."""
+        """Stop cleanly: write everything, and close the files."""
         self.broker.write_deliveries()
         while self._flying is not None or self.durable_store.unbatched:
             self.sync()

@@ -60,15 +60,15 @@ MATCHES = {
 }
 
 
-#: A patience in ms that no simulation outlasts.
+#: A time limit in ms that is longer than any simulation.
 FOREVER = 1 << 40
 
 
 class Simulation:
     """A simulation of one seed. `run` returns the violations that the checks found, by kind.
 
-    With `streams` it is another history of the same seed. `kind`, `design`, `drop` and `hasty`
-    select a wrong design.
+    With `streams`, the simulation also uses streams, and takes another course for the same seed.
+    `kind`, `design`, `drop` and `hasty` select a wrong design.
     """
 
     def __init__(

@@ -108,7 +108,7 @@ class MarksBehind(WatchedStore):
 
 
 class WaiterCall(Task):
-    """The call of a waiter that has waited for nothing."""
+    """A task that calls a waiter before its mark is durable."""
 
     def __init__(self, waiter: Waiter) -> None:
         self._waiter = waiter

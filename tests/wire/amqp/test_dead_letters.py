@@ -1,4 +1,4 @@
-"""Dead letters: why, where and when messages died, and the ways that they take."""
+"""Dead letters: the reasons, queues and times in their headers, and their routing."""
 
 from __future__ import annotations
 

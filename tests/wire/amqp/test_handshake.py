@@ -1,4 +1,4 @@
-"""The handshake: protocol header, tuning, opening, and what comes at the wrong time."""
+"""The handshake: protocol header, tuning, opening, and methods at the wrong time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hard errors: code and text, the end of the connection, and what a closing connection ignores.
+"""Hard errors: code and text, the end of the connection, and the input ignored while it closes.
 
 There is one table of errors. A row has the bytes that cause the error, and the reply.
 """

@@ -1,4 +1,4 @@
-"""Acknowledgements, rejections and requeues: what they remove, and the order of what returns."""
+"""Acknowledgements, rejections and requeues: removed messages, and the order of requeued ones."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_a_malformed_connect_closes_the_connection_without_an_answer(
         (b"MQIsdp", 5),
     ],
 )
-def test_another_version_is_told_so_and_turned_away(
+def test_another_version_is_refused_with_its_return_code(
     name: bytes, level: int
 ) -> None:  # [MQTT-3.1.2-2]
     world = World()

@@ -67,7 +67,7 @@ def heard(world: World, *filters: str, qos: int = 0) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("published", [0, 1, 2])
 @pytest.mark.parametrize("granted", [0, 1, 2])
-def test_a_later_subscriber_gets_it_with_the_lower_qos_and_the_retain_flag(
+def test_a_later_subscriber_gets_the_message_with_the_lower_qos_and_the_retain_flag(
     published: int, granted: int
 ) -> None:
     # [MQTT-3.3.1-5], [MQTT-3.3.1-6], [MQTT-3.3.1-8]
@@ -137,14 +137,16 @@ def test_a_message_without_retain_changes_no_retained_message() -> None:  # [MQT
         ("b/c", []),
     ],
 )
-def test_any_filter_finds_them(topic_filter: str, topics: list[str]) -> None:  # [MQTT-4.7.2-1]
+def test_any_filter_finds_retained_messages(
+    topic_filter: str, topics: list[str]
+) -> None:  # [MQTT-4.7.2-1]
     world = World()
     for topic in ("a", "a/b", "a/b/c", "/", "b.c", "$x", "$x/y"):
         retain(world, topic, topic.encode())
     assert heard(world, topic_filter) == {topic: topic.encode() for topic in topics}
 
 
-def test_several_filters_each_send_what_they_match() -> None:  # [MQTT-3.8.4-4]
+def test_several_filters_each_send_their_matching_messages() -> None:  # [MQTT-3.8.4-4]
     world = World()
     retain(world, "a", b"x", 1)
     data = here(world, "late").send(subscribe(1, ("a", 0), ("#", 1), ("nothing", 0)))
@@ -198,7 +200,9 @@ def test_one_too_many_is_published_but_not_kept(qos: int) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_one_that_does_not_fit_takes_its_predecessor_with_it(qos: int) -> None:  # [MQTT-3.3.1-7]
+def test_a_retained_message_that_does_not_fit_removes_its_predecessor(
+    qos: int,
+) -> None:  # [MQTT-3.3.1-7]
     world = bounded(data=100)
     retain(world, "a", b"x" * 50, qos)
     retain(world, "b", b"x" * 40, qos)

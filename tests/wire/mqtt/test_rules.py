@@ -94,7 +94,7 @@ def test_packets_after_a_refused_connect_are_ignored() -> None:  # [MQTT-3.1.4-5
     assert len(world.vhost.retained) == 0
 
 
-def test_the_client_identifier_says_whose_session_it_is() -> None:  # [MQTT-3.1.3-2], [MQTT-3.1.4-3]
+def test_the_client_identifier_identifies_the_session() -> None:  # [MQTT-3.1.3-2], [MQTT-3.1.4-3]
     world = World()
     for name, topic in (("one", "a"), ("two", "b")):
         Client(world, connect(name, clean=False)).send(subscribe(1, (topic, 1)), DISCONNECT)
@@ -206,7 +206,7 @@ def test_suback_has_no_codes_but_those_of_the_specification(
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_after_unsubscribing_what_was_begun_is_finished_and_nothing_new_comes(qos: int) -> None:
+def test_after_unsubscribing_begun_deliveries_are_finished_and_no_new_ones_come(qos: int) -> None:
     # [MQTT-3.10.4-2], [MQTT-3.10.4-3], [MQTT-3.3.1-1], [MQTT-4.3.2-1]
     world = World()
     client = Client(world, connect(clean=False))

@@ -45,7 +45,7 @@ def publish(world: World, *bodies: bytes, qos: int = 1, topic: str = "a") -> Non
 @pytest.mark.parametrize("first", [None, True, False])
 @pytest.mark.parametrize("second", [True, False])
 @pytest.mark.parametrize("parting", ["polite", "rude", "taken over"])
-def test_session_present_says_whether_there_was_one_and_it_is_used(
+def test_session_present_is_set_if_a_session_existed_and_is_resumed(
     first: bool | None, second: bool, parting: str
 ) -> None:
     # [MQTT-3.2.2-1], [MQTT-3.2.2-2], [MQTT-3.2.2-3], [MQTT-3.1.2-4], [MQTT-3.1.2-5], [MQTT-3.1.2-6]

@@ -97,7 +97,7 @@ def test_a_will_is_published_once_on_every_kind_of_end(
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_disconnect_discards_it(clean: bool) -> None:  # [MQTT-3.1.2-10], [MQTT-3.14.4-3]
+def test_disconnect_discards_the_will(clean: bool) -> None:  # [MQTT-3.1.2-10], [MQTT-3.14.4-3]
     world = World()
     watcher = watched(world)
     client = Client(world, connect("c", clean=clean, will=WILL))
@@ -146,7 +146,7 @@ def test_every_connection_has_a_will_of_its_own() -> None:
     assert [one.body for one in publications(watcher.read())] == [b"1", b"2"]
 
 
-def test_the_clients_own_persistent_session_gets_it_too() -> None:
+def test_the_clients_own_persistent_session_gets_the_will_too() -> None:
     world = World()
     client = Client(world, connect("c", clean=False, will=WILL))
     client.send(subscribe(1, ("gone", 1)))
@@ -168,7 +168,7 @@ def test_a_refused_client_publishes_no_will() -> None:
     assert watcher.read() == b""
 
 
-def test_one_that_may_not_be_published_is_counted_as_denied() -> None:
+def test_a_will_without_write_permission_is_counted_as_denied() -> None:
     world = World()
     world.guests.identities["reader"] = Identity("reader", write="")
     watcher = watched(world)
@@ -186,7 +186,7 @@ def test_one_that_may_not_be_published_is_counted_as_denied() -> None:
     "topic", ["$SYS/broker/uptime", "$share/group/a", "$SYS", "a" + "/a" * 200]
 )
 @pytest.mark.parametrize("retain", [False, True])
-def test_one_under_a_reserved_or_too_deep_topic_is_dropped_like_a_publication(
+def test_a_will_under_a_reserved_or_too_deep_topic_is_dropped_like_a_publication(
     topic: str, retain: bool
 ) -> None:
     world = World()
@@ -203,7 +203,7 @@ def test_one_under_a_reserved_or_too_deep_topic_is_dropped_like_a_publication(
     assert world.fates() == {"denied": 1}
 
 
-def test_a_clean_stop_publishes_those_of_sessions_that_end_and_not_of_those_that_stay() -> None:
+def test_a_clean_stop_publishes_the_wills_of_sessions_that_end_and_not_of_those_that_stay() -> None:
     world = World()
     watcher = watched(world)
     goes = Client(world, connect("1", will=Will("gone", b"goes")))
@@ -214,7 +214,7 @@ def test_a_clean_stop_publishes_those_of_sessions_that_end_and_not_of_those_that
     assert watcher.read() == mqtt_publish("gone", b"goes")
 
 
-def test_hundreds_that_vanish_at_once_leave_hundreds_of_wills() -> None:
+def test_hundreds_of_clients_that_vanish_at_once_leave_hundreds_of_wills() -> None:
     world = World()
     watcher = watched(world)
     clients = [

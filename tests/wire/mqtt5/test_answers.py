@@ -51,7 +51,7 @@ def test_everything_that_a_connect_may_hold_in_its_order() -> (
 
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_will_is_retained_if_it_says_so(
+def test_a_will_with_the_retain_flag_is_retained(
     retain: bool, qos: int
 ) -> None:  # [MQTT-3.1.2-14], [MQTT-3.1.2-15]
     world = World()

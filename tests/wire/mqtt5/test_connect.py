@@ -20,7 +20,7 @@ def options(**changes: Any) -> MqttOptions:
     return made
 
 
-def test_connack_tells_the_limits_of_the_broker() -> None:  # [MQTT-3.2.2-1], [MQTT-3.1.4-5]
+def test_connack_announces_the_limits_of_the_broker() -> None:  # [MQTT-3.2.2-1], [MQTT-3.1.4-5]
     client = Client5(World())
     connack = client.connack
     assert (int(connack.reason_code), connack.session_present) == (0, False)
@@ -50,7 +50,9 @@ def test_a_client_without_an_identifier_is_given_one() -> (
 @pytest.mark.parametrize(
     ("asked", "granted"), [(0, 60), (10, None), (60, None), (61, 60), (65_535, 60)]
 )
-def test_the_keep_alive_has_a_cap_and_its_client_is_told(asked: int, granted: int | None) -> None:
+def test_the_keep_alive_has_a_cap_which_the_connack_announces(
+    asked: int, granted: int | None
+) -> None:
     # [MQTT-3.1.2-21], [MQTT-3.2.2-21], [MQTT-3.2.2-22]
     world = World(mqtt=options(keep_alive_max=60))
     client = Client5(world, keep_alive=asked)
@@ -67,7 +69,7 @@ def test_the_keep_alive_has_a_cap_and_its_client_is_told(asked: int, granted: in
 @pytest.mark.parametrize(
     ("asked", "granted"), [(0, None), (99, None), (100, None), (101, 100), (0xFFFFFFFF, 100)]
 )
-def test_the_session_expiry_has_a_cap_and_its_client_is_told(
+def test_the_session_expiry_has_a_cap_which_the_connack_announces(
     asked: int, granted: int | None
 ) -> None:  # [MQTT-4.1.0-2]
     world = World(mqtt=options(session_expiry_s=100))
@@ -119,7 +121,9 @@ def test_an_identifier_that_is_a_shared_subscription_is_none() -> None:  # [MQTT
 
 
 @pytest.mark.parametrize(("level", "answer"), [(6, 0x84), (7, 0x84), (127, 0x84)])
-def test_a_later_version_is_told_so(level: int, answer: int) -> None:  # [MQTT-3.1.2-2]
+def test_a_later_version_is_refused_with_its_reason_code(
+    level: int, answer: int
+) -> None:  # [MQTT-3.1.2-2]
     data = bytearray(raw_connect())
     data[8] = level
     client = Client5(World(), data=bytes(data))

@@ -96,7 +96,7 @@ def test_filters_are_compared_character_by_character() -> None:  # [MQTT-3.10.4-
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_after_unsubscribing_what_was_begun_is_finished_and_nothing_new_comes(
+def test_after_unsubscribing_begun_deliveries_are_finished_and_no_new_ones_come(
     qos: int,
 ) -> None:  # [MQTT-3.10.4-2], [MQTT-3.10.4-3]
     world = World()
@@ -191,7 +191,7 @@ def test_a_published_message_belongs_to_the_session_of_every_subscriber(
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_every_reader_hears_a_topic_in_the_order_of_publication(
+def test_every_subscriber_gets_a_topic_in_the_order_of_publication(
     qos: int,
 ) -> None:  # [MQTT-4.6.0-5], [MQTT-4.6.0-6]
     world = World()

@@ -31,7 +31,9 @@ def properties_of(one: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("retain", [False, True])
-def test_properties_are_told_unaltered_and_in_order(qos: int, granted: int, retain: bool) -> None:
+def test_properties_are_delivered_unaltered_and_in_order(
+    qos: int, granted: int, retain: bool
+) -> None:
     # [MQTT-3.3.2-4], [MQTT-3.3.2-15..20], [MQTT-3.1.3-10]
     world = World()
     reader, writer = Client5(world, "r"), Client5(world, "w")

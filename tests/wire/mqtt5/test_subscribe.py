@@ -38,7 +38,7 @@ def test_every_filter_gets_its_reason_code_in_order() -> (
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_identifiers_of_all_matching_subscriptions_are_told(
+def test_a_delivery_has_the_identifiers_of_all_matching_subscriptions(
     qos: int,
 ) -> None:  # [MQTT-3.3.4-3], [MQTT-3.3.4-4], [MQTT-3.3.4-5]
     world = World()

@@ -56,7 +56,7 @@ def test_the_names_are_those_of_mosquitto() -> None:
 
 
 @pytest.mark.parametrize("topic_filter", ["#", "+/broker/uptime", "+/#"])
-def test_wildcards_that_do_not_begin_with_sys_do_not_match_it(
+def test_wildcards_that_do_not_begin_with_sys_do_not_match_sys_topics(
     topic_filter: str,
 ) -> None:  # [MQTT-4.7.2-1]
     world = World()

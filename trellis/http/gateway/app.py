@@ -257,7 +257,7 @@ class Gateway:
         """Collect the broker's rows, and return the response.
 
         A call that may change something has no time limit while the broker runs: it must not stop
-        halfway. The broker limits each of its steps, and says what was done.
+        halfway. The broker limits each of its steps, and its answer names the steps that were done.
         """
         wanted: PageQuery | None = None
         rows: list[Any] = []

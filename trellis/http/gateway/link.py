@@ -118,11 +118,11 @@ class BrokerLink(asyncio.Protocol):
         self._reader = contract.FrameReader(contract.FromBroker, ANSWER_MAX)
         self._transport: asyncio.Transport | None = None
         self._last = 0
-        #: Set while the broker reads. While it is not, at most UNREAD_MAX bytes wait, and the
-        #: messages of the exchanges that were open before.
+        #: Set while the broker reads. While the event is not set, the buffer holds at most
+        #: UNREAD_MAX bytes, and the messages of the calls that were open before.
         self._writable = asyncio.Event()
         self._writable.set()
-        #: The counts that the broker does not have yet.
+        #: Counts of responses, closed connections and bytes that were not sent to the broker yet.
         self._responses: dict[int, int] = {}
         self._closed: dict[str, int] = {}
         self._segment_bytes = 0
@@ -205,7 +205,7 @@ class BrokerLink(asyncio.Protocol):
         return exchange
 
     def ping(self) -> None:
-        """Ask the broker for a sign of life, unless the answer to another Ping is due."""
+        """Send a Ping to the broker, unless the answer to another Ping is due."""
         if not self._pinged:
             self._pinged = True
             self.send(contract.Ping())

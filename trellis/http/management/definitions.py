@@ -23,7 +23,7 @@ async def export(call: Call) -> SectionedRows:
 
 
 async def import_(call: Call) -> Row:
-    """Import definitions; return the number of imported ones by kind, and what was refused.
+    """Import definitions; return the number of imported ones by kind, and the refused ones.
 
     RabbitMQ stops at the first refused definition; Trellis imports all others. `notes` names the
     parts of imported objects that are different or missing. With `dry_run=true` in the query,
