@@ -66,7 +66,7 @@ class Encoding:
         return priority if isinstance(priority, int) else 0
 
     def is_dead_letter(self) -> bool:
-        """True if the broker has dead-lettered the message, so that its `x-death` is history.
+        """True if the broker has dead-lettered the message and so wrote its header `x-death`.
 
         A publisher can send the header `x-death` too, with any value.
         """

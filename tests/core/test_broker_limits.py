@@ -1,4 +1,4 @@
-"""Limits on what a virtual host holds: the limit refuses the next one, and 0 is no limit."""
+"""Limits of objects in a virtual host: one object above the limit is refused; 0 is no limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exceptions inside deferred work: what was begun is ended, and the work behind it goes on."""
+"""Exceptions inside deferred work: begun changes are completed, and later work still runs."""
 
 from __future__ import annotations
 

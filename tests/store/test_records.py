@@ -60,7 +60,7 @@ _framed: dict[int, PlainEncoding] = {}
 
 
 def framed(channel: int) -> PlainEncoding:
-    """Return an encoding with a parameter, as front ends have them.
+    """Return an encoding with a parameter, like the encodings of the protocols.
 
     (Compiled classes have no subclasses.)
     """

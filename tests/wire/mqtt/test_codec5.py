@@ -59,7 +59,7 @@ FOREVER = settings(max_examples=150, deadline=None)
 
 
 def members(enum: Any) -> list[Any]:
-    """Return the members of an enumeration of that package, which cannot be iterated."""
+    """Return the members of an enumeration of the package mqtt5, which cannot be iterated."""
     return [getattr(enum, name) for name in dir(enum) if name.isupper()]
 
 
