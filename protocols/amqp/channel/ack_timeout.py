@@ -33,8 +33,8 @@ TICKS: Final[i64] = 10
 TICK_MIN: Final[i64] = 100
 #: Queues, marks and outstanding deliveries that one slice looks at.
 CHECKED_PER_SLICE: Final[i64] = 1_000
-#: Number of delivery tags whose check counts like that of one outstanding delivery, because most
-#: of them may be settled.
+#: Number of delivery tags in a range that cost a slice as much as one outstanding delivery, because
+#: most tags of the range may belong to settled deliveries.
 NUMBERS_PER_CHECK: Final[i64] = 16
 
 
@@ -54,7 +54,7 @@ class Marks:
         self.checked: i64 = 0
         #: True if an outstanding delivery is older than the timeout.
         self.late = False
-        #: True if all deliveries that are old enough have been looked at.
+        #: True if all outstanding deliveries older than the timeout have been checked.
         self.complete = True
 
     @property
@@ -63,7 +63,10 @@ class Marks:
         return max(TICK_MIN, self.timeout // TICKS)
 
     def note(self, now: i64, tag: i64) -> None:
-        """Add a mark, unless the last one is newer than a tick."""
+        """Add a mark: `tag` is the next delivery tag at the time `now` in ms.
+
+        Do nothing if the last mark is less than a tick old.
+        """
         if not self._marks or now - self._marks[-1][0] >= self.tick:
             self._marks.append((int(now), int(tag)))
 
@@ -107,7 +110,8 @@ class AckTimeout(BulkTask):
         #: The queues and consumers whose timeouts this round has not looked up yet.
         self._unvisited: list[tuple[MessageSource, int]] = []
         self._unvisited_consumers: list[AmqpConsumer] = []
-        #: The timeouts that this round has found, in ms, and those whose marks are to be compared.
+        #: The timeouts that this round has found, in ms, and the timeouts whose marks are not yet
+        #: compared with the deliveries.
         self._timeouts: set[int] = set()
         self._unchecked: list[int] = []
         #: True if this round has found a queue with another timeout than before.
@@ -126,7 +130,7 @@ class AckTimeout(BulkTask):
             self._set_timer(marks.tick)
 
     def end(self) -> None:
-        """Stop: the channel has ended."""
+        """Stop watching all queues, because the channel has ended."""
         self._queues.clear()
         self._marks.clear()
         self._visiting = False
@@ -188,14 +192,14 @@ class AckTimeout(BulkTask):
             self._update_marks()
 
     def _visit(self, queue: MessageSource) -> int:
-        """Keep and return the timeout of a queue in ms."""
+        """Store the timeout of a queue for this round, and return it, in ms."""
         timeout = int(timeout_of(queue, self._limits))
         self._queues[queue] = timeout
         self._timeouts.add(timeout)
         return timeout
 
     def _update_marks(self) -> None:
-        """Note marks for the timeouts that the queues have now, and for no others."""
+        """Keep marks for exactly the timeouts that the queues have now."""
         for timeout in [one for one in self._marks if one not in self._timeouts]:
             del self._marks[timeout]
         for timeout in self._timeouts:
@@ -215,8 +219,8 @@ class AckTimeout(BulkTask):
     def _check(self, marks: Marks, limit: i64) -> i64:
         """Compare up to `limit` outstanding deliveries with the marks; return the cost.
 
-        Set `marks.late` if a delivery is older than the timeout, which its queue has, and
-        `marks.complete` if no deliveries are left to compare.
+        Set `marks.late` if a delivery is older than its queue's timeout, and `marks.complete` if no
+        deliveries are left to compare.
         """
         now: i64 = self._agenda.now
         if self._unacked.count == 0:

@@ -115,7 +115,7 @@ class Channel:
     def commit(self) -> None:
         """Deliver the publications and carry out the settlements of the transaction (tx.commit).
 
-        The reply is sent when that is done. Raises AmqpError.
+        tx.commit-ok is sent when the commit is complete. Raises AmqpError.
         """
         transaction = self._transaction()
         commit = self._commit = Commit(

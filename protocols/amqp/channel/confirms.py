@@ -50,9 +50,8 @@ class Confirms(Waiter):
         self._tally = tally
         self._confirmed: i64 = 0
         self._pending: list[Pending] = []
-        #: A run consists of consecutive publications in one batch of the store, which share a
-        #: ticket. The three attributes are the ticket, the batch number and the last publication's
-        #: number of the latest run.
+        #: The latest run: its ticket, its batch number, and the number of its last publication. A
+        #: run is a sequence of publications in one batch of the store; they share a ticket.
         self._run_ticket: Ticket | None = None
         self._run_batch: i64 = -1
         self._run_last: i64 = 0

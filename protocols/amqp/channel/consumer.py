@@ -27,7 +27,8 @@ from protocols.window import Window
 #: Credit of a consumer without a prefetch count.
 UNLIMITED: Final[i64] = 1 << 40
 
-#: Largest length of a consumer's arguments as text. Longer ones are not kept: they are only shown.
+#: Largest length, in characters, of a consumer's arguments as text. Longer arguments are not kept,
+#: because arguments are needed for listings only.
 ARGUMENTS_MAX: Final = 1_024
 _NO_ARGUMENTS: Final[Mapping[str, object]] = {}
 
@@ -101,7 +102,7 @@ class AmqpConsumer(Consumer):
         self._tally = tally
         #: The class (without its first byte, which is 0), the method and the tag.
         self._method = _DELIVER[1:] + bytes([len(tag.encode())]) + tag.encode()
-        #: The first part as a number, with 0 as the size of the frame.
+        #: The first 8 bytes of a delivery as a number, with 0 as the size of the frame.
         self._frame_header: i64 = (METHOD << 56) | (frames.channel << 40)
 
     def deliver(self, message: Message, sequence: i64) -> None:

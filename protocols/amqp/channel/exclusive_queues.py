@@ -14,7 +14,7 @@ from broker.vhost.vhost import VirtualHost
 
 #: The number of queues that one task deletes in one turn of the event loop.
 CLEARED: Final = 100
-#: Least length at which the list of a connection is searched for queues that do not exist any more.
+#: Least length at which the list of a connection is searched for deleted queues.
 _LISTED_LEAST: Final = 8
 
 
@@ -23,7 +23,7 @@ class ExclusiveQueues:
 
     def __init__(self) -> None:
         self._queues: dict[Queue, None] = {}
-        #: Number of listed queues at which `add` removes those that do not exist any more.
+        #: Number of listed queues at which `add` removes the deleted queues from the list.
         self._most = _LISTED_LEAST
 
     def __len__(self) -> int:

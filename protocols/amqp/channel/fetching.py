@@ -23,7 +23,8 @@ from protocols.amqp.errors import AmqpError
 from protocols.connection import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
 from protocols.window import Window
 
-#: Largest number of messages whose properties do not fit that one basic.get passes over.
+#: A basic.get fails after passing over this number of messages whose properties do not fit into a
+#: frame of the client.
 PASSED_MAX: Final = 100
 #: Class and method id of basic.get.
 _GET: Final[i64] = 60 << 16 | 70
@@ -32,8 +33,9 @@ _GET: Final[i64] = 60 << 16 | 70
 class Fetch(BulkTask):
     """One basic.get.
 
-    While the queue discards expired messages, or gets back very many deliveries of another client,
-    or makes a mark durable, the basic.get waits, and its connection is stalled.
+    The basic.get waits, and its connection is stalled, while the queue discards expired messages,
+    requeues very many deliveries of another client, or waits until its delivery mark is durable
+    (broker/queues/delivery_window.py).
 
     `consumer` represents the client, and is not subscribed to the queue. `owner` is the receiver
     side of the channel. If the channel closes while the basic.get waits, no message is taken.
@@ -59,7 +61,7 @@ class Fetch(BulkTask):
         #: Channel number.
         self._number: i64 = number
         self._answered = False
-        #: True while the queue runs this task again once a mark is durable.
+        #: True if the queue will run this task when its delivery mark is durable.
         self._waits_for_mark = False
 
     def start(self) -> None:

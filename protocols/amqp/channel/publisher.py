@@ -306,8 +306,7 @@ class ChannelPublisher:
             message.expires = self._vhost.agenda.now + int(expiration)
 
     def _set_reply_queue(self, message: Message) -> None:
-        """Set the reply_to of a request for a direct reply to the name of this channel's reply
-        queue.
+        """Replace the reply_to of a direct-reply request by the name of the channel's reply queue.
 
         Raises AmqpError if the channel has no consumer for direct replies.
         """

@@ -1,8 +1,8 @@
 """Checks the consumers of a connection after the permissions of its user have changed.
 
 A connection may have very many consumers. So they are checked in slices, as bulk work of the
-agenda, and consumers of one queue that end in the same slice are removed from it in one pass. The
-consumers of a connection that has few are checked at once.
+agenda, and consumers of one queue that end in the same slice are removed from it in one pass. If
+a connection has few consumers, all of them are checked at once.
 
 After an unexpected exception the connection is closed, because some of its consumers may be
 unchecked.
@@ -24,7 +24,7 @@ from protocols.connection import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
 #: Largest number of consumers of one connection that are checked in one slice. This takes up to 1
 #: ms. A consumer that ends counts as several.
 CHECKED_PER_SLICE: Final[i64] = 500
-#: The consumers of a connection that has at most this number of them are checked at once.
+#: Up to this number of consumers of a connection are checked at once instead of in slices.
 CHECKED_AT_ONCE: Final = 50
 
 

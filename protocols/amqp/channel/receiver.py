@@ -42,10 +42,9 @@ from protocols.window import Window
 #: Least length at which the list of cancelled consumers is searched for consumers without
 #: outstanding deliveries.
 _CANCELLED_LEAST: Final = 8
-#: The number of consumers of a queue that cost one unit of BUDGET at a basic.cancel, which searches
-#: them.
+#: Number of a queue's consumers that basic.cancel searches at the cost of one unit of BUDGET.
 CONSUMERS_PER_UNIT: Final = 50
-#: basic.qos can change all consumers of the channel; so many of them cost one unit of BUDGET.
+#: Number of consumers that basic.qos changes at the cost of one unit of BUDGET.
 CHANGED_PER_UNIT: Final = 8
 #: Class and method id of basic.consume.
 _CONSUME: Final[i64] = 60 << 16 | 20
@@ -81,7 +80,8 @@ class ChannelReceiver(ConsumerOwner):
         self.replies: Queue | None = None
         #: The transaction of a channel in transaction mode, otherwise None.
         self.transaction: Transaction | None = None
-        #: Ticket of the last queue.delete on this channel: a basic.cancel follows its reply.
+        #: Ticket of the last queue.delete on this channel. A basic.cancel waits for this ticket, so
+        #: that it follows the queue.delete-ok.
         self.deletion: Ticket | None = None
         #: True once all consumers are unsubscribed, because the channel ends.
         self._unsubscribed = False
@@ -294,7 +294,7 @@ class ChannelReceiver(ConsumerOwner):
             consumer.retune(prefetch)
 
     def _charge(self, consumers: int) -> None:
-        """Count a change of so many consumers against the budget of this turn."""
+        """Charge the change of this number of consumers to the BUDGET of the turn."""
         self._connection.extra_cost += consumers // CHANGED_PER_UNIT
 
     def get(self, queue: Queue, no_ack: bool) -> None:
@@ -371,7 +371,7 @@ class ChannelReceiver(ConsumerOwner):
     def _carry_out_all(self, taken: list[Delivery], how: int) -> None:
         """Settle deliveries that are no longer outstanding. The caller counts acknowledgements.
 
-        If one fails unexpectedly, the others are settled before its exception is raised again.
+        If a settlement raises an exception, settle the other deliveries before raising it again.
         """
         failure: Exception | None = None
         for delivery in taken:

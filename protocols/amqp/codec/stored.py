@@ -25,7 +25,7 @@ from protocols.amqp.codec.contents import (
 
 TAG: Final = 1
 _PARAMETERS: Final = struct.Struct(">HI")
-#: Encodings of the frames of a dead letter, and of another message whose properties the broker has
+#: Encodings of frames: for a dead letter, and for any other message whose properties the broker has
 #: changed.
 _DEAD_LETTER: Final = frames_of(DEAD_LETTER_CHANNEL, 128 << 10)
 _CHANGED: Final = frames_of(1, 128 << 10)

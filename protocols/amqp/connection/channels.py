@@ -38,7 +38,8 @@ class ChannelTable:
         #: channel.close-ok yet.
         self.closing: set[int] = set()
         self._message_max: i64 = message_max
-        #: Number of the queue that `resume_deliveries` began with, counted from the end.
+        #: Index of the queue with which the last `resume_deliveries` began, counted from the end of
+        #: the list of queues (1 is the last queue).
         self._resumed = 0
         #: Size of the incomplete contents on all channels, in bytes, frames included.
         self.unfinished: i64 = 0

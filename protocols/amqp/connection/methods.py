@@ -189,7 +189,7 @@ def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
 def _bind(
     channel: Channel, method: Any, answer: pamqp.base.Frame, source: str, binding: Binding
 ) -> None:
-    """Add a binding and reply. If its destination gets a history, this counts as a publication.
+    """Add a binding and reply. Delivering a history to the destination counts as a publication.
 
     The reply and the connection's later methods wait until the history is delivered; during an
     alarm, the later methods wait until the alarm ends. So a client cannot fill the memory by
