@@ -51,7 +51,7 @@ class Review(Task, Generic[T]):
         self._running = False
 
     def start(self) -> None:
-        """Review all holders, and those again that have been reviewed."""
+        """Review all holders; start over if a review is already under way."""
         self._left = self._holders()
         if not self._running:
             self._running = True

@@ -34,9 +34,7 @@ class MqttFront(MqttService):
         return connection
 
     def reauthorize(self) -> None:
-        """Renew the permissions of all connections, and of all sessions, also those whose clients
-        are away.
-        """
+        """Renew the permissions of all connections and all sessions, connected or not."""
         super().reauthorize()
         self._sessions_reauthorization.start()
 

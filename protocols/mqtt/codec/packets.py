@@ -157,7 +157,7 @@ def decoded(data: bytes) -> str:
 
 
 def remaining_length(length: int) -> bytes:
-    """Return an integer in one to four bytes of seven bits each, the low bits first."""
+    """Return `length` encoded in one to four bytes of seven bits each, the low bits first."""
     encoded = b""
     while length >= 128:
         encoded += bytes([length & 127 | 128])

@@ -292,9 +292,7 @@ class SubscribeTask(SubscriptionChange):
                 self._codes[at] = QUOTA_EXCEEDED
 
     def _exceeds_quota(self, topic_filter: str) -> bool:
-        """True if a subscription to this filter would be new, and the session has as many as it may
-        have.
-        """
+        """True if a subscription to this filter would be new and exceed a limit of the session."""
         subscriptions, options = self.session.subscriptions, self._service.options
         shared = len(subscriptions.memberships)
         if not 0 < options.subscriptions <= len(subscriptions) + shared and not (

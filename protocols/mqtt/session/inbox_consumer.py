@@ -128,8 +128,9 @@ class InboxConsumer(Consumer):
     # -- messages of shared subscriptions
 
     def has_room(self) -> bool:
-        """True if a shared subscription may deliver. This is so if the client accepts another
-        message in flight, and no message waits in the session's inbox, which has precedence.
+        """True if the client accepts another message in flight, and the session's inbox is empty.
+
+        A shared subscription may then deliver; messages in the inbox have precedence.
         """
         return self.credit > 0 and self._inbox.depth == 0
 

@@ -86,9 +86,9 @@ def _put_in_flight(session: Session, delivery: Delivery, acknowledged: bool) -> 
 
 
 def _sequence(stored: MessageStored | None, inbox: i64, before: i64) -> i64:
-    """Return the sequence number of a message in the inbox with the number `inbox`.
+    """Return a message's sequence number in the inbox whose number in the store is `inbox`.
 
-    `before` is the sequence number of the message before it; the result is higher. The store keeps
+    `before` is the sequence number of the previous message; the result is higher. The store keeps
     sequence numbers modulo ANNOTATION_MODULUS.
     """
     if stored is None or stored.annotations is None:

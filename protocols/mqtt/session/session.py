@@ -104,7 +104,7 @@ class Session(Subscriber):
         self.anonymous = False
         self.identity: Identity | None = None
         #: True if the permissions have changed while messages waited in the inbox. Each connection
-        #: then checks the messages that wait at its beginning.
+        #: then checks the messages that are in the inbox when the connection begins.
         self.screened = False
         #: The client's connection; None while the client is away. `outlet` is an EarlyOutlet until
         #: the CONNACK is sent, then the connection.

@@ -102,7 +102,7 @@ class SessionSubscriptions:
     def clear(self) -> None:
         """Remove all subscriptions except shared subscriptions, because the session has ended.
 
-        The deliveries refer to the session, which would otherwise keep itself in memory.
+        Also drop `deliveries`, whose reference to the session would keep the session in memory.
         """
         self._few = _NO_SUBSCRIPTIONS
         self._many = None

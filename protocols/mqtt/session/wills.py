@@ -120,7 +120,7 @@ class DelayedWill(DelayedWillTask):
     `context`.
 
     If the user's name alone determines its permissions, the will is published with the permissions
-    that the user has then.
+    that the user has at the time of publication.
     """
 
     def __init__(
