@@ -62,7 +62,7 @@ class Batch:
         """Index the patterns. Raises InvalidPattern. `vectorised=True` needs numpy."""
         self._grammar: Final = grammar
         self._vectorised: Final = vectorised
-        #: Without numpy: all patterns. With numpy, this matcher stays empty.
+        #: A matcher with all patterns if `vectorised` is False, otherwise empty.
         self._plain: Shapes[int] = Shapes(grammar)
         self._fallback: Trie[int] = Trie(grammar)
         self._words: dict[str, int] = {}

@@ -48,7 +48,7 @@ class BitmapFixed(Numbered[S]):
         self._capacity = capacity
         self._rows: dict[str, BitMap] = {}
         self._topics: TopicIndex[BitMap] = TopicIndex(grammar)
-        #: The numbers of all patterns, for topics without a row.
+        #: A trie with the numbers of all patterns, for lookups of topics without a row.
         self._unknown: Trie[int] = Trie(grammar)
 
     def snapshot(self) -> Matcher[S]:

@@ -142,7 +142,7 @@ class Bilingual(Matcher[S]):
     def __init__(self, grammar: Grammar = DEFAULT, algorithm: str = "trie") -> None:
         super().__init__(grammar)
         self.native: Final[Composite[S]] = Composite(grammar, algorithm)
-        #: Created at the first call of `side` with the other grammar.
+        #: The composite of the other grammar; None until `side` is first called with that grammar.
         self.foreign: Composite[S] | None = None
 
     def side(self, grammar: Grammar) -> Composite[S]:

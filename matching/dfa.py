@@ -344,8 +344,9 @@ class Dfa(Trie[S]):
         return True
 
     def _discard(self, state: _DfaState[S]) -> None:
-        """Discard a state. Steps of other states may still refer to it; lookups see from its
-        `checked`, which is -1, that it is discarded.
+        """Discard a state, and set its `checked` to -1.
+
+        Steps of other states may still lead to the state; lookups then see -1 and do not use it.
         """
         self._used -= state.size
         state.checked = -1
@@ -382,7 +383,8 @@ def _drop_steps(state: _DfaState[S]) -> None:
 def _other(state: _DfaState[S], word: str) -> _DfaState[S] | None:
     """Return the target of the state's `other` step if this word takes that step.
 
-    None if a node of the state has a child for the word, or if the step is unknown or outdated.
+    Return None if a node of the state has a child for the word, or if the step is unknown or
+    outdated.
     """
     other = state.other
     if other is None or other.checked != state.checked:

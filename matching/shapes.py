@@ -77,12 +77,12 @@ class Shape(Generic[S]):
         self.parts: list[dict[Key, Bucket[S]]] | None = None
 
     def place(self, key: Key) -> dict[Key, Bucket[S]]:
-        """Return the dict that contains the key if it is present."""
+        """Return the dict for a key, whether or not the dict contains the key."""
         parts = self.parts
         return self.table if parts is None else parts[hash(key) >> _SHIFT & _PARTS - 1]
 
     def get(self, key: Key) -> Bucket[S]:
-        """Return the key's bucket."""
+        """Return the key's bucket; None if the key is absent."""
         return self.place(key).get(key)
 
     def put(self, key: Key, bucket: Bucket[S]) -> bool:

@@ -67,7 +67,7 @@ class TrieSearch(Search[S]):
             child = None if root.children is None else root.children.get(words[0])
             self._moving = [] if child is None else [child]
             self._at = 1
-        #: The number of these nodes whose ``#`` nodes were entered.
+        #: The number of nodes in `_moving` whose ``#`` nodes were entered.
         self._opened = 0
         #: The nodes that the present word leads to.
         self._following: list[TrieNode[S]] = []

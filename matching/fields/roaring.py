@@ -34,8 +34,8 @@ class Roaring(HeadersMatcher[S]):
         self._all: dict[str, dict[Hashable, BitMap]] = {}
         self._any: dict[str, dict[Hashable, BitMap]] = {}
         self._always = BitMap()
-        #: One bitmap per binary digit of the number of hits that a row needs: the ``all`` rows with
-        #: that digit set.
+        #: One bitmap per binary digit, the lowest first: the ``all`` rows whose required number of
+        #: hits has this digit set.
         self._needs: list[BitMap] = []
         self._numbered: list[FieldsRow[S] | None] = []
         self._free: list[int] = []

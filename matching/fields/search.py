@@ -78,7 +78,10 @@ class FieldsSearch(Search[S]):
         return steps
 
     def _examine(self, row: FieldsRow[S]) -> int:
-        """Take the subscribers of a row if it matches; return the size of this work."""
+        """Take the subscribers of a row if it matches.
+
+        Return the cost: the number of compared criteria plus the number of subscribers.
+        """
         work = 0
         candidates = self._candidates
         if candidates is None:
