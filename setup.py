@@ -37,7 +37,7 @@ def compiler_command() -> list[str]:
 
 
 def obstacle() -> str:
-    """Return the reason why modules cannot be compiled here; "" if they can."""
+    """Return the reason why modules cannot be compiled here; "" if they can be compiled."""
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         return "Python.h is missing (on Debian and Ubuntu: apt install python3-dev)"
     compiler = compiler_command()[0]

@@ -117,7 +117,7 @@ def listed(numbers: str) -> list[Statement]:
 
 
 def tests(folder: Path) -> list[tuple[Path, str, str]]:
-    """Return file, name and text of every test, with its decorators."""
+    """Return file, name and text of every test in a folder; the text includes the decorators."""
     found = []
     for file in sorted(folder.glob("test_*.py")):
         text = file.read_text()

@@ -142,7 +142,7 @@ def open_channel(node: BrokerNode) -> None:
 
 
 def table(page: MetricsPage, without: Sequence[str]) -> str:
-    """Return the metrics of a page, without some, as a Markdown table."""
+    """Return a Markdown table of a page's metrics, except the metrics named in `without`."""
     lines = ["| name | kind | labels | what it counts |", "|---|---|---|---|"]
     for family in page.families.values():
         if family.name in without:

@@ -149,8 +149,9 @@ COMMANDS = [
     ("`rabbitmqadmin`", "`rabbitmqadmin`: it works with the [HTTP API](http-api.md)"),
 ]
 
-#: RabbitMQ's metrics, and what stands in for those that Trellis does not have. In a name, `*`
-#: stands for any text. A test compares both brokers (tests/interop/test_differential_metrics.py).
+#: RabbitMQ's metrics, each with "" if Trellis has the metric, otherwise with the substitute or the
+#: reason. In a name, `*` stands for any text. A test compares both brokers
+#: (tests/interop/test_differential_metrics.py).
 METRICS = [
     ("rabbitmq_connections", ""),
     ("rabbitmq_connections_opened_total", ""),
@@ -343,7 +344,7 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def compared(items: dict[str, Comparison]) -> str:
-    """Return a table of comparisons."""
+    """Return a Markdown table that compares each item of RabbitMQ with Trellis."""
     rows = [(f"`{name}`", one.kind, one.text) for name, one in items.items()]
     return table(("in RabbitMQ", "here", "how"), rows)
 

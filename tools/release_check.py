@@ -33,7 +33,7 @@ TARGET: Final = ROOT / "build" / "release"
 MOST_BYTES: Final = 6_000_000
 #: Minor versions of CPython 3 that a release supports.
 MINORS: Final = range(11, 15)
-#: Sections of an ELF file that a stripped one does not have.
+#: Sections that an ELF file has only if it is not stripped.
 DEBUG_SECTIONS: Final = (b".symtab", b".debug_")
 
 
