@@ -33,8 +33,8 @@ from pyspark_trellis.progress import PipelineProgress
 from pyspark_trellis.source import DefaultSource, JournalReader
 
 TOPICS: Final = 50_000
-#: The number of rows of a batch as the broker writes it under load, which is 256 KiB of bodies of
-#: 100 bytes each.
+#: The number of rows in a batch that the broker writes under load: 256 KiB of bodies of 100 bytes
+#: each.
 A_BATCH: Final = 2_621
 #: The number of reads before the source is measured, because the JVM compiles hot code only after
 #: some million rows.

@@ -137,10 +137,9 @@ def rollup(journal: DataFrame) -> DataFrame:
 
 
 def summed(parts: DataFrame, *keys: str) -> DataFrame:
-    """Return a table with one sum of all partial sums that have the same values in the columns
-    `keys`.
+    """Return the total of the partial sums for each combination of values of `keys`.
 
-    Without `keys`, the columns are KEYS.
+    `keys` are names of columns; the default is KEYS.
     """
     return parts.groupBy(*(keys or KEYS)).agg(
         *[F.sum(name).alias(name) for name in COUNTS],

@@ -10,9 +10,8 @@ to batches of topics.
 A journal has topics in AMQP notation. MQTT sessions are matched in their own grammar and notation;
 they do not receive topics that MQTT cannot represent.
 
-Exchanges of other types (headers, hash, delay) route by more than the topic. Topics that reach such
-an exchange are `unknown`: only those of their destinations are returned that the topic alone
-decides.
+Exchanges of other types (headers, hash, delay) route by more than the topic. A topic that reaches
+such an exchange is `unknown`: the result has only the destinations that the topic alone decides.
 """
 
 from __future__ import annotations
