@@ -128,7 +128,7 @@ class Commit(BulkTask):
         self._connection.reply_when_durable(self._ticket, reply)
 
     def _advance(self) -> bool:
-        """Do one slice of the commit; return True if it is complete."""
+        """Do one slice of the commit; return True if the commit is complete."""
         if self._applied:
             return self._finish()
         if not self._prepare():

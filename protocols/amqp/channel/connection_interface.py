@@ -25,7 +25,7 @@ class ConnectionInterface(Connection):
 
     def __init__(self, front: ConnectionRegistry, peer: Peer, state: str) -> None:
         super().__init__(front, peer)
-        #: One of the constants in connection/states.py.
+        #: The state of the connection: one of the constants in connection/states.py.
         self.state = state
         #: Virtual host and publish context; None before connection.open.
         self.vhost: VirtualHost | None = None

@@ -24,7 +24,7 @@ from protocols.connection import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
 #: Largest number of consumers of one connection that are checked in one slice. This takes up to 1
 #: ms. A consumer that ends counts as several.
 CHECKED_PER_SLICE: Final[i64] = 500
-#: Up to this number of consumers of a connection are checked at once instead of in slices.
+#: If a connection has at most this number of consumers, all of them are checked at once.
 CHECKED_AT_ONCE: Final = 50
 
 
@@ -51,7 +51,7 @@ class ConsumerReauthorization(BulkTask):
         self._consumers: list[AmqpConsumer] | None = None
 
     def start(self) -> None:
-        """Check the consumers now if they are few, else in slices."""
+        """Check all consumers now if there are at most CHECKED_AT_ONCE, else in slices."""
         count = 0
         for receiver in self._receivers:
             count += len(receiver.consumers)

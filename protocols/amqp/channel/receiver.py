@@ -420,7 +420,7 @@ class ChannelReceiver(ConsumerOwner):
     def _recovery(self, failed: bool) -> Settlement:
         """Return the settlement that requeues all outstanding deliveries.
 
-        `failed` is True if they count as failed, because the channel has ended.
+        `failed` is True if the deliveries count as failed, because the channel has ended.
         """
         transaction = self.transaction
         return Settlement(

@@ -73,7 +73,7 @@ def write_properties(properties: Properties) -> bytes:
 
 
 def amended(data: bytes, headers: Mapping[str, object], changed: Mapping[str, object]) -> bytes:
-    """Return new flags and properties: those in `data` with some headers and properties changed.
+    """Return the flags and properties in `data` with some headers and properties changed.
 
     `headers` maps names of headers to their new values. `changed` maps names of properties other
     than the headers to their new values. The value None removes a header or property.
