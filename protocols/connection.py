@@ -357,10 +357,7 @@ class Connection(Outlet):
             self.review_incomplete()
 
     def block(self) -> None:
-        """Stall a client that has published during an alarm, until no alarm is on.
-
-        The alarms are those for memory and disk.
-        """
+        """Stall a client that has published during a memory or disk alarm, until no alarm is on."""
         if not self.stalled:
             self.stall()
             self.times_blocked += 1

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 class Review(Task, Generic[T]):
     """A task that reviews all connections, or all sessions, in slices: it renews their permissions,
-    or blocks those that hold much memory when an alarm begins.
+    or, when an alarm begins, blocks the connections that hold much memory.
 
     Connections and sessions that begin while the task runs have the new permissions already. One
     task is enough for several changes in a row.

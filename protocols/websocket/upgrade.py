@@ -203,7 +203,7 @@ def _host(authority: str) -> str:
 
 
 def _subprotocol(fields: dict[bytes, bytes]) -> str:
-    """Return the best subprotocol that the client offers [MQTT-6.0.0-3], [MQTT-6.0.0-4].
+    """Return the first of SUBPROTOCOLS that the client offers [MQTT-6.0.0-3], [MQTT-6.0.0-4].
 
     Raises UpgradeRefused if the client offers none of SUBPROTOCOLS.
     """

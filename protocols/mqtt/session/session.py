@@ -302,7 +302,7 @@ class Session(Subscriber):
             self.subscriptions.drain_shared()
 
     def absent_consumer(self) -> InboxConsumer:
-        """Return a consumer that holds deliveries of a client that is away. It sends nothing."""
+        """Return a consumer that sends nothing and holds the deliveries of an absent client."""
         return self._new_consumer(NOWHERE, 0, NO_WRITER)
 
     def _new_consumer(self, outlet: Outlet, credit: i64, writer: PublishWriter) -> InboxConsumer:

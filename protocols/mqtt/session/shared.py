@@ -98,7 +98,7 @@ class GroupConsumer(Consumer):
 def _hand_over(session: Session, queue: MessageSource, message: Message) -> None:
     """Move a QoS 2 message from its subscription group to the inbox of a session.
 
-    In the store, this is one atomic change.
+    The store records the move as one atomic change.
     """
     vhost = session.vhost
     inbox = session.inbox

@@ -42,9 +42,9 @@ class SharedDeliveries(BulkTask):
         self._unvisited: list[SharedSubscription] = []
         #: The subscriptions to visit in the next pass; None if no further pass was requested.
         self._next_pass: list[SharedSubscription] | None = None
-        #: The subscriptions for whose messages the session had no room. `_refused` is in order of
-        #: the refusals; `_woken` is an earlier part of them in reverse order, which is drained
-        #: first.
+        #: The subscriptions for whose messages the session had no room. `_woken` has the earliest
+        #: of these subscriptions, the next one last; it is drained before `_refused`, which has the
+        #: later subscriptions, the next one first.
         self._refused: list[SharedSubscription] = []
         self._woken: list[SharedSubscription] = []
         #: True if the session had no room for the message of a shared subscription.
