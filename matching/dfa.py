@@ -306,7 +306,10 @@ class Dfa(Trie[S]):
         return True
 
     def _answer(self, state: _DfaState[S]) -> list[S]:
-        """Return the subscribers of the state's nodes, and store them if they are few."""
+        """Return the subscribers of the state's nodes.
+
+        Store them in the state if there are at most _LONGEST_ANSWER, within the memory budget.
+        """
         found: list[S] = []
         for node in state.nodes:
             take(node.bucket, found)

@@ -121,7 +121,7 @@ def _without(table: Table[K, V], bits: int, key: K) -> Table[K, V]:
 
 
 def _gathered(fork: list[Any]) -> Table[Any, Any]:
-    """Return the fork, or a single leaf with the fork's pairs if they are few."""
+    """Return the fork, or a leaf with all its pairs if they fill at most half a leaf (_LEAF)."""
     size = 0
     for table in fork:
         if isinstance(table, list):

@@ -44,7 +44,7 @@ class VisitBound:
         self._counts: dict[str, int] = {}
 
     def add(self, pattern: str) -> None:
-        """Add a pattern to the count."""
+        """Add a pattern to the set."""
         for prefix, nodes in self._prefixes(pattern):
             count = self._counts.get(prefix, 0)
             self._counts[prefix] = count + 1
@@ -52,7 +52,7 @@ class VisitBound:
                 self.nodes += nodes
 
     def remove(self, pattern: str) -> None:
-        """Remove a pattern that was added before from the count."""
+        """Remove a pattern from the set, which must contain it."""
         for prefix, nodes in self._prefixes(pattern):
             count = self._counts[prefix] - 1
             if count:
