@@ -63,8 +63,9 @@ def late_linking() -> list[str]:
     """Return the options of GCC for link-time optimisation, or [] if the compiler lacks it.
 
     With these options, one C file per module compiles in half the CPU time of one file for all
-    modules (150 s instead of 300 s), and on all cores; a publication takes as many instructions.
-    Without these options, modules in separate files take up to 4 % more instructions.
+    modules (150 s instead of 300 s), and on all cores; a publication takes the same number
+    of instructions. Without these options, modules in separate files take up to 4 % more
+    instructions.
     """
     options = [f"-flto={os.cpu_count() or 1}", "-fno-fat-lto-objects"]
     if sys.platform != "linux":
@@ -126,7 +127,7 @@ class AllOrNothing(build_ext):
 
 
 def extensions() -> list[Extension]:
-    """Return the extensions of the compiled modules, none if they are unwanted or impossible."""
+    """Return the extensions of the compiled modules; [] if modules stay interpreted."""
     if os.environ.get("TRELLIS_PURE"):
         return []
     reason = obstacle()

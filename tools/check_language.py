@@ -258,7 +258,7 @@ def long_lines(file: TextFile) -> Iterator[Violation]:
 
 
 def check(root: Path) -> list[Violation]:
-    """Return the violations below `root`, sorted, without those that the allow-list covers."""
+    """Return the violations below `root` that the allow-list does not cover, sorted."""
     files = read_text_files(root)
     index = PythonIndex(files)
     allowed = AllowList({file.path: file for file in files})

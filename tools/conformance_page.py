@@ -177,7 +177,7 @@ def statement_name(statement: Statement) -> str:
 
 
 def document() -> str:
-    """Return the whole page."""
+    """Return the text of docs/mqtt-conformance.md."""
     return HEAD + "".join(f"\n## {name}\n\n{table(version)}" for name, version in VERSIONS.items())
 
 

@@ -154,7 +154,7 @@ def table(page: MetricsPage, without: Sequence[str]) -> str:
 
 
 def document() -> str:
-    """Return the whole page."""
+    """Return the text of docs/metrics.md."""
     return HEAD + "".join(
         f"\n## {path}\n\n{table(page, EVERYWHERE if 'detailed' in path else ())}"
         for path, page in asyncio.run(pages())

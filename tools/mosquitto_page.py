@@ -19,7 +19,7 @@ The import uses the same table, and a test checks that this page is up to date.
 
 
 def main() -> None:
-    """Print the page."""
+    """Print the text of docs/moving-from-mosquitto.md."""
     head, marker, _ = PAGE.read_text().partition(MARKER)
     print(head + marker, end="")
     for group, title in GROUPS.items():

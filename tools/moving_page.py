@@ -251,8 +251,8 @@ METRICS = [
     ("telemetry_scrape_*", "Prometheus measures each scrape itself"),
 ]
 
-#: Labels that RabbitMQ's metrics have and those of Trellis lack: the metrics, and the reason. In a
-#: name, `*` stands for any text, and `detailed_` is left out.
+#: Labels that RabbitMQ's metrics have and Trellis's metrics lack; for each label, the metrics and
+#: the reason. In a name, `*` stands for any text, and `detailed_` is left out.
 LOST_LABELS = [
     ("queue_type", "rabbitmq_global_messages_*", "counted by protocol only"),
     ("queue_type", "rabbitmq_global_messages_dead_lettered_*", "counted for all queues"),
@@ -423,7 +423,7 @@ def metrics() -> str:
 
 
 def main() -> None:
-    """Print the page."""
+    """Print the text of docs/moving-from-rabbitmq.md."""
     print(HEAD)
     print(definitions())
     print(settings())

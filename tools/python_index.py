@@ -109,7 +109,7 @@ class PythonIndex:
 
 
 def definitions(parent: ast.Module | ast.ClassDef) -> Iterator[ast.ClassDef | Function]:
-    """Yield the classes and functions of a module or class, also those under `if` and `try`."""
+    """Yield the classes and functions of a module or class, also under `if` and `try`."""
     todo: list[ast.AST] = list(parent.body)
     while todo:
         node = todo.pop(0)

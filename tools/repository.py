@@ -75,7 +75,7 @@ class TextFile:
 
 
 def read_text_files(root: Path) -> list[TextFile]:
-    """Return all text files below `root`, sorted by path, except those that a .gitignore names."""
+    """Return all text files below `root`, sorted by path, except files that a .gitignore names."""
     files = []
     for path in _paths(root, FOREIGN):
         try:
