@@ -32,7 +32,7 @@ from pyspark_trellis.bulk import GRAMMARS
 from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.files import write
 
-#: The matchers to measure: those that a broker allows by default.
+#: The matchers to measure: all matchers that a broker allows by default.
 TRIED: Final = ("auto", "trie", "shapes", "bitmap")
 #: A matcher is recommended if its time per lookup is at most this fraction of the time of `auto`.
 BETTER: Final = 0.9
@@ -165,8 +165,7 @@ def advise(
 
 
 def carrying(topics: Sequence[tuple[str, int]], messages: int) -> list[str]:
-    """Return the most frequent topics, as many as are needed to have the share CARRIED of all
-    messages.
+    """Return the most frequent topics that together have the share CARRIED of all messages.
 
     `topics` are pairs of topic and number of messages, the most frequent topic first. At most
     PREWARMED topics are returned.

@@ -89,7 +89,7 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """True if the audit found nothing but overlaps."""
+        """True if the audit found no dead or redundant bindings and no unroutable topics."""
         return not (self.dead or self.duplicate or self.subsumed or self.unroutable)
 
 

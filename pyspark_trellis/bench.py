@@ -86,7 +86,7 @@ class PipelineFigures:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU seconds of all processes of this session, including those that have ended.
+    """Return the CPU seconds of all processes of this session, including ended processes.
 
     Raises PipelineError if the system has no /proc.
     """

@@ -80,7 +80,7 @@ def event_time() -> Column:
 def partial(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Iterate over the sums of one task's journal rows by minute, vhost, exchange and topic.
 
-    The same minute and topic may occur in several tasks: `summed` adds those sums up.
+    The same minute and topic may occur in several tasks: `summed` adds up the tasks' sums.
     """
     sums: list[pa.Table] = []
     rows = 0

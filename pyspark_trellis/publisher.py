@@ -29,7 +29,7 @@ class SinkPublisher:
     """A connection that publishes one sequence of messages, in pika's event loop."""
 
     def __init__(self, url: str, credentials: tuple[str, str] | None = None) -> None:
-        """Parse the URL; `credentials` (user and password) replace those in the URL.
+        """Parse the URL. `credentials` (user and password) replace the credentials in the URL.
 
         Raises PipelineError if the URL is invalid.
         """
