@@ -20,7 +20,7 @@ from protocols.window import Window
 
 #: Number of packet identifiers; the smallest is 1.
 IDENTIFIERS: Final[i64] = 65_535
-#: The dictionaries that all windows without such entries share. They are never changed.
+#: Empty dictionaries that all windows without entries share. They are never changed.
 _NONE_RECEIVED: Final[dict[int, Ticket | None]] = {}
 _NONE_RELEASED: Final[dict[int, int]] = {}
 

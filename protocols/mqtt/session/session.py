@@ -499,7 +499,7 @@ class Session(Subscriber):
         self._settle(self.in_flight.number_of(packet_id))
 
     def pubcomp(self, packet_id: i64) -> None:
-        """Handle a PUBCOMP. It is ignored if the client has sent no PUBREC before it."""
+        """Handle a PUBCOMP; ignore a PUBCOMP before which the client has sent no PUBREC."""
         if self.in_flight.released.pop(packet_id, -1) >= 0:
             self._settle(self.in_flight.number_of(packet_id))
 
