@@ -92,7 +92,7 @@ def test_timers_run_in_the_order_of_their_times_when_the_clock_advances() -> Non
 
 
 class Slices(BulkTask):
-    """Bulk work of some slices, which notes its name for each."""
+    """Bulk work that takes several slices, and notes its name in each slice."""
 
     def __init__(self, notes: list[str], name: str, agenda: Agenda, slices: int) -> None:
         self._notes, self._name, self._agenda, self._left = notes, name, agenda, slices
@@ -168,7 +168,7 @@ def test_the_timer_of_a_bulk_task_adds_it_to_the_bulk_work() -> None:
 
 
 class Moved(Task):
-    """A task with one timer, which is moved to another time."""
+    """A task whose only timer is moved to another time."""
 
     def __init__(self, agenda: Agenda) -> None:
         self.agenda = agenda

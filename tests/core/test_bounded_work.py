@@ -54,7 +54,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.count = 0
-        #: The most steps of one measured piece of work, and the steps of all of them.
+        #: Steps of the largest measured piece of work, and steps of all measured work.
         self.most = self.total = 0
 
     def _called(self, frame: FrameType, event: str, argument: object) -> None:
@@ -63,7 +63,7 @@ class Steps:
             self.count += 1
 
     def measure(self, work: Callable[[], object]) -> None:
-        """Do a piece of work that the event loop does without a pause."""
+        """Run `work`, which the event loop runs without a pause, and count its steps."""
         self.count = 0
         before = sys.getprofile()
         sys.setprofile(self._called)
@@ -116,14 +116,14 @@ class Bounded(World):
         return [one.connection for one in self.clients] + [one.connection for one in self.sessions]
 
     def give(self, connection: Any, data: bytes) -> None:
-        """Give a connection a chunk of input. Do the work that this causes, or a part of it."""
+        """Give a connection a chunk of input, then run at most 1, 3 or 30 turns, at random."""
         self.steps.measure(lambda: connection.receive_data(data))
         for _ in range(self.random.choice((1, 3, 30))):
             if not self.one_turn():
                 break
 
     def one_turn(self) -> bool:
-        """Run one turn of the broker and of all connections; return False if nothing is left."""
+        """Run one turn of the broker and of all connections; return False if no work is left."""
         agenda = self.broker.agenda
         self.steps.measure(agenda.turn)
         self.store.sync()
@@ -136,7 +136,7 @@ class Bounded(World):
         return left
 
     def finish(self) -> None:
-        """Do all work that is left."""
+        """Run turns until no work is left. Raise AssertionError after TURNS_MAX turns."""
         for _ in range(TURNS_MAX):
             if not self.one_turn():
                 return
@@ -151,7 +151,7 @@ class Bounded(World):
     # -- commands
 
     def declare(self, name: str) -> None:
-        """Declare a queue with random limits, whose dead letters go to another queue or to all."""
+        """Declare a queue with random limits. Its dead letters go to no, one or all queues."""
         random = self.random
         arguments: dict[str, Any] = {}
         if random.random() < 0.5:
@@ -272,7 +272,7 @@ class Bounded(World):
             self.give(made.connection, mqtt_publish(f"a/{number}", b"r", 0, 0, 1))
 
     def expire(self, client: Amqp) -> None:
-        """Let time pass."""
+        """Advance the clock by 10 or 40 ms, so that messages expire, and run one turn."""
         self.wait(self.random.choice((10, 40)))
         self.one_turn()
 

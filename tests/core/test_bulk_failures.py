@@ -66,7 +66,7 @@ class Failing:
 
 
 def finish(world: World, *work: Callable[[], object]) -> int:
-    """Do the work, then run turns until the broker has no work left; return how many failed."""
+    """Call each of `work`, then run turns until no work is left; return the number of failures."""
     failures = 0
     for step in work:
         try:

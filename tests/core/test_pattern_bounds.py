@@ -70,7 +70,7 @@ class Bindings:
 
     @property
     def bounds(self) -> dict[str, int]:
-        """The bounds of single destinations in the exchange, by the destination's name."""
+        """The bound of each destination in the exchange, by the destination's name."""
         return {
             destination.name: bound.nodes
             for destination, bound in self.exchange._bounds_by_destination.items()

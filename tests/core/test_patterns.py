@@ -154,7 +154,7 @@ def test_posix_classes_mean_what_they_mean_in_rabbitmq(
 
 
 def test_posix_classes_are_those_of_ascii() -> None:
-    """Python's predicates know the classes, too; they are compared for each ASCII character."""
+    """Compare each class with a predicate in Python, for every ASCII character."""
     known: dict[str, Callable[[str], bool]] = {
         "alnum": str.isalnum,
         "alpha": str.isalpha,

@@ -240,7 +240,7 @@ def test_a_dead_letter_and_a_will_wait_for_their_searches() -> None:
 
 
 class Churn:
-    """Binds and unbinds a queue to an exchange, once in each turn."""
+    """A binding to `amq.topic` that each call of `change` adds or removes."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -359,7 +359,7 @@ def test_a_search_does_not_keep_a_destination_that_may_no_longer_read_the_topic(
 
 
 def _denied(topic: str) -> Identity:
-    """Return an identity of the user `u`, who may read all topics but one."""
+    """Return an identity of the user `u`, who may read every topic except `topic`."""
     rules = [f"deny subscribe {topic}", "allow all #"]
     return UserPermissions("u", "/", (".*", ".*", ".*"), rules).identity("r")
 
@@ -414,7 +414,7 @@ EXCHANGES = {"d": "direct", "t": "topic", "f": "fanout", "amq.topic": "topic"}
 
 
 class CachedPlans(RuleBasedStateMachine):
-    """Every cached route that is not stale leads where a fresh search leads."""
+    """After any change, each cached and valid route has the destinations of a new search."""
 
     @initialize()
     def begin(self) -> None:
@@ -571,7 +571,7 @@ def test_a_slot_keeps_no_search_for_another_publication() -> None:
 def test_a_lookup_in_very_many_headers_bindings_is_continued_in_later_turns(
     kind: str, matching: bool
 ) -> None:
-    """All bindings are examined: they differ in an argument that is not a criterion."""
+    """The lookup examines all bindings, which differ in an argument that is no criterion."""
     world = World()
     client = world.amqp()
     client.queue("q")

@@ -64,7 +64,7 @@ def turns(world: World, part: str = "") -> list[int]:
 
 
 def begin(client: Amqp, *methods: Any) -> int:
-    """Send methods in one chunk, and return the steps of their input alone."""
+    """Send methods in one chunk; return the steps of handling this input, without later turns."""
     data = b"".join(marshal(1, method) for method in methods)
     return steps(lambda: client.connection.receive_data(data))
 
@@ -189,7 +189,7 @@ def test_a_clean_start_ends_a_session_of_very_many_subscriptions_in_slices(share
 
 
 def consuming(world: World, queues: int, consumers: int, auto_delete: bool = False) -> Amqp:
-    """Return a client with so many queues, and consumers of each of them."""
+    """Return a client with `queues` queues, and with `consumers` consumers of each queue."""
     client = world.amqp()
     for number in range(queues):
         client.send(spec.Queue.Declare(queue=f"q{number}", auto_delete=auto_delete, nowait=True))

@@ -25,7 +25,7 @@ ROWS, SIZE = 12, 3_000
 
 
 def tree(directory: Path) -> dict[str, bytes]:
-    """Return the files on the disk, without those that SQLite makes while reading."""
+    """Return path -> content of all files except the catalog, which SQLite changes on reading."""
     return {
         str(path.relative_to(directory)): path.read_bytes() if path.is_file() else b""
         for path in directory.rglob("*")
@@ -34,7 +34,7 @@ def tree(directory: Path) -> dict[str, bytes]:
 
 
 def look(directory: Path, repairing: bool = False) -> list[Finding]:
-    """Return the findings of the command. `verify` must change nothing."""
+    """Return the problems that `verify` or `repair` finds; check that `verify` changes no file."""
     before = tree(directory)
     catalog = Catalog(str(directory / CATALOG))
     definitions = list(catalog.load())
@@ -54,7 +54,7 @@ def look(directory: Path, repairing: bool = False) -> list[Finding]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """A broker that was killed: two rows in each segment, and the last segment is active."""
+    """Return a killed broker with a stream: two rows in each segment, the last segment active."""
     made = Home(tmp_path / "d")
     declare(made.amqp(), x_stream_max_segment_size_bytes=16_384)
     fill(made.amqp(), 0, ROWS, SIZE)
@@ -63,7 +63,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def numbers(home: Home) -> list[int]:
-    """Return the rows that a broker finds in the directory."""
+    """Return the numbers of the rows that a new broker finds in the directory."""
     again = Home(home.directory)
     found = [int(body.rstrip(b"\0")) for body in bodies(again)]
     archive = again.broker.vhosts["/"].queues["s"]
@@ -227,7 +227,7 @@ def test_a_segment_with_a_damaged_schema_stays(home: Home) -> None:
 
 
 def without_the_last_records(home: Home) -> None:
-    """Damage the log where it has the ends of the streams."""
+    """Damage the log, so that the records with the ends of the streams are lost."""
     log = max((home.directory / LOG).glob("0*.log"))
     data = bytearray(log.read_bytes())
     data[len(data) // 2] ^= 1
@@ -307,9 +307,10 @@ def test_a_deleted_virtual_host_leaves_no_directory(tmp_path: Path) -> None:
 def test_a_new_stream_has_no_unconfirmed_rows_of_its_name(
     tmp_path: Path,
 ) -> None:
-    """Crash when rows are written and the log does not say so: the next stream has the same number.
+    """Crash after rows are written, before the log has them: the next stream reuses the number.
 
-    A start removes the rows of the lost stream; rows that are there later, the new stream removes.
+    The next start removes the rows of the lost stream. If its rows are in the directory again when
+    the next stream is declared, this stream removes them.
     """
     home = Home(tmp_path / "d")
     home.slow_disk = True

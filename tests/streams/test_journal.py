@@ -163,7 +163,7 @@ def topology(world: World) -> list[tuple[str, Any]]:
 
 
 def led(world: World) -> tuple[set[tuple[str, str]], set[tuple[str, ...]]]:
-    """Return (names, bindings) at an offset of the topology stream, replayed as documented."""
+    """Replay the topology stream as documented; return (names, bindings) at its end."""
     names: dict[tuple[str, str], None] = {}
     bindings: dict[tuple[str, ...], None] = {}
     known = False
@@ -347,7 +347,7 @@ def test_each_start_says_again_what_there_is(tmp_path: Path) -> None:
 
 
 def test_each_segment_of_the_topology_has_all_there_is() -> None:
-    """Check it also while bindings are added, and while they are removed in slices."""
+    """A snapshot is complete even if clients bind and unbind queues while it is written."""
     world = World()
     client = journaled(world)
     stream(world.broker, "$topology").archive.segment_writer.segment_size = 1 << 18

@@ -1,7 +1,7 @@
 """A stream keeps every row that was confirmed or read, once, whenever its broker is killed.
 
-publish numbered messages, read the stream, kill -9, start, publish unconfirmed messages again, ...
-check
+The test repeats: start the broker, publish numbered messages from the first unconfirmed message on,
+read the stream, kill -9. At the end it checks all rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Open files of streams: few, however many streams there are, and nothing is lost by it."""
+"""Open files of streams: their number is bounded for any number of streams, and no row is lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_files_used_last_stay_open(steps: list[tuple[int, bool]], most: int)
 
 
 class ForgottenMeanwhile(User):
-    """A user of files that is forgotten while its file is closed, as if by another thread."""
+    """A user of `OpenFiles` that is removed while its file is closed, as if by another thread."""
 
     def __init__(self, files: OpenFiles) -> None:
         super().__init__()

@@ -60,7 +60,7 @@ def test_the_rows_that_the_log_knows_of_survive(seed: int) -> None:
     random = Random(seed)
     disk = SimulatedDisk()
     stream = archive(disk)
-    #: (number of events, end): from this step on, the log may have this end of the stream.
+    #: (number of disk events, end): after these events, the log may have this end of the stream.
     synced = [(0, 0)]
     end = 0
     for _ in range(random.randrange(2, 9)):
@@ -90,7 +90,7 @@ class ProcessEnd(BaseException):
 
 
 def interrupted(disk: SimulatedDisk, end: int, after: int) -> bool:
-    """Run a start that is interrupted after some disk operations; return True if it completed."""
+    """Run a recovery that ends after `after` disk operations; return True if it completed."""
     left = after
 
     def count(operation: str, path: str) -> int:
@@ -113,7 +113,7 @@ def interrupted(disk: SimulatedDisk, end: int, after: int) -> bool:
 @pytest.mark.parametrize("kept", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("damage", [False, True])
 def test_a_start_that_ends_anywhere_is_made_good_by_the_next_one(damage: bool, kept: float) -> None:
-    """Damage a stream; return True if the start copies intact batches instead of cutting one."""
+    """With `damage`, the start copies intact batches of a segment; otherwise it cuts one batch."""
     random = Random(repr((damage, kept)))
     disk = SimulatedDisk()
     stream = archive(disk)
@@ -234,7 +234,7 @@ def test_rows_before_the_end_of_a_segment_are_durable_whatever_the_end_meets(
 
 
 def test_a_start_on_a_full_disk_finds_all_rows() -> None:
-    """Only writes without which rows would be lost are needed."""
+    """A start that cannot write an index still finds all rows; the next start writes the index."""
     disk = SimulatedDisk()
     stream = archive(disk)
     for base in range(0, 30, 5):

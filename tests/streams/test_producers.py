@@ -256,7 +256,7 @@ def test_a_second_time_over_mqtt_is_answered_when_the_first_one_is_durable(tmp_p
 
 
 def full(world: World, room: int = 1) -> Amqp:
-    """Return a publisher with confirms, and declare a queue that refuses more than `room`."""
+    """Declare the queue `full` for at most `room` messages; return a publisher with confirms."""
     client = world.amqp()
     client.queue("full", durable=True, x_max_length=room, x_overflow="reject-publish")
     client.send(spec.Confirm.Select())
@@ -271,7 +271,7 @@ def offer(client: Amqp, sequence: int, producer: str = "p") -> str:
 
 
 def drained(client: Amqp) -> list[bytes]:
-    """Take all messages out of the queue."""
+    """Remove all messages from the queue `full`, and return their bodies."""
     bodies: list[bytes] = []
     while got := client.bodies(client.send(spec.Basic.Get(queue="full", no_ack=True))):
         bodies += got
@@ -378,8 +378,9 @@ def test_the_refused_numbers_that_are_remembered_have_a_bound() -> None:
 def test_a_producer_that_repeats_what_was_refused_is_heard_once_and_in_order(
     tmp_path_factory: Any, steps: list[tuple[str, int]]
 ) -> None:
-    """A window of messages is in flight. What the broker refuses or does not answer is published
-    again in ascending order, over a queue that is full at any moment.
+    """The producer has several messages in flight to a queue that may be full at any moment.
+
+    It publishes refused and unanswered messages again, in ascending order.
     """
     directory: Path = tmp_path_factory.mktemp("d")
     home = Home(directory)

@@ -22,9 +22,9 @@ from protocols.mqtt.codec.journal_codec import MqttPacketParser
 from tests.clients import mqtt_publish
 from tests.streams.test_template import FRAMES, KeptBatches, content, table
 
-#: Few values, so that neighbors are equal, among them equal values that are different objects.
+#: Few origins, so that adjacent rows share one; two origins are equal but different objects.
 ORIGINS = [Origin("ann", "amqp091"), Origin("ann", "amqp091"), Origin("b\xe9", "amqp091")]
-#: Routing keys. The last one is longer than an address keeps, by one byte.
+#: Routing keys. The last key is one byte longer than the longest key that an address keeps.
 KEYS = [
     "",
     "k",
@@ -71,7 +71,7 @@ RUN = st.tuples(
 PLAINLY = st.tuples(
     st.just("plain"), st.sampled_from(KEYS), st.sampled_from(BODIES), st.integers(0, 2)
 )
-#: Actions, how often each is repeated, and True if a turn begins with it.
+#: An action, the number of its repetitions, and True if a turn begins with it.
 STEP = st.tuples(st.one_of(AMQP, RUN, PLAINLY), st.sampled_from([1, 1, 2, 3, 8, 9]), st.booleans())
 LONG = (("amqp", "amq.topic", "k", ORIGINS[0], PROPERTIES[1], b"x", 0, 1), 4_200, True)
 LONG_RUN = (
@@ -300,7 +300,7 @@ SAID = [
 
 
 def columns_of(data: bytes) -> list[tuple[int, bytes]]:
-    """Return the expected columns of flags and properties, from the reader that queues use."""
+    """Return the expected (column number, value) pairs of these property flags and properties."""
     found = []
     for name, kind, value in split_properties(data):
         if kind == "text":

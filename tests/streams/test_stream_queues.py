@@ -252,7 +252,7 @@ def test_a_prefetch_count_of_the_channel_is_one_also_when_it_is_used_up() -> Non
 
 
 def test_a_word_may_be_a_byte_array() -> None:
-    """Some clients send texts as byte arrays."""
+    """Some clients send strings in arguments as byte arrays."""
     client = World().amqp()
     declare(client)
     client.publish("", "s", b"0")
