@@ -135,7 +135,7 @@ class Side:
 
 
 class Play:
-    """The steps of the clients. Each compares the deliveries of the broker and the model."""
+    """The steps of the clients. Each step compares the deliveries of the broker and the model."""
 
     def begin(self, sides: int, consumers: int) -> None:
         self.world = World()
@@ -159,8 +159,8 @@ class Play:
         """Send methods on one side, compare the deliveries to all sides, and return the other
         replies.
 
-        `first` is False if consumers of a lower priority may come first, because others get their
-        credit only during the step.
+        `first` is False if consumers of a lower priority may receive messages first, because
+        consumers of a higher priority get their credit only during the step.
         """
         frames = [
             side.client.send(*(methods if at == who else ())) for at, side in enumerate(self.sides)
@@ -299,7 +299,7 @@ class Play:
         self.expire()
 
     def found(self, exchange: str, keys: list[str]) -> list[ModelQueue]:
-        """Return the queues to which a message is routed now."""
+        """Return the queues to which `exchange` routes a message with these routing keys."""
         if not exchange:
             return [queue for name, queue in self.queues.items() if name in keys]
         return [
@@ -313,7 +313,7 @@ class Play:
         ]
 
     def arrivals(self, queues: list[ModelQueue], body: bytes, priority: int) -> int:
-        """Add a message to those of the queues that exist; return their number."""
+        """Add a message to each queue that still exists; return the number of these queues."""
         there = [queue for queue in queues if self.queues.get(queue.name) is queue]
         for queue in there:
             self.arrive(queue, body, priority, [])
@@ -458,7 +458,7 @@ class Play:
             )
 
     def settle(self, who: int, which: int, multiple: bool, how: str) -> None:
-        """Acknowledge, reject or requeue a delivery, in a transaction at its commit."""
+        """Acknowledge, reject or requeue a delivery; a transaction defers this to its commit."""
         side = self.sides[who]
         settled = side.transaction.settled if side.transaction is not None else {}
         if side.transaction is not None and side.transaction.published and how == "requeue":

@@ -107,7 +107,7 @@ class Refusal(NamedTuple):
 
 
 def refusal(frames: list[Any]) -> Refusal:
-    """Return the close in the replies, which must be the only one."""
+    """Return the channel.close or connection.close in the replies; there must be exactly one."""
     assert [one.name for one in frames] in (["Channel.Close"], ["Connection.Close"]), [
         one.name for one in frames
     ]

@@ -32,7 +32,7 @@ def consuming(world: World, prefetch: int = 0, **arguments: Any) -> Amqp:
 
 
 def pass_time(client: Amqp, milliseconds: int) -> list[Any]:
-    """Let the time pass, step by step; return the frames that the client gets meanwhile."""
+    """Advance the clock in steps of 50 ms; return the frames that the client receives."""
     frames = []
     for _ in range(0, milliseconds, 50):
         client.world.sleep(50)

@@ -223,7 +223,7 @@ def test_a_shared_prefetch_walks_no_deliveries(monkeypatch: pytest.MonkeyPatch) 
 
 
 def ring(count: int) -> tuple[ConsistentHashExchange, Queue]:
-    """Return an exchange with so many bindings to one queue."""
+    """Return a consistent-hash exchange with `count` bindings to one queue, and the queue."""
     world = World()
     world.vhost.declare_queue("q")
     queue = world.queue("q")

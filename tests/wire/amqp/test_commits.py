@@ -32,7 +32,7 @@ def transacting(*queues: str, world: World | None = None) -> Amqp:
 
 
 def say(client: Amqp, messages: list[bytes]) -> None:
-    """Let the client send these messages, which take several turns."""
+    """Send encoded messages in chunks of 500; run turns until the broker has handled each chunk."""
     for at in range(0, len(messages), 500):
         client.connection.receive_data(b"".join(messages[at : at + 500]))
         client.world.settle(client.connection)

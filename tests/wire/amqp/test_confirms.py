@@ -23,7 +23,7 @@ def confirming(**queue: Any) -> Amqp:
 
 
 def told(frames: list[Any]) -> list[tuple[str, int, bool]]:
-    """Return the acks and nacks of a publisher, with their numbers."""
+    """Return (kind, delivery tag, `multiple` flag) of each ack, nack and return."""
     return [
         (
             one.name.removeprefix("Basic.").lower(),

@@ -40,7 +40,7 @@ SIZES = [0, 1, 2, 4_087, 4_088, 4_089, 8_176, 8_177, 16_384, 131_064, 131_065, 3
 
 
 def reader(world: World, frame_max: int = 131_072, channel: int = 1) -> Amqp:
-    """Start a consumer of `q` on a channel."""
+    """Return a client that consumes the queue `q` on this channel."""
     client = world.amqp(frame_max)
     client.queue("q")
     if channel != 1:

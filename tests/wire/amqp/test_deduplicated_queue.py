@@ -125,7 +125,7 @@ def test_a_value_is_free_again_when_its_message_leaves_the_queue(
 
 
 def test_a_purge_forgets_a_message_that_a_consumer_holds() -> None:
-    """The acknowledgement of that message does not free the value of a later one."""
+    """The acknowledgement of the held message does not free the value of a later message."""
     world = World()
     client = deduplicating(world, True)
     publish(client, b"1", "a", delivery_mode=2)

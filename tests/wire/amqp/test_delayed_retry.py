@@ -33,7 +33,7 @@ def get(client: Amqp) -> int:
 
 
 def delay_after(client: Amqp, method: Any) -> int:
-    """Return a message with this method, and return after how many ms it is delivered again."""
+    """Send a nack or reject; return the milliseconds until the message is delivered again."""
     client.send(method)
     for waited in range(200):
         if get(client):

@@ -51,7 +51,7 @@ def test_a_channel_that_its_client_closed_may_be_opened_again_and_begins_anew() 
     assert refusal(client.send(Q.Purge(queue=""), channel=2)).text == NO_LAST
 
 
-#: Methods without an effect that get a reply all the same.
+#: Methods that have no effect, and the name of the reply that they get all the same.
 FINE: list[tuple[Any, str]] = [
     (Q.Delete(queue="nope"), "Queue.DeleteOk"),
     (Q.Delete(queue="nope", if_unused=True, if_empty=True), "Queue.DeleteOk"),

@@ -2,7 +2,8 @@
 
 Whole chunks take the fast path where possible. If a chunk ends within a content, the same
 publications are collected frame by frame and take the slow path. For each condition that excludes
-the fast path, and for each input of a routing decision, both must look alike from outside.
+the fast path, and for each input of a routing decision, both paths must have the same
+visible effects.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class Scene:
         self.publisher.connection.receive_data(data)
 
     def seen(self) -> dict[str, Any]:
-        """Return all that must be equal on both paths."""
+        """Return the deliveries, fates, confirms and counters that must be equal on both paths."""
         world = self.world
         answers = split(self.publisher.read_bytes())
         read = [one.read_bytes() if isinstance(one, Amqp) else one.read() for one in self.readers]
@@ -143,7 +144,7 @@ class Scene:
 
 
 def confirmed(answers: list[Any]) -> list[tuple[int, bool]]:
-    """Return the confirms number by number, however they were combined."""
+    """Return (sequence number, True for ack) of each message; expand `multiple` confirms."""
     found: list[tuple[int, bool]] = []
     for one in answers:
         if one.payload[:4] in (b"\0\x3c\0\x50", b"\0\x3c\0\x78"):

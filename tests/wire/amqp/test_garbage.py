@@ -137,7 +137,11 @@ def streams(draw: Any) -> bytes:
 
 
 def heard(raw: bytes, cuts: list[int]) -> tuple[bytes, dict[str, int], dict[str, int], bool, str]:
-    """Return the output for the input in chunks; the store and the agenda run at the end only."""
+    """Send input in chunks; the store and the agenda run only after the last chunk.
+
+    Return the output, the fates of messages and of copies, True if the connection has ended, and
+    the reason.
+    """
     world = World()
     connection = world.raw_amqp()
     at = 0

@@ -15,7 +15,7 @@ from tests.wire.amqp.speech import Raw, frame, names, refusal
 
 
 def tuned(world: World, frame_max: int = 0, channel_max: int = 0, heartbeat: int = 0) -> list[Any]:
-    """Return the replies to a tune-ok and open."""
+    """Log in with these values of connection.tune-ok; return the replies to tune-ok and open."""
     raw = Raw(world)
     raw.say(GREETING + marshal(0, spec.Connection.StartOk(response="\0guest\0guest")))
     return raw.call(

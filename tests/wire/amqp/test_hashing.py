@@ -239,7 +239,7 @@ def taken(home: Home) -> list[str]:
 
 
 def policed(home: Home, **definition: object) -> None:
-    """Set a policy for all queues, or remove it."""
+    """Set a policy with this definition for all queues; without a definition, remove the policy."""
     vhost = home.vhost
     if definition:
         policy = Policy("/", "p", "", "queues", 0, definition)
@@ -283,7 +283,7 @@ def test_a_policy_that_declared_arguments_depend_on_changes_no_seed() -> None:
 
 
 def test_a_header_hashes_alike_whatever_characters_a_python_can_print() -> None:
-    """Python 3.11 cannot print the first character, of Unicode 15, and Python 3.12 can."""
+    """The first value is a character of Unicode 15: Python 3.12 can print it, 3.11 cannot."""
     options = ExchangeOptions(arguments={"hash-header": "h"})
     exchange = ConsistentHashExchange("x", options)
     for number in range(64):

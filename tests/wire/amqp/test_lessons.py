@@ -140,7 +140,7 @@ def test_a_policy_said_again_and_again_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("how", ["expiration", "expires", "ttl"])
 def test_distant_times_leave_no_timers_behind(how: str) -> None:
-    """Messages are consumed, and queues are deleted, long before their times come."""
+    """Messages are consumed, and queues are deleted, long before they would expire."""
     world = World()
     client = world.amqp()
     arguments: dict[str, Any] = {

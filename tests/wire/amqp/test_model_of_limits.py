@@ -1,6 +1,6 @@
 """A queue with any arguments against a small model.
 
-Compared are the waiting messages, their order, and when and why messages leave.
+The test compares the waiting messages, their order, and the time and reason of each removal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NUMBERS = st.none() | st.integers(0, 4)
 
 
 class Copy:
-    """A message in the model: its position is its number."""
+    """A message in the model; its number gives its place in the order of the queue."""
 
     def __init__(self, number: int, priority: int, size: int, expires: int | None) -> None:
         self.number, self.priority, self.size, self.expires = number, priority, size, expires

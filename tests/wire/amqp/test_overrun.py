@@ -13,7 +13,7 @@ from broker.queues.queue import MESSAGES_PER_SLICE
 from broker.vhost.dead_letters import MOVES_MAX
 from tests.clients import World, mqtt_publish, publication
 
-#: Messages that a publisher sends in one turn, and in the whole test.
+#: Messages that a publisher sends in one turn; messages of all publishers in the whole test.
 BURST = 2_500
 MANY = 4 * MOVES_MAX
 PUBLISHERS = 3
@@ -37,9 +37,10 @@ def full_world(**arguments: Any) -> World:
 
 
 def publish_all(world: World, clients: list[Any], chunk: bytes) -> int:
-    """Have each client send a chunk in each turn in which it is read, MANY messages in all.
+    """Let each client send a chunk in each turn in which the broker reads its input, MANY messages
+    in all.
 
-    Return the largest number of dead letters that waited.
+    Return the largest number of dead letters that waited at one time.
     """
     sent = most = 0
     while sent < MANY or not world.broker.agenda.idle:

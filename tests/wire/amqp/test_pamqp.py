@@ -25,7 +25,7 @@ from tests.wire.amqp.test_garbage import CUTS, LOGIN, TALK, heard, streams
 from tests.wire.amqp.test_tables import TABLES
 
 METHODS: Final[list[Any]] = sorted(spec.INDEX_MAPPING.values(), key=lambda kind: str(kind.name))
-#: The last second of the year 9999: a later time is read as a number.
+#: The last second of the year 9999, in seconds since 1970: a later time is read as a number.
 CALENDAR: Final = 253_402_300_799
 #: Values of a field, by its type in AMQP 0-9-1.
 FIELDS: Final[dict[str, Any]] = {
@@ -102,7 +102,7 @@ def same(value: Any) -> Any:
 def agree(raw: bytes) -> None:
     """Check that both codecs read the frame with equal results.
 
-    Trellis's codec may raise one of its three errors instead.
+    Trellis's codec may refuse the frame with the hard error 501, 502 or 503 instead.
     """
     refusal: AmqpError | None = None
     try:

@@ -16,7 +16,7 @@ Q, X = spec.Queue, spec.Exchange
 DEAD: Any = {"x-dead-letter-exchange": "x2"}
 ALTERNATE: Any = {"alternate-exchange": "x2"}
 
-#: Method -> the permissions that it needs, and on which names.
+#: A method, and each permission that it needs as (permission, kind of object, name).
 NEEDED: list[tuple[Any, list[tuple[str, str, str]]]] = [
     (X.Declare(exchange="new"), [("configure", "exchange", "new")]),
     (X.Declare(exchange="x"), [("configure", "exchange", "x")]),
@@ -208,7 +208,7 @@ def test_dead_letters_need_no_permission_of_their_publisher() -> None:
 
 
 class Fenced(Identity):
-    """An authenticator whose users may read and write topics that begin with their own name."""
+    """An identity that may read and write only topics that begin with its user name."""
 
     def may_publish(self, topic: bytes) -> bool:
         return topic.startswith(self.name.encode())

@@ -1,6 +1,6 @@
-"""Thousands of requeued deliveries go before the messages behind them, whatever happens meanwhile.
+"""Thousands of requeued deliveries come before later messages, whatever happens meanwhile.
 
-They are requeued in slices. Their queue delivers nothing before the last slice, and continues then.
+The broker requeues them in slices. Their queue delivers no message before the last slice is done.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ HELD = 3_000
 
 
 def holding(world: World, queues: tuple[str, ...] = ("q",)) -> tuple[Amqp, Amqp]:
-    """Return a client that holds HELD messages of each queue in turn, and a consumer of the queues.
+    """Return a client that holds HELD deliveries of each queue, and a client without a consumer.
 
-    The consumer gets messages when it calls `ready`. Then 100 more messages wait in each queue.
+    100 more messages wait in each queue.
     """
     client, other = world.amqp(), world.amqp()
     for queue in queues:
@@ -63,7 +63,7 @@ def requeued(client: Amqp, how: str) -> None:
 
 
 def delivered(world: World, client: Amqp, count: int) -> list[Any]:
-    """Run turns until a client has got this many deliveries, and return them."""
+    """Run turns until a client has received at least `count` deliveries; return the deliveries."""
     found: list[Any] = []
     for _ in range(1_000):
         found += deliveries(client.read())
@@ -195,7 +195,7 @@ def test_requeued_messages_count_in_the_estimated_memory_of_the_queue(how: str) 
 def test_a_message_that_comes_while_the_returned_ones_leave_follows_the_rest(
     arguments: dict[str, Any], empties: str
 ) -> None:
-    """The first slice of returned messages leaves the queue, while the others are not returned."""
+    """The first slice of requeued messages leaves the queue before the others are requeued."""
     world = World()
     client, other = world.amqp(), world.amqp()
     client.queue("q", **arguments)

@@ -28,8 +28,9 @@ NO: Any = {}
 
 
 def reached(client: Amqp, exchange: str, key: str, **properties: Any) -> set[str]:
-    """Return the queues that get a message. It is published twice, the second time from the
-    cache.
+    """Return the names of the queues that get a message.
+
+    The message is published twice, the second time with the cached route.
     """
     counts = {name: queue.depth for name, queue in client.world.vhost.queues.items()}
     for expected in (1, 2):

@@ -29,7 +29,7 @@ def depth(client: Amqp, name: str = "q") -> int:
 
 
 def got(client: Amqp, name: str = "q", no_ack: bool = False) -> tuple[int, bool, bytes] | None:
-    """Return tag, redelivered flag and body of the reply to basic.get."""
+    """Return delivery tag, redelivered flag and body from basic.get; None if no message waits."""
     frames = client.send(B.Get(queue=name, no_ack=no_ack))
     if isinstance(frames[0], B.GetEmpty):
         return None

@@ -26,7 +26,7 @@ from tests.wire.mqtt.client import Will, connect, pubcomp, pubrec, pubrel, subsc
 
 #: Number of clients of each kind. The interpreted broker takes 3 ms for each.
 CLIENTS = 10_000 if os.environ.get("TRELLIS_REQUIRE_COMPILED") else 4_000
-#: After WARM clients, all caches are full; the others may cost no more memory blocks than SLACK.
+#: After WARM clients, all caches are full; later clients may add at most SLACK memory blocks.
 WARM, SLACK = 2_000, 1_000
 
 _LOGIN = (
@@ -139,7 +139,7 @@ def live(connection: Connection, world: World, *chunks: bytes) -> None:
 
 
 def empty(world: World) -> None:
-    """Check that there are no connections, and nothing is left of earlier ones."""
+    """Check that there is no connection, queue, session, binding or stored message."""
     vhost = world.vhost
     assert not world.amqp_front.connections
     assert not world.mqtt_front.connections
@@ -283,7 +283,7 @@ def test_a_session_that_waits_keeps_nothing_of_the_connection_that_is_gone() -> 
 
 
 def _none_left(world: World, before: Counter[str]) -> None:
-    """Check that no object is left of the classes whose objects belong to one client each.
+    """Check that no connection, session, channel, queue or other object of a client is left.
 
     A few routes, plans and publish contexts may stay for later clients.
     """

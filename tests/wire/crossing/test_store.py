@@ -41,13 +41,13 @@ from tests.wire.mqtt.client import (
 
 
 def slow(world: World) -> World:
-    """Let the disk answer only when the test says so."""
+    """Let data become durable only when the test calls `world.durable()`; return the world."""
     world.slow_disk = True
     return world
 
 
 def waits(client: Client, data: bytes, answer: bytes) -> None:
-    """Check that a reply waits for the disk, and later replies with it."""
+    """Check that the reply `answer`, and a PINGRESP after it, wait until data is durable."""
     assert client.send(data, PINGREQ) == b""
     assert client.connection.stalled
     assert client.read() == b""
@@ -238,7 +238,7 @@ def outstanding(world: World) -> list[Delivery]:
 
 
 def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
-    """Return the positions of the messages of every durable queue, waiting or unacknowledged.
+    """Return the positions of waiting and unacknowledged messages, by number of durable queue.
 
     Messages of a deleted queue are removed from the store when their consumers settle them.
     """

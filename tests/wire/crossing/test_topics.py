@@ -32,7 +32,7 @@ FILTERS = [
 ]
 
 _EXCHANGED = str.maketrans("./", "/.")
-#: The regular expression for a word of the pattern; every word of the topic ends in a newline.
+#: Regular expressions for one word and for any number of words; each word ends in a newline.
 _ONE, _MANY = r"[^\n]*\n", r"(?:[^\n]*\n)*"
 
 
@@ -63,7 +63,7 @@ def mqtt_words(topic: str) -> str:
 
 
 def tags(data: bytes) -> Iterator[tuple[int, int]]:
-    """Return the numbers in (consumer tag, body) of the deliveries in the data."""
+    """Yield (number in the consumer tag, number in the body) of each delivery in the data."""
     at, tag = 0, 0
     while at < len(data):
         kind, size = data[at], int.from_bytes(data[at + 3 : at + 7], "big")
@@ -105,7 +105,7 @@ def test_every_topic_of_both_sides_reaches_exactly_whom_it_matches_on_both_sides
     for reader, topic_filter in zip(readers, FILTERS, strict=True):
         reader.send(subscribe(1, (topic_filter, 0)))
     assert amqp.read_bytes() == b""
-    #: Every topic as both sides write it, and True if MQTT clients may receive it.
+    #: Each topic, as AMQP clients write it and as MQTT clients write it.
     sent = [(key, key.translate(_EXCHANGED)) for key in KEYS] + [
         (topic.translate(_EXCHANGED), topic) for topic in TOPICS
     ]

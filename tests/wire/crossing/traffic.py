@@ -62,7 +62,7 @@ class Careful(Identity):
 
 
 class Traffic:
-    """Random traffic of one seed, at a broker with small limits, so that they are reached."""
+    """Random traffic from one seed to a broker whose limits are small enough to be reached."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -204,7 +204,7 @@ class Traffic:
         )
 
     def _answer(self, client: Client) -> None:
-        """Acknowledge most deliveries, and sometimes unknown ones."""
+        """Acknowledge most deliveries, and sometimes a random packet identifier."""
         chance = self.chance
         for packet in packets(client.read()):
             kind, packet_id = packet[0] >> 4, int.from_bytes(packet[2:4], "big")
@@ -400,7 +400,7 @@ class Consumer:
 
 
 def declaration(queue: str, other: bool = False) -> spec.Queue.Declare:
-    """Return the declaration of a queue, or a different one, which fails if the queue exists."""
+    """Return the declaration of a queue; with `other`, one that fails if the queue exists."""
     return spec.Queue.Declare(
         queue=queue, durable=(queue in ("q0", "q1")) != other, arguments=ARGUMENTS[queue]
     )
