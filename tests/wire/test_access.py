@@ -302,7 +302,7 @@ def test_permissions_apply_to_a_session_whose_patterns_are_above_the_limit(here:
 
 
 class Fragile(Guests):
-    """An authenticator that fails once, as one that another program provides may do."""
+    """An authenticator whose next call fails if `fails` is True, as that of a plugin may."""
 
     fails = False
 
@@ -328,7 +328,7 @@ def fragile_world() -> tuple[World, Fragile]:
 
 
 def failing_review(world: World, fragile: Fragile) -> None:
-    """Renew the permissions of all clients, and fail for the first one."""
+    """Renew the permissions of all clients; the authenticator fails for the first client."""
     fragile.fails = True
     with pytest.raises(RuntimeError, match="the authenticator failed"):
         world.review()

@@ -56,9 +56,7 @@ def opened() -> WebSocketLayer:
 
 
 class Heard(NamedTuple):
-    """The result of a server's input: the bytes of data, the last pong, and the close code or
-    None.
-    """
+    """The data that a server received, its last pong (or None), and its close code (or None)."""
 
     data: bytes
     pong: bytes | None
@@ -75,9 +73,10 @@ def frame(
     wide: int = 0,
     key: bytes = b"\x01\x82\x00\xff",
 ) -> bytes:
-    """Return any frame.
+    """Return a frame with these header fields, valid or not.
 
-    `length` is the length in its header if that is wrong, `wide` the number of bytes that hold it.
+    `length`, if not negative, replaces the size of the payload in the header. `wide` is the size of
+    the extended length field in bytes: 2, 8, or 0 for the shortest.
     """
     size = len(payload) if length < 0 else length
     short = 127 if wide == 8 or size > 0xFFFF else 126 if wide == 2 or size > 125 else size
@@ -195,7 +194,7 @@ FAULTS: Final = {
 
 
 def cut(data: bytes, sizes: list[int]) -> list[bytes]:
-    """Cut data into chunks of these sizes, repeatedly."""
+    """Cut data into chunks; the list of sizes is repeated as often as needed."""
     chunks: list[bytes] = []
     at = 0
     for size in itertools.cycle(sizes):

@@ -10,7 +10,7 @@ from tests.clients import World, packet, text
 PINGREQ: Final = b"\xc0\x00"
 PINGRESP: Final = b"\xd0\x00"
 DISCONNECT: Final = b"\xe0\x00"
-#: CONNACK of a successful login, without and with a session that existed before.
+#: CONNACK of a successful login: with session present 0, and with session present 1.
 ACCEPTED: Final = b"\x20\x02\x00\x00"
 RESUMED: Final = b"\x20\x02\x01\x00"
 

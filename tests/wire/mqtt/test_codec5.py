@@ -446,9 +446,9 @@ def _length(number: int) -> bytes:
 def test_a_connect_with_changed_bytes_is_read_alike_or_refused(
     packet: mqtt5.ConnectPacket, choice: st.DataObject
 ) -> None:
-    """The other codec accepts every CONNECT that the broker accepts, and reads the same from it.
+    """The package mqtt5 accepts every CONNECT that the broker accepts, and reads the same fields.
 
-    The broker refuses more: packets that the specification forbids.
+    The broker also refuses packets that the specification forbids and mqtt5 accepts.
     """
     data = bytearray(packet.write())
     start = 2 if data[1] < 128 else 3

@@ -161,7 +161,7 @@ def test_a_bridge_gets_no_messages_of_its_own_and_retain_as_published(
 
 
 def test_3_1_ignores_the_reserved_connect_flag_and_leaves_the_connack_byte_0() -> None:
-    """MQTT 3.1 has no rule for them. Mosquitto does the same."""
+    """MQTT 3.1 has no rule for this flag and this byte. Mosquitto does the same."""
     world = World()
     for _ in range(2):
         client = Client(world, packet(0x10, binary(b"MQIsdp") + b"\x03\x01\0\x3c" + text("c")))

@@ -34,7 +34,7 @@ def undecided() -> World:
 
 
 def decide(world: World, verdict: Verdict | None = None) -> None:
-    """Deliver all verdicts: the given one, or those of the user list."""
+    """Deliver `verdict` to all waiting logins; if it is None, the verdicts of the user list."""
     held, world.guests.held = world.guests.held, []
     for answer, known in held:
         answer(verdict or known)

@@ -21,8 +21,8 @@ from tests.wire.mqtt.client import (
     subscribe,
 )
 
-#: Packet type -> the only flags that it may have (section 2.2.2). PUBLISH has flags of its own, and
-#: a client may not send every type.
+#: Packet type -> its only valid flags (section 2.2.2). PUBLISH, whose flags vary, and types that
+#: a client may not send are absent.
 FLAGS = {4: 0, 5: 0, 6: 2, 7: 0, 8: 2, 10: 2, 12: 0, 14: 0}
 BODIES = {
     4: b"\x00\x01",

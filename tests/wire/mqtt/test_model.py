@@ -132,7 +132,7 @@ class Broker(RuleBasedStateMachine):
             self.publish(*gone.will)
 
     def settle(self) -> None:
-        """Check that all clients have the output of the model, and no other."""
+        """Check that each client received exactly the output that the model expects."""
         self.world.settle()
         for one in self.here.values():
             data = one.client.all()

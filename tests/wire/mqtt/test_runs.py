@@ -1,5 +1,5 @@
-"""Runs: adjacent QoS 0 packets for the same subscribers are relayed as one slice, with the same
-output as one by one.
+"""Runs: adjacent QoS 0 packets for the same subscribers are relayed as one block of bytes, with the
+same output as if they were relayed one by one.
 
 Rule 2b of the data plane: subscribers get the same bytes of a publication on the fast path and on
 the slow path.
@@ -239,8 +239,8 @@ def _add_a_persistent_reader(world: World) -> None:
     Client(world, connect("stays", clean=False)).send(subscribe(1, ("a", 1)))
 
 
-#: Event that follows a first publication -> how many of four publications (that one and three more)
-#: take the fast path by the last route.
+#: Event after the first of four publications -> number of the four publications that take the fast
+#: path by the last route.
 DETOURS: dict[Callable[[World], None], int] = {
     _nothing: 4,
     _change_a_binding_of_another_topic: 4,

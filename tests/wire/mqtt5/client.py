@@ -142,7 +142,7 @@ class Client5:
     def subscribe(
         self, *wishes: mqtt5.TopicFilter, identifier: int | None = None, packet_id: int = 1
     ) -> list[Any]:
-        """Subscribe, and return the reason codes and the other packets of the output."""
+        """Subscribe; return the list of reason codes, then the other packets of the output."""
         rest = self.send(mqtt5.SubscribePacket(packet_id, list(wishes), subscription_id=identifier))
         # Publications may come before the SUBACK (section 3.8.4).
         [answer] = [one for one in rest if isinstance(one, mqtt5.SubAckPacket)]

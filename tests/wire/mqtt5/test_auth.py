@@ -17,7 +17,7 @@ CONTINUE, AGAIN = CODES[0x18], CODES[0x19]
 
 
 class Riddle(AuthConversation):
-    """Asks for the double of a number, and accepts a client that knows it.
+    """A conversation that asks for the double of a number, and accepts the right answer.
 
     Its answers wait in `steps` while the authenticator is `late`.
     """

@@ -25,7 +25,7 @@ WILL = Will("gone", b"x")
 
 
 def in_state(world: World, state: int, level: int) -> MqttConnection:
-    """Return a connection in this state, without output."""
+    """Return a connection in this state; its output so far has been read."""
     connection = world.raw_mqtt()
     assert isinstance(connection, MqttConnection)
     world.guests.hold = state == AUTHENTICATING
@@ -55,7 +55,7 @@ def end(connection: MqttConnection, verb: str) -> bytes:
     return connection.data_to_send()
 
 
-#: First byte of the packet that a client of level 4 and one of level 5 receives, by state and verb.
+#: State -> verb -> first byte of the packet that the client receives (at level 4, no DISCONNECT).
 PACKETS = {
     AWAITING_CONNECT: {"close": b"", "abort": b"", "reject": b"\x20", "on_closed": b""},
     AUTHENTICATING: {"close": b"", "abort": b"", "reject": b"\x20", "on_closed": b""},

@@ -1,8 +1,8 @@
-"""The scenarios of Eclipse's interoperability suite (paho.mqtt.testing), under
-config/conformance.toml: 10 of 3.1.1, 27 of 5.
+"""The scenarios of Eclipse's interoperability suite (paho.mqtt.testing), with the settings of
+config/conformance.toml: 10 scenarios for MQTT 3.1.1, 27 for MQTT 5.
 
-Written anew from the steps of each scenario (client_test5.py of commit 1bfd446d), without the
-suite's delays.
+The tests are written anew from the steps of each scenario (client_test5.py of commit
+1bfd446d), without the suite's delays.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from tests.wire.mqtt.client import (
 )
 from tests.wire.mqtt5.client import raw_connect
 
-#: Topics: relayed to a subscriber, queued for one, both, a durable AMQP queue, an AMQP queue, none,
-#: and one that clients may not publish to.
+#: Topics whose messages are relayed, queued for a session, both, stored in a durable AMQP queue,
+#: put into a transient AMQP queue, unroutable, and forbidden to clients.
 TOPICS = ["relayed", "kept", "both/x", "durable", "queued", "nowhere", "$SYS/x"]
 
 
@@ -62,7 +62,10 @@ class Step(NamedTuple):
 
 
 def publication(topic: str, body: bytes, qos: int, packet_id: int, retain: bool) -> Publication:
-    """Return a publication; not QoS 2 to a forbidden topic, to which level 5 has another reply."""
+    """Return a publication. To a forbidden topic, its QoS is at most 1.
+
+    Level 5 replies to QoS 2 to a forbidden topic differently from level 4.
+    """
     if topic[0] == "$":
         qos = min(qos, 1)
     return Publication(topic, body, qos, packet_id if qos else 0, retain)
@@ -115,7 +118,7 @@ class Side:
         self.connection.data_to_send()
 
     def take(self, step: Step) -> object:
-        """Send one step, and return its effects."""
+        """Send the publications of one step; return the state after it."""
         world, connection = self.world, self.connection
         world.slow_disk = step.slow_disk
         world.broker.alarms.set("memory", step.alarmed)
