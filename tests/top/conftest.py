@@ -32,7 +32,7 @@ def pytest_asyncio_loop_factories(
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests on asyncio's own loop as long: the same tests on uvloop come before them."""
+    """Mark the tests on asyncio's own loop as `long`, because the same tests also run on uvloop."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     if parameters.get("_asyncio_loop_factory") is asyncio.new_event_loop:
         item.add_marker(pytest.mark.long)
@@ -48,8 +48,8 @@ def authority(tmp_path: Path) -> Authority:
 async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
     """Start brokers in this event loop with given `settings`, and stop them after the test.
 
-    Each must end without a log line above warning, without a task of its own left, and without an
-    exception that reached the event loop.
+    Each broker must end without a log line above warning, without a task of its own left, and
+    without an exception that reached the event loop.
     """
     loop = asyncio.get_running_loop()
     unhandled: list[dict[str, object]] = []

@@ -18,7 +18,7 @@ from collections import Counter
 from protocols.amqp.connection.handshake import GREETING
 from tests.clients import connect_packet, start_ok
 
-#: The method that an answer in AMQP is about, by its class and number.
+#: (class id, method id) of an AMQP answer -> name of the method.
 _METHODS = {(10, 10): "start", (10, 30): "tune", (10, 50): "close"}
 
 
@@ -42,7 +42,7 @@ class Client:
         self.socket.connect_ex(("127.0.0.1", port))
 
     def answer(self) -> str:
-        """Read data from the broker, and continue the login. Return the verdict, "" before it."""
+        """Read data, and continue the login. Return the verdict, or "" if it has not come yet."""
         data = self.socket.recv(65_536)
         if not data:
             return "lost"

@@ -7,7 +7,7 @@ import hashlib
 import random
 from typing import Any
 
-#: Keys of policies with an effect here, and keys of RabbitMQ without one.
+#: Policy keys with an effect in Trellis; then RabbitMQ's keys without an effect in Trellis.
 EFFECTIVE: list[tuple[str, Any]] = [
     ("message-ttl", 60_000),
     ("expires", 3_600_000),

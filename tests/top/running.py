@@ -117,11 +117,11 @@ class Running:
         return int(self.app.addresses[listener].rpartition(":")[2])
 
     async def socket(self, listener: str) -> Socket:
-        """Return a connection to a listener that has sent nothing."""
+        """Return a new connection to a listener; no data has been sent on it."""
         return await Socket.connect(self.port(listener))
 
     async def tls(self, listener: str, context: ssl.SSLContext, name: str = "localhost") -> Stream:
-        """Return a TLS connection to a listener, with a server name."""
+        """Return a TLS connection to a listener; `name` is the server name in the handshake."""
         return Stream(
             *await asyncio.open_connection(
                 "127.0.0.1", self.port(listener), ssl=context, server_hostname=name
@@ -161,7 +161,7 @@ class Running:
         return Scrape(body.decode())
 
     async def until(self, truth: Callable[[], bool]) -> None:
-        """Wait until a condition holds, over turns of the event loop."""
+        """Wait until a condition holds; raise TimeoutError after PATIENCE seconds."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 if truth():
@@ -221,7 +221,7 @@ class Socket:
             await self._loop.sock_sendall(self._sock, data)
 
     async def read(self, most: int = 1 << 16) -> bytes:
-        """Return the next data, b"" at the end. A reset is an end, too."""
+        """Return the next data, or b"" if the peer has closed or reset the connection."""
         async with asyncio.timeout(PATIENCE):
             try:
                 return await self._loop.sock_recv(self._sock, most)
@@ -415,7 +415,7 @@ class Leaks:
         return living_objects("trellis", "protocols")
 
     async def check(self) -> None:
-        """Check that everything is as before, without help of the garbage collector."""
+        """Check that all counts are as before, although the garbage collector does not run."""
         gc.disable()
         try:
             counts, objects = self._before

@@ -68,7 +68,7 @@ def test_freed_memory_is_given_back_after_enough_was_freed_and_not_too_often() -
 
 
 class SlowClock(Clock):
-    """A clock that advances with every reading, so that each look at the heap takes long."""
+    """A clock that advances by 0.05 s at each reading, so that examining the heap takes long."""
 
     def __call__(self) -> float:
         self.now += 0.05
@@ -96,10 +96,10 @@ def test_the_heap_is_looked_at_rarely_and_more_rarely_if_that_takes_long() -> No
 def test_the_estimate_follows_what_is_held_although_freed_memory_stays(
     steps: list[tuple[int, int]],
 ) -> None:
-    """Held memory changes, and so does memory that is not counted; RSS is the highest sum so far.
+    """Counted and uncounted memory change; the resident size (RSS) is their highest sum so far.
 
-    The estimate is never below what is really held while nothing was freed uncounted, and it falls
-    with the counted memory.
+    The estimate is at least the counted memory plus the initial uncounted memory, and it falls with
+    the counted memory.
     """
     held, uncounted = 600, 300
     resident = held + uncounted
@@ -186,7 +186,7 @@ async def _durable(running: Running, queue: str = "q") -> Amqp0:
 async def _publish(client: Amqp0, publications: bytes, count: int, times: int) -> None:
     """Publish `count` messages `times` times, and wait for the confirms each time.
 
-    So no batch of the store is large, nor a segment of its log.
+    This keeps the batches of the store and the segments of its log small.
     """
     for number in range(1, times + 1):
         await client.socket.send(publications)
@@ -197,7 +197,7 @@ async def _publish(client: Amqp0, publications: bytes, count: int, times: int) -
 async def test_a_full_disk_takes_the_reserve_for_settlements_and_makes_it_again(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Publishers fill the disk; a consumer settles messages in the room of the reserve."""
+    """Publishers fill the disk; a consumer settles messages with the disk space of the reserve."""
     monkeypatch.setattr(storing, "RETRY_SECONDS", 0.005)
     monkeypatch.setattr(alarms, "CHECK_INTERVAL", 0.01)
     disk = SmallDisk(str(tmp_path), 64 * MB)

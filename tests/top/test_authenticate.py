@@ -104,7 +104,7 @@ class Question:
         return verdict
 
     async def name(self) -> str | None:
-        """Return the name of the identity in the verdict."""
+        """Return the name of the identity in the verdict, or None if the login is refused."""
         identity = (await self.verdict()).identity
         return None if identity is None else identity.name
 
@@ -436,7 +436,7 @@ async def test_failures_slow_down_who_guesses_and_not_who_is_known(accounts: Mak
 
 
 def guesses_in(seconds: int, parallel: int, local: bool) -> int:
-    """Return how many passwords are checked for a client that guesses over many connections."""
+    """Return how many guesses of a client with `parallel` connections are checked in `seconds`."""
 
     async def main() -> int:
         loop = asyncio.get_running_loop()

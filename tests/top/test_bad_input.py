@@ -266,7 +266,7 @@ async def running(start: Start) -> Running:
 
 
 async def outcomes(running: Running, cases: dict[str, Case]) -> dict[str, bytes]:
-    """Return the answer to each case, as far as the case specifies it."""
+    """Return the answer in each case, cut to the length of the expected answer."""
     answers = await asyncio.gather(*(case.talk(running) for case in cases.values()))
     return {
         name: answer[: len(case.answer)] if case.answer else answer
@@ -371,7 +371,7 @@ async def test_http_clients_that_break_the_protocol_are_told_and_closed(running:
 
 
 async def _ask(running: Running, listener: str, enough: asyncio.Event) -> int:
-    """Use the same port with another client; return the number of its requests."""
+    """Send requests to the same listener until `enough` is set; return their number."""
     asked = 0
     while not enough.is_set():
         assert (await running.get(listener, "/nowhere"))[0] == 404

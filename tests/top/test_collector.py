@@ -115,7 +115,9 @@ def test_cycles_that_are_not_frozen_are_found_when_the_broker_is_idle(collector:
 def test_a_broker_with_many_objects_collects_new_ones_as_soon_as_an_empty_one(
     collector: GcPolicy,
 ) -> None:
-    """Python waits for a fourth as many new survivors as its last full collection examined."""
+    """Python runs a full collection once the new survivors are a fourth of the objects that the
+    last full collection examined.
+    """
     kept = [[number] for number in range(400_000)]
     collector.settle()
     new = [[number] for number in range(50_000)]

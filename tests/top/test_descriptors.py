@@ -34,7 +34,7 @@ async def _client(broker: BrokerProcess) -> Amqp0:
 
 
 async def _client_once_accepted(broker: BrokerProcess) -> Amqp0:
-    """Connect until the broker has noticed that other clients have gone."""
+    """Repeat the login until the broker notices that other clients are gone; return the client."""
     for _ in range(1_000):
         client = Amqp0(await Socket.connect(broker.addresses["amqp"].port))
         try:

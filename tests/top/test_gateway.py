@@ -150,7 +150,7 @@ async def test_the_process_gets_no_secret_by_argument_or_environment(
 
 
 class Quiet:
-    """A connection to no broker."""
+    """A link to the broker that carries no data."""
 
     def __init__(self) -> None:
         self.draining = asyncio.Event()
@@ -354,7 +354,7 @@ async def test_users_leave_connections_to_administrators(start: Start) -> None:
     broker = await start(users=[ADMIN, PLAIN], http=limits, limits={"handshake": 20})
 
     async def hang(number: int) -> Socket:
-        """Begin a request with a body, and send no body: it takes a place."""
+        """Begin a request without sending its body, so that it occupies a place for requests."""
         client = await broker.socket("http")
         head = f"PUT /api/queues/%2F/q{number} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
         await client.send(f"{head}{login('plain')}Content-Length: 2\r\n\r\n".encode())

@@ -90,7 +90,7 @@ async def test_the_next_request_is_served_after_a_document_of_very_many_rows(sta
 
 
 def send_all_and_read(port: int, data: bytes) -> bytes:
-    """Return a response that is read after all of a request was sent, up to the end of input."""
+    """Send the whole request before reading; return all data until the connection ends."""
     received = b""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
         client.sendall(data)

@@ -21,7 +21,7 @@ ALL = (".*", ".*", ".*")
 
 @asynccontextmanager
 async def crashes(broker: Running, directory: Path) -> AsyncIterator[list[Path]]:
-    """Copy the data directory as a crash before each SQL statement of the body leaves it.
+    """Copy the data directory before each SQL statement of the `with` body, as after a crash.
 
     The last copy is the state after the body.
     """

@@ -47,7 +47,7 @@ def every_door(authority: Authority, **more: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def working(running: Running) -> AsyncIterator[None]:
-    """Return a client that keeps working, and must not be disturbed."""
+    """Let a client send pings during the `with` body; check that each ping is answered."""
     client = await running.mqtt("neighbour", user="known/known")
 
     async def work() -> None:
@@ -228,7 +228,7 @@ def hello() -> bytes:
 
 
 def laps(client: Socket | socket.socket, seconds: float) -> list[float]:
-    """Return the durations of pings over a period of time."""
+    """Send pings for `seconds`; return the duration of each ping in seconds."""
     assert isinstance(client, socket.socket)
     taken, end = [], time.monotonic() + seconds
     while (begun := time.monotonic()) < end:
@@ -247,8 +247,8 @@ def test_a_thousand_connections_a_second_are_hardly_noticed(
 ) -> None:
     """Measures the tail latency of a client while 1,000 others a second connect and disconnect.
 
-    The attackers and the client need a processor of their own, and there may be only two: the bound
-    is an order of magnitude.
+    The bound is only an order of magnitude, because the broker, the attackers and the client may
+    have to share two processors.
     """
     flags = ["--tls-certificate", str(authority.sign("localhost"))]
     for listener in ("mqtts", "ws"):

@@ -33,7 +33,7 @@ MIB: Final = 1 << 20
 
 
 async def talk_on(client: Socket, data: bytes) -> bytes:
-    """Send data and eight megabytes more, and read only then."""
+    """Send the data and 8 MiB more before reading; return the broker's whole output."""
     await client.send(data + bytes(8 * MIB))
     client.shut_down()
     return await client.read_to_end()
@@ -125,7 +125,7 @@ SLOW: Final = {"name": "slow", "password_hash": argon2.PasswordHasher(12, 32_768
 
 
 async def greeted(start: Start) -> tuple[Running, Socket, Link]:
-    """Return a client that has the greeting, before its login."""
+    """Return a broker, and a client with its link, after the greeting and before the login."""
     running = await start(users=[SLOW])
     client = await running.socket("amqp")
     await client.send(GREETING)

@@ -34,7 +34,7 @@ async def test_a_list_goes_on_while_virtual_hosts_are_created(start: Start, kind
 async def test_the_rows_of_users_are_made_one_by_one(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user who is defined or deleted while the list is made does not end it."""
+    """Defining or deleting a user while the broker makes the rows does not end the list."""
     running = await start(users=[ADMIN])
     stored = running.node.broker.users
     for name in ("first", "second"):

@@ -14,9 +14,9 @@ import pytest
 from tests.top.conftest import Start
 
 LOGINS: Final = 1_000
-#: Seconds for which the event loop may be blocked: uvloop, on which the broker runs; and asyncio's
-#: loop, which runs all ready callbacks in one turn (mostly 2 to 4 ms, in one of eight runs 15 ms).
-#: Then seconds between two looks at the clock.
+#: Seconds for which the event loop may be blocked. LIMIT is for uvloop, on which the broker runs;
+#: LIMIT_ASYNCIO is for asyncio's loop, which runs all ready callbacks in one turn (mostly 2 to 4
+#: ms, in one of eight runs 15 ms). LOOK is the interval of the measurements in seconds.
 LIMIT: Final = 0.005
 LIMIT_ASYNCIO: Final = 0.025
 LOOK: Final = 0.001
@@ -25,8 +25,8 @@ LOOK: Final = 0.001
 class Held:
     """The longest time for which the event loop was blocked.
 
-    Measured as the delay of a timer, as far as this thread used the processor meanwhile; other
-    processes of a busy machine cause the rest.
+    The time is the delay of a timer, but at most the CPU time of this thread meanwhile, because
+    other processes of a busy machine can cause the rest of the delay.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Held:
 
 
 async def log_in(start: Start, hasher: argon2.PasswordHasher) -> tuple[dict[str, int], float]:
-    """Return the verdicts, and how long the event loop was blocked."""
+    """Return the number of logins by verdict, and the longest block of the loop in seconds."""
     running = await start(
         users=[{"name": "known", "password_hash": hasher.hash("known")}],
         limits={"handshake": 100.0},

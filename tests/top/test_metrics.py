@@ -23,7 +23,8 @@ from trellis.monitoring.detailed import FAMILIES
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import RENDER_SLICE, MetricsPage
 
-#: RabbitMQ's names that stock dashboards read (operations.md). With {protocol}:
+#: The NAME of metrics `rabbitmq_global_messages_NAME_total` that stock dashboards read
+#: (operations.md), with the label `protocol`.
 _BY_PROTOCOL: Final = (
     "received",
     "received_confirm",
@@ -585,7 +586,7 @@ async def test_counts_are_what_mqtt_clients_did(running: Running) -> None:
 
 
 async def churn_amqp(running: Running, number: int) -> None:
-    """Create and delete queues with messages in every state, and their client."""
+    """Connect a client, give it a queue with messages in several states, and end the connection."""
     client, queue = await running.amqp(), f"churn-{number}"
     await client.queue(queue, "amq.topic", "churn.#", arguments={"x-max-length": 2})
     await client.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
@@ -689,7 +690,7 @@ async def test_a_page_is_rendered_in_slices_as_prometheus_client_does() -> None:
 
 
 async def test_only_the_event_loop_reads_what_it_changes(start: Start) -> None:
-    """A dictionary that grows while a thread iterates over it would end the scrape."""
+    """The scrape would fail if a dictionary grew while another thread iterated over it."""
     running = await start()
     readers: set[int] = set()
 

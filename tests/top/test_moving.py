@@ -33,7 +33,7 @@ from trellis import cli
 from trellis.cli.doctor import diagnose
 from trellis.server import definitions_files
 
-#: Fields by which an object of a section is found again.
+#: Section -> the fields that identify an object in it.
 NAMES = {
     "users": ("name",),
     "vhosts": ("name",),

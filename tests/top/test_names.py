@@ -48,7 +48,7 @@ CORNERS: Final = (
 
 
 def valid(name: bytes) -> bool:
-    """Return True if the name is valid: the rule, coded in another way than in the broker."""
+    """True if the name is valid. This code is independent of the broker's code for this rule."""
     try:
         text = name.decode()
     except UnicodeDecodeError:
@@ -106,7 +106,7 @@ def _short(data: bytes) -> bytes:
 
 
 def _amqp(method: int, name: bytes, rest: bytes) -> bool:
-    """Declare an object by a frame that holds the bytes of the name."""
+    """Declare an object whose name has these bytes; return True if the broker accepts the name."""
     client = World().amqp()
     payload = struct.pack(">IH", method, 0) + _short(name) + rest
     client.connection.receive_data(struct.pack(">BHI", 1, 1, len(payload)) + payload + b"\xce")
@@ -114,7 +114,7 @@ def _amqp(method: int, name: bytes, rest: bytes) -> bool:
 
 
 def _mqtt(name: bytes) -> bool:
-    """Connect with a client identifier."""
+    """Connect with this client identifier; return True if the broker accepts it."""
     world = World()
     connection = world.raw_mqtt()
     body = b"\0\4MQTT\4\2\0\0" + struct.pack(">H", len(name)) + name

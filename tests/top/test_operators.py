@@ -26,7 +26,7 @@ async def broker(start: Start) -> Running:
 
 
 async def entered(broker: Running, vhost: str = "a", user: str = "ann") -> tuple[Amqp0, Any]:
-    """Log in and open a virtual host; return the client and the last answer."""
+    """Log in and open a virtual host; return the client and the reply to connection.open."""
     client = Amqp0(await broker.socket("amqp"))
     await client.socket.send(GREETING)
     await client.expect(spec.Connection.Start)

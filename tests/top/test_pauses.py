@@ -1,4 +1,4 @@
-"""Pauses: the process is stopped, or a turn takes long. Clients that live stay connected."""
+"""Pauses, of the whole process or in a long turn: clients that are alive stay connected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.wire.mqtt.client import ACCEPTED, PINGREQ, PINGRESP, Client, connect
 from trellis.server.turn import DEADLINE_INTERVAL
 
 KEEP_ALIVE: Final = 10
-#: Turns of the event loop in which a check of all deadlines ends.
+#: Turns of the event loop after which a check of all deadlines has ended.
 TURNS: Final = 30
 #: Seconds of the pause of a real process: longer than the limits of its clients.
 STOPPED_SECONDS: Final = 6

@@ -50,7 +50,7 @@ def changed(base: Settings, key: str, value: Any) -> Settings:
 
 
 def in_effect(running: Running, key: str) -> object:
-    """Return the object or value that a new value of the key replaces in the running broker."""
+    """Return the object of the running broker that holds the current value of this setting."""
     node = running.node
     if key.startswith("tls."):
         return [each.context for each in node.certificates.contexts.values()]

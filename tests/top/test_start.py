@@ -66,7 +66,7 @@ def complaint(*flags: str) -> str:
 
 @contextmanager
 def taken(address: str = "127.0.0.1") -> Iterator[int]:
-    """Open a port in another socket."""
+    """Listen on a free port during the `with` body, and yield the port."""
     with socket.create_server(
         (address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET
     ) as sock:

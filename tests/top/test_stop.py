@@ -52,7 +52,7 @@ async def mqtt(process: BrokerProcess) -> Mqtt0:
 
 
 async def ended(process: BrokerProcess) -> int:
-    """Wait for the exit code."""
+    """Wait until the process ends; return its exit code."""
     return await asyncio.to_thread(process.process.wait, PATIENCE)
 
 

@@ -50,7 +50,7 @@ async def publish(client: Amqp0, *bodies: bytes, queue: str = "q", delivery_mode
 
 
 async def heard(client: Amqp0) -> None:
-    """Wait until the broker has handled all earlier data; this answer waits for no disk."""
+    """Wait until the broker has handled all earlier data; channel.flow-ok waits for no disk."""
     await client.call(spec.Channel.Flow(True), spec.Channel.FlowOk)
 
 
@@ -269,7 +269,7 @@ async def test_an_idle_broker_gives_space_back_and_after_a_restart_too(
 async def test_a_log_is_not_read_again_and_again_while_the_disk_is_short(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Most messages are settled, but they are small: a checkpoint would free less than half."""
+    """Most messages are settled, but small: a checkpoint would free less than half of the log."""
     monkeypatch.setattr(storing, "LOOK_SECONDS", 1_000_000.0)
     disk = HandledDisk()
     running = await start(disk=disk, **at(tmp_path, **SMALL))

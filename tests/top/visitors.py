@@ -149,7 +149,7 @@ NO_ANSWER: Final = b"-"
 
 
 def happen(visit: Visit, port: int, context: ssl.SSLContext) -> None:
-    """Let a visit happen. Raises AssertionError if the broker closes without the answer."""
+    """Run one visit. Raise AssertionError if the broker closes without the expected answer."""
     client: socket.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
     if visit.reset:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -18,7 +18,10 @@ from trellis.auth.authenticate import Account, Accounts
 
 @pytest.fixture(scope="module")
 def accounts() -> Iterator[Accounts]:
-    """Return accounts: `guest` from loopback, `ann` may write to amq.topic only, no anonymous."""
+    """Return accounts without anonymous logins.
+
+    `guest` may log in from loopback only; `ann` may write to amq.topic only.
+    """
     cheap = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     found = [
         Account(Identity("guest"), cheap.hash("guest"), True),
@@ -48,7 +51,7 @@ async def build(accounts: Accounts) -> AsyncIterator[Build]:
 
 @pytest.fixture
 def passwords(tmp_path: Path) -> str:
-    """Write a password file of amqtt with the user bob."""
+    """Write a password file of amqtt with the user `bob`; return its path."""
     path = tmp_path / "passwords"
     path.write_text(
         f"# comment\nbob:{Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1).hash('bobs')}\n"

@@ -1,4 +1,4 @@
-"""A broker with plugins in front of its accounts, without sockets, and clients of it."""
+"""A broker without sockets, whose plugins decide logins before its accounts do; and its clients."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class House:
         return (await self.join(*who, **more)).greeting[3]
 
     async def join_amqp(self, user: str, password: str, peer: Peer | None = None) -> Client:
-        """Return an AMQP client on channel 1, or the answer that refuses it."""
+        """Return an AMQP client on channel 1; if the login fails, its `greeting` is the refusal."""
         client = Client(self, self.amqp.connect(peer or Peer()))
         properties: Any = {"capabilities": {"authentication_failure_close": True}}
         await client.ask(GREETING)

@@ -20,7 +20,7 @@ def here(kind: type) -> str:
 
 
 class Says(BaseAuthPlugin):  # type: ignore[misc]  # amqtt ships no types
-    """Answers as its options say."""
+    """A plugin that answers each login with the option `answer`."""
 
     async def authenticate(self, *, session: Any) -> Any:
         return self.config.answer
@@ -44,7 +44,7 @@ class Broken(BaseAuthPlugin):  # type: ignore[misc]
 
 
 class Waits(BaseAuthPlugin):  # type: ignore[misc]
-    """Waits for ever, as for a database that does not answer."""
+    """A plugin that waits for ever, as for a database that does not answer."""
 
     ended = 0
 
@@ -57,7 +57,7 @@ class Waits(BaseAuthPlugin):  # type: ignore[misc]
 
 
 class Hangs(BaseAuthPlugin):  # type: ignore[misc]
-    """Blocks its thread until it is released."""
+    """A plugin that blocks its thread until `released` is set, for at most 10 s."""
 
     released = threading.Event()
 
@@ -67,9 +67,9 @@ class Hangs(BaseAuthPlugin):  # type: ignore[misc]
 
 
 class Roles(BaseAuthPlugin, BaseTopicPlugin):  # type: ignore[misc]
-    """Finds a client's role at the login, and checks it for each topic.
+    """A plugin that finds a client's role at the login, and checks the role for each topic.
 
-    It records its calls.
+    It records its calls in `seen`.
     """
 
     seen: list[tuple[Any, ...]] = []  # noqa: RUF012
@@ -115,7 +115,7 @@ class TopicBroken(BaseTopicPlugin):  # type: ignore[misc]
 
 
 class Lives(BaseTopicPlugin):  # type: ignore[misc]
-    """Records its start and close events."""
+    """A plugin that records its start and close events."""
 
     life: list[str] = []  # noqa: RUF012
 
