@@ -2,8 +2,8 @@
 
 Random topologies with dead letter cycles, times to live, policies and limits get random commands.
 The budgets of the slices are lowered, so that small worlds have far more work than one turn may
-do. A step is one call of a function of the broker: the profiler counts them, so no place where work
-is done can be forgotten.
+do. A step is one call of a function of the broker; the profiler counts the steps, so that the
+count misses no work.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class Bounded(World):
         self.clients.append(self.amqp())
 
     def session(self, client: Amqp) -> None:
-        """Let a session with subscriptions and waiting messages expire, or begin one."""
+        """Let a session with waiting messages expire, or begin a session if there is none."""
         if self.sessions:
             gone = self.sessions.pop()
             self.steps.measure(gone.connection.on_closed)

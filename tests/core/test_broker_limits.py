@@ -1,4 +1,4 @@
-"""Limits of objects in a virtual host: one object above the limit is refused; 0 is no limit."""
+"""Limits of objects in a virtual host: one object above the limit is refused; 0 means no limit."""
 
 from __future__ import annotations
 

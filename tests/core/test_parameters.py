@@ -1,4 +1,4 @@
-"""Runtime parameters of a virtual host: one parameter and all of them have a limit in bytes."""
+"""Runtime parameters of a virtual host: each parameter and the sum of all have a limit in bytes."""
 
 from __future__ import annotations
 

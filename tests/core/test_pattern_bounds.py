@@ -1,4 +1,4 @@
-"""The bounds of wildcard patterns by destination, when a policy replaces the queue behind them."""
+"""The bounds of wildcard patterns by destination, when a policy replaces the destination queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A journal gets everything that is published, once, with its destinations."""
+"""A journal gets every published message, once, with the destinations of the message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many logins at once, in a process of its own.
+"""A process that makes many logins at once.
 
     python -m tests.top.logins AMQP-PORT MQTT-PORT COUNT USER
 

@@ -19,7 +19,7 @@ from tests.top.running import Running, settings
 
 @pytest.fixture(autouse=True)
 def open_mask() -> Iterator[None]:
-    """Create files as a process does whose umask withholds nothing."""
+    """Set the umask to 0 during a test, so that it removes no permission from created files."""
     before = os.umask(0)
     yield
     os.umask(before)

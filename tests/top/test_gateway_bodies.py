@@ -1,4 +1,4 @@
-"""Tests of cutting definitions documents: the rows, and the memory that it takes."""
+"""Tests of cutting definitions documents: the rows, and the memory that cutting takes."""
 
 from __future__ import annotations
 

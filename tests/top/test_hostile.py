@@ -219,7 +219,7 @@ print(made)
 
 
 def hello() -> bytes:
-    """Return the first data of a TLS client; the server's answer costs it a signature."""
+    """Return the first data of a TLS client; to answer, the server must compute a signature."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
     with pytest.raises(ssl.SSLWantReadError):

@@ -1,4 +1,4 @@
-"""Tests of certificates: logins with one, wrong files, expiry and revocation."""
+"""Tests of certificates: logins with a certificate, wrong files, expiry and revocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of every listener that connect, do something and disconnect, in a process of their own.
+"""A process whose clients connect to every listener, do something and disconnect.
 
     python -m tests.top.visitors ROUNDS CA_FILE NAME=PORT ...
 

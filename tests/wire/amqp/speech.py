@@ -1,4 +1,4 @@
-"""Helpers of the AMQP tests: write frames, and read those of the broker."""
+"""Helpers of the AMQP tests, which write frames and read the frames of the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mass work of one client does not hold the loop: it is done in slices behind the deliveries.
+"""Bulk work of one client does not block the event loop: it is done in slices after deliveries.
 
 Each test counts turns of the agenda, or what happens in one turn; none looks at a clock.
 """

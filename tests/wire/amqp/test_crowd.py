@@ -37,7 +37,7 @@ STEPS = {
 
 
 class Crowd(Play):
-    """A player that draws steps, and soon has as many consumers as it may have."""
+    """A Play whose steps are random; it soon has the maximum number of consumers."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)

@@ -1,4 +1,4 @@
-"""Publishers that fill a queue faster than its dead letters are published wait for the broker."""
+"""Publishers wait if they fill a queue faster than the broker publishes its dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The message statistics of queues, exchanges and channels, against what a client saw."""
+"""Message statistics of queues, exchanges and channels, compared with the counts of a client."""
 
 from __future__ import annotations
 

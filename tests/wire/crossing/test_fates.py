@@ -1,4 +1,4 @@
-"""Fates: in random traffic, every received message and every copy has exactly one."""
+"""Fates: in random traffic, every received message and every copy has exactly one fate."""
 
 from __future__ import annotations
 

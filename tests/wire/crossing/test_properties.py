@@ -1,4 +1,4 @@
-"""Properties between MQTT 5 and AMQP: they come back unchanged."""
+"""Properties that cross between MQTT 5 and AMQP and back are unchanged."""
 
 from __future__ import annotations
 

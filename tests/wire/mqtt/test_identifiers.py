@@ -17,7 +17,7 @@ RESUMED = b"\x20\x02\x01\x00"
 
 
 class Accounts(Guests):
-    """An authenticator with stored users, and with anonymous clients as the server has them."""
+    """An authenticator with stored users, which treats anonymous clients as the server does."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Three clients against a small model: the output to each of them, after every step."""
+"""Three clients compared with a small model: the output to each client after every step."""
 
 from __future__ import annotations
 
