@@ -33,8 +33,8 @@ class Case(NamedTuple):
     """A misbehaving client, the beginning of the expected answer, and the counted reason.
 
     The answer b"" is a close without output. Answers in AMQP are the names of the methods;
-    connection.close has its code. Where frames can no longer be told apart, close-ok is not read,
-    and either `protocol_error` or `lost` may be counted: the reason is "".
+    connection.close has its code. After an invalid frame, the broker cannot recognize
+    close-ok, and may count `protocol_error` or `lost`: then `reason` is "".
     """
 
     talk: Talk

@@ -1,4 +1,4 @@
-"""Tests of limits on connections and of rate limits: throttle, then refuse, and say why."""
+"""Tests of connection limits and rate limits: clients are throttled, then refused with a reason."""
 
 from __future__ import annotations
 

@@ -655,7 +655,7 @@ async def test_any_name_makes_a_page_that_can_be_read(running: Running, name: st
 
 
 class Reference:
-    """The page as prometheus_client's own collector."""
+    """A collector for prometheus_client that yields the families of a page."""
 
     def __init__(self, page: MetricsPage) -> None:
         self._page = page

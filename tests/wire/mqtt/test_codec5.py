@@ -1,4 +1,4 @@
-"""The codec of MQTT 5 against the package mqtt5, both ways; that of 3.1.1 against amqtt."""
+"""The codec of MQTT 5 compared with the package mqtt5, and the codec of MQTT 3.1.1 with amqtt."""
 
 from __future__ import annotations
 

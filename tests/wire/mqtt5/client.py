@@ -1,4 +1,4 @@
-"""MQTT 5 clients for the tests, at the real front end; packets by another codec (package mqtt5)."""
+"""MQTT 5 clients of the broker's real front end, whose codec is independent (package mqtt5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONNECT and CONNACK of MQTT 5: requested and granted properties, session expiry, the end."""
+"""CONNECT and CONNACK of MQTT 5: requested and granted properties, session expiry, wills."""
 
 from __future__ import annotations
 
