@@ -79,7 +79,7 @@ class Authority:
         return context
 
     def revoke(self, *certificates: Path, days: int = 1) -> Path:
-        """Return the file of a revocation list that names certificates, valid for some days."""
+        """Write a revocation list of these certificates, valid for `days` days; return its file."""
         issuer = x509.load_pem_x509_certificate(self._ca.cert_pem.bytes())
         now = datetime.now(UTC)
         revoked = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject)

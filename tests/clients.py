@@ -127,7 +127,7 @@ class World:
         return data
 
     def sleep(self, milliseconds: int) -> None:
-        """Advance the clock, and run a turn."""
+        """Advance the clock by so many milliseconds, and run a turn."""
         agenda = self.broker.agenda
         agenda.advance(int(agenda.now) + milliseconds, agenda.wall + milliseconds / 1000)
         self.turn()

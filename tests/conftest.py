@@ -63,7 +63,7 @@ _finished = itertools.count(1)
 
 
 def pytest_runtest_logfinish() -> None:
-    """Freeze again after every 50th test: some tests unfreeze all objects, to count them."""
+    """Freeze all objects after every 50th test, because tests that count objects unfreeze them."""
     if next(_finished) % 50 == 0:
         gc.collect()
         gc.freeze()

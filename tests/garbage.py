@@ -1,4 +1,4 @@
-"""Living objects: tests compare their numbers before and after, to find leaks."""
+"""Counts living objects: a test compares the counts before and after, to find a leak."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 
 
 def living_objects(*packages: str) -> Counter[str]:
-    """Return the number of objects that live and are not frozen, by class of these packages."""
+    """Return the number of living, unfrozen objects of each class that `packages` define."""
     kinds = Counter(map(type, gc.get_objects()))
     living: Counter[str] = Counter()
     for kind, count in kinds.items():

@@ -18,7 +18,7 @@ class FaultyBroker:
 
     silent      forwards no message                     greedy     acknowledges nothing
     stutter     forwards the 20th message twice         forgetful  does not forward the 20th message
-    garbled     changes the 20th message                deaf       reads nothing after the first one
+    garbled     changes the 20th message                deaf       reads only the first message
     leaving     closes all connections at the 20th message
     """
 
@@ -92,7 +92,7 @@ class Peer(socketserver.StreamRequestHandler):
             self._broker.subscribers.remove(self)
 
     def _packet(self) -> bytes:
-        """Return a whole packet, b"" at the end of the connection."""
+        """Return the next whole packet, or b"" at the end of the connection."""
         head, length, shift = self.rfile.read(1), 0, 0
         while head:
             byte = self.rfile.read(1)

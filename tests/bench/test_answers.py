@@ -1,4 +1,7 @@
-"""Lost, repeated, reordered and changed messages are found, and errors name the expected one."""
+"""The load generator finds lost, repeated, reordered and changed messages.
+
+Its errors name the expected message.
+"""
 
 from __future__ import annotations
 

@@ -243,9 +243,10 @@ def assert_matches(pattern: str, text: str) -> None:
 
 @contextmanager
 def answering(*answers: bytes) -> Iterator[BrokerTarget]:
-    """A server that sends one of the given answers on each connection, in order.
+    """A server that answers each received chunk of a connection with the next of `answers`.
 
-    It reads nothing after that. Without answers it closes each connection at once.
+    After the last answer, the server reads nothing and keeps the connection open. Without answers,
+    the server closes each connection at once.
     """
     done = threading.Event()
 

@@ -34,7 +34,7 @@ from trellis.cli import main
 
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 
-#: A peer whose argument is its behaviour.
+#: The program of a matcher of another project; its argument names its behaviour.
 PEER = """
 import json, sys, time
 for line in sys.stdin:
@@ -60,7 +60,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with matchers of other projects (peers.toml); each is named after its behaviour."""
+    """A folder whose peers.toml lists matchers of other projects, named after their behaviour."""
     (tmp_path / "peer.py").write_text(PEER)
     entries = [
         f'[[peer]]\nname = "{name}"\ntitle = "{name}"\nmissing = ""\n'
@@ -222,7 +222,7 @@ def test_a_subscription_lost_between_threads_is_an_error(
 def test_memory_is_that_of_the_matchers() -> None:
     """Measure in a new process, as the benchmark does.
 
-    A process that has run before may have free memory, and then it does not grow.
+    A process that has worked before may hold free memory, so a new matcher does not make it grow.
     """
     asked = """
 from matching import AMQP, create

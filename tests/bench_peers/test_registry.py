@@ -1,4 +1,4 @@
-"""Tests that every peer states what it supports, what not and why, and what is missing."""
+"""Tests that every peer states which workloads it refuses, and why, and what is not installed."""
 
 from __future__ import annotations
 

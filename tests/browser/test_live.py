@@ -51,7 +51,7 @@ class Page:
         self._process = process
 
     def state(self) -> dict[str, Any]:
-        """Return the next state of the page that the browser process prints."""
+        """Return the state of the page that the browser process prints next."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the browser ended"

@@ -21,8 +21,8 @@ State = frozenset[Row]
 
 
 class Changing(Client):
-    """A client that knows the current definitions, and those after the change that is requested
-    now.
+    """A client that knows the current definitions (`state`), and those after the change that it
+    has requested (`ahead`).
     """
 
     def __init__(self, name: str, seed: int) -> None:

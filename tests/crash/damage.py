@@ -21,9 +21,9 @@ from tests.store.homes import listing
 from tests.wire.mqtt.client import publications
 from trellis.server.recovery import codecs
 
-#: Size of a segment in bytes: some dozen messages.
+#: Size of a segment in bytes; a segment holds a few dozen messages.
 SEGMENT = 2_500
-#: MQTT topics and retained messages.
+#: Number of MQTT topics, some with a retained message.
 TOPICS = 5
 
 
@@ -92,7 +92,8 @@ class Home(World):
     def _rows(self, name: str) -> list[bytes]:
         """Return the rows of a stream from the first on.
 
-        An error that a reader gets is reported, and the reader goes on behind it if it can.
+        Add the error that a reader of a damaged stream gets to the reports, and continue at the
+        next available offset, if the error names one.
         """
         found: list[bytes] = []
         offset: int | str = "first"
@@ -116,9 +117,9 @@ class Home(World):
 
 
 def build(directory: Path, image: Path) -> None:
-    """Build a directory, and return it with its contents before the kill.
+    """Fill `directory` with data of every kind; copy it to `image` as a killed broker leaves it.
 
-    Its broker made a checkpoint, filled segments and has an active one; the catalog has a long
+    The log has a checkpoint, full segments and an active segment; the catalog has a long
     write-ahead log.
     """
     world = Home(directory)

@@ -47,7 +47,7 @@ class Exchanges:
         self.delivered: Counter[bytes] = Counter()
         self._publisher = publisher
         self._subscriber = subscriber
-        #: Exchanges that are not complete, by packet identifier.
+        #: Incomplete exchanges of each side, by packet identifier.
         self._from_publisher: dict[int, Exchange] = {}
         self._to_subscriber: dict[int, Exchange] = {}
         #: All packets of each message, on both sides, for the report of a fault.

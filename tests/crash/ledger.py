@@ -40,7 +40,7 @@ class Feed:
         self.confirmed: set[int] = set()
         #: Numbers that were sent again -> how often.
         self.again: dict[int, int] = {}
-        #: The first number of each life.
+        #: For each life of the broker: the first number published in it.
         self.lives: list[int] = []
 
     def begin(self) -> None:
@@ -52,7 +52,7 @@ class Feed:
         return body_of(self.name, len(self.queues) - 1, size)
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return (first number, end) of each life."""
+        """Return (first number, last number + 1) of each life of the broker."""
         ends = [*self.lives[1:], len(self.queues)]
         return list(zip(self.lives, ends, strict=True))
 

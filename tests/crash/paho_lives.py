@@ -29,8 +29,8 @@ from tests.crash.wire import PATIENCE, until
 PUBLISHER, SUBSCRIBER, TOPIC = "publisher", "subscriber", "crash/two"
 #: Messages that the publisher may have unacknowledged.
 OUTSTANDING: Final = 40
-#: The broker is killed more often than was asked for until more messages than this are published:
-#: it may die at the first packet of each life.
+#: Minimum number of published messages: the broker is killed until they are published, too, because
+#: a kill at the first packet of a life leaves no time to publish.
 MESSAGES: Final = 100
 #: Packets at which the broker is killed: True if the client sends the packet, the client, the kind.
 MOMENTS: Final = [
@@ -41,7 +41,7 @@ MOMENTS: Final = [
 ]
 #: Seconds between two attempts of a client to connect.
 _RETRY: Any = 0.1
-#: paho writes all that it does to this logger; pytest shows it if a test fails.
+#: The logger to which paho writes all its actions; pytest shows this log if a test fails.
 _LOGGER: Final = logging.getLogger("paho")
 _LOGGER.setLevel(logging.DEBUG)
 
@@ -94,7 +94,7 @@ class Lives:
         self._taken = 0
 
     async def run(self, lives: int) -> None:
-        """Kill the broker so many times, then let all exchanges end."""
+        """Kill the broker `lives` times or more, then let all exchanges end."""
         await self.relay.start()
         clients: list[paho.Client] = []
         try:

@@ -35,7 +35,7 @@ class Confirming(Client):
         self._exchange = exchange
         self._keys = keys
         self._sizes = sizes
-        #: Returns True if too many messages wait already.
+        #: A function that returns True if too many confirmed messages wait for their consumer.
         self.backlogged: Callable[[], bool] = lambda: False
 
     async def live(self, ports: Ports) -> None:

@@ -22,12 +22,12 @@ from trellis.server import alarms, store_writer
 from trellis.server.reload import Read
 from trellis.settings import Settings
 
-#: Most operations between two shortages, and most refused operations in one shortage.
+#: Maximum number of operations between two shortages, and of refused operations in a shortage.
 CALM, SHORT = 60, 8
 #: Operations that fail while the disk is full, and while no descriptor is left.
 WRITES = ("write", "allocate", "create")
 OPENINGS = ("open", "opendir", "create", "list", "allocate")
-#: Looks at the free space after which the broker has started.
+#: Number of reads of the free disk space after which the start of the broker is over.
 STARTED = 4
 
 

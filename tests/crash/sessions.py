@@ -25,10 +25,10 @@ class Subscriber(Client):
         super().__init__(name, seed)
         #: All accepted messages, in order, by QoS.
         self.handed: dict[int, list[Message]] = {1: [], 2: []}
-        #: QoS 1 messages that are settled durably, and the number of their copies that are.
+        #: For each QoS 1 message: the number of its copies whose acknowledgement is durable.
         self.settled: Counter[Message] = Counter()
-        #: Publisher -> number of a message -> how often the publisher has sent it again. Each time,
-        #: the broker may have stored another copy.
+        #: Publisher -> number of a message -> how often the publisher has sent the message again.
+        #: For each repetition, the broker may have stored another copy.
         self.sent_again: dict[str, dict[int, int]] = {}
         #: True if the subscriber shall stay connected.
         self.closing = False
@@ -57,7 +57,7 @@ class Subscriber(Client):
             await asyncio.sleep(random.choice((0, 0.01, 0.1)))
 
     async def _read(self, client: Mqtt, count: int) -> None:
-        """Answer all packets; sometimes leave the last ones unanswered."""
+        """Read and answer `count` packets; at random, leave the last packet unanswered."""
         random = self.random
         acked: list[Message] = []
         #: Packet identifier of a QoS 2 message -> QoS 1 messages acknowledged before its PUBREC on

@@ -27,8 +27,8 @@ from tests.crash.wire import PATIENCE, Amqp, Delivered, Mqtt, listing, read_publ
 from tests.crash.workers import Acking, Rejecting, Transacting
 from tests.streams.test_inspect import look
 
-#: Small segments, and queues that are mostly on disk, so that the broker is doing work of every
-#: kind at any moment.
+#: Flags of the broker: segments are small and queues mostly on disk, so that the broker is doing
+#: work of every kind at any moment.
 FLAGS: Final = (
     "--store-segment",
     "65536",
@@ -39,8 +39,9 @@ FLAGS: Final = (
     "--shutdown-grace",
     "1",
 )
-#: Hard limit of file descriptors of a life with shortages, and the errors that it may log.
+#: Hard limit of file descriptors of a broker with shortages.
 DESCRIPTORS: Final = 128
+#: Events that a broker with shortages may log as errors.
 SHORTAGES: Final = ("store_blocked", "checkpoint_failed")
 #: The maximum number of messages that are confirmed in a life.
 WORK: Final = 1_000
@@ -67,7 +68,7 @@ QUEUES: Final[dict[str, dict[str, Any]]] = {
         "x-message-ttl": 40,
     },
 }
-#: Streams. One gets everything that is published.
+#: Streams and their arguments. The journal records every published message.
 STREAMS: Final[dict[str, dict[str, Any]]] = {
     "events": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 30_000},
     "journal": {
@@ -141,8 +142,8 @@ class Broker:
             self.process.kill()
 
     async def end(self) -> None:
-        """Check that the killed broker reported nothing but the torn end of the last batch before
-        it.
+        """Check that the killed broker reported no error, except the expected ones and the torn end
+        of the last batch of the life before.
         """
         await self.process.wait()
         for line in self.log.splitlines():
@@ -167,7 +168,7 @@ class Storm:
         self._logs = directory
         self._lives = 0
         self.feeders = [Confirming(f"feeder{one}", seed, "crash", KEYS) for one in range(2)]
-        #: A queue of large messages that are consumed soon: a reason for checkpoints.
+        #: Publishes large messages that are consumed soon, so that checkpoints become due.
         self.bulk = Confirming("bulk", seed, "crash", [("work", ("work",))], (4_000, 12_000))
         self.dealer = Confirming("dealer", seed, "crash", [("deals", ("deals",))])
         self.mourner = Confirming(
@@ -256,13 +257,13 @@ class Storm:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _has_locked(self, broker: Broker) -> None:
-        """True if the broker has locked its directory."""
+        """Wait until the broker has locked its directory."""
         lock, ours = self.directory / "lock", str(broker.process.pid)
         await until(lambda: lock.exists() and lock.read_text() == ours)
 
     async def _moment(self, kind: str, tasks: list[asyncio.Task[None]]) -> None:
-        """Return once enough messages are confirmed and, if wanted, a checkpoint is being written;
-        or a client failed.
+        """Wait for the moment of a kill: until enough messages are confirmed and, unless `kind` is
+        AT_WORK, a checkpoint is being written. Return early if a client fails.
         """
         enough = self.confirmed + self.random.randrange(1, WORK)
         log = self.directory / "log"

@@ -57,8 +57,9 @@ class Numbering(Client):
         self._exchange = exchange
         self._key = key
         self._queues = queues
-        #: Number -> body of unconfirmed messages; and the confirmed numbers.
+        #: Number -> body of each unconfirmed message.
         self._open: dict[int, bytes] = {}
+        #: Number -> body of each confirmed message.
         self._done: dict[int, bytes] = {}
         #: True if no new messages shall be sent.
         self.closing = False
@@ -112,7 +113,7 @@ class Following(Client):
     def __init__(self, name: str, seed: int, queue: str) -> None:
         super().__init__(name, seed)
         self.queue = queue
-        #: Rows by offset, from 0 on.
+        #: The body of the row at each offset, from 0 on.
         self.told: list[bytes] = []
 
     async def live(self, ports: Ports) -> None:
@@ -153,8 +154,8 @@ class Recorded:
             self.numbers.setdefault(name, []).append(number)
 
     def judge(self, feed: Feed) -> None:
-        """Check that all confirmed messages are there, in order, and none more often than it was
-        sent.
+        """Check that the journal has all confirmed messages, in order, and no message more often
+        than the publisher sent it.
         """
         found = self.numbers.get(feed.name, [])
         lacking = sorted(feed.confirmed - set(found))

@@ -31,7 +31,7 @@ from tests.top.test_start import as_anybody
 
 
 def refused(directory: Path) -> str:
-    """Return the one line of a broker that refuses to start with exit code 2."""
+    """Start a broker that must refuse with exit code 2; return the one line that it prints."""
     ended = subprocess.run(
         command("--data-dir", str(directory)),
         capture_output=True,
@@ -68,7 +68,7 @@ async def confirmed(client: Amqp, end: int) -> None:
 
 
 async def take(port: int, count: int, queue: str = "q") -> list[bytes]:
-    """Take and settle some messages."""
+    """Consume and acknowledge `count` messages of a queue; return their bodies."""
     client = await Amqp.connect(port)
     assert await client.depth(queue) >= count
     await client.consume(queue, prefetch=count)

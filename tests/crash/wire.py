@@ -26,7 +26,7 @@ class Refused(AssertionError):
 
 
 class Confirmed(NamedTuple):
-    """An event: basic.ack for `number`, or for all up to it."""
+    """An event: basic.ack for the delivery tag `number`, or if `multiple` for all tags up to it."""
 
     number: int
     multiple: bool
@@ -250,7 +250,7 @@ def acknowledgement(tag: int, multiple: bool = False) -> bytes:
 
 
 async def until(truth: Callable[[], bool], patience: float = PATIENCE) -> None:
-    """Return once a condition is true."""
+    """Wait until a condition is true. Raise TimeoutError after `patience` seconds."""
     async with asyncio.timeout(patience):
         while True:
             if truth():

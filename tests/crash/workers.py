@@ -25,8 +25,9 @@ class Acking(Client):
         super().__init__(name, seed)
         self.queue = queue
         self.receipts = Feed(name)
-        #: All messages that came, in order; and those that must not come again.
+        #: All delivered messages, in order.
         self.seen: list[Message] = []
+        #: Messages whose acknowledgement is durable, so that they must not be delivered again.
         self.settled: set[Message] = set()
         self._receipts_to = receipts
 

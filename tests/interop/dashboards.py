@@ -4,8 +4,8 @@
     stream          RabbitMQ-Stream, grafana.com 14798
     queues          dashboards of single queues, channels and connections, over /metrics/detailed
 
-A panel has the number that it has in the dashboard; a panel of the newest overview, that of the
-same panel in the others. Panels without data are in docs/moving-from-rabbitmq.md, with the reason.
+A panel has its number in the dashboard. A panel of the newest overview has instead its number in
+the earlier revisions. Panels without data are in docs/moving-from-rabbitmq.md, with the reason.
 
 Grafana replaces the variables of a query by the labels of `rabbitmq_identity_info`.
 """
@@ -22,15 +22,17 @@ NAMESPACE: Final = "messaging"
 INSTANCE: Final = "broker:15692"
 #: The node name of the broker, which is the name of its cluster.
 CLUSTER: Final = "trellis"
-#: The queue and the virtual host that a user of the dashboards of single queues has chosen.
+#: The queue that the dashboards of single queues show.
 QUEUE: Final = "orders"
-#: Queues whose consumers acknowledge automatically, and poll.
+#: A queue whose consumer acknowledges automatically.
 HEARD: Final = "logs"
+#: A queue that a client polls with basic.get.
 POLLED: Final = "backlog"
+#: The virtual host of all queues.
 VHOST: Final = "/"
 
 
-#: The dashboards up to RabbitMQ 3.13, which do not tell the pages of one broker apart.
+#: The dashboards up to RabbitMQ 3.13. Their joins fail if Prometheus scrapes two pages of a broker.
 ONE_JOB: Final = ("overview-channels", "overview-global", "stream")
 
 
@@ -40,7 +42,7 @@ class Panel(NamedTuple):
     dashboard: str
     number: str
     query: str
-    #: True if 0 is the right value for the load of the test; otherwise a value above 0 is.
+    #: True if the value may be 0 under the load of the test; otherwise it must be above 0.
     may_be_zero: bool = False
 
     @property
@@ -49,7 +51,7 @@ class Panel(NamedTuple):
 
     @property
     def job(self) -> str:
-        """The only job that may scrape the broker, so that the join is unique; "" for any jobs."""
+        """The job whose samples alone the join of this panel admits; "" if it admits all jobs."""
         return "rabbitmq" if self.dashboard in ONE_JOB else ""
 
 
@@ -67,9 +69,11 @@ class Join(NamedTuple):
         )
 
 
-#: The join of the dashboards up to RabbitMQ 3.13, of those of 4, and of those of single objects.
+#: The join of the dashboards up to RabbitMQ 3.13.
 OLD: Final = Join("instance", "")
+#: The join of the dashboards of RabbitMQ 4.
 NEW: Final = Join("instance, job", ', rabbitmq_endpoint="$endpoint"')
+#: The join of the dashboards of single queues, channels and connections.
 DETAILED: Final = Join("instance, job", ', rabbitmq_endpoint=~"detailed|"')
 
 
@@ -78,7 +82,7 @@ def rate(metric: str) -> str:
 
 
 def by_node(join: Join, *terms: str) -> str:
-    """Return the sum of terms for each node."""
+    """Return the query for the sum of the terms on each node."""
     return f"sum({' + '.join(f'({join(term)})' for term in terms)}) by(rabbitmq_node)"
 
 
@@ -90,7 +94,7 @@ def difference(join: Join, left: str, right: str) -> str:
     return f"({join(f'rabbitmq_{left}')}) - ({join(f'rabbitmq_{right}')})"
 
 
-#: Panels with the rate of one counter that all revisions have, and the counter.
+#: Panel -> counter whose rate the panel shows in all revisions of the overview.
 RATES: Final = {
     "58": "queues_declared_total",
     "60": "queues_created_total",
@@ -100,14 +104,14 @@ RATES: Final = {
     "48": "connections_opened_total",
     "49": "connections_closed_total",
 }
-#: Panels with one gauge of each node.
+#: Panel -> gauge that the panel shows for each node.
 GAUGES: Final = {
     "8": "disk_space_available_bytes",
     "57": "queues",
     "54": "channels",
     "47": "connections",
 }
-#: Panels with the sum of one gauge.
+#: Panel -> gauge whose sum the panel shows.
 SUMS: Final = {
     "64": "queue_messages_ready",
     "65": "queue_messages_unacked",
@@ -116,13 +120,13 @@ SUMS: Final = {
     "38": "channels",
     "67": "build_info",
 }
-#: Panels with what is left of a limit.
+#: Panel -> limit and used amount, whose difference the panel shows.
 LEFT: Final = {
     "7": ("resident_memory_limit_bytes", "process_resident_memory_bytes"),
     "2": ("process_max_fds", "process_open_fds"),
     "5": ("process_max_tcp_sockets", "process_open_tcp_sockets"),
 }
-#: Panels with the rate of messages: the counter of channels, and the counter of later revisions.
+#: Panel -> counter whose rate the panel shows: in the first revision, and in the later ones.
 MESSAGES: Final = {
     "13": ("channel_messages_published_total", "global_messages_received_total"),
     "18": ("channel_messages_confirmed_total", "global_messages_confirmed_total"),
@@ -146,7 +150,9 @@ MESSAGES: Final = {
 
 
 def _overview(dashboard: str, join: Join, revision: int) -> Iterator[Panel]:
-    """Yield the panels of the overview: revision 0 reads counters of channels, 1 global ones."""
+    """Yield the panels of the overview. They read counters of channels (revision 0) or global
+    counters (revision 1).
+    """
     counters = {number: both[revision] for number, both in MESSAGES.items()}
     for number, metric in {**RATES, **counters}.items():
         yield Panel(dashboard, number, by_node(join, rate(metric)))
@@ -166,7 +172,10 @@ def _overview(dashboard: str, join: Join, revision: int) -> Iterator[Panel]:
 
 
 def overview(endpoint: str) -> Iterator[Panel]:
-    """Yield the panels of the three revisions of the overview, over a kind of page."""
+    """Yield the panels of the three revisions of the overview.
+
+    `endpoint` is the value of the variable `$endpoint`, which selects a page of metrics.
+    """
     for panel in _overviews():
         yield panel._replace(query=panel.query.replace("$endpoint", endpoint))
 

@@ -46,8 +46,8 @@ class Received(NamedTuple):
 class MqttClient(ABC):
     """A connected MQTT client.
 
-    The constructor raises LoginRefused if the broker refuses the login. Command line tools connect
-    later: for them, the first other call raises it.
+    The constructor raises LoginRefused if the broker refuses the login. A command line tool
+    connects later: for such a tool, the first other call raises LoginRefused.
     """
 
     #: The session present flag of CONNACK; None if the library does not report the flag.

@@ -24,7 +24,7 @@ PATIENCE = 30.0
 
 
 class Worker:
-    """A Celery worker process, with the task module that the test calls it through."""
+    """A Celery worker process, and the task module through which the test sends tasks to it."""
 
     def __init__(self, broker: BrokerProcess, directory: Path, kind: str, results: str) -> None:
         environment = {
@@ -83,7 +83,7 @@ class Worker:
 
 
 def until(truth: Callable[[], object], worker: Worker | None = None) -> None:
-    """Wait until a condition holds that another process brings about."""
+    """Wait until another process has made the condition true; a timeout shows the worker's log."""
     end = time.monotonic() + PATIENCE
     while not truth():
         if time.monotonic() > end:

@@ -15,9 +15,11 @@ import pytest
 
 from tests.broker import BrokerProcess
 
-#: Queues of the worker, tasks in each, and the configured prefetch count.
+#: Queues of the worker.
 QUEUES = ("one", "two", "three")
+#: Number of tasks in each queue.
 TASKS = 40
+#: The configured prefetch count.
 TOLD = 4
 #: Seconds that one step may take.
 PATIENCE = 30.0
@@ -41,7 +43,7 @@ def wait():
 
 
 def taken(port: int) -> int:
-    """Return how many of the tasks are in no queue, because the worker holds or has done them."""
+    """Return the number of tasks that left the queues: the worker holds or has done them."""
     with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port)) as connection:
         channel = connection.channel()
         left = [channel.queue_declare(name, passive=True).method.message_count for name in QUEUES]
@@ -55,7 +57,7 @@ def taken(port: int) -> int:
 def test_a_worker_on_several_queues_prefetches_what_it_was_told(
     tmp_path: Path, flags: tuple[str, ...], most: int
 ) -> None:
-    """With another product than RabbitMQ, Celery asks for its prefetch count for each queue."""
+    """Unless the broker is named RabbitMQ, Celery sets a prefetch count for each queue."""
     (tmp_path / "slow.py").write_text(TASK_MODULE)
     go_on = tmp_path / "go-on"
     broker = BrokerProcess(*flags)

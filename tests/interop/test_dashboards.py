@@ -37,9 +37,9 @@ FAMILIES: Final = (
     "channel_queue_metrics",
 )
 SCRAPES: Final = 3
-#: Milliseconds between two scrapes, by the times that Prometheus is told.
+#: Milliseconds between the times that Prometheus stores for two scrapes.
 INTERVAL: Final = 15_000
-#: Pages that the dashboards with totals read, by the choice of the operator.
+#: Pages of which the operator chooses one for the dashboards with totals.
 PAGES: Final = ("/metrics", "/metrics/per-object")
 
 
@@ -77,7 +77,7 @@ class Load:
         self.device.subscribe("events/#", 1)
 
     def _work(self, channel: Any, method: Any, *_: object) -> None:
-        """Return the first delivery of each ten, keep the next, and acknowledge the others."""
+        """Requeue the first of every ten deliveries, keep the second, acknowledge the rest."""
         self.taken.append(method.delivery_tag)
         if method.redelivered:
             channel.basic_ack(method.delivery_tag)
@@ -90,7 +90,7 @@ class Load:
         self.heard += 1
 
     def run(self) -> None:
-        """Do a round of everything, and wait until its messages are delivered."""
+        """Use every feature once, and wait until the messages of this round are delivered."""
         publish, seen, heard = self.publisher.basic_publish, len(self.taken), self.heard
         for number in range(20):
             publish("", QUEUE, b"order")

@@ -1,8 +1,8 @@
 """Comparison of what single AMQP and MQTT clients get from Trellis, RabbitMQ and Mosquitto.
 
 Each case sends bytes that clients of RabbitMQ or Mosquitto send, and compares the answers. Levels
-of MQTT above 5 are not compared: Trellis refuses them in the words of level 5, Mosquitto 2.0 in
-those of level 4.
+of MQTT above 5 are not compared: Trellis refuses them with a CONNACK of level 5, Mosquitto 2.0
+with a CONNACK of level 4.
 """
 
 from __future__ import annotations

@@ -28,8 +28,9 @@ from trellis.monitoring.detailed import FAMILIES
 PATIENCE: Final = 40.0
 DETAILED: Final = "/metrics/detailed?" + "&".join(f"family={name}" for name in FAMILIES)
 #: Metrics without time, memory and other properties of the machine: their sums must be equal. The
-#: number of closed connections is not, because the start of RabbitMQ is awaited by connections. Nor
-#: is rabbitmq_global_publishers: RabbitMQ 3.10 counts down when a channel ends that only consumed.
+#: number of closed connections is not among them, because the test connects to find out if RabbitMQ
+#: has started. Nor is rabbitmq_global_publishers: RabbitMQ 3.10 decrements it when a channel that
+#: only consumed ends.
 EQUAL: Final = (
     "rabbitmq_channels*",
     "rabbitmq_connections",
@@ -61,7 +62,7 @@ SAME: Final = (
 
 @pytest.fixture(scope="module")
 def moving() -> ModuleType:
-    """Return the tool that knows the differences."""
+    """Return the module tools/moving_page.py, which lists the differences."""
     path = Path(__file__).parents[2] / "tools" / "moving_page.py"
     spec = importlib.util.spec_from_file_location("moving_page", path)
     assert spec is not None and spec.loader is not None

@@ -10,7 +10,8 @@ import pytest
 
 from tests.broker import BrokerProcess
 
-#: Answers must fit the description in status, type and shape, and no request may break the broker.
+#: Checks of schemathesis: an answer fits the description in status, content type and shape, and its
+#: status is not a server error.
 CHECKS = (
     "not_a_server_error",
     "status_code_conformance",

@@ -18,7 +18,7 @@ from tests.interop.test_toolchains import BUILT, build
 pytestmark = pytest.mark.long
 
 VERSION: Final = "2.35.0"
-#: The commands of each group that need something that Trellis does not have, and why.
+#: Groups of commands that Trellis cannot serve, with the reason.
 MISSING: Final = {
     "shovels": "no shovels yet",
     "federation": "no federation yet",
@@ -26,7 +26,7 @@ MISSING: Final = {
     "config_file": "a file of the tool itself",
     "shell": "completion of the tool itself",
 }
-#: Commands in an order in which each one finds what it needs. `{file}` is a path.
+#: Commands, each after the commands that make the objects it needs. `{file}` is a path.
 COMMANDS: Final = """
 show overview
 show churn

@@ -37,7 +37,7 @@ IMPORTED: Final = {
     "rabbitmq_operator_policy.expiry": "expiry@shop",
 }
 
-#: Resources of which Terraform cannot read a part from any broker: the password.
+#: Resources with a part that no broker lets Terraform read: the password.
 UNREADABLE: Final = {"rabbitmq_user.worker"}
 
 #: Resources that Trellis refuses, and the reasons that it gives.
@@ -94,7 +94,7 @@ class Terraform:
         return _flat(done.stdout + done.stderr)
 
     def apply(self, **variables: object) -> str:
-        """Apply the configuration, after which a plan must be empty."""
+        """Apply the configuration, check that a plan is empty afterwards, and return the output."""
         given = [f"-var={name}={value}" for name, value in variables.items()]
         output = self.run("apply", "-auto-approve", *given)
         self.run("plan", "-detailed-exitcode", *given, exit_code=NO_CHANGE)

@@ -1,4 +1,4 @@
-"""Do to a Trellis process what the Java suite asks of rabbitmqctl and of RabbitMQ's Makefile.
+"""Stands in for rabbitmqctl and RabbitMQ's Makefile, which the Java suite calls.
 
 The suite runs `rabbitmqctl COMMAND` and `make TARGET`. Here both names are small scripts, which
 pass their arguments to a `Control` in the test's process. A command becomes requests to the HTTP
@@ -30,12 +30,12 @@ from trellis import process
 
 #: Bytes that the broker may use before the memory alarm begins; without messages it needs less.
 MEMORY_LIMIT: Final = 260 << 20
-#: Bytes of each message that fills the broker's memory, at first and when little memory is left. A
-#: message that the alarm interrupts in its middle would never be complete if it were larger.
+#: Bytes of each message that fills the broker's memory, at first and when little memory is left. If
+#: the alarm interrupted a large message in its middle, the broker would not read the rest.
 _LARGE, _SMALL = 4 << 20, 32 << 10
-#: Bytes of memory that are filled with small messages.
+#: Small messages are published when less than this many bytes of memory are left.
 _LEFT: Final = 20 << 20
-#: Name and password of the user of the control itself.
+#: Name and password of the user as which the Control logs in.
 _OPERATOR: Final = "operator"
 
 #: The queue that holds the messages which fill the memory.
@@ -178,7 +178,10 @@ class Control:
         return json.loads(text) if text else None
 
     def _set_alarm(self, source: str, on: bool) -> None:
-        """Want or no longer want an alarm; wait until the broker's memory alarm is as wanted."""
+        """Note whether the suite wants an alarm, and turn the memory alarm on or off to match.
+
+        Wait until the broker has done so.
+        """
         (self._alarms.add if on else self._alarms.discard)(source)
         wanted = bool(self._alarms)
         if wanted and self._filler is None:

@@ -5,7 +5,8 @@ has the client and the libraries. The tests expect a broker at port 5672 and Rab
 rabbitmqctl. So some expressions in the fetched tests are replaced, such that they use the port of
 the test's own broker, and `Control` takes the place of the other two.
 
-A test fails here if one of theirs fails that is not in EXPECTED, or if one in EXPECTED passes.
+A test here fails if a test of the suite that is not in EXPECTED fails, or if a test in EXPECTED
+passes.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ HERE = Path(__file__).parent
 FETCH = HERE.parents[1] / "tools" / "get-java-client-tests.sh"
 #: The package of the tests.
 PACKAGE: Final = "com.rabbitmq.client.test"
-#: Seconds for the tests of one package: most wait for time to pass.
+#: Seconds for the tests of one package, most of which wait for time to pass.
 PATIENCE: Final = 600
 
 _PORT = f"{PACKAGE}.LocalFactory.PORT"
-#: Replacements in the fetched tests, as regular expressions. Nothing listens on port 1, where
-#: they look for a second node of a cluster.
+#: Regular expression -> replacement in the fetched tests. Tests that look for a second node of a
+#: cluster look for it on port 1, where no server listens.
 REPLACED: Final = {
     r"\b(new|extends) ConnectionFactory\b": rf"\1 {PACKAGE}.LocalFactory",
     r'new Address\("127.0.0.1"(, 5672)?\)': f'new Address("127.0.0.1", {_PORT})',
