@@ -19,7 +19,7 @@ ALLOW = '[[allow]]\nrule = "banned-word"\npattern = "nobody_at_all"\nreason = "a
 
 
 def run(tool: str, root: Path, files: dict[str, str]) -> list[str]:
-    """Write the files, run the tool on them, and return its lines; its exit code must fit them."""
+    """Write the files, run the tool on them, check its exit code, and return its lines."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -141,8 +141,8 @@ def test_coverage_of_amqp_patterns_agrees_with_all_topics(data: st.DataObject) -
 def _told_apart(pattern: str) -> list[str]:
     """Return topics of the pattern with a fresh word for each `*`, and zero to seven for each `#`.
 
-    A pattern that matches a topic with more consecutive fresh words than it has words must match
-    some of them with a `#`, and then matches all longer topics as well.
+    If another pattern matches a topic with more consecutive fresh words than that pattern has
+    words, one of its `#` matches some of the fresh words, so it matches all longer topics as well.
     """
     words = AMQP.split(pattern)
     topics = []

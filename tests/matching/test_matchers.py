@@ -317,8 +317,8 @@ def test_it_runs_from_a_zip_with_nothing_installed(tmp_path: Path) -> None:
 
 
 def test_many_subscribers_under_several_patterns_are_counted_in_parts() -> None:
-    """Let the tally divide its dict by many subscribers: each is found once, also after some of
-    its patterns are removed.
+    """So many subscribers make the tally divide its dict. Each subscriber is found once, also after
+    some of its patterns are removed.
     """
     trie: Matcher[str] = create("trie", AMQP)
     people = [f"person {number}" for number in range(20_000)]
@@ -338,8 +338,8 @@ def test_many_subscribers_under_several_patterns_are_counted_in_parts() -> None:
 
 
 def taken(name: str, pattern: Callable[[int], str], gone: bool = False) -> int:
-    """Return the bytes used by 1,000 patterns, or what remains of them when all but one are
-    removed.
+    """Return the bytes used by 1,000 patterns; with `gone`, the bytes still used after all patterns
+    but one are removed.
     """
     matcher: Matcher[int] = create(name, AMQP)
     gc.collect()

@@ -1,4 +1,4 @@
-"""Lookups that pause: complete, in steps, and beside changes."""
+"""Tests of lookups that pause: their results, their steps, and changes between two steps."""
 
 from __future__ import annotations
 

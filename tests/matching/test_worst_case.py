@@ -18,8 +18,8 @@ ATTACKS = {
     "127 many in a row": ".".join(["#"] * 127),
     "many, then 100 times one": ".".join(["#", "a", *["*"] * 100]),
 }
-#: The simple pattern visits 128 nodes; 63 `#` and 128 words cause at most 126 x 128 visits, 126
-#: times as many. An exponential walk would not end.
+#: Maximum time of a lookup, as a multiple of the time for the simple pattern. The simple pattern
+#: causes 128 visits of nodes, 63 `#` at most 126 x 128. An exponential walk would not end.
 BOUND = 1_000
 
 

@@ -146,10 +146,10 @@ async def client(port: int, user: str | None, client_id: str) -> tuple[int, Obse
 async def observe(
     port: int, users: list[str | None], clients: list[str], filters: list[str]
 ) -> dict[tuple[Any, ...], Any]:
-    """Return all that clients may do in a broker: connect, publish, and receive.
+    """Return what each client may do at a broker: connect, publish, receive.
 
-    The key of a result names the action, the user, the client identifier and, to receive, the
-    filter.
+    The key of a result names the action, the user, the client identifier and, for "read", the
+    filter. The result of a connect is a bool, that of other actions is the set of topics.
     """
     seen: dict[tuple[Any, ...], Any] = {}
     code, watcher = await client(port, WATCHER, "watching")
@@ -254,7 +254,7 @@ async def test_an_acl_file_gives_the_same_rights(tmp_path: Path, seed: int) -> N
             assert ours == theirs, key
 
 
-#: The plugin of the Debian package, or beside another installation of the program.
+#: Path of the dynamic security plugin, beside the program or where Debian installs it.
 PLUGIN = next(
     path
     for folder in (Path(MOSQUITTO).parents[1] / "lib", Path("/usr/lib"))

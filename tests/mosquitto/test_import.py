@@ -131,7 +131,7 @@ def test_a_line_that_cannot_be_taken_is_named(tmp_path: Path, conf: str, line: s
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if not name.endswith("*")])
 def test_each_option_is_taken_or_named(tmp_path: Path, name: str) -> None:
-    """An option that is missing or not needed in Trellis is named, with a reason."""
+    """A note names each option that Trellis lacks or does not need, with a reason."""
     option = OPTIONS[name]
     result = imported(tmp_path, f"listener 1883\n{name} xyz\n")
     named = [note for note in result.report.notes if note.text.startswith(name)]

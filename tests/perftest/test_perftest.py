@@ -54,11 +54,11 @@ def statistics(broker: BrokerProcess) -> dict[str, int]:
     return {name: int(found.get(name, 0)) for name in COUNTS}
 
 
-#: The statistics that a mode may name; those that it does not name are 0.
+#: Names of statistics. A statistic that a mode does not name must be 0.
 COUNTS: Final = ("publish", "confirm", "deliver", "deliver_no_ack", "get", "get_no_ack", "ack")
 
-#: Arguments of PerfTest, and what the broker counts. Producers send and consumers receive as many
-#: messages as -C and -D say, each.
+#: Mode -> arguments of PerfTest, and the statistics of the broker afterwards. -C is the number of
+#: messages that each producer sends, -D the number that each consumer receives.
 MODES: Final[dict[str, tuple[str, dict[str, int]]]] = {
     "confirms": (
         "-C 3000 -D 3000 --confirm 100",
@@ -181,7 +181,7 @@ MODES: Final[dict[str, tuple[str, dict[str, int]]]] = {
 
 
 def run(class_path: str, broker: BrokerProcess, arguments: str) -> str:
-    """Run PerfTest, check that it ended well, and return why it ended."""
+    """Run PerfTest, check that it succeeds, and return the reason for its end that it prints."""
     done = subprocess.run(
         [
             *(require("java"), "-cp", class_path, "com.rabbitmq.perf.PerfTest"),

@@ -38,7 +38,7 @@ class Reading(NamedTuple):
     """The result of reading a segment up to its end or its first damage."""
 
     rows: Rows
-    #: Where the intact batches begin, in bytes.
+    #: Position of each intact batch in the segment, in bytes.
     places: list[int]
 
 

@@ -1,5 +1,6 @@
-"""Tests on a cluster: a standalone master and worker on loopback, to which the code goes as a zip;
-and the choice of Java.
+"""Tests of Spark on a cluster, and of the choice of Java.
+
+The cluster is a standalone master and a worker on loopback, which get the code as a zip.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from pyspark_trellis.errors import PipelineError
 from tests.pipeline.written import journal, row
 
 HOME = Path(pyspark.__file__).parent
-#: Seconds that a thread waits for a line of a daemon.
+#: Maximum number of lines that a daemon prints before it is ready.
 LINES = 200
 
 
 @contextmanager
 def daemon(kind: str, until: str, home: Path, *arguments: str) -> Iterator[re.Match[str]]:
-    """Run one of Spark's daemons; yield the match in the line that says that it is ready."""
+    """Run one of Spark's daemons; yield the match of `until` in its output once it is ready."""
     environment = os.environ | {
         "JAVA_HOME": str(home),
         "SPARK_HOME": str(HOME),

@@ -109,7 +109,7 @@ def test_lake_and_traffic_go_on_where_they_were(
 def test_a_target_and_its_checkpoint_belong_to_one_job(
     shared: None, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Spark itself would write nothing, or into the other job's table, without an error."""
+    """Without these errors, Spark would write nothing, or write into the other job's table."""
     lake = str(tmp_path / "lake")
 
     def said(job: str, target: str, checkpoint: str) -> str:

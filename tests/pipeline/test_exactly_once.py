@@ -43,7 +43,7 @@ def session_of(leader: int) -> list[int]:
 
 
 def committed(table: Path) -> list[Path]:
-    """Return the files that Spark's log of a table names, which `spark.read` reads."""
+    """Return the committed files of a table, which Spark's log names and `spark.read` reads."""
     logs = {
         int(path.name.partition(".")[0]): path
         for path in sorted((table / "_spark_metadata").glob("[0-9]*"))
@@ -151,7 +151,7 @@ class Scene:
         self.end()
 
     def end(self) -> None:
-        """Assert that driver, JVM and workers have ended."""
+        """Kill driver, JVM and workers if they still run, and wait for the end of the driver."""
         process = self.running
         if process is not None:
             for found in session_of(process.pid):
@@ -223,7 +223,7 @@ def test_two_kills_lose_nothing_and_repeat_nothing(scene: Scene) -> None:
 def test_twenty_kills_of_query_and_broker_lose_nothing_and_repeat_nothing(
     scene: Scene, first: int
 ) -> None:
-    """Kill the query five times, and at the last time the broker while the sink publishes to it.
+    """Kill the query five times, and then the broker to which the sink has published.
 
     Four such runs make twenty kills. Each run stays far below the time limit of a test.
     """

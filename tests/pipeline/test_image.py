@@ -36,7 +36,7 @@ MESSAGES: Final = 3_000
 
 
 class Image:
-    """A directory with what the image has below /."""
+    """A directory with the files that the image has below /."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -53,8 +53,8 @@ class Image:
         return "127.0.0.1" if text == "spark-master" else text
 
     def build(self) -> None:
-        """Run the steps of the stages, except the compiler's (tested with the broker's image) and
-        users.
+        """Run the steps of the image's stages, except the compilation, which the tests of the
+        broker's image cover, and the creation of users.
         """
         opt = self.directory / "opt"
         opt.mkdir()
@@ -169,7 +169,7 @@ def until(log: Path, said: str, process: subprocess.Popen[bytes]) -> re.Match[st
 
 
 def counted(table: Path) -> int:
-    """Return the messages in the table of `traffic`, by the files that Spark's log names."""
+    """Return the number of messages that the table of `traffic` counts, in its committed files."""
     return sum(
         sum(pq.read_table(file, columns=["messages"]).column("messages").to_pylist())
         for file in committed(table)

@@ -29,7 +29,7 @@ def some(count: int, base: int = 0) -> list[Row]:
 def read(
     path: Path, low: int, high: int, rows: int = 1 << 20, **options: Any
 ) -> list[tuple[str, int]]:
-    """Return the rows of a directory, as tasks read them."""
+    """Return the rows from offset `low` up to `high`, read by tasks of at most `rows` rows."""
     made = JournalRows(THIN, {name: str(value) for name, value in options.items()})
     found = []
     for piece in Directory(str(path)).pieces(low, high, rows):
@@ -98,7 +98,7 @@ def test_damage_is_named_with_file_and_offset_however_few_columns_are_read(tmp_p
 
 
 def end_of(data: bytes, at: int) -> int:
-    """Return where a batch ends, as the broker computes it."""
+    """Return the end of the batch at position `at`, as the broker computes it."""
     found = view_batch(data, at)
     assert found is not None
     return int(found.end)
@@ -124,7 +124,7 @@ def test_wherever_a_segment_is_torn_it_ends_with_its_last_whole_batch(tmp_path: 
 
 
 def divided(stream: Directory) -> tuple[list[tuple[int, int]], int]:
-    """Return what tasks read: the offsets, and the total number of bytes."""
+    """Return the first offset and the end of each task, and the bytes that all tasks read."""
     cuts = [piece.cut for piece in stream.pieces(50, 2950, 70)]
     return [(cut.low, cut.high) for cut in cuts], sum(cut.end - cut.start for cut in cuts)
 

@@ -192,9 +192,9 @@ def test_lost_offsets_are_named(tmp_path: Path) -> None:
 
 
 def test_a_timestamp_that_is_no_time_is_none(spark: SparkSession, tmp_path: Path) -> None:
-    """Publishers send any number: of milliseconds, of nanoseconds, of 64 bits.
+    """A publisher may send any 64-bit number, such as a time in milliseconds or nanoseconds.
 
-    The rest of the row is read, and the query continues.
+    The query reads the rest of the row, and continues.
     """
     said = [
         1_700_000_000,

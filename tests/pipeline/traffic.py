@@ -109,9 +109,10 @@ def subscriptions(rng: random.Random, count: int) -> list[Subscription]:
 def goes(
     document: Document, exchange: str, topic: str, heard: list[Subscription] | None = None
 ) -> tuple[set[str], set[int], bool]:
-    """Return (places, numbers of bindings, unknown) of a topic, by the definition of each type.
+    """Return (places, numbers of bindings, unknown) of a message, by the definition of each type.
 
-    `unknown` is True if an exchange that routes by more than the topic decides.
+    The places are the queues and sessions that get the message, and the bindings are those that it
+    takes. `unknown` is True if an exchange on its way routes by more than the topic.
     """
     types = {each["name"]: each["type"] for each in document["exchanges"]} | {"amq.topic": "topic"}
     alternates = {
@@ -208,7 +209,7 @@ def rows(
 
 
 def change(event: str, at: datetime, facts: dict[str, Any]) -> Row:
-    """Return a row of the stream; `numbered` sets its offset."""
+    """Return a row of the stream `$topology` for a change; `numbered` sets its offset."""
     return row(
         0,
         event,

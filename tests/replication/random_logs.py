@@ -1,6 +1,6 @@
 """Random logs: the records of several owners, with claims and records that arrive wrong or late.
 
-The log's author keeps track of the owner only to aim: which records count is for judges to decide.
+The author knows the owner only to write likely records; the judges decide which records count.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Author:
             self.state = replace(self.state, last=offset, wall=max(self.state.wall, record.wall))
 
     def wall(self) -> int:
-        """Return a wall clock, which need not advance."""
+        """Return a random time of the wall clock, which may be earlier than the time before."""
         return self.random.randrange(1_000)
 
     def nonce(self) -> int:

@@ -122,7 +122,7 @@ def begin_at_a_state(
 def begin_at_a_mark(
     log: RandomLog, given: list[str], chance: random.Random, beginnings: Counter[str]
 ) -> None:
-    """Begin at a mark that counts: the second judge judges it from the state that it carries."""
+    """Begin at a mark that counts; the second judge begins with the state that the mark carries."""
     marks = [
         (index, offset, record)
         for index, (offset, record) in enumerate(log.records[: len(given)])

@@ -1,4 +1,4 @@
-"""Which error an invalid value of a setting gives: one line, which names the key."""
+"""Tests of the error for an invalid value of a setting: one line, which names the key."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which source decides the value of a setting: default, file, environment variable or flag."""
+"""Tests of the source of a setting's value: default, file, environment variable or flag."""
 
 import os
 from collections import Counter

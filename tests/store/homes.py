@@ -167,7 +167,7 @@ def lasting(target: object) -> bool:
 
 
 def numbers(world: World) -> dict[str, int]:
-    """Return the numbers of all durable definitions."""
+    """Return the number of each durable exchange, queue and session, by type and name."""
     vhost = world.vhost
     things = [*vhost.exchanges.values(), *vhost.queues.values(), *vhost.subscribers]
     return {

@@ -14,8 +14,9 @@ Step = Callable[[World], object]
 
 
 def amqp(*methods: Any) -> Step:
-    """Send a method over a new connection on channel 1, and return the reply, which may be a
-    refusal.
+    """Return a step that sends methods on channel 1 of a new connection.
+
+    The step returns the reply, which may be a refusal.
     """
     return lambda world: world.amqp().send(*methods)
 

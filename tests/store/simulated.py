@@ -38,7 +38,7 @@ class Inode:
         self.pending.clear()
 
     def after_crash(self, random: Random, kept: float) -> bytes:
-        """Return the content after a power loss keeping each unsynced change with this chance."""
+        """Return the content after a power loss; an unsynced change is kept with chance `kept`."""
         there = bytearray(self.durable)
         for offset, data in self.pending:
             if random.random() >= kept:

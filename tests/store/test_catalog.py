@@ -144,7 +144,7 @@ def _way(draw: st.DrawFn, model: Model) -> StoreEntry:
 
 
 def _again(draw: st.DrawFn, model: Model) -> StoreEntry:
-    """Change a session that keeps its number."""
+    """Draw a change of a session, which keeps its number."""
     sessions = [(key, number) for key, (number, _) in model.rows.items() if key[1] == "session"]
     if not sessions:
         return _thing(draw, model)
@@ -246,7 +246,7 @@ def test_a_late_undefined_binding_leaves_one_that_was_made_anew(tmp_path: Path) 
 
 
 def test_a_thing_declared_over_one_that_is_there_is_another_one(tmp_path: Path) -> None:
-    """This happens after a start refused a queue, which therefore cannot be deleted first."""
+    """A queue that a start refused cannot be deleted before a client declares it again."""
     catalog = Catalog(str(tmp_path / "c"))
     catalog.write([(1, queue("q")), (2, way("-4:1:k", -4, 1)), (3, queue("q"))], 0)
     assert [row[0] for row in without_vhosts(loaded(catalog))] == [3]

@@ -18,7 +18,7 @@ from tests.store.logs import message
 
 
 def written(directory: Path, batches: int) -> None:
-    """Declare and fill a queue in one batch, fill it further; then the catalog loses all that."""
+    """Declare and fill a queue in `batches` batches; then restore the catalog from before them."""
     home = Home(directory)
     home.amqp().queue("early", "amq.direct", "a", durable=True)
     home.broker.store.sync()

@@ -337,7 +337,7 @@ def test_a_crash_before_a_slow_disk_has_caught_up_loses_the_flag_and_no_message(
 
 @pytest.mark.parametrize("arguments", KINDS)
 def test_deliveries_write_few_bytes(tmp_path: Path, arguments: dict[str, Any]) -> None:
-    """A queue whose consumer keeps up writes a mark, and once more in the first segment."""
+    """A queue whose consumer keeps up writes one or two marks."""
     home = Home(tmp_path / "d")
     client = home.amqp()
     client.queue("q", durable=True, **arguments)
@@ -384,9 +384,10 @@ def test_a_mark_keeps_no_dead_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", KINDS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_history(tmp_path: Path, arguments: dict[str, Any], seed: int) -> None:
-    """Compare with a model: the messages in the queue, and those of them that were delivered.
+    """Compare the queue with a model of its messages and of the deliveries.
 
-    While the disk is slow, messages may be delivered without a mark. A crash may forget these.
+    While the disk is slow, messages may be delivered without a mark. After a crash, such messages
+    need not be marked as redelivered.
     """
     random = Random(seed)
     home = Home(tmp_path / "d", segment_size=3_000)

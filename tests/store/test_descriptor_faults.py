@@ -29,14 +29,14 @@ from tests.streams.test_stream_queues import consume, declare
 
 #: Operations of a disk that need a new file descriptor.
 OPENINGS = ("open", "opendir", "create", "list")
-#: Most retries until all work must be done.
+#: Maximum number of retries until all work must be done.
 RETRIES = 40
 #: Number of messages that each queue and stream gets.
 COUNT = 24
 
 
 class Shortage:
-    """A shortage of descriptors: the openings from number `first` on fail, `times` of them."""
+    """A shortage of descriptors: after `first` openings, the next `times` openings fail."""
 
     def __init__(self, disk: SimulatedDisk, first: int, times: int, number: int) -> None:
         self.count = 0
@@ -162,9 +162,9 @@ def live(home: ScarceHome) -> None:
 
 
 def check(home: Home, directory: Path, disk: SimulatedDisk, kept: float = 1.0) -> None:
-    """Assert that nothing is lost, in this life and in the next one.
+    """Assert that no message is lost, before a crash and after a restart.
 
-    Between them is a crash. `kept` is the chance with which a change that was not synced survives.
+    `kept` is the chance with which each unsynced change survives the crash.
     """
     assert home.complaints == [] and not home.store.log.poisoned
     assert not [path for path in disk.names if "/gone/" in path]
@@ -193,7 +193,7 @@ def openings(directory: Path) -> int:
 
 
 def shortages(directory: Path, step: int, begin: int = 0) -> set[str]:
-    """Run lives with shortages that begin at every `step`-th opening; return what was refused."""
+    """Run lives whose shortages begin at every `step`-th opening; return the refused operations."""
     count = openings(directory / "whole")
     refused: set[str] = set()
     for first in range(begin, count, step):

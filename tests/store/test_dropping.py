@@ -1,6 +1,6 @@
 """Dead files are dropped without being read, and the log stays small at every speed.
 
-The speed is counted: between two looks of the store writer, a number of bytes is written.
+The speed is the number of bytes written between two looks of the store writer for dead files.
 """
 
 from __future__ import annotations
@@ -95,10 +95,11 @@ def check_figures(random: Random) -> None:
 
 
 class Speed:
-    """A log that is looked at as the store writer does, once for each `stride` bytes written.
+    """A log with a look for dead files after every `stride` written bytes, as by the store writer.
 
-    Each look drops dead files, or makes a checkpoint in one go. `read` counts the bytes read from
-    the disk, and `largest` the bytes of the log beyond three times its live records.
+    Each look drops dead files or, if there are none, makes a due checkpoint at once. `reads` counts
+    the reads of the disk. `largest` is the maximum size of the log in bytes beyond three times the
+    size of its live records.
     """
 
     def __init__(self, stride: int = SEGMENT // 4) -> None:
@@ -145,7 +146,7 @@ class Speed:
         self.log.write()
 
 
-#: Segments that may stand beside three times the live records: 256 MiB are four.
+#: Bytes that the log may have beyond three times its live records: four segments.
 SLACK = 4 * SEGMENT
 
 
@@ -377,7 +378,7 @@ def test_a_drop_that_fails_loses_nothing(operation: str, nth: int) -> None:
 
 @pytest.mark.parametrize("nth", range(3))
 def test_no_checkpoint_begins_while_a_head_is_partly_overwritten(nth: int) -> None:
-    """Otherwise recovery would take the checkpoint for one of the dropped files."""
+    """If a checkpoint began, recovery would take it for one of the dropped files."""
     disk = SimulatedDisk()
     log = Log(disk, 1_000)
     for number in range(12):

@@ -29,7 +29,7 @@ SALT = 7
 
 
 class Fault:
-    """A fault that refuses the nth operation of a kind, and those after it up to `times`."""
+    """A fault: after `nth` operations of a kind, the disk refuses the next `times` operations."""
 
     def __init__(
         self,

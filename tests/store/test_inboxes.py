@@ -43,7 +43,7 @@ class Home(World):
         window: int,
         spoiled: Collection[bytes] = (),
     ) -> None:
-        """Start. The positions in `spoiled` become unreadable once the log is open."""
+        """Open the store, damage the messages with a body in `spoiled`, and start the broker."""
         options = MqttOptions()
         options.receive_maximum = in_flight
         self.reported: list[str] = []
@@ -77,8 +77,9 @@ def test_an_inbox_is_what_it_was(seed: int, tmp_path: Path) -> None:
         Client(world, connect("r", clean=False) + subscribe(1, ("one", 1), ("two", 2))),
         here(world, "w"),
     )
-    #: Packet identifier (from 1) -> body and QoS; and those with a PUBREC.
+    #: Packet identifier (from 1) -> body and QoS of an unsettled message.
     waiting: dict[int, tuple[bytes, int]] = {}
+    #: Packet identifiers of messages for which the client sent PUBREC.
     stepped: set[int] = set()
     for number in range(1, random.choice((3, 30, 600))):
         topic, qos = random.choice(("one", "two")), random.choice((1, 2))

@@ -1,8 +1,8 @@
 """Power loss: confirmed messages stay and settled ones stay settled, whatever the disk lost.
 
 The changes of a log to its disk are recorded, and repeated up to each step, at which the power
-fails: each unsynced write is kept, lost or torn independently. Two wrong designs are tested the
-same way, and must be caught.
+fails: each unsynced write is kept, lost or torn independently. Wrong designs are tested the same
+way, and must be caught.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Long durable queues compared with a plain list.
 
 Messages are published, delivered, settled, requeued, purged, expired and dropped, in memory and on
-disk. Each must be where it should, in order, and the store must keep exactly the needed ones.
+disk. Each message must be in its place, and the store must keep exactly the needed messages.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Taker(Consumer):
 
 
 class Undertaker(DeadLetterHost):
-    """A queue of dead letters."""
+    """A host that notes in the model each message that the queue dead-letters."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -95,7 +95,7 @@ class Model(RuleBasedStateMachine):
             self.drop("expired")
 
     def shorten(self) -> bool:
-        """Drop messages above the limit; return True if there were some."""
+        """Drop messages above the limit; return True if any were dropped."""
         before = len(self.waiting)
         while len(self.waiting) > self.arguments.get("x-max-length", 1 << 30):
             self.drop("maxlen")

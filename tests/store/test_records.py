@@ -110,7 +110,7 @@ def messages(draw: st.DrawFn) -> Message:
     return message
 
 
-#: Annotations, also near ANNOTATION_MODULUS; 0 where there is none.
+#: Annotations, also near ANNOTATION_MODULUS; 0 stands for no annotation.
 serials = st.one_of(
     st.just(0),
     st.integers(-ANNOTATION_MODULUS - 3, -1),

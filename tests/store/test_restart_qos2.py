@@ -42,11 +42,12 @@ FIRST: Final = 500
 
 
 class Crash(NamedTuple):
-    """A crash at the packet with this number that a client sends."""
+    """A crash when the clients send their packet number `number`."""
 
     number: int
-    #: `arrives`: True if the packet reaches the broker. `written`: True if its effect is durable.
+    #: True if the packet reaches the broker.
     arrives: bool
+    #: True if the effect of the packet is durable.
     written: bool
     #: The clients that still receive what the broker sent before the crash.
     hear: tuple[str, ...]

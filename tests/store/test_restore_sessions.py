@@ -61,7 +61,10 @@ def test_a_session_is_there_with_its_subscriptions_and_hears_what_it_asked_for(
 
 
 def left(directory: Path, seconds: int = 100) -> None:
-    """Return the data directory of a session whose client disconnected 10 s before the crash."""
+    """Leave a data directory with a session whose client disconnected 10 s before the crash.
+
+    The session expires `seconds` after the disconnect.
+    """
     world = Home(directory, mqtt=options(seconds))
     Client(world, connect("c", clean=False)).send(DISCONNECT)
     world.sleep(10_000)

@@ -309,7 +309,7 @@ def test_what_looks_like_a_record_inside_a_message_is_never_read_as_one() -> Non
 def test_a_search_behind_damage_gives_up_before_it_takes_for_ever() -> None:
     """Damage the log before a message whose body looks like headers of many large records.
 
-    A search for the next record would have to check each of them to its end.
+    A search for the next record would have to check each of these records to its end.
     """
     head = (
         (200_000).to_bytes(4, "big")

@@ -43,7 +43,7 @@ ROLES = (
 
 #: The result of an operation: a boolean, subscribers or pairs as bits, or several of these.
 Result = object
-#: The effect of an operation on a real matcher, and on the state that models it.
+#: An operation: its name in NAMES, its pattern or topic, its subscriber.
 Operation = tuple[str, str, int]
 
 
@@ -138,7 +138,10 @@ def script(
     events: list[Event],
     step: Callable[[], None],
 ) -> Callable[[], None]:
-    """Return a script of random operations. A snapshot is read when taken, and again at the end."""
+    """Return a script of random operations, each added to `events`.
+
+    The script reads each snapshot at once and again at its end; both readings must be equal.
+    """
     weights = random.choice(ROLES)
     drawn = [draw(random, weights, texts) for _ in range(operations)]
 
@@ -198,7 +201,7 @@ def answer(matcher: Matcher[int], topic: str) -> int:
 
 
 def contents(snapshot: Matcher[int]) -> Result:
-    """Return the snapshot's answers for all topics."""
+    """Return the snapshot's answers for all topics, and its pairs as bits."""
     return (
         *[answer(snapshot, topic) for topic in TOPICS],
         sum(BITS[pair] for pair in snapshot.subscriptions()),

@@ -79,7 +79,7 @@ class Interrupted:
     clock: Iterator[int] = field(default_factory=itertools.count)
 
     def do(self, operation: Operation) -> None:
-        """Do an operation and record it. A snapshot is read at the end."""
+        """Do an operation and record it; `run` reads its snapshot at the end."""
         start = next(self.clock)
         result: Result = done(self.matcher, operation)
         if isinstance(result, Matcher):
@@ -182,8 +182,8 @@ def test_an_interruption_of_an_operation_takes_effect_before_or_after_it(
         assert check(once(kind, before, snapshot, operation, other)) > 0
 
 
-#: An operation, and two changes of which the second must not be visible without the first, or that
-#: undo each other.
+#: Operations, each with two operations that interrupt it. The second must not be visible without
+#: the first, or undoes it.
 TWICE = [
     (plain("match", "a.b.c"), subscribe("a.b.c"), subscribe("*.b.#")),
     (plain("match", "a.b.c"), plain("snapshot"), unsubscribe("a.b.c")),

@@ -24,9 +24,9 @@ from tests.matching.concurrent.histories import (
 
 Kind = type[ConcurrentTrie[int]] | type[Persistent[int]]
 
-#: Histories are numbered from 0. The normal suite checks the first ones, the long suite those after
-#: them.
+#: Number of histories that the normal suite checks.
 NORMAL = {ConcurrentTrie: 3_000, Persistent: 1_000}
+#: Number of further histories that the long suite checks.
 LONG = {ConcurrentTrie: 30_000, Persistent: 10_000}
 PARTS = 4
 
@@ -162,7 +162,7 @@ def test_the_search_wants_every_result_explained() -> None:
 
 
 def test_the_search_refuses_the_history_of_the_articles_lookup() -> None:
-    """The lookup found `*.b.#`, subscribed while `a.b` had its subscriber, but not `a.b`."""
+    """The lookup found the subscriber of `*.b.#`, but not that of `a.b`, subscribed earlier."""
     assert not linearizable(
         happened(
             (0, 5, "match", "a.b", 0, 1 << 6),

@@ -25,9 +25,9 @@ UNMARKED = "the log begins at a record that is no mark"
 
 #: The fast timing of a cluster.
 TIMING = Timing(1.0, 0.7, 0.15)
-#: Seconds of a history with faults, and of the time without faults after it, which is longer than a
-#: pause, the restart after it and a seed.
+#: Seconds of a simulation during which faults occur.
 FAULTY_SECONDS = 16.0
+#: Seconds without faults at the end: more than a pause, a restart and the seed of a node take.
 HEALTHY_SECONDS = 12.0
 #: Number of batches that a node may be behind the owner at the end.
 LAG_MAX = 20

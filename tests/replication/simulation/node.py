@@ -59,12 +59,13 @@ class Node(Computer):
         #: ("answer", 0) to a ping.
         self.outbox: deque[tuple[str, int]] = deque()
         self.live: dict[int, int] = {}
-        #: Positions of messages that wait for a consumer, and of those that were delivered.
+        #: Positions of messages that wait for a consumer.
         self.ready: deque[int] = deque()
+        #: Positions of messages that were delivered and are not acknowledged.
         self.unacknowledged: set[int] = set()
         #: Number of times that all connections of clients were aborted.
         self.connections = 0
-        #: The newest identity of a publisher.
+        #: Identity of the newest message that this node took from the publisher.
         self._newest = 0
 
     # -- life
@@ -104,7 +105,7 @@ class Node(Computer):
         self.cluster.ended(self, error)
 
     def apply(self, step: Apply) -> Any:
-        """Return the single writes of an Apply."""
+        """Write an Apply to the directory, and yield between its single writes."""
         yield from self.directory.apply(step)
         self.synced = self.directory.state.last + 1
 
@@ -198,7 +199,7 @@ class Node(Computer):
         return self.owner is not None and self.owner.may_act()
 
     def turn(self) -> None:
-        """One turn of the event loop: deliver and confirm, one flush after the other."""
+        """Run one turn of the event loop: deliver and confirm, one flush after the other."""
         while self.ready and len(self.unacknowledged) < 8:
             position = self.ready.popleft()
             self.unacknowledged.add(position)

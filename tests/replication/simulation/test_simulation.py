@@ -62,7 +62,7 @@ def test_a_seed_is_one_history() -> None:
     assert one.world.story == two.world.story and one.takeovers > 2
 
 
-#: Where the search for a rare fault begins: each takes about 50 seeds to appear.
+#: First seed of the search for a rare fault, which appears at about seed 50.
 FIRST_SEEDS: dict[type[Node], int] = {wrong.ResumedWithinBatch: 45, wrong.EarlyCheckpoint: 50}
 
 

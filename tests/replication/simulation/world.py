@@ -70,7 +70,7 @@ class World:
         self.story.append(f"{self.now:9.4f} {text}")
 
     def delay(self, times: int = 1) -> float:
-        """Return the time that a message takes in the network: now and then 2 x silence.
+        """Return the seconds that a message takes in the network: now and then up to 2 x silence.
 
         Long delays are `times` as frequent as usual.
         """

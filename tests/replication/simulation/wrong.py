@@ -31,7 +31,7 @@ from tests.replication.simulation.node import CHUNK, Node
 
 
 class _Owner(LogOwner):
-    """A wrong owner, made from the right one when a claim came into force."""
+    """The base of wrong owners; `of` makes one from the right owner when its claim is in force."""
 
     @classmethod
     def of(cls, owner: LogOwner) -> LogOwner:

@@ -26,7 +26,7 @@ LOGIN = (
 
 
 class Amqp(Client):
-    """An AMQP client on channel 1. `set_up` is called first."""
+    """An AMQP client on channel 1. After the login, it sends the bytes `set_up`."""
 
     set_up = b""
 
@@ -113,8 +113,9 @@ class TxPublisher(Amqp):
 
     def connect(self) -> None:
         super().connect()
-        #: Message -> families to which it goes, as routed when it was published.
+        #: Message of the open transaction -> families to which it was routed when published.
         self._pending: dict[str, dict[str, int]] = {}
+        #: Message of the transaction that is being committed -> its families.
         self._committing: dict[str, dict[str, int]] = {}
 
     def act(self) -> None:

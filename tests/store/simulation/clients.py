@@ -31,7 +31,7 @@ class Client:
 
     @property
     def ready(self) -> bool:
-        """True if the broker accepts connections."""
+        """True if the client is connected, and the broker has handled all its input."""
         connection = self.connection
         return (
             connection is not None
@@ -46,7 +46,7 @@ class Client:
             self.connection.receive_data(data)
 
     def flush(self) -> None:
-        """Take the bytes that the broker has for the client."""
+        """Move the bytes that the broker has for the client into `pipe`."""
         connection = self.connection
         if connection is None:
             return
@@ -86,7 +86,7 @@ class Client:
             self.cut_off()
 
     def crashed(self) -> None:
-        """Handle a crash of the broker. The bytes that it had sent arrive, or not."""
+        """Handle a crash of the broker: the bytes that the broker has sent arrive, or are lost."""
         if self.connection is not None:
             self.connection = None
             if self.random.random() < 0.5:
@@ -107,7 +107,7 @@ class Client:
         """Handle the end of the connection."""
 
     def finish(self) -> bool:
-        """Only complete what has begun. Return True if nothing is left to do."""
+        """Take a step that begins no new work. Return True if the client has no work left."""
         if self.connection is None:
             self.connect()
             return False

@@ -19,8 +19,9 @@ from tests.store.simulation.ledger import DEFINITIONS, Complain
 if TYPE_CHECKING:
     from tests.store.simulation.amqp import Operator
 
-#: Durable queues and exchanges that operators declare and delete.
+#: Durable queues that operators declare and delete, with their arguments.
 QUEUES: dict[str, dict[str, Any]] = {"op-1": {}, "op-2": {"x-max-length": 3}}
+#: Durable exchanges that operators declare and delete, with their types.
 EXCHANGES = {"x-1": "fanout", "x-2": "topic"}
 
 
@@ -100,14 +101,14 @@ class Definitions:
         self._made = 0
         #: Object -> the last step that changed it.
         self._last: dict[str, int] = {}
-        #: Steps since the last confirmed one, with that one.
+        #: The last confirmed step, and all later steps.
         self._steps: list[tuple[int, Declared]] = [(0, self.now.copy())]
 
     def change(self, thing: str, how: Callable[[], None]) -> Callable[[], None]:
         """Add a requested change, and return the function to call when it is confirmed.
 
-        All changes before it must be durable then. For a request that changes nothing, at least the
-        last change of its object must be durable.
+        When the change is confirmed, it and all changes before it must be durable. If the request
+        changes nothing, the last change of its object must be durable.
         """
         before = self.now.seen()
         how()
@@ -157,7 +158,7 @@ class Definitions:
     # -- changes by operators
 
     def something(self, operator: Operator) -> None:
-        """Return a random request, which may change nothing."""
+        """Let an operator send a random request, which may change nothing."""
         random, now = self.random, self.now
         queue, exchange, choice = (
             random.choice(list(self.queues)),

@@ -25,22 +25,23 @@ from tests.store.simulation.ledger import DISK, Complain
 
 
 class Journal:
-    """The entries of all lives.
+    """The entries that the broker appends to the log, and the state that they make.
 
-    Between two starts it has the entries since the earlier start, and the positions up to which
-    they are written.
+    Between two starts, the journal holds the entries since the earlier start, and the positions up
+    to which they are written.
     """
 
     def __init__(self, complain: Complain) -> None:
         self._complain = complain
         self.state = State()
         self.entries: list[tuple[int, StoreEntry]] = []
-        #: The last position of the written batches, and of those whose writing began.
+        #: The last position of the written batches.
         self.durable = 0
+        #: The last position of the batches whose writing began.
         self.begun = 0
-        #: Called with the rows that a batch takes from streams, and with the ends of streams after
-        #: a start.
+        #: Called with the rows that a batch takes from a stream.
         self.taken: Callable[[PendingRows], None] = lambda intake: None
+        #: Called after a start, with the end of each stream.
         self.extended: Callable[[dict[int, int]], None] = lambda ends: None
 
     def recovered(self, opened: OpenedStore) -> None:

@@ -36,13 +36,12 @@ class Copy:
     __slots__ = ("confirmed", "delivered_from", "optional", "quality", "settled_at")
 
     def __init__(self, quality: int) -> None:
-        #: The QoS with which the session gets it.
+        #: The QoS with which the session gets the message; -1 if more than one QoS is possible.
         self.quality = quality
         self.confirmed = False
         #: The queues that delivered the copy to an AMQP consumer.
         self.delivered_from: set[str] = set()
-        #: True if it is unknown whether the message went there: it was sent again under other
-        #: bindings.
+        #: True if the family may lack the message, which was sent again under other bindings.
         self.optional = False
         #: The store's position when the copy was settled.
         self.settled_at: int | None = None
@@ -64,7 +63,7 @@ class Family:
         self.copies: dict[str, Copy] = {}
         #: Messages that are settled durably.
         self.settled: set[str] = set()
-        #: Messages that the client of the family received.
+        #: Message that the client of the family received -> its QoS.
         self.received: dict[str, int] = {}
         self.newest: dict[str, int] = {}
 
@@ -193,7 +192,7 @@ class Ledger:
     # -- after a start
 
     def recovered(self, found: dict[str, list[str]], last: int) -> None:
-        """Check the messages in the queues of a broker that started with a log up to a position."""
+        """Check the messages in the queues after a start; the log ends at position `last`."""
         for family in self.families.values():
             there = Counter(message for queue in family.queues for message in found.get(queue, []))
             for message, count in there.items():

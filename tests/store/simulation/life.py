@@ -33,11 +33,12 @@ class Faults:
         self.random = random
         #: Number of operations until the crash; negative: no crash.
         self.left = -1
-        #: Number of syncs until one that does not happen: writes before it are on the disk, lost or
-        #: torn.
+        #: Number of syncs until a crash instead of a sync: the writes since the last sync are kept,
+        #: lost or torn. Negative: no such crash.
         self.syncs = -1
-        #: True if writes find the disk full at times; and if the next sync fails.
+        #: True if writes at times find the disk full.
         self.full = False
+        #: True if the next sync fails.
         self.rotten = False
 
     def ask(self, operation: str, path: str) -> int:
@@ -78,8 +79,8 @@ def checkpoint(life: Life, files: list[LogFile]) -> Iterator[None]:
 class Life(World):
     """A broker on a simulated disk and a catalog.
 
-    `design` makes its checkpoints, `drop` drops dead files. If `hasty`, it confirms before it
-    writes.
+    `design` makes the checkpoints, `drop` drops dead files. If `hasty`, the broker confirms before
+    it writes.
     """
 
     def __init__(
@@ -128,11 +129,11 @@ class Life(World):
 
     @property
     def position(self) -> int:
-        """The last position."""
+        """The position of the last appended entry."""
         return int(self.durable_store.position)
 
     def live(self) -> list[int]:
-        """Return the positions of the messages that a queue needs."""
+        """Return the positions of the messages that some queue still holds, by the journal."""
         messages = dict(self.journal.state.messages)
         state = State()
         state.messages = {
@@ -165,7 +166,7 @@ class Life(World):
     def write(self) -> None:
         """Do the work of the writer's thread.
 
-        Repeat a write on a full disk later. Raise Crash when the store is stopped.
+        If the disk is full, the next call repeats the write. Raise Crash if the store is stopped.
         """
         batch = self._flying
         if batch is None or self._wrote:
@@ -200,7 +201,7 @@ class Life(World):
     def compact(self, random: Random) -> None:
         """Take a step of a checkpoint, or drop dead files, or begin a checkpoint.
 
-        At times, it is one of files that are not worth it yet.
+        At times, begin a checkpoint of files that are not worth one yet.
         """
         if self._steps is None:
             log = self.durable_store.log
@@ -236,7 +237,7 @@ class Life(World):
     def crash(self, random: Random, kept: tuple[float, ...]) -> SimulatedDisk:
         """Return the disk after a crash of the process or a power loss.
 
-        Each unsynced change survives with one of these chances.
+        Each unsynced change survives with the same chance, drawn from `kept`.
         """
         self.disk.refuse, self.disk.done = _allow, _nothing
         self.durable_store.catalog.close()

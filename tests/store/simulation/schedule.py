@@ -90,7 +90,7 @@ class Simulation:
         self._loud = loud
         self._kind, self._hasty, self._steps = kind, hasty, steps
         self._design, self._drop = design, drop
-        #: Size of the files that were dropped.
+        #: Total size of the dropped files in bytes.
         self.dropped = 0
         self._disk = SimulatedDisk()
         self._now, self._wall = 1_000, 1_700_000_000.0
@@ -152,8 +152,9 @@ class Simulation:
         )
         #: Clients that soon notice that the broker is back.
         self._coming: list[Client] = []
-        #: Messages in the queues when the broker started, and the end of the log.
+        #: Queue -> its messages when the broker started.
         self._held: dict[str, list[str]] = {}
+        #: The last position of the log when the broker started.
         self._last = 0
         self.life: Life
 
@@ -314,7 +315,7 @@ class Simulation:
         self._round()
 
     def _round(self) -> None:
-        """Complete everything that has begun."""
+        """Make all work of the broker durable, and let all clients read the replies."""
         self.life.sync()
         for client in self._all:
             client.flush()

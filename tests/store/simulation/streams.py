@@ -23,7 +23,7 @@ from tests.store.simulation.ledger import DISK, LOST, STRAY, Complain
 if TYPE_CHECKING:
     from tests.store.simulation.schedule import Simulation
 
-#: Streams that last. The journal gets everything that is published; one stream has a size limit.
+#: Streams that are never deleted: `few` has a size limit; the journal `all` records every message.
 STREAMS: dict[str, dict[str, Any]] = {
     "ev": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 8_000},
     "few": {
@@ -38,7 +38,7 @@ PASSING: dict[str, dict[str, Any]] = {
     "op-s": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 4_096}
 }
 BINDINGS = (("fan", "ev", ""), ("fan", "few", ""))
-#: Streams without retention -> families of the messages published there.
+#: Families of messages published to the exchange `fan`, each with its QoS.
 FAN = {"ev": 1, "few": 1}
 
 

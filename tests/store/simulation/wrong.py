@@ -53,7 +53,7 @@ def moved_forward(life: Life, files: list[LogFile]) -> Iterator[None]:
 def in_place(life: Life, files: list[LogFile]) -> Iterator[None]:
     """A checkpoint that overwrites the last one.
 
-    Its source is read before, so only a crash does harm.
+    It reads the last checkpoint before it overwrites it, so only a crash does harm.
     """
     log = life.durable_store.log
     for file in files:
@@ -75,7 +75,7 @@ def drop_without_needs(log: SegmentLog) -> int:
 
 
 def drop_unmarked(log: SegmentLog) -> int:
-    """Drop dead files, and write nothing about it."""
+    """Drop dead files without marking the gap in the log."""
     runs = dead_files(log)
     for run in runs:
         log.files[log.files.index(run[-1]) + 1].previous_last = run[0].previous_last
@@ -152,7 +152,7 @@ class Apart(WatchedStore):
 
 
 class TwoRecords(Apart):
-    """A store that writes a dead letter, and the settlement of the original one batch later."""
+    """A store that writes a dead letter, and one batch later the settlement of its original."""
 
     def apply(self, position: i64, entry: StoreEntry) -> None:
         if isinstance(entry, EntryGroup) and _buries(entry):
@@ -166,7 +166,7 @@ class TwoRecords(Apart):
 
 
 class SequenceApart(Apart):
-    """A store that writes a message, and the sequence number of its producer one batch later."""
+    """A store that writes the sequence number of a producer a batch after the message."""
 
     def apply(self, position: i64, entry: StoreEntry) -> None:
         sequenced = (
