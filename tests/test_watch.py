@@ -22,8 +22,8 @@ RUN_TIMEOUT: Final = 100
 PLUGINS: Final = ("-p", "xdist", "-p", "tests.watch", "-p", "no:cacheprovider")
 ROOT: Final = Path(__file__).parent.parent
 
-#: Tests that pass. Each is a group of its own, because pytest-xdist alone would wait for ever for a
-#: replaced worker that gets a single test.
+#: Tests that pass, each a group of its own. So a replaced worker may get a single test, for which
+#: pytest-xdist alone would wait for ever.
 OTHERS: Final = """
 import faulthandler, os, signal, threading
 from pathlib import Path

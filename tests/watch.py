@@ -207,7 +207,7 @@ class Controller:
                 return
 
     def _end(self, node: Node, reason: str) -> None:
-        """Make the main thread end the run; end the process if it does not do so in time."""
+        """Make the main thread end the run; end the process if the run goes on for LAST_GRACE s."""
         self._reason = reason
         node.notify_inproc("errordown", node=node, error=reason)
         if not self._ended.wait(LAST_GRACE):
@@ -226,7 +226,7 @@ class Controller:
             return "nothing yet"
 
     def _code(self, node: Node, patience: float = 0) -> str:
-        """Return ` (exit code N)` if the worker's process has ended."""
+        """Return ` (exit code N)` if the worker's process ends within `patience` s, else ""."""
         process: subprocess.Popen[bytes] | None = getattr(
             getattr(node.gateway, "_io", None), "popen", None
         )

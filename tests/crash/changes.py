@@ -220,7 +220,7 @@ class Subscribing(Changing):
 class Retaining(Changing):
     """A client that retains messages. Rows: ("retained", topic, body).
 
-    One topic belongs to another client, which checks it.
+    The retained message of an ExactlyOnce client is not among the rows; Storm checks that message.
     """
 
     async def read(self, ports: Ports) -> State:

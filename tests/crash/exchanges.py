@@ -25,7 +25,7 @@ class Exchange:
         self.released = False
 
     def take_answer(self, packet: Recorded) -> str:
-        """Take a packet after the PUBLISH. Return a fault in it, or an empty string."""
+        """Take a packet that follows the PUBLISH. Return its fault, or "" if it has none."""
         if packet.kind == PUBREC:
             self.received = True
         elif packet.kind == PUBREL:
@@ -78,7 +78,7 @@ class Exchanges:
             del exchanges[packet.packet_id]
 
     def _take_published(self, packet: Recorded) -> str:
-        """Take a packet of the publisher's side. Return a fault in it, or an empty string."""
+        """Take a packet of the publisher's side. Return its fault, or "" if it has none."""
         exchange = self._from_publisher.get(packet.packet_id)
         if packet.kind == PUBLISH:
             if exchange is None:
@@ -99,7 +99,7 @@ class Exchanges:
         return exchange.take_answer(packet)
 
     def _take_delivered(self, packet: Recorded) -> str:
-        """Take a packet of the subscriber's side. Return a fault in it, or an empty string."""
+        """Take a packet of the subscriber's side. Return its fault, or "" if it has none."""
         exchange = self._to_subscriber.get(packet.packet_id)
         if packet.kind == PUBLISH:
             if exchange is None:

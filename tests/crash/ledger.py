@@ -38,7 +38,7 @@ class Feed:
         self.name = name
         self.queues: list[tuple[str, ...]] = []
         self.confirmed: set[int] = set()
-        #: Numbers that were sent again -> how often.
+        #: Number of a message -> how often the message was sent again.
         self.again: dict[int, int] = {}
         #: For each life of the broker: the first number published in it.
         self.lives: list[int] = []

@@ -24,8 +24,9 @@ from trellis.settings import Settings
 
 #: Maximum number of operations between two shortages, and of refused operations in a shortage.
 CALM, SHORT = 60, 8
-#: Operations that fail while the disk is full, and while no descriptor is left.
+#: Operations that fail while the disk is full.
 WRITES = ("write", "allocate", "create")
+#: Operations that fail while no file descriptor is left.
 OPENINGS = ("open", "opendir", "create", "list", "allocate")
 #: Number of reads of the free disk space after which the start of the broker is over.
 STARTED = 4

@@ -22,7 +22,7 @@ QUEUES: dict[str, dict[str, Any]] = {
 
 
 class Held:
-    """The numbers of the messages of one queue that consumers got, settled or not."""
+    """The numbers of the messages that a queue has delivered to consumers, settled or not."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
@@ -40,7 +40,7 @@ class Held:
 
 
 async def publish(port: int, random: Random, first: int) -> int:
-    """Publish until the broker is gone; return a number that no message has."""
+    """Publish to each queue until the broker is gone; return the number for the next message."""
     client = await Amqp.connect(port)
     try:
         while True:
@@ -98,7 +98,7 @@ async def life(directory: Path, random: Random, first: int, helds: list[Held]) -
 
 
 async def check_rest(directory: Path, helds: list[Held]) -> None:
-    """Consume all messages; check that those delivered before are marked as redelivered."""
+    """Consume all messages; check that each message delivered before is marked as redelivered."""
     broker = BrokerProcess("--data-dir", str(directory))
     try:
         for held in helds:
@@ -116,7 +116,7 @@ async def check_rest(directory: Path, helds: list[Held]) -> None:
 
 
 async def take(port: int, queue: str, count: int) -> dict[int, bool]:
-    """Take some messages without settling them: number -> redelivered."""
+    """Consume `count` messages, settle none, and return number -> redelivered flag."""
     client = await Amqp.connect(port)
     await client.consume(queue, prefetch=count)
     found: dict[int, bool] = {}

@@ -15,7 +15,7 @@ from tests.interop.mqtt_client import Login, MqttClient
 from tests.interop.node import Node
 
 AMQP: Final = ("pika", "aio-pika", "kombu", "amqplib")
-#: Names that end with 5, and gmqtt, use MQTT 5; the others use MQTT 3.1.1.
+#: Names of MQTT clients. Those that end with 5, and gmqtt, use MQTT 5; the others MQTT 3.1.1.
 MQTT: Final = (
     "paho",
     "aiomqtt",

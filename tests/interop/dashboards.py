@@ -51,7 +51,7 @@ class Panel(NamedTuple):
 
     @property
     def job(self) -> str:
-        """The job whose samples alone the join of this panel admits; "" if it admits all jobs."""
+        """The only job whose samples the query gets, so that its join is unique; "" for any."""
         return "rabbitmq" if self.dashboard in ONE_JOB else ""
 
 

@@ -1,4 +1,4 @@
-"""The API against its own description: schemathesis makes requests of every kind from it."""
+"""Tests of the HTTP API against its OpenAPI description, from which schemathesis makes requests."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _OPERATOR: Final = "operator"
 #: The queue that holds the messages which fill the memory.
 _FILLED: Final = "fills-the-memory"
 
-#: The program behind both scripts: it sends its arguments, prints the answer, and exits as told.
+#: The program of both scripts: it sends its arguments, prints the answer, exits with its code.
 _SCRIPT: Final = """#!{python} -IS
 import json, socket, sys
 with socket.socket(socket.AF_UNIX) as link:

@@ -45,7 +45,7 @@ def with_names(topic: str, user: str | None, client_id: str) -> str:
 
 
 def is_kept_from_clients(topic: str) -> bool:
-    """True if no client may publish the topic: it begins with $SYS, and is no bridge's state."""
+    """True if no client may publish to the topic: it begins with $SYS, and is no bridge's state."""
     if not topic.startswith("$SYS"):
         return False
     return re.fullmatch(r"\$SYS/broker/connection/[^/]*/state", topic) is None

@@ -1,6 +1,6 @@
 """Checkpoints keep live records at their positions, and drop the others.
 
-They are made when they save enough space.
+A checkpoint is made when it saves enough space.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def figures(log: Log) -> list[tuple[str, int, int]]:
 
 
 def once(random: Random, log: Log) -> StoreEntry:
-    """Return a random entry that settles each message once, as the broker does."""
+    """Return a random entry in which no settlement occurs twice, as in the broker's entries."""
     while True:
         entry = random_entry(random, log)
         members = entry.entries if isinstance(entry, EntryGroup) else [entry]

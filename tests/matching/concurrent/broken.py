@@ -10,9 +10,9 @@ from tests.matching.concurrent.histories import PAIRS
 
 
 class SingleCollect(ConcurrentTrie[int]):
-    """A trie with the lookup of the articles, which takes several I-nodes for one state.
+    """A trie with the lookup of the articles, which may mix states.
 
-    It reads the contents of the I-nodes one after the other, so they may change in between.
+    The lookup reads the contents of several I-nodes one after the other, while they may change.
     """
 
     def _unchanged(self, root: Any, inodes: list[Any], mains: list[Any]) -> bool:
@@ -29,7 +29,7 @@ class NoTombs(ConcurrentTrie[int]):
 class NoGenerations(ConcurrentTrie[int]):
     """A trie that replaces nodes by plain compare-and-set, without comparing the generation.
 
-    So it writes into snapshots.
+    So the trie writes into snapshots.
     """
 
     def _gcas(self, inode: Any, main: Any, changed: Any) -> bool:

@@ -210,7 +210,7 @@ def contents(snapshot: Matcher[int]) -> Result:
 
 @cache
 def after(state: int, operation: Operation) -> tuple[int, Result]:
-    """Return the state after an operation, and the operation's result, by the definition."""
+    """Return the state after an operation, and its result, by the definition of a match."""
     name, text, subscriber = operation
     bit = BITS.get((text, subscriber), 0)
     if name == "subscribe":

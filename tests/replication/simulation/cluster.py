@@ -10,7 +10,7 @@ from broker.replication.records import ReplicationError
 from tests.replication.simulation.node import Node, needs_seed
 from tests.replication.simulation.world import World
 
-#: Complaints.
+#: Kinds of complaints.
 LOST = "a confirmed message is neither delivered nor in a queue"
 ORDER = "messages are delivered out of order"
 BACK = "a message is delivered although its settlement was durable"

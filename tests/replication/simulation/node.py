@@ -42,7 +42,7 @@ class Node(Computer):
         self.cluster = cluster
         self.directory = self.directory_type("broker")
         self.running = False
-        #: The offset at which this node would begin to read after a restart, as it told the others.
+        #: The offset at which this node begins to read after a restart, as the owner knows it.
         self.synced: int | None = None
         #: True if an operator struck this node from the list, so that the log may be trimmed.
         self.is_struck = False

@@ -75,8 +75,8 @@ class MqttPublisher(Mqtt):
         #: Packet identifier -> the message sent under it, and True after its PUBREC; in the order
         #: of sending.
         self._open: dict[int, tuple[str, str, bytes, int, bool]] = {}
-        #: Retained messages that were sent again. Other messages may have come in between, so these
-        #: are not checked any more.
+        #: Packet identifiers of retained messages that were sent again. The broker may hold
+        #: another message published in between, so the checks leave these messages out.
         self._again: set[int] = set()
 
     def begun(self, present: bool) -> None:
