@@ -107,7 +107,7 @@ class Observed(Mqtt0):
         self.received: list[str] = []
 
     async def until(self, first: int) -> bytes:
-        """Return the data of the next packet of a kind; note the topics of publications before."""
+        """Return the data of the next packet of a kind; note the bodies of earlier publications."""
         while True:
             kind, data = await self.packet()
             if kind & 0xF0 == 0x30:

@@ -71,7 +71,7 @@ def test_small_batches_come_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_damage_is_named_with_file_and_offset_however_few_columns_are_read(tmp_path: Path) -> None:
-    """Any changed byte of a batch is found, unless checksums are not checked."""
+    """If checksums are checked, any changed byte of a batch is found."""
     journal(tmp_path, some(21), 7, 21)
     [piece] = Directory(str(tmp_path)).pieces(0, 21)
     [path] = tmp_path.iterdir()

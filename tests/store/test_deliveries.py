@@ -58,7 +58,7 @@ def deliveries(frames: list[Any]) -> dict[int, tuple[bool, int]]:
 
 
 def flags(home: Home) -> dict[int, bool]:
-    """Return the waiting messages of the queue with their redelivered flags: consume them all."""
+    """Consume all messages of the queue; return message -> redelivered flag."""
     client = home.amqp()
     frames = client.send(B.Consume(queue="q"))
     while home.queue("q").depth:

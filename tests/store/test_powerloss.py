@@ -307,7 +307,7 @@ def drop_early(log: SegmentLog) -> int:
 
 
 def drop_in_the_middle_of_nowhere(log: SegmentLog) -> int:
-    """WRONG: remove the files before it is durable that they are dropped."""
+    """WRONG: remove dead files before the mark of their gap is durable."""
     dropped = 0
     for run in dead_files(log):
         for file in run:

@@ -161,7 +161,7 @@ class Lives:
     def _hear(
         self, said: dict[str, bytes], hear: tuple[str, ...] = (PUBLISHER, SUBSCRIBER)
     ) -> None:
-        """Pass what the broker has sent to the clients in `hear`, and queue their answers."""
+        """Pass to each client in `hear` what the broker has sent to it, and queue its answers."""
         for name, client in self.clients.items():
             data = said.get(name, b"") + client.all()
             if name in hear:

@@ -87,7 +87,7 @@ class Interrupted:
         self.events.append(Event(start, next(self.clock), operation, result))
 
     def step(self) -> None:
-        """Run the planned operation before this access, without further interruption."""
+        """Run the operations planned before this access, without further interruption."""
         SteppedCell.step = walk
         while self.plan and self.plan[0][0] <= self.accesses:
             self.do(self.plan.pop(0)[1])
@@ -95,7 +95,7 @@ class Interrupted:
         SteppedCell.step = self.step
 
     def run(self, operation: Operation, plan: list[tuple[int, Operation]]) -> bool:
-        """Do an operation with these interruptions.
+        """Do an operation, which the operations of `plan` interrupt.
 
         Return True if the operation had enough accesses for all interruptions to happen.
         """

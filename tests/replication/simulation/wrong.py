@@ -260,7 +260,7 @@ class _Uncut(Directory):
 
 
 class HalfLocalBatchKept(Node):
-    """A start keeps the entries of a batch in the local log that is not certainly applied."""
+    """A start keeps, in the local log, the entries of a batch that is not certainly applied."""
 
     directory_type = _Uncut
 

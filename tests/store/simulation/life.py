@@ -201,7 +201,7 @@ class Life(World):
     def compact(self, random: Random) -> None:
         """Take a step of a checkpoint, or drop dead files, or begin a checkpoint.
 
-        At times, begin a checkpoint of files that are not worth one yet.
+        At times, begin a checkpoint of files that are not worth a checkpoint yet.
         """
         if self._steps is None:
             log = self.durable_store.log
