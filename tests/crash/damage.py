@@ -92,8 +92,8 @@ class Home(World):
     def _rows(self, name: str) -> list[bytes]:
         """Return the rows of a stream from the first on.
 
-        Add the error that a reader of a damaged stream gets to the reports, and continue at the
-        next available offset, if the error names one.
+        If the stream is damaged, report the error that the reader gets, and continue at the next
+        available offset, if the error names one.
         """
         found: list[bytes] = []
         offset: int | str = "first"

@@ -29,8 +29,8 @@ from tests.crash.wire import PATIENCE, until
 PUBLISHER, SUBSCRIBER, TOPIC = "publisher", "subscriber", "crash/two"
 #: Messages that the publisher may have unacknowledged.
 OUTSTANDING: Final = 40
-#: Minimum number of published messages: the broker is killed until they are published, too, because
-#: a kill at the first packet of a life leaves no time to publish.
+#: A run publishes more messages than this. It kills the broker more often for that if necessary,
+#: because a kill at the first packet of a life leaves no time to publish.
 MESSAGES: Final = 100
 #: Packets at which the broker is killed: True if the client sends the packet, the client, the kind.
 MOMENTS: Final = [

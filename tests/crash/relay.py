@@ -68,7 +68,7 @@ class Relay:
         self._patient = patient
         self._level = level
         self._connections = 0
-        #: Time of the start in seconds, by the clock of the event loop.
+        #: Time of the relay's start in seconds, by the clock of the event loop.
         self.started = 0.0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -51,7 +51,7 @@ class Panel(NamedTuple):
 
     @property
     def job(self) -> str:
-        """The only job whose samples the query gets, so that its join is unique; "" for any."""
+        """The only job whose samples the query gets, for a unique join; "" if it gets all."""
         return "rabbitmq" if self.dashboard in ONE_JOB else ""
 
 

@@ -88,7 +88,7 @@ class Directory:
         self._begun = 0
 
     def open(self) -> None:
-        """Remove the entries after the last batch that is certainly applied, to read them again."""
+        """Remove the entries after the last certainly applied batch; a node reads them again."""
         self.log = [entry for entry in self.log if entry[1] <= self.state.position]
         self.synced = len(self.log)
 
