@@ -20,13 +20,14 @@ from typing import Final
 
 from mypy_extensions import i64
 
-#: Largest number of tasks that run in one turn; the others wait for the next turn, so that tasks
-#: which add each other cannot block the event loop.
+#: Largest number of tasks that run in one turn; further tasks wait for the next turn, so that tasks
+#: that add each other cannot block the event loop.
 TURN_TASKS: Final[i64] = 500
 #: Largest number of slices of bulk work that run in one turn, at most one of each task. A slice
 #: takes up to 2 ms, so the turn also ends when its time is over, but not before the first slice.
 TURN_SLICES: Final[i64] = 8
-#: Timers that are not needed are removed once they outnumber the others by more than this.
+#: Timers that are no longer needed are removed once they outnumber the needed timers by more than
+#: this number.
 TIMER_SLACK: Final = 64
 
 
@@ -47,7 +48,7 @@ class Task:
         raise NotImplementedError
 
     def needs_timer(self, when: i64) -> bool:
-        """True unless the task no longer needs its timer at `when` ms; see `Agenda.drop_timer`."""
+        """False if the task no longer needs its timer for `when` ms; see `Agenda.drop_timer`."""
         return True
 
 
@@ -74,7 +75,7 @@ class Agenda:
         self._slicing: Task | None = None
         self._timers: list[tuple[int, int, Task]] = []
         self._timers_added = 0
-        #: Number of timers that are not needed any more.
+        #: Number of timers in `_timers` that are no longer needed.
         self._timers_dropped = 0
 
     def add(self, task: Task) -> None:
@@ -108,15 +109,16 @@ class Agenda:
     def at(self, when: i64, task: Task) -> None:
         """Run the task once the clock reaches `when` ms.
 
-        The task may run although its timer is dropped, so it must check if its work is needed.
+        The task may run even after `drop_timer`, so it must check whether its work is needed.
         """
         self._timers_added += 1
         heapq.heappush(self._timers, (when, self._timers_added, task))
 
     def drop_timer(self) -> None:
-        """Let the agenda forget a timer, for which `needs_timer` of its task is False from now on.
+        """Report an unneeded timer: the `needs_timer` of its task returns False from now on.
 
-        Without this, a client could add timers for a distant time without a bound.
+        The agenda removes such timers; otherwise a client could add timers for a distant time
+        without a bound.
         """
         self._timers_dropped += 1
         if 2 * self._timers_dropped > len(self._timers) + TIMER_SLACK:
@@ -218,10 +220,10 @@ class BulkTask(Task):
         raise NotImplementedError
 
     def on_failure(self) -> None:
-        """React to an unexpected exception in a slice. `has_work` is asked afterwards."""
+        """React to an unexpected exception in a slice. The caller calls `has_work` afterwards."""
 
     def schedule(self) -> None:
-        """Have the next slice run, if work is left and no slice waits already."""
+        """Add the next slice to the agenda if work is left and no slice waits there already."""
         if not self.waits and self.has_work():
             self.waits = True
             self._agenda.add_bulk(self)
@@ -249,7 +251,7 @@ class BulkTask(Task):
 
 
 class FailedSlice(Task):
-    """A task that raises the exception of a first slice, so that it is reported like all others."""
+    """A task that raises the exception of a first slice, so that the agenda reports it."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

@@ -25,9 +25,9 @@ from broker.vhost.vhost import VirtualHost
 #: Largest number of objects of each kind (queues, exchanges, policies, retained messages) that the
 #: removal of a virtual host deletes in one slice.
 DELETIONS_PER_SLICE: Final = 200
-#: The pause between two slices of such a removal, in ms.
+#: Pause between two slices of the removal of a virtual host, in ms.
 SLICE_PAUSE_MS: Final = 5
-#: The pause after which such a removal retries the deletions that failed, in ms.
+#: Pause after which the removal of a virtual host retries failed deletions, in ms.
 RETRY_PAUSE_MS: Final = 1_000
 
 
@@ -118,7 +118,7 @@ class Broker:
         return given if isinstance(given, str) else self.name
 
     def write_deliveries(self) -> None:
-        """Write which messages were delivered, exactly, because the broker stops cleanly."""
+        """Store the exact set of delivered messages, because the broker stops cleanly."""
         for vhost in self.vhosts.values():
             for queue in vhost.queues.values():
                 if queue.durable:
@@ -150,13 +150,13 @@ class Broker:
         return ""
 
     def user_limit(self, user: str, name: str, general: int) -> int:
-        """Return a limit of a user, -1 for none; `general` applies to all users, 0 for none."""
+        """Return a user's limit `name`, -1 for none; `general` limits each user, 0 for none."""
         known = self.users.by_name.get(user)
         return lower_limit(general, {} if known is None else known.limits, name)
 
 
 def lower_limit(general: int, limits: Mapping[str, int], name: str) -> int:
-    """Return the lower of two limits, -1 for none: `general`, 0 for none, and `limits[name]`."""
+    """Return the lower of `general` (0: no limit) and `limits[name]`; -1 if there is no limit."""
     own = limits.get(name, -1)
     if general <= 0:
         return own

@@ -145,7 +145,7 @@ COMPONENTS: Final[dict[str, Comparison]] = {
 #: Parameters of any other component, and global parameters.
 OTHER_PARAMETER: Final = Comparison(MISSING, "kept and returned, without effect")
 
-#: Global parameters that name the cluster, a cluster of RabbitMQ, or a file that it has imported.
+#: Global parameters that only identify a cluster or an imported file of definitions.
 _NAMES_ONLY: Final = ("cluster_name", "internal_cluster_id", "imported_definition_hash_value")
 
 #: Tags of users.
@@ -233,7 +233,7 @@ def judge_argument(argument: str, effective: Container[str]) -> Comparison:
 
 
 def judge_exchange_argument(argument: str, effective: Container[str]) -> Comparison:
-    """Return the comparison of an exchange argument. `effective` holds those with an effect."""
+    """Return the comparison of an exchange argument. `effective` holds the effective arguments."""
     return _judge(argument, EXCHANGE_ARGUMENTS, effective, "kept, without effect")
 
 

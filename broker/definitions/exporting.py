@@ -115,7 +115,7 @@ def export_rows(
 def vhost_definition(vhost: VirtualHost) -> dict[str, object]:
     """Return a virtual host as an object of the document.
 
-    As in RabbitMQ, its description, tags, default queue type and protection stand there twice.
+    As in RabbitMQ, the object has the description, tags, default queue type and protection twice.
     """
     options = vhost.options
     metadata: dict[str, object] = {"description": options.description, "tags": list(options.tags)}

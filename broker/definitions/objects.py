@@ -52,7 +52,7 @@ _EXCHANGE_ARGUMENTS: Final = (
     "x-cache-size",
     "x-cache-ttl",
 )
-#: The component of a virtual host's limits, and that of policies, among the parameters.
+#: Components of parameters: the limits of a virtual host, and policies.
 _VHOST_LIMITS: Final = "vhost-limits"
 _POLICY: Final = "policy"
 #: Prefix of the names of the queues that are sessions of RabbitMQ's MQTT clients.
@@ -60,7 +60,7 @@ _MQTT_PREFIX: Final = "mqtt-subscription-"
 
 
 class ObjectImport:
-    """The import of single objects. `verdicts` lists the differences of the last one."""
+    """The import of single objects. `verdicts` lists the differences of the last object."""
 
     def __init__(
         self, broker: Broker, check_hash: Callable[[str, str], str], ticket: Ticket | None

@@ -68,7 +68,7 @@ class SessionRestorer:
         positions: array[int],
         pubrec_received: set[int],
     ) -> None:
-        """Restore the messages of a session's inbox: they wait, or its client has not settled them.
+        """Restore a session's inbox: messages that wait, or that its client has not settled.
 
         An inbox without messages is restored too.
         `pubrec_received` are the positions of messages that the client has acknowledged with a

@@ -89,7 +89,7 @@ def count_death(
 
 
 def copies_of(deaths: Sequence[Death], reason: str) -> int:
-    """Return how many copies of a message its deaths have made, before it dies for `reason`.
+    """Return how many copies the earlier deaths of a message have made; it now dies for `reason`.
 
     Return 1 for the reason `rejected`, because a cycle that needs a consumer's rejections is
     intended.

@@ -141,7 +141,7 @@ BY_POLICY: Final = {
 
 _AGES: Final = re.compile(r"(\d{1,9})([YMDhms])")
 
-#: A queue or policy without arguments.
+#: The arguments of a queue or policy that has none.
 EMPTY: Final[Mapping[str, object]] = {}
 
 
@@ -186,7 +186,8 @@ class QueueArguments:
         self.journal = arguments.get(JOURNAL) is True
         self.single_active_consumer = arguments.get(_SINGLE_ACTIVE_CONSUMER) is True
         self.max_priority = _number(arguments.get("x-max-priority"))
-        #: True if the queue takes no message whose header value a message in it has.
+        #: True if the queue drops a message whose header value equals that of a message in the
+        #: queue.
         self.deduplicates = arguments.get(DEDUPLICATION) is True
         if self.deduplicates and self.ranked:
             raise PreconditionFailed(

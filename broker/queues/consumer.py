@@ -92,7 +92,7 @@ class CreditPool:
     def take(self, consumer: Consumer) -> None:
         """Take one credit for a delivery to `consumer`.
 
-        The consumer that takes the last credit is the last one when the pool gets credit again.
+        The consumer that takes the last credit is served last when the pool gets credit again.
         Otherwise the queue of the first consumer would take all credit each time, and the other
         queues would get none.
         """
@@ -179,7 +179,8 @@ class MessageSource(Destination):
         self._fates = NO_FATES
         self._events = NO_EVENTS
         self._turn: i64 = 0
-        #: Consumers that may still be searched in this turn. Each drain sets it again.
+        #: Number of consumers that may still be searched in this turn. Each drain resets the
+        #: number.
         self._search_left: i64 = SEARCHED_PER_TURN
 
     # -- called by consumers
@@ -202,7 +203,7 @@ class MessageSource(Destination):
         """
 
     def free(self) -> None:
-        """Deliver again: undo one call of `hold`."""
+        """Undo one call of `hold`; deliver again once every call is undone."""
 
     @abstractmethod
     def settle(self, message: Message) -> None:

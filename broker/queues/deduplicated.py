@@ -27,7 +27,7 @@ from broker.queues.statistics import NOT_TAKEN
 from broker.store.contract import Store
 
 #: The largest number of values that a queue knows; they take up to 200 MB. If more messages with
-#: the header are in the queue, it forgets the values that came first.
+#: the header are in the queue, the queue forgets its oldest values.
 VALUES_MAX: Final = 1_000_000
 
 
@@ -46,7 +46,8 @@ class DeduplicatedQueue(LimitedQueue):
     ) -> None:
         super().__init__(vhost, name, agenda, store, durable, arguments, host)
         #: Hash of each known value -> position of its message in the store, 0 for none. The
-        #: position tells a message that was purged, but is unacknowledged, from a later one.
+        #: position distinguishes a purged, unacknowledged message from a later message with the
+        #: same value.
         self._known: dict[bytes, int] = {}
         #: The largest number of values that the queue knows.
         self.values_max = VALUES_MAX

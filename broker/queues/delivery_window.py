@@ -41,7 +41,7 @@ FASTEST: Final[i64] = 8
 
 
 class WindowedQueue(Protocol):
-    """The part of a queue that its window uses."""
+    """The methods of a queue that its delivery window calls."""
 
     number: i64
     agenda: Agenda
@@ -71,7 +71,7 @@ class Patience(Task):
 
 
 class DeliveryWindow(Waiter):
-    """The mark of one queue; of one rank in a priority queue."""
+    """The delivery window of one queue, or of one rank of a priority queue."""
 
     def __init__(self, queue: WindowedQueue, store: Store, rank: i64, mark: i64) -> None:
         self.queue = queue
@@ -86,13 +86,13 @@ class DeliveryWindow(Waiter):
         self._next_renew: i64 = 0
         self._ticket: Ticket | None = None
         #: Number of waiting messages that the next mark covers. `_early` is True if the next mark
-        #: was appended before deliveries reached the present one, `_reached` if they have reached
-        #: it since.
+        #: was appended before deliveries reached the present mark, `_reached` if deliveries have
+        #: reached the present mark since.
         self._ahead: i64 = store.waiting_marked
         self._early = False
         self._reached = False
-        #: True if messages are delivered without waiting for the next mark. Then `_unmarked` is the
-        #: highest position that was delivered so.
+        #: True if messages are delivered without waiting for the next mark. `_unmarked` is the
+        #: highest position delivered without waiting.
         self._overdue = False
         self._unmarked: i64 = 0
 
@@ -208,7 +208,7 @@ class RestoredDeliveries:
         self.top = min(self.top, position)
 
     def attempts(self, position: i64, rank: i64) -> i64:
-        """Return how often a message was returned to its queue. Call this once for a message."""
+        """Return how often a message was returned to its queue. Call this only once per message."""
         count = self._counts.pop(int(position), -1)
         if count >= 0:
             return count

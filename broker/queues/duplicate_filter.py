@@ -66,8 +66,8 @@ class DuplicateFilter(Queue):
     def record(self, properties: Properties) -> None:
         """Remember the message's value of HEADER, if it has one.
 
-        The time to live of a value that is remembered already stays: the message was repeated, and
-        has only reached other destinations.
+        If the value is remembered already, its time to live stays: the message was published again,
+        and has only reached further destinations.
         """
         headers = properties.get("headers")
         if not isinstance(headers, dict) or HEADER not in headers or self.repeats(properties):

@@ -189,8 +189,8 @@ class HeapQueue(LimitedQueue):
     def _count_moved(self) -> None:
         """Count the messages that the insertion of a message has moved to higher indexes.
 
-        These are on the path from the end of the heap to its head. A removal moves messages to
-        lower indexes only, where the next slices find them.
+        These messages are on the path from the end of the heap to its head. A removal moves
+        messages to lower indexes only, where the next slices find them.
         """
         at: i64 = len(self._heap) - 1
         while at >= self._counted_from:

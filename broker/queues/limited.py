@@ -58,7 +58,7 @@ class DeadLetterHost:
         raise NotImplementedError
 
     def is_behind(self, queue: LimitedQueue) -> bool:
-        """True if `queue` must discard nothing now: many of its dead letters are unpublished."""
+        """True if `queue` must not discard messages now, because too many dead letters wait."""
         return False
 
     def publish_delayed(self, queue: LimitedQueue, message: Message) -> None:
@@ -283,7 +283,7 @@ class LimitedQueue(Queue):
             self.store.append(DeliveryCounted(self.number, position, attempts), None)
 
     def end_delay(self, returned: ReturnedMessage) -> None:
-        """Put a message back whose delay before the next delivery is over."""
+        """Put a message back into the queue, because the delay before its next delivery is over."""
         if self.dead:
             self.release(returned.message)
             return
@@ -339,7 +339,7 @@ class LimitedQueue(Queue):
         super().keep_up()
 
     def expire(self, limit: i64) -> None:
-        """Discard expired messages, but none while many messages wait to be published."""
+        """Discard expired messages; none while too many dead letters of the queue wait."""
         host = self._host
         if limit != UNLIMITED and host is not None and not self._upkeep_waits():
             if host.is_behind(self):

@@ -21,7 +21,7 @@ from broker.store.contract import Store
 
 #: Estimated memory of an entry in bytes: an integer of up to 240 bits, and its place in a list.
 ENTRY_SIZE: Final[i64] = 72
-#: Numbers of bits of the fields that follow the rank. An expiry of 2^56 ms and more is never.
+#: Numbers of bits of the fields that follow the rank. An expiry of 2^56 ms or more counts as never.
 _SEQUENCE_BITS: Final = 56
 _POSITION_BITS: Final = 62
 _EXPIRY_BITS: Final = 56
@@ -77,7 +77,7 @@ class PagedHeap:
         heapq.heappush(self.entries, _pack(rank, sequence, message))
 
     def precedes(self, rank: int, sequence: int) -> bool:
-        """True if the first message of the heap comes before a message of this rank and number."""
+        """True if the first message of the heap precedes this rank and sequence number."""
         key = (rank + _RANK_OFFSET) << _SEQUENCE_BITS | sequence
         return self.entries[0] >> _SEQUENCE_SHIFT < key
 
@@ -104,7 +104,7 @@ class PagedHeap:
 
 
 def read_entries(store: Store, queue: i64, entries: list[int]) -> list[tuple[int, Message | None]]:
-    """Return entries with their messages; fewer than asked for if the messages are large."""
+    """Return the first `entries`, each with its message; fewer if the messages are large."""
     read = store.fetch(queue, [position_of(entry) for entry in entries])
     found: list[tuple[int, Message | None]] = []
     for entry, message in zip(entries, read, strict=False):

@@ -43,7 +43,7 @@ class Chunk:
         self.flags: array[int] = array("b")
         #: Messages that the store does not keep (position 0), in order.
         self.transient: list[Message] = []
-        #: Total size of the contents of these messages, in bytes.
+        #: Total size of the contents of `transient`, in bytes.
         self.transient_bytes: i64 = 0
 
     def push(self, message: Message) -> None:
@@ -120,8 +120,8 @@ class PagedTail:
     def position_ahead(self, count: i64) -> i64:
         """Return the position of a message about `count` places ahead, or of the last message.
 
-        The result may be up to CHUNK_MESSAGES places nearer; 0 if only transient messages are
-        there.
+        The returned position may be up to CHUNK_MESSAGES places nearer. Return 0 if the tail holds
+        only transient messages.
         """
         found: i64 = 0
         for message in self._read_ahead:

@@ -22,7 +22,7 @@ EFFECTIVE_KEYS: Final = frozenset([*BY_POLICY, ALTERNATE])
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 #: The values of `apply-to` that include exchanges.
 _EXCHANGE_KINDS: Final = ("all", "exchanges")
-#: The values of `apply-to` of operator policies, and the keys that these cannot set.
+#: The values of `apply-to` of operator policies, and the keys that operator policies cannot set.
 OPERATOR_APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams")
 _NOT_FOR_OPERATORS: Final = ("dead-letter-exchange", "dead-letter-routing-key", ALTERNATE)
 #: The highest priority of a policy; the lowest priority is the negative of this number.
@@ -118,7 +118,7 @@ class Policies:
 
     def __init__(self) -> None:
         self.by_name: dict[str, Policy] = {}
-        #: Operator policies: they bound the policies of the queues that they match.
+        #: Operator policies by name; they bound the policies of the queues that they match.
         self.operator_by_name: dict[str, Policy] = {}
 
     def for_queue(self, name: str, kind: object) -> Policy | None:
@@ -157,7 +157,7 @@ class Policies:
     def alternate(self, name: str) -> str | None:
         """Return the alternate exchange that the policy of this exchange names.
 
-        Return None if no policy applies to the exchange, or its policy names none.
+        Return None if no policy applies to the exchange, or the policy names no alternate exchange.
         """
         policy = self.for_exchange(name)
         return None if policy is None else policy.alternate

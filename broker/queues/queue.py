@@ -114,7 +114,7 @@ class Queue(MessageSource):
         #: Number of messages in the tail.
         self._paged: i64 = 0
         #: Messages up to this position may be delivered without asking the window. If the store
-        #: does not record deliveries, all messages may.
+        #: does not record deliveries, the value is above all positions.
         self._deliver_up_to: i64 = 0 if durable and store.keeps_deliveries else _NO_LIMIT
         self._window: DeliveryWindow | None = None
         #: The basic.get tasks that wait until a higher delivery mark is durable.
@@ -126,7 +126,7 @@ class Queue(MessageSource):
         #: `put` calls `_overflow` above this depth.
         self._overflow_depth: i64 = store.window if durable else UNLIMITED
         self._sequence: i64 = 0
-        #: True also while the queue is held, so that nothing schedules a drain.
+        #: True if a drain is scheduled. Also True while the queue is held, to prevent drains.
         self._drain_scheduled = False
         #: Number of calls of `hold` that no call of `free` has undone.
         self._holds: i64 = 0
@@ -148,8 +148,8 @@ class Queue(MessageSource):
     def put(self, message: Message) -> None:
         """Deliver the message at once if no message waits and a consumer is ready, else enqueue it.
 
-        A held queue enqueues the message: it may be empty because the messages that were returned
-        so far have expired, but the other messages to be returned come first. Hot path.
+        A held queue enqueues the message even if no message waits, because messages that are still
+        to be returned to the queue come first. Hot path.
         """
         if self.depth == 0 and self._holds == 0:
             consumer = self.pick()
@@ -281,9 +281,9 @@ class Queue(MessageSource):
     # -- which messages may be delivered
 
     def permits(self, message: Message) -> bool:
-        """True if the message may be delivered now; if not, a drain follows once it may.
+        """True if the message may be delivered now; else a drain is scheduled once it may.
 
-        A waiting message must be removed from the queue before.
+        The caller must first remove a waiting message from the queue.
         """
         if self.private:
             self._deliver_up_to = _NO_LIMIT  # MQTT knows by other means what it sent.
@@ -324,7 +324,7 @@ class Queue(MessageSource):
         self.schedule_drain()
 
     def wait_for_mark(self, task: Task) -> None:
-        """Have a task run once the higher mark is durable (`waits_for_mark`)."""
+        """Run `task` once the higher mark is durable for which the queue `waits_for_mark`."""
         if self._mark_waiters is _NO_TASKS:
             self._mark_waiters = []
         self._mark_waiters.append(task)
@@ -379,8 +379,8 @@ class Queue(MessageSource):
     ) -> None:
         """Write the lowest mark that covers all delivered messages of a rank.
 
-        `undelivered` are positions of waiting messages that were not delivered: those below the
-        mark get a delivery count of 0.
+        `undelivered` are positions of waiting messages that were not delivered. The undelivered
+        messages below the mark get a delivery count of 0.
         """
         if mark != window.top:
             self.store.append(DeliveryMark(self.number, rank, mark), None)
@@ -918,7 +918,7 @@ class PurgeTask(BulkTask):
         self._returned = returned
         self._tail = tail
         #: Positions in the store of the messages that were taken from the tail last, and are not
-        #: released yet. The next one is last.
+        #: released yet. The message to release next is at the end.
         self._positions: array[int] = array("q")
 
     def has_work(self) -> bool:

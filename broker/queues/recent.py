@@ -1,8 +1,8 @@
 """The queue that holds the recent messages of an `x-recent-history` exchange.
 
-Each such exchange has one. Clients do not see this queue, and it has no consumers. When it is full,
-its oldest message is dropped. All of its messages are in memory, because each new binding of the
-exchange reads them. Therefore it has a limit in bytes, too.
+Each such exchange has one such queue. Clients do not see this queue, and it has no consumers. When
+it is full, its oldest message is dropped. All of its messages are in memory, because each new
+binding of the exchange reads them. Therefore it has a limit in bytes, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RECENT_BYTES_MAX: Final[i64] = 64 << 20
 class RecentQueue(Queue):
     """The last `length` messages of one exchange; an expired message leaves the queue earlier.
 
-    Of large messages it holds fewer: at most RECENT_BYTES_MAX bytes.
+    The queue holds fewer messages if they are large: at most RECENT_BYTES_MAX bytes.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ class RetryingQueue(Protocol):
     dead: bool
 
     def end_delay(self, returned: ReturnedMessage) -> None:
-        """Put a message back whose delay before the next delivery is over."""
+        """Put a message back into the queue, because the delay before its next delivery is over."""
 
 
 def retry_delay(arguments: QueueArguments, attempts: i64, failed: bool) -> i64:
@@ -46,12 +46,12 @@ def retry_delay(arguments: QueueArguments, attempts: i64, failed: bool) -> i64:
 
 
 class RetryDelay(BulkTask):
-    """The returned messages of one queue whose delay is not over, with a timer for the first."""
+    """The returned messages of one queue that are delayed, with a timer for the earliest end."""
 
     def __init__(self, queue: RetryingQueue) -> None:
         super().__init__(queue.agenda)
         self._queue = queue
-        #: Entries (end of the delay, sequence number, message); the first one ends first.
+        #: Heap of (end of the delay in ms, sequence number, message); the earliest end comes first.
         self._heap: list[tuple[int, int, ReturnedMessage]] = []
         #: The time for which the timer is set, in ms; 0 for none.
         self._due: i64 = 0
