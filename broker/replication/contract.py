@@ -59,7 +59,7 @@ class ReceivedBatch:
     number: int
     #: Offset of the first chunk.
     offset: int
-    #: Positions of the last entry before the batch, and of its last entry.
+    #: Position of the last entry before the batch, and position of the last entry of the batch.
     position_before: int
     position: int
     payload: bytes
@@ -84,7 +84,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read records from an offset on. The engine chooses their number: at least one if any."""
+    """Read records from an offset on. The engine chooses how many, at least one if any exists."""
 
     offset: int
 
@@ -134,9 +134,10 @@ class Timing:
             )
 
 
-#: Seconds between two reads of a standby that has read all.
+#: Seconds between two reads of a standby that has read all records.
 POLL_SECONDS: Final = 0.05
-#: Two answers that are further apart do not prove that the log answered in between.
+#: Two answers prove that the log answered in between only if they are at most this many seconds
+#: apart.
 ANSWER_GAP_MAX: Final = 0.6
 #: Default for the largest payload of a chunk in bytes.
 CHUNK_SIZE: Final = 8 << 20

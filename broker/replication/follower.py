@@ -1,7 +1,7 @@
 """Reads the log in order: judges each record, and applies each batch to the data directory.
 
-The stored state is always one between two batches. So a follower that was stopped within a batch
-reads the batch again from its first chunk.
+The stored state is always the state between two batches. So a follower that was stopped within a
+batch reads the batch again from its first chunk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FULL_SECONDS = 0.2
 
 
 class Follower:
-    """A reader of the log, from a stored state on. All batches that count are applied."""
+    """A reader of the log from a stored state on, which applies all batches that count."""
 
     def __init__(self, state: ClusterState) -> None:
         self.judge = Judge(state)
@@ -60,7 +60,7 @@ class Follower:
     def begin_at_mark(self, trimmed: LogTrimmed, first: tuple[int, bytes]) -> Steps[None]:
         """Go on at the first record of a trimmed log, if this node lacks no batch.
 
-        The log is trimmed up to a mark. Its state says which batch was the last one before it.
+        The log is trimmed up to a mark. The state in the mark names the last batch before the mark.
         Raises `trimmed` if this node lacks a batch.
         """
         offset, data = first

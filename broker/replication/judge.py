@@ -4,9 +4,9 @@ Every reader begins at the same state and reads the same records, so every reade
 needs nothing but the log:
 
 1. A claim is in force if its epoch is the epoch in force + 1, and no record that counts has
-   an offset above `seen`, the last one that its writer had read. Every other claim is void. So a
-   claim that arrives late, from a node that was paused or read an old end of the log, deposes no
-   owner that is still there.
+   an offset above `seen`, the last offset that the writer of the claim had read. Every other
+   claim is void. So a claim that arrives late, from a node that was paused or read an old end
+   of the log, deposes no owner that is still there.
 2. A batch, a beat or a mark counts if its epoch and nonce are those of the claim in force.
 3. A call never counts.
 4. A record of an epoch that these rules cannot reach proves that the reader lacks a part of the
@@ -57,7 +57,8 @@ class Judge:
     def judge(self, offset: int, record: LogRecord) -> bool:
         """Return True if the record at this offset counts, and update the state.
 
-        Raises LogGap if the reader lacks a part of the log, and ForeignLog.
+        Raises LogGap if the reader lacks a part of the log, ForeignLog if the log
+        belongs to a broker of another name.
         """
         state = self.state
         if record.kind == CALL:
@@ -105,7 +106,7 @@ class Judge:
         return True
 
     def completed(self, number: int, position: int, batch_offset: int) -> None:
-        """Note that a whole batch has been received."""
+        """Record the last whole batch: its number, last position, and first chunk's offset."""
         self.state = replace(
             self.state, number=number, position=position, batch_offset=batch_offset
         )

@@ -66,7 +66,7 @@ class LogOwner:
         """True if the owner may deliver, answer and expire messages now.
 
         Test this before each act: the node may have been paused since the last test. No standby can
-        own the log yet, because it waits for a longer time, and counts it from a later moment.
+        own the log yet: it waits longer than the lease, and counts from a later moment.
         """
         return not self._fenced and self._clock() < self.sent + self.timing.lease
 
@@ -85,7 +85,7 @@ class LogOwner:
     def ship(
         self, payload: bytes, position: int, chunk_size: int = CHUNK_SIZE
     ) -> Steps[ReceivedBatch]:
-        """Append a batch whose last entry has this position. Return when all of it counts.
+        """Append a batch whose last entry has this position. Return once all of its chunks count.
 
         Only then the batch may be written to the data directory, and confirmed. A batch is shipped
         once, also if the data directory is full later. Raises Fenced.

@@ -114,7 +114,7 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One record of the replicated log: its kind and its writer. Beats and calls have no more."""
+    """A record of the replicated log: its kind and writer. Beats and calls have no other fields."""
 
     kind: int
     epoch: int
@@ -180,7 +180,7 @@ class BatchChunk(LogRecord):
 
 @dataclass(frozen=True, slots=True)
 class Mark(LogRecord):
-    """A beat with the state before it. A reader may begin at this record."""
+    """A beat that carries the state before it. A reader may begin at this record."""
 
     state: ClusterState
 

@@ -72,7 +72,7 @@ class PlanIndex:
     def __init__(self, agenda: Agenda, most: int) -> None:
         self._agenda = agenda
         self._most = most
-        #: Each plan by what it was made from. A key begins with a PlanPlace.
+        #: Plans by key. A key names what the plan was made from, and begins with a PlanPlace.
         self._plans: dict[tuple[object, ...], Plan] = {}
         #: For each exchange and bucket, the plans with their keys.
         self._buckets: dict[tuple[str, i64], dict[Plan, tuple[object, ...]]] = {}
@@ -129,7 +129,7 @@ class PlanIndex:
             self._buckets.setdefault((exchange, place.bucket), {})[plan] = key
 
     def retire(self, exchange: str, word: str | None) -> None:
-        """Make the plans stale that lead through this exchange for keys with this first word.
+        """Make stale all plans through this exchange for routing keys with this first word.
 
         If `word` is None, make the plans for all keys stale.
         """

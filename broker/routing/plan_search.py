@@ -139,7 +139,7 @@ class PlanSearch:
         self._restarts = 0
         #: True if bindings changed during a pause, and the search went on nevertheless.
         self.outdated = False
-        #: The plan of a finished search, which its caller makes.
+        #: The plan that the caller makes once the search is complete; None before.
         self.plan: Plan | None = None
         self._begin()
 
@@ -155,7 +155,7 @@ class PlanSearch:
         #: The exchanges that the search has entered, by name; None for an alternate exchange that
         #: does not exist.
         self.seen: dict[str, Exchange | None] = {}
-        #: The sum of the versions of the exchanges in `seen`, each when it was entered.
+        #: Sum of the versions that the exchanges in `seen` had when the search entered them.
         self._versions: i64 = 0
         self._scope_version: i64 = self._scope.version
         #: For each relay format, True if it can represent the topic.
@@ -329,7 +329,7 @@ class PlanSearch:
             self._unrepresentable.add(target)
 
     def _may_read(self, target: Subscriber) -> bool:
-        """True if a subscriber may read the message by the routing key that its binding matched.
+        """True if a subscriber may read the routing key that its binding matched.
 
         The subscriber also learns the message's own topic, so it must be allowed to read this
         topic, too.

@@ -81,8 +81,8 @@ class Planner(PlanResolver):
         return exchange
 
     def retire(self, exchange: str, word: str | None = None) -> None:
-        """Make the plans stale that lead through an exchange, because the exchange or one of its
-        bindings changed. A paused search that has already followed the exchange begins anew.
+        """Make stale all plans through an exchange, because the exchange or one of its bindings
+        changed. A paused search that has already followed the exchange begins anew.
 
         If `word` is given, only the plans for routing keys that begin with this word become stale.
         """

@@ -151,7 +151,7 @@ class PublishContext:
         self._resolver.count(route.exchange, 1, plan.copies)
 
     def count_fate(self, fate: i64) -> None:
-        """Count a message that has no plan, or whose fate is not the plan's."""
+        """Count a message that has no plan, or a fate other than its plan's."""
         self._fates[fate] += 1
 
     def count_copies(self, copies: i64, unrepresentable: i64) -> None:

@@ -15,7 +15,7 @@ from broker.queues.queue import Queue
 
 
 class RelayFormat:
-    """The wire format of a group of subscribers, which all can be sent the same encoded packet.
+    """The wire format of subscribers to which the same encoded packet can be sent.
 
     Each bit of `apart` stands for one kind of publisher, such as clients of another MQTT level,
     whose packets must be encoded again for these subscribers. A plan adds the bits to its

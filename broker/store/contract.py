@@ -48,7 +48,7 @@ FETCH_BYTES: Final[i64] = 256 << 10
 
 
 def bounded(messages: Iterator[Message | None]) -> list[Message | None]:
-    """Return the messages up to the one with which their contents reach FETCH_BYTES."""
+    """Return the messages up to the one whose content brings the sum to FETCH_BYTES."""
     found: list[Message | None] = []
     size: i64 = 0
     for message in messages:
@@ -130,8 +130,8 @@ class MessageStored(StoreEntry):
         self.message = message
         self.queues = queues
         self.annotations = annotations
-        #: `Store.prepare` sets both: `head` to the encoded entry, as a member of a group, without
-        #: its last part, and `content` to this last part. They are empty before.
+        #: Set by `Store.prepare`, empty before. `head` is the entry, encoded as a member of a
+        #: group, without its last part; `content` is that last part.
         self.head = b""
         self.content = b""
 
@@ -481,7 +481,7 @@ class Store:
     def _announce(self, ticket: Ticket | None) -> None:
         """Let the ticket, if any, wait for the next batch, and request this batch if needed.
 
-        A ticket that waits for several consecutive entries of one batch is in the list once.
+        A ticket that waits for several consecutive entries of one batch counts only one append.
         """
         if ticket is not None:
             tickets = self._tickets

@@ -274,7 +274,7 @@ class RealDisk(Disk):
                 return
 
     def _give_spare(self, error: OSError) -> bool:
-        """Close a spare descriptor if descriptors have run out. Return True if there was one."""
+        """Close a spare descriptor if descriptors have run out. Return True if one was closed."""
         if error.errno not in NO_DESCRIPTORS:
             return False
         try:

@@ -81,8 +81,8 @@ class PagedMessages:
 class PagedRelease(BulkTask):
     """A task that frees the parts of PagedMessages which the log has, one in each slice.
 
-    The store also frees a part whenever a new part begins. So the parts that wait never outnumber
-    those of one batch by more than the parts of the batch after it.
+    The store also frees a part whenever a new part begins. So the waiting parts never outnumber the
+    parts of two consecutive batches.
     """
 
     def __init__(self, agenda: Agenda) -> None:
@@ -159,7 +159,7 @@ class DurableBatch(WriteBatch):
         self._count_removed()
 
     def _note_segment(self) -> None:
-        """Write to the catalog that the log has a new segment, so that a later loss is noticed.
+        """Write to the catalog that the log has a new segment: a later loss of it is noticed.
 
         If the catalog cannot be written now, the next batch tries again.
         """
@@ -285,10 +285,10 @@ class DurableStore(Store):
         self._marks[key] = int(entry.mark), self.log.rolls
 
     def _refresh_marks(self) -> None:
-        """Append the oldest marks again that are in full segments only.
+        """Append again the oldest marks whose last record is in a full segment.
 
-        Otherwise the marks of queues that seldom need a new one would keep old segments, in which
-        nothing else is live. At most MARKS_PER_BATCH marks join a batch.
+        Otherwise the mark of a queue that seldom needs a new mark would keep an old segment without
+        another live entry. At most MARKS_PER_BATCH marks join a batch.
         """
         left = MARKS_PER_BATCH
         rolls = self.log.rolls

@@ -50,7 +50,7 @@ HEAD_SIZE: Final[i64] = 32
 DATA_START: Final[i64] = 64
 #: Number of bytes that recovery reads at once.
 CHUNK_SIZE: Final[i64] = 1 << 20
-#: A search for records after damage checks at most this many times as many bytes as the file has.
+#: A search for records after damage checks at most this multiple of the size of the file in bytes.
 #: Without a limit it could take very long, because a message may be full of bytes that look like
 #: records.
 _SEARCH_BUDGET: Final[i64] = 16
@@ -210,7 +210,7 @@ class LogFile:
         self._file: File | None = None
 
     def add_to_index(self, position: i64, offset: i64, always: bool = False) -> None:
-        """Add a record to the index, if it is INDEX_STRIDE bytes or more after the last entry.
+        """Add a record to the index if it is INDEX_STRIDE bytes or more after the last one there.
 
         If `always` is True, add the record in any case.
         """

@@ -65,7 +65,7 @@ SUM_END: Final = 8
 #: in the event loop. Without this bound, a batch of 64 MiB would be copied in one turn. This takes
 #: 30 ms, and most of this time is spent on page faults of the new memory.
 PART_SIZE: Final[i64] = 2 << 20
-#: Size in bytes from which the record of a group gets its checksum from the thread that writes it.
+#: Size in bytes from which the checksum of a group's record is computed in the writer's thread.
 SUMMED_SIZE: Final[i64] = 1 << 20
 
 
@@ -82,7 +82,7 @@ class Records:
         #: The first and the last position. Each member of an EntryGroup has a position, too.
         self.first: i64 = 0
         self.last: i64 = 0
-        #: (position, offset) of the first record and of some others, for the index of the file.
+        #: (position, offset) of the first record and some later records, for the index of the file.
         self.marks: list[tuple[int, int]] = []
         #: Number of (message, queue) pairs, size of the records of messages in bytes, and size of
         #: the other records, which serve only until a checkpoint.
@@ -102,7 +102,7 @@ class Records:
         """Compute the missing checksums, and join the parts of these records.
 
         The thread that writes the records calls this method, because the work grows with the size
-        of a transaction. It lets the event loop run in between: `crc32` of a long part releases the
+        of a transaction. The event loop runs meanwhile: `crc32` of a long part releases the
         interpreter lock.
         """
         if not self.unsummed:
@@ -126,7 +126,8 @@ class Records:
 def _joined(parts: list[bytes], first: int, end: int) -> list[bytes]:
     """Return parts[first:end], joined into longer parts of at least SUMMED_SIZE bytes each.
 
-    The last one may be shorter. Each joined part ends with the part that brings it to SUMMED_SIZE.
+    A joined part ends with the part that brings it to SUMMED_SIZE bytes. The last joined part may
+    be shorter.
     """
     joined: list[bytes] = []
     size: i64 = 0
@@ -433,8 +434,8 @@ class Recorder:
         """Return the parts of a group's payload: count u32; for each member, kind u8, length u32,
         payload.
 
-        Also return the highest kind of the members. Prepared members are not looked at: their kind
-        is STORED, the lowest.
+        Also return the highest kind of the members. The kind of prepared members is not compared:
+        it is STORED, the lowest kind.
         """
         sizes = self._sizes = []
         parts: list[bytes] = []
@@ -487,7 +488,7 @@ def _too_large(size: i64) -> StoreError:
 
 
 def record_kind(entry: StoreEntry) -> i64:
-    """Return the kind of record that holds an entry, which is not a definition."""
+    """Return the kind of the record for an entry, which must not be a definition."""
     if isinstance(entry, MessageStored):
         return STORED
     if isinstance(entry, MessageSettled):

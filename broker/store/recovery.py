@@ -384,7 +384,7 @@ class Recoverer:
         writable.close()
 
     def _follows_damage(self) -> bool:
-        """True if the previous file is damaged: records missing here may be in its damaged part."""
+        """True if the file before is damaged, so that its damaged part may hold missing records."""
         return bool(self.files) and bool(self.files[-1].holes)
 
     def _walk(self, file: LogFile, scan: FileScan, may_cut: bool) -> None:

@@ -49,7 +49,7 @@ from broker.store.recovery import Recoverer, Recovery, Replay, ignore_progress
 SEGMENT_SIZE: Final = 64 << 20
 #: Default for the number of sealed files that stay open for reading.
 OPEN_MAX: Final = 64
-#: Number of bytes that a read by position loads: first, and each time that it reads on.
+#: Number of bytes that a read by position loads first, and number of bytes of each further load.
 _FIRST_READ_SIZE: Final[i64] = 8_192
 _NEXT_READ_SIZE: Final[i64] = 65_536
 
@@ -91,7 +91,7 @@ class SegmentLog(PoisonableWriter):
         self.salt: i64 = salt
         #: Counts the live entries of each file.
         self.liveness = Liveness()
-        #: Number of segments that were begun, and its value when the catalog was last written.
+        #: Number of segments that were begun, and that number when the catalog was last written.
         self.rolls = 0
         self.noted_rolls = 0
         #: Size of the active segment at the last sync, in bytes.
@@ -247,7 +247,7 @@ class SegmentLog(PoisonableWriter):
         self.liveness.changes += 1
 
     def count_live(self, positions: Iterable[int]) -> None:
-        """Count the entries at these positions as live, after recovery. They are not messages."""
+        """Count the entries at these positions, none of them messages, as live after recovery."""
         for position in positions:
             file = file_holding(self.files, position)
             if file is not None:
@@ -343,7 +343,7 @@ class SegmentLog(PoisonableWriter):
         return sum(file.reclaimable for file in self.sealed())
 
     def postpone_checkpoint(self, live: i64, measured: i64) -> None:
-        """Set the sizes at which the next checkpoint is considered: one now would free too little.
+        """Set the sizes at which a checkpoint is considered again: now it would free too little.
 
         The sizes are the total size of the full files (`check_size`) and the size of the
         reclaimable part of these files (`check_reclaimable`). `live` is the size of the live
@@ -503,7 +503,7 @@ class LogReader:
         )
 
     def _more(self, file: LogFile, count: i64) -> bool:
-        """Load `count` bytes of the file from the next record on; return False at its end."""
+        """Load `count` bytes from the next record on; return False at the end of the file."""
         reader = self._reader
         offset: i64 = reader.base + reader.at
         had: i64 = len(reader.data) - reader.at

@@ -162,7 +162,7 @@ class State:
 def _link_ends(definition: dict[str, object]) -> list[int]:
     """Return the numbers of a binding's or subscription's source and destination.
 
-    Other definitions have neither.
+    Return an empty list for other definitions.
     """
     return [
         end

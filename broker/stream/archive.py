@@ -72,7 +72,7 @@ class ActiveFile(FileUser):
 
     def __init__(self) -> None:
         self.file: File | None = None
-        #: True while something that was written is not synced.
+        #: True while the file has written data that is not synced.
         self.unsynced = False
 
     def close_idle(self) -> bool:
@@ -286,7 +286,7 @@ class BatchAppender(BatchSink):
                 return  # ArchiveWrite.write flushes again at the end, and raises then.
 
     def flush(self) -> None:
-        """Write the batches that wait. Raise WriteFailed if the others can be written later."""
+        """Write the waiting batches. Raise WriteFailed if a failed write can be repeated later."""
         while self.unwritten:
             self.written.append(self._segment_writer.append(self.unwritten[0]))
             del self.unwritten[0]

@@ -25,7 +25,7 @@ WORDS: Final = ("first", "last", "next")
 #: The units of an interval in seconds.
 _UNITS: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 _INTERVAL: Final = re.compile(r"(\d{1,10})([YMDhms])")
-#: Offsets have 63 bits.
+#: The highest offset; offsets have 63 bits.
 _OFFSET_MAX: Final = (1 << 63) - 1
 
 

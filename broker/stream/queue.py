@@ -131,7 +131,7 @@ class StreamQueue(Queue):
         self.depth += packets.count
 
     def _record_time(self, captured: CapturedRows) -> None:
-        """Record the time for the rows that follow: once a turn and once a batch of the store."""
+        """Record the publishing time of the next rows, once per turn and per batch of the store."""
         self._wall = self.agenda.wall
         captured.times.append((len(captured.items), int(self._wall * 1_000_000)))
         if self.pending_rows.idle:

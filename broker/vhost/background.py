@@ -118,7 +118,7 @@ class BindingRemoval(BulkTask):
         self._exchanges = exchanges
         self._destinations = destinations
         #: Number of bindings that the present exchange and destination had left when a slice last
-        #: failed for them; 0 if none did.
+        #: failed for them; 0 if no slice has failed.
         self._left_at_failure = 0
 
     def has_work(self) -> bool:

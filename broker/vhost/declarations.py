@@ -535,7 +535,7 @@ class Declarations:
         self._apply_all_policies()
 
     def add_parameter(self, component: str, name: str, value: object) -> None:
-        """Add a stored parameter when the broker starts. Raise PreconditionFailed if invalid."""
+        """Add a stored parameter at the start. Raise PreconditionFailed if it is invalid."""
         self.parameters.restore(component, name, value)
         if component == OPERATOR_POLICY and isinstance(value, dict):
             self.policies.operator_by_name[name] = operator_policy_of(self._vhost, name, value)
@@ -553,7 +553,7 @@ class Declarations:
         return self.parameters.set(component, name, value, ticket)
 
     def clear_parameter(self, component: str, name: str, ticket: Ticket | None = None) -> bool:
-        """Remove a parameter; return True if it existed. The queues follow an operator policy."""
+        """Remove a parameter and its operator policy, if any; return True if it existed."""
         if not self.parameters.clear(component, name, ticket):
             return False
         if component == OPERATOR_POLICY:
