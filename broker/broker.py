@@ -134,7 +134,7 @@ class Broker:
     def connection_refusal(self, user: str, vhost: VirtualHost) -> str:
         """Return why the user may not open another connection to the virtual host.
 
-        Return an empty string if the user may open one.
+        Return an empty string if the user may open another connection.
         """
         limit = lower_limit(self.limits.vhost_connections, vhost.options.limits, MAX_CONNECTIONS)
         if 0 <= limit <= vhost.contexts.users:

@@ -18,7 +18,8 @@ class AccessRefused(BrokerError):
 class PreconditionFailed(BrokerError):
     """An argument is invalid, or the object is not in the state that the request needs.
 
-    For example, it exists with other properties, or has consumers and the request says `if_unused`.
+    For example, the object exists with other properties, or the request says `if_unused` and the
+    object has consumers.
     """
 
 

@@ -19,7 +19,7 @@ from broker.errors import PreconditionFailed
 from broker.names import checked_name
 from broker.store.contract import Defined, Store, Ticket, Undefined
 
-#: The virtual host under which the store keeps users, because they belong to none.
+#: The virtual host under which the store keeps users, because a user belongs to no virtual host.
 USERS_VHOST = "/"
 
 
@@ -34,7 +34,8 @@ class User(Identity):
         limits: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(name, "^$", "^$", "^$")
-        #: Largest numbers of connections and of channels (USER_LIMITS); a missing one is no limit.
+        #: Largest numbers of connections and of channels (USER_LIMITS); a missing entry means no
+        #: limit.
         self.limits: dict[str, int] = dict(limits or {})
         self.password_hash = password_hash
         self.tags = tags

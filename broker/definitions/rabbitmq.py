@@ -148,7 +148,7 @@ class Import:
         ticket: Ticket | None = None,
     ) -> None:
         self._objects = ObjectImport(broker, check_hash, ticket)
-        #: The result so far.
+        #: The report about the objects imported so far.
         self.report = ImportReport()
         #: The number of objects of each section so far.
         self._seen: dict[str, int] = {}

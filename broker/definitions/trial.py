@@ -28,7 +28,7 @@ class TrialImport:
 
     @property
     def report(self) -> ImportReport:
-        """The result so far."""
+        """The report about the objects imported so far."""
         return self._import.report
 
     def take(self, section: str, row: object) -> list[Difference]:

@@ -228,7 +228,7 @@ class MessageSource(Destination):
     def requeue_failed(self, delivery: Delivery) -> None:
         """Requeue a message whose delivery failed: it was rejected, or its channel has ended.
 
-        Only a queue with delayed retry (`retries.py`) treats it differently from `requeue`.
+        This differs from `requeue` only in a queue with delayed retry (`retries.py`).
         """
         self.requeue(delivery)
 

@@ -100,7 +100,7 @@ class Policy:
 
 
 def _check_arguments(name: str, vhost: str, arguments: Mapping[str, object]) -> None:
-    """Raise PreconditionFailed if an argument is valid neither for streams nor for other queues."""
+    """Raise PreconditionFailed if an argument is invalid for every type of queue."""
     of_streams = {
         argument: value
         for argument, value in arguments.items()

@@ -54,5 +54,5 @@ class BatchAssembly:
         return not self._chunks
 
     def discard(self) -> None:
-        """Drop an incomplete batch: a claim came into force, so its other chunks will not count."""
+        """Drop an incomplete batch: a new claim is in force, so its later chunks will not count."""
         self._chunks = []

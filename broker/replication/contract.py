@@ -122,7 +122,7 @@ class Timing:
     silence: float = 3.5
     #: The owner may act until this time after it sent its last acknowledged record.
     lease: float = 2.5
-    #: The owner appends a beat if it has sent nothing for this time.
+    #: The owner appends a beat if it has sent no record for this time.
     beat: float = 0.3
 
     def __post_init__(self) -> None:

@@ -30,8 +30,8 @@ ABORT_MARGIN: Final = 0.3
 class LogOwner:
     """The node whose claim is in force. It has one append under way at a time.
 
-    The offset of each append is the fence: the owner expects its last offset + 1. At any other
-    offset it reads the records in between first. After Fenced the node must end.
+    The offset of each append is the fence: the owner expects its last offset + 1. If the offset is
+    higher, the owner first reads the records in between. After Fenced the node must end.
     """
 
     def __init__(

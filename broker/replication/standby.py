@@ -29,9 +29,9 @@ class Standby:
     """A node that does not own the log.
 
     Silence counts only while the log answers and this node has read all of it: an unreachable log
-    proves nothing about its owner. It also counts only while the log commits: after two thirds of
-    the silence the standby appends a call, which a stalled log does not acknowledge. When such a
-    log recovers, the batch that its owner has waiting comes first.
+    proves nothing about its owner. Silence also counts only while the log commits: after two thirds
+    of the silence the standby appends a call, which a stalled log does not acknowledge. When such a
+    log recovers, it commits the pending batch of its owner first.
     """
 
     def __init__(

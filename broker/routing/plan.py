@@ -125,10 +125,10 @@ class Plan:
         #: The number of copies of each message whose destination cannot represent the topic.
         self.unrepresentable: i64 = unrepresentable
         #: The cost of a message, in units of the work budget of a turn. Thousands of queues do not
-        #: fit into the processor's cache, so each of them costs more.
+        #: fit into the processor's cache, so each queue costs more.
         self.weight: i64 = 1 + len(targets) * (1 + len(targets) // LARGE_FANOUT)
         #: The features that send a message to the slow path, as bits of messages/message.py. A
-        #: message that has only one of them, PERSISTENCE, goes to `VirtualHost.publish_persistent`
+        #: message whose only such feature is PERSISTENCE goes to `VirtualHost.publish_persistent`
         #: instead.
         self.slow_path_mask: i64 = EXPIRATION | USER_ID | HEADERS | REPLY_TO
         if self.queues:

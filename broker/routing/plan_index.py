@@ -43,7 +43,7 @@ def bucket_of(word: str) -> i64:
 
 
 class PlanPlace:
-    """The exchanges that a plan depends on, and the bucket of the first word of its keys."""
+    """The exchanges a plan depends on, and the bucket of the first word of its routing keys."""
 
     __slots__ = ("_hash", "bucket", "exchanges")
 
@@ -93,7 +93,7 @@ class PlanIndex:
         return self._plans.get(key)
 
     def get_of_message(self, key: tuple[object, ...]) -> Plan | None:
-        """Return the plan of the destinations that were found for one message, if there is one."""
+        """Return the plan of the destinations found for one message; None if there is no plan."""
         return self._of_messages.get(key)
 
     def add_of_message(self, key: tuple[object, ...], plan: Plan) -> None:

@@ -281,7 +281,7 @@ class PlanSearch:
                 self._matched.append(Binding(key, queue))
 
     def _leave(self, source: Exchange) -> None:
-        """End the walk of an exchange. If nothing matched, its alternate exchange is next."""
+        """End the walk of an exchange. If no binding matched, its alternate exchange is next."""
         alternate = source.alternate
         if not self._any_matched and alternate is not None:
             known = self._scope.exchanges.get(alternate)

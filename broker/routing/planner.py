@@ -147,7 +147,7 @@ class Planner(PlanResolver):
         deaths: list[Death] | None,
         slot: SearchSlot,
     ) -> Plan | None:
-        """Return the plan of one message with several routing keys, which is not interned.
+        """Return a plan, not interned, for one message with several routing keys.
 
         `keys` begins with the message's own routing key. If `deaths` is given, the message is a
         dead letter that must not go round in a cycle: a queue for which `would_cycle` is True gets

@@ -106,7 +106,7 @@ def begin_checkpoint(
     """Begin a checkpoint of the full files; return None if it would certainly free too little.
 
     A Checkpointing measures the size of the live records, and ends early if too little space would
-    be freed. It gets a copy of `holder_numbers`.
+    be freed. The Checkpointing gets a copy of `holder_numbers`.
 
     Unless the log is `idle` or has many small files, a checkpoint must free at least SLACK_SEGMENTS
     segments, and leaves out up to SLACK_SEGMENTS of the newest full files while they have live

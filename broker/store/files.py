@@ -210,7 +210,7 @@ class LogFile:
         self._file: File | None = None
 
     def add_to_index(self, position: i64, offset: i64, always: bool = False) -> None:
-        """Add a record to the index if it is INDEX_STRIDE bytes or more after the last one there.
+        """Index a record if it is INDEX_STRIDE bytes or more after the last indexed record.
 
         If `always` is True, add the record in any case.
         """

@@ -358,8 +358,8 @@ class Survivors(Replay):
     def known_number(self) -> int:
         """Return the highest number that a definition in the catalog can have.
 
-        If the catalog has lost its end, definitions with higher numbers may be missing. If it has
-        not, the result is _ALL, which is higher than every number.
+        If the catalog has lost its end, definitions with higher numbers may be missing. Otherwise
+        the result is _ALL, which is higher than every number.
         """
         return int(self.newest_number) if self.unknown_holders else _ALL
 

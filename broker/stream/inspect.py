@@ -134,7 +134,7 @@ class ReadOnlyDisk(Disk):
             return []
 
     def make_directory(self, path: str) -> None:
-        """Do nothing."""
+        """Do nothing: the disk must not change."""
 
     def rename(self, old: str, new: str) -> None:
         self._created.pop(old, None)
@@ -143,10 +143,10 @@ class ReadOnlyDisk(Disk):
         self._created.pop(path, None)
 
     def remove_directory(self, path: str) -> None:
-        """Do nothing."""
+        """Do nothing: the disk must not change."""
 
     def sync_directory(self, path: str) -> None:
-        """Do nothing."""
+        """Do nothing: the disk has not changed."""
 
     def free(self, directory: str) -> i64:
         return self._disk.free(directory)
@@ -159,16 +159,16 @@ class NullFile(File):
         return b""
 
     def write(self, offset: i64, data: bytes | memoryview) -> None:
-        """Do nothing."""
+        """Ignore the data."""
 
     def sync(self) -> None:
-        """Do nothing."""
+        """Do nothing: there is no data to sync."""
 
     def truncate(self, size: i64) -> None:
-        """Do nothing."""
+        """Ignore the size: the file is empty."""
 
     def size(self) -> i64:
         return 0
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: no descriptor is open."""

@@ -239,10 +239,10 @@ class StreamQueue(Queue):
     # -- settlements, which only give credit: no message returns, so a stream is never held
 
     def hold(self) -> None:
-        """Do nothing."""
+        """Do nothing: rows are never requeued."""
 
     def free(self) -> None:
-        """Do nothing."""
+        """Do nothing: rows are never requeued."""
 
     def settle(self, message: Message) -> None:
         self.acknowledged_reads()

@@ -158,7 +158,7 @@ class ExchangeRemoval(BulkTask):
 
     The deletion of one exchange may remove the last binding of another exchange. A client may bind
     thousands of exchanges in such a chain. An exchange whose deletion fails is tried once more,
-    after the others: nothing else would delete it.
+    after the others: no later event would delete it.
     """
 
     def __init__(self, bindings: BindingRemover, agenda: Agenda) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from broker.errors import PreconditionFailed
 from broker.names import is_text
 
-#: The limits of a virtual host, and those of a user.
+#: Names of the limits of a virtual host, and of the limits of a user.
 MAX_CONNECTIONS: Final = "max-connections"
 MAX_QUEUES: Final = "max-queues"
 MAX_CHANNELS: Final = "max-channels"

@@ -39,7 +39,7 @@ class HistoryReplay(BulkTask):
         self._exchange = exchange
         self._identity = binding.identity
         self._target = binding.destination
-        #: The messages, the next one last.
+        #: The messages still to be published; the next message is at the end.
         self._messages = exchange.recent.recent()
         self._messages.reverse()
         #: Called once when the task has ended.

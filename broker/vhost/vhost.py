@@ -582,7 +582,7 @@ class VirtualHost(DeadLetterHost):
         """Encode the store's entry for a persistent message before the message is published.
 
         Do nothing if a queue of the plan stores an annotation with the message: `Queue.annotate`
-        makes it when the message is published.
+        makes the annotation when the message is published.
         """
         plan = route.plan
         if message.qos > AT_MOST_ONCE and plan.durable and not plan.annotated:
@@ -681,7 +681,7 @@ def _new_route(context: PublishContext, exchange: str, key: str, plan: Plan | No
 
 
 def _with_plan(route: Route, plan: Plan) -> Route:
-    """Return a copy of the route with another plan, which was made for one message."""
+    """Return a copy of the route with `plan`, which was made for one message."""
     copy = Route(route.exchange, route.key, plan)
     copy.origin = route.origin
     return copy

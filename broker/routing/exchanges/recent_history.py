@@ -57,6 +57,6 @@ def history_length(where: str, options: ExchangeOptions) -> int:
 
 
 def joins_history(properties: Properties) -> bool:
-    """True unless the header NO_STORE is true, which keeps the message out of the history."""
+    """False if the header NO_STORE is true: then the message does not join the history."""
     headers = properties.get("headers")
     return not isinstance(headers, dict) or headers.get(NO_STORE) is not True
