@@ -3,8 +3,8 @@
 A queue counts on its hot path only what it needs anyway: the fates of its copies, its depth and its
 unacknowledged messages. It also counts rare events. The statistics follow from these numbers:
 
-    deliveries with manual acknowledgement = acknowledged + unacknowledged + returned publications
-    to the queue = copies that ended + copies in the queue - copies restored
+    deliveries with manual acknowledgement = acknowledged + unacknowledged + returned
+    publications to the queue = copies that ended + copies in the queue - copies restored
 """
 
 from __future__ import annotations

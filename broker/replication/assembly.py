@@ -54,5 +54,5 @@ class BatchAssembly:
         return not self._chunks
 
     def discard(self) -> None:
-        """Drop an incomplete batch: a new claim is in force, so its later chunks will not count."""
+        """Drop an incomplete batch, whose later chunks will not count: a new claim is in force."""
         self._chunks = []
