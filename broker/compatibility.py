@@ -1,8 +1,8 @@
-"""RabbitMQ's definitions, item by item: equal here, different (how), or missing (what happens).
+"""A comparison with RabbitMQ's definitions, item by item: equal, different or missing, and how.
 
-This table is the only source of these statements. The import of definitions names what it does not
-take with these texts, `trellis doctor` prints them before anything runs, and
-`tools/moving_page.py` writes them into docs/moving-from-rabbitmq.md.
+This table is the only source of these statements. The import of definitions reports differences
+with these texts, `trellis doctor` prints them before anything runs, and `tools/moving_page.py`
+writes them into docs/moving-from-rabbitmq.md.
 
 An item that the table does not have is unknown to RabbitMQ 3.8 to 4.x, too. If Trellis gives an
 effect to a queue argument or a policy key, `judge_argument` and `judge_policy_key` say "equal" even
@@ -156,10 +156,10 @@ USER_TAGS: Final[dict[str, Comparison]] = {
     "management": _EQUAL,
     "impersonator": Comparison(MISSING, "kept, without effect: user_id must be the user's name"),
 }
-#: Any other tag.
+#: The comparison of every tag that USER_TAGS lacks.
 OTHER_TAG: Final = Comparison(EQUAL, "")
 
-#: Fields of the objects of each section that the import uses, or that carry no information.
+#: For each section, the fields of its objects that the import uses, or that carry no information.
 FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "vhosts": (
         "name",

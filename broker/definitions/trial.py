@@ -1,7 +1,7 @@
 """A trial import, which changes nothing: into an empty broker in memory.
 
-An object that the document needs or declares again, and that the real broker has, is copied first.
-So a trial reports what an import of the same document would report.
+An object of the real broker that the document needs or declares again is copied first. So a trial
+reports what an import of the same document would report.
 """
 
 from __future__ import annotations

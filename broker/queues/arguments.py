@@ -63,7 +63,7 @@ _NUMBERS: Final = {
     "x-delayed-retry-max": 1,
     "x-stream-max-segment-size-bytes": SEGMENT_BYTES_MIN,
 }
-#: The arguments of dead letters, and the argument that makes a stream a journal.
+#: Names of the arguments about dead letters, and of the argument that makes a stream a journal.
 DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
 DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"
 JOURNAL: Final = "x-journal"

@@ -27,7 +27,7 @@ from broker.queues.destination import Destination
 from broker.queues.statistics import NO_EVENTS
 from broker.store.contract import Store
 
-#: Number of consumers above which the search for a ready consumer is counted.
+#: A search that has looked at more consumers than this reduces `_search_left` by their number.
 MANY_CONSUMERS: Final[i64] = 64
 #: Consumers of one queue that are searched in one turn, in up to 5 ms, before the search continues
 #: in the next turn. The search that exceeds this number still ends, so that it is not repeated.

@@ -140,7 +140,7 @@ class Policies:
     def arguments(self, name: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
         """Return the queue arguments of the policy that applies to a queue; empty if none does.
 
-        `name` and `arguments` are the queue's, as declared.
+        `name` and `arguments` are the name and the declared arguments of the queue.
         """
         if not self.by_name and not self.operator_by_name:
             return EMPTY

@@ -76,7 +76,7 @@ CONSUMERS_PER_SLICE: Final = 500
 #: Time after which a queue tries again to read its tail if no file descriptor was left, in ms.
 TAIL_RETRY_MS: Final[i64] = 1_000
 
-#: A position above all positions.
+#: A position above the positions of all messages.
 _NO_LIMIT: Final[i64] = (1 << 62) - 1
 
 _NOTHING: Final[Fifo[Message]] = Fifo()
@@ -434,7 +434,7 @@ class Queue(MessageSource):
         self.count(UNREADABLE)
 
     def latest_expiry(self) -> i64:
-        """Return the latest expiry of a message that is put now, in ms of the agenda's clock.
+        """Return the latest time at which a message put now expires, in ms of the agenda's clock.
 
         Return -1 if the queue has no time to live.
         """
@@ -843,7 +843,7 @@ class Queue(MessageSource):
     def memory_bytes(self) -> i64:
         """Return the estimated memory of the waiting messages in bytes.
 
-        Messages of the tail that are on disk only count with the memory of their positions.
+        A message of the tail that is only on disk counts with the memory of its position.
         """
         total = estimate(self._waiting.sample(SAMPLES), self._waiting.size)
         if self._tail is not None:

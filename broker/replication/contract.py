@@ -116,7 +116,7 @@ Steps = Generator[Step, Any, Result]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The clock rules of a cluster, in seconds. All nodes of a cluster must have the same."""
+    """The clock rules of a cluster, in seconds; they must be the same on all nodes."""
 
     #: A standby claims the log after it has read no record of the owner for this time.
     silence: float = 3.5

@@ -43,9 +43,9 @@ class Route(Address):
 class MessageRoute(Route):
     """The route of one message, which no other message follows.
 
-    A message has one if it has several routing keys (headers CC and BCC), or if a transaction
-    publishes it. Consumers see the first key as the routing key. `blind` are the keys of BCC,
-    which no consumer sees.
+    A message has such a route if it has several routing keys (headers CC and BCC), or if a
+    transaction publishes it. Consumers see the first key as the routing key. `blind` are the keys
+    of BCC, which no consumer sees.
     """
 
     def __init__(self, exchange: str, keys: list[str], blind: list[str], plan: Plan) -> None:

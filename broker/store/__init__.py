@@ -18,7 +18,7 @@ Modules, in reading order:
     recovery     reads the log when it is opened, and deals with damage
     findings     damage that was found, and the quarantine directory
     survivors    finds the live entries of the log
-    dropping     removes files in which nothing is live
+    dropping     removes files without live entries
     checkpoint   gives back the disk space of settled messages in other files
     catalog      definitions of queues, exchanges, users, ..., in SQLite
     values       definitions as JSON

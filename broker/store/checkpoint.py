@@ -590,7 +590,7 @@ class Checkpointing:
         self._file_at = 0
 
     def _carry_over(self) -> None:
-        """Bring the checkpoint's counts up to date with what happened since `_begin_late`.
+        """Update the checkpoint's counts by the changes since `_begin_late`.
 
         Meanwhile, entries of the replaced files were settled: `live` and `balance` of these files
         have changed. Add the differences to the checkpoint, and adjust its `settled`. In the later

@@ -9,8 +9,8 @@
                                                 Waiter.settled then sends PUBACK, basic.ack, ...
 
 A message is durable when step 3 has returned. Its publisher is told in step 4, never before. The
-store calls `request_batch` when there is something to take. `sync` does steps 2 to 4 at once, for
-the memory store and for tests.
+store calls `request_batch` when entries wait for a batch. `sync` does steps 2 to 4 at once, for the
+memory store and for tests.
 
 Entries are ordered: `append` gives each the next position, and batches are written in that order.
 A ticket counts appends instead of remembering one position, so that a reply can wait for any number
@@ -548,7 +548,7 @@ class Store:
             )
 
     def _gather_streams(self) -> None:
-        """Add the new ends of streams to the group, with which their rows become durable."""
+        """Add the new ends of streams to the group, so that their rows become durable with it."""
         ends, self._ends_before_group = self._ends_before_group, {}
         for stream in self.streams:
             end = stream.stream_end()

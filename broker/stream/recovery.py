@@ -39,7 +39,7 @@ _READ_SIZE: Final[i64] = 1 << 20
 _INDEX: Final = ".index"
 #: Number of directory levels from `streams` down to the directory of one stream.
 _DEPTH: Final = 3
-#: Beginnings of the names of notes.
+#: Prefixes of the names of notes, which are empty files in the quarantine.
 LOST: Final = "lost-"
 WRITTEN: Final = "written-"
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)

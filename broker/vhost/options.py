@@ -68,13 +68,13 @@ class VirtualHostOptions:
         return row
 
     def with_limits(self, limits: Mapping[str, int]) -> VirtualHostOptions:
-        """Return these options with other limits."""
+        """Return a copy of these options with other limits."""
         return VirtualHostOptions(
             self.description, self.tags, self.default_queue_type, limits, self.protected
         )
 
     def with_protection(self, protected: bool) -> VirtualHostOptions:
-        """Return these options with the protection from deletion on or off."""
+        """Return a copy of these options with the protection from deletion on or off."""
         return VirtualHostOptions(
             self.description, self.tags, self.default_queue_type, self.limits, protected
         )

@@ -172,7 +172,7 @@ class Exchange(Destination):
         """
 
     def first_word(self, binding: Binding) -> str | None:
-        """Return the first word that all routing keys matched by the binding have in common.
+        """Return the first word that all routing keys matching the binding share.
 
         Return None if there is no such word, as for a binding key that begins with a wildcard.
         """
