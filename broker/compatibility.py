@@ -39,7 +39,7 @@ _EVERY_RETURN: Final = "every returned message is delayed, also after basic.nack
 _ONE_STRATEGY: Final = "no effect: there is one way to publish dead letters"
 _QUORUM: Final = "a durable queue with a delivery limit on one machine, without replicas"
 
-#: Keys of policies.
+#: The comparison of each policy key.
 POLICY_KEYS: Final[dict[str, Comparison]] = {
     "message-ttl": _EQUAL,
     "expires": _EQUAL,
@@ -80,7 +80,7 @@ POLICY_KEYS: Final[dict[str, Comparison]] = {
     "federation-upstream-pattern": Comparison(MISSING, _NO_FEDERATION),
 }
 
-#: Arguments of queues.
+#: The comparison of each queue argument.
 QUEUE_ARGUMENTS: Final[dict[str, Comparison]] = {
     "x-message-ttl": _EQUAL,
     "x-expires": _EQUAL,
@@ -116,7 +116,7 @@ QUEUE_ARGUMENTS: Final[dict[str, Comparison]] = {
     "x-delayed-retry-max": Comparison(DIFFERENT, _EVERY_RETURN),
 }
 
-#: Queue types.
+#: The comparison of each queue type.
 QUEUE_TYPES: Final[dict[str, Comparison]] = {
     "classic": _EQUAL,
     "quorum": Comparison(DIFFERENT, _QUORUM),
@@ -125,7 +125,7 @@ QUEUE_TYPES: Final[dict[str, Comparison]] = {
     ),
 }
 
-#: Arguments of exchanges.
+#: The comparison of each exchange argument.
 EXCHANGE_ARGUMENTS: Final[dict[str, Comparison]] = {
     "alternate-exchange": _EQUAL,
     "x-delayed-type": _EQUAL,
@@ -133,7 +133,7 @@ EXCHANGE_ARGUMENTS: Final[dict[str, Comparison]] = {
     "hash-property": _EQUAL,
 }
 
-#: Components of parameters.
+#: The comparison of each component of parameters.
 COMPONENTS: Final[dict[str, Comparison]] = {
     "vhost-limits": _EQUAL,
     "operator_policy": _EQUAL,
@@ -142,13 +142,13 @@ COMPONENTS: Final[dict[str, Comparison]] = {
     "federation-upstream-set": Comparison(MISSING, _NO_UPSTREAM),
     "shovel": Comparison(MISSING, "kept, without effect: there are no shovels"),
 }
-#: Parameters of any other component, and global parameters.
+#: The comparison of parameters of all other components, and of global parameters.
 OTHER_PARAMETER: Final = Comparison(MISSING, "kept and returned, without effect")
 
 #: Global parameters that only identify a cluster or an imported file of definitions.
 _NAMES_ONLY: Final = ("cluster_name", "internal_cluster_id", "imported_definition_hash_value")
 
-#: Tags of users.
+#: The comparison of each user tag.
 USER_TAGS: Final[dict[str, Comparison]] = {
     "administrator": _EQUAL,
     "monitoring": _EQUAL,

@@ -116,7 +116,7 @@ def rows_of(document: object) -> Iterator[tuple[str, object]]:
 
 
 def faults_of(document: object) -> list[str]:
-    """Return a line for each section that is not a list."""
+    """Return an error text for each section of a document that is not a list."""
     known = document if isinstance(document, dict) else {}
     return [
         f"{section}: not a list"

@@ -229,7 +229,7 @@ def flags_of(message: Message) -> int:
 
 
 def for_queue(message: Message, expires: i64, kind: i64) -> Message:
-    """Return the message with the expiry and the flags that it has in this queue."""
+    """Return the message with the expiry `expires` (ms) and the flags `kind` of its queue."""
     if kind == _AS_STORED:
         kind = message.qos + (_RETAINED if message.retained else 0)
         expires = message.expires if expires < 0 or 0 < message.expires < expires else expires

@@ -79,7 +79,7 @@ class PagedMessages:
 
 
 class PagedRelease(BulkTask):
-    """A task that frees the parts of PagedMessages which the log has, one in each slice.
+    """A task that frees parts of PagedMessages, one in each slice, once the log has them.
 
     The store also frees a part whenever a new part begins. So the waiting parts never outnumber the
     parts of two consecutive batches.

@@ -84,8 +84,8 @@ class SegmentLog(PoisonableWriter):
         #: bytes.
         self.check_size: i64 = 0
         self.check_reclaimable: i64 = 0
-        #: While disk space is short, the size of the live records is measured again at this sum of
-        #: `reclaimable`, in bytes.
+        #: While disk space is short, the size of the live records is measured again once the sum of
+        #: `reclaimable` has this value, in bytes.
         self.short_check_reclaimable: i64 = 0
         #: The salt of the log's files, once the log is open.
         self.salt: i64 = salt

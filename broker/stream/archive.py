@@ -72,7 +72,7 @@ class ActiveFile(FileUser):
 
     def __init__(self) -> None:
         self.file: File | None = None
-        #: True while the file has written data that is not synced.
+        #: True while data that was written to the file is not synced.
         self.unsynced = False
 
     def close_idle(self) -> bool:
