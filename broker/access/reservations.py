@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 _VARIABLE: Final = re.compile(r"(\{username\}|\{vhost\})")
-#: The words with which the rule begins.
+#: The words with which a rule that reserves client identifiers begins.
 _BEGINNING: Final = ("reserve", "client")
 #: The end of a pattern that matches any further characters.
 _ANY: Final = "*"

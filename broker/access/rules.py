@@ -170,7 +170,7 @@ class RestrictedIdentity(Identity):
         topics: dict[str, tuple[re.Pattern[str], re.Pattern[str]]],
     ) -> None:
         super().__init__(name, configure, write, read)
-        #: None if there are no rules: then only the topic permissions restrict topics.
+        #: The topic rules; None if there are none: then only the topic permissions restrict topics.
         self._rules = rules
         self._topics = topics
         self.weight = 1 + len(rules or ())
@@ -341,7 +341,7 @@ class UserPermissions:
 
 
 def _variables(user: str, vhost: str, client_id: str) -> dict[str, str]:
-    """Return the value of each variable."""
+    """Return the value of each variable of a rule by its name, such as `{username}`."""
     return {"{username}": user, "{vhost}": vhost, "{client_id}": client_id}
 
 

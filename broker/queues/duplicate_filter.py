@@ -27,7 +27,8 @@ TTL: Final = "x-cache-ttl"
 TTL_MAX: Final = 1 << 50
 #: Estimated memory of an entry in bytes: its hash, its expiry, and its place in a dict.
 ENTRY_SIZE: Final[i64] = 200
-#: Expired entries that are removed with each new entry. Two of them let the filter shrink.
+#: Largest number of expired entries that are removed with each new entry. Two per new entry let the
+#: filter shrink.
 _EXPIRED_REMOVED: Final = 2
 
 

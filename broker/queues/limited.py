@@ -62,7 +62,7 @@ class DeadLetterHost:
         return False
 
     def publish_delayed(self, queue: LimitedQueue, message: Message) -> None:
-        """Publish a message of a delayed exchange, whose delay in `queue` is over."""
+        """Publish a message of a delayed exchange, because its delay in `queue` is over."""
         raise NotImplementedError
 
     def expire_queue(self, queue: LimitedQueue) -> None:
@@ -366,10 +366,10 @@ class LimitedQueue(Queue):
         self._trim_restored()
 
     def _trim_restored(self) -> None:
-        """Schedule bulk work that drops messages, if more are restored than the queue may hold.
+        """Schedule bulk work that drops messages, if the restored queue is over its limits.
 
-        The queue may hold too many, because messages that consumers had not acknowledged wait again
-        after a restart.
+        The queue may be over its limits, because messages that consumers had not acknowledged wait
+        again after a restart.
         """
         if self._over_limit() and not self.arguments.reject_publish:
             self._schedule_upkeep()
@@ -524,7 +524,7 @@ class UnusedExpiry(Task):
         self._timer_due: i64 = 0
 
     def renew(self) -> None:
-        """Start the period again from now."""
+        """Restart the `x-expires` period from now."""
         queue = self.queue
         if queue is not None:
             self._expires = queue.agenda.now + queue.arguments.expires

@@ -73,7 +73,7 @@ class PagedHeap:
         self.waits = False
 
     def push(self, rank: int, sequence: int, message: Message) -> None:
-        """Add a message, which the store keeps."""
+        """Add a message that the store keeps."""
         heapq.heappush(self.entries, _pack(rank, sequence, message))
 
     def precedes(self, rank: int, sequence: int) -> bool:

@@ -178,7 +178,7 @@ def _best(policies: Mapping[str, Policy], name: str, kinds: tuple[str, ...]) -> 
 def bounded(own: Mapping[str, object], operator: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments of a policy, bounded by those of an operator policy.
 
-    Of two numbers the lower applies; of two other values, the operator's.
+    If both set a key, the lower of two numbers applies, or else the operator's value.
     """
     merged = dict(own)
     for key, value in operator.items():

@@ -324,7 +324,7 @@ class Queue(MessageSource):
         self.schedule_drain()
 
     def wait_for_mark(self, task: Task) -> None:
-        """Run `task` once the higher mark is durable for which the queue `waits_for_mark`."""
+        """Run `task` once the higher mark for which the first message waits is durable."""
         if self._mark_waiters is _NO_TASKS:
             self._mark_waiters = []
         self._mark_waiters.append(task)
@@ -615,8 +615,8 @@ class Queue(MessageSource):
     def put_back(self, delivery: Delivery) -> None:
         """Put back a message that `take` gave to a client which cannot receive it.
 
-        This does not count as a delivery. Several messages must be put back in reverse order, the
-        last one first.
+        The message does not count as delivered. Several messages must be put back in reverse order,
+        the last one first.
         """
         self.insert_returned(
             ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts)
@@ -760,13 +760,13 @@ class Queue(MessageSource):
         self.expire(MESSAGES_PER_SLICE)
 
     def _schedule_upkeep(self) -> None:
-        """Have `keep_up` called as bulk work, after the deliveries of a turn."""
+        """Schedule a call of `keep_up` as bulk work, after the deliveries of a turn."""
         if self._upkeep is None:
             self._upkeep = QueueUpkeep(self)
         self._upkeep.request()
 
     def _upkeep_waits(self) -> bool:
-        """True if `keep_up` is going to be called to discard more messages."""
+        """True if a call of `keep_up` is scheduled, to discard more messages."""
         return self._upkeep is not None and self._upkeep.waits
 
     def _schedule_expiry(self, expires: i64) -> None:
@@ -992,7 +992,7 @@ class QueueUpkeep(BulkTask):
         self._requested = False
 
     def request(self) -> None:
-        """Have `keep_up` called in the next slice."""
+        """Schedule a call of `keep_up` in the next slice."""
         self._requested = True
         self.schedule()
 

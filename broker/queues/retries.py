@@ -24,7 +24,7 @@ RETURNED_PER_SLICE: Final[i64] = 1_000
 
 
 class RetryingQueue(Protocol):
-    """The part of a queue to which delayed messages return."""
+    """The method of a queue by which delayed messages return to the queue."""
 
     agenda: Agenda
     dead: bool
@@ -90,7 +90,7 @@ class RetryDelay(BulkTask):
         return when == self._due
 
     def _set_timer(self) -> None:
-        """Set the timer to the first end of a delay, unless it is set to this time or earlier.
+        """Set the timer to the earliest end of a delay, unless it is set to that time or earlier.
 
         Drop the timer if the queue is deleted: a delay may be so long that the timer would keep the
         deleted queue in memory for years.

@@ -30,7 +30,7 @@ RESTORED: Final[i64] = 4
 RESTORED_UNACKED: Final[i64] = 5
 #: The full queue refused the message. It has a fate, but it never was in the queue.
 NOT_TAKEN: Final[i64] = 6
-#: The events of every queue that has counted none: one shared list, never changed, because most
+#: The counts of every queue that has counted no event: one shared list, never changed, because most
 #: queues are inboxes of idle sessions.
 NO_EVENTS: Final[list[int]] = [0] * 7
 

@@ -50,7 +50,7 @@ class BatchAssembly:
 
     @property
     def is_empty(self) -> bool:
-        """True between two batches."""
+        """True if no chunk of an incomplete batch is held."""
         return not self._chunks
 
     def discard(self) -> None:

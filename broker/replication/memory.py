@@ -25,7 +25,8 @@ class MemoryLog:
     def read(self, offset: int, most: int = 500, tip: int | None = None) -> LogSpan:
         """Return the records from an offset on, at most `most`.
 
-        `tip` is an older tip, for a reader that does not see the newest records. Raises LogTrimmed.
+        `tip` is an older tip, for a reader that does not see the newest records. Raises LogTrimmed
+        if the offset was removed.
         """
         seen = self.tip if tip is None else min(tip, self.tip)
         if offset < self.low:

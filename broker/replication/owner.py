@@ -22,8 +22,8 @@ from broker.replication.contract import (
 from broker.replication.judge import Judge
 from broker.replication.records import BATCH, BEAT, MARK, BatchChunk, LogRecord, Mark, decode
 
-#: Seconds after the earliest time of a successor's claim at which all connections of the old owner
-#: are aborted.
+#: Seconds from the earliest possible claim of a successor until the old owner aborts all of its
+#: connections.
 ABORT_MARGIN: Final = 0.3
 
 
