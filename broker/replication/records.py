@@ -150,7 +150,7 @@ class Claim(LogRecord):
 
 @dataclass(frozen=True, slots=True)
 class BatchChunk(LogRecord):
-    """One chunk of a batch. All chunks of a batch have the same numbers, besides `chunk`."""
+    """One chunk of a batch. All chunks of a batch have equal number fields, except `chunk`."""
 
     #: Number of the batch: the number of the batch before it + 1.
     number: int

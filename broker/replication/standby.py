@@ -52,8 +52,8 @@ class Standby:
         self._wall = wall
         self._new_nonce = new_nonce
         self._digest = digest
-        #: Seconds since the last record that counts. Only time counts in which the log answered and
-        #: this node had read all of it.
+        #: Seconds since the last record that counts. Time in which the log did not answer, or this
+        #: node had not read all of it, is not counted.
         self.quiet = 0.0
         #: When an answer of the log last showed that this node had read all of it; None if the last
         #: answer did not show this.
@@ -102,7 +102,7 @@ class Standby:
         self._answered = now
 
     def _read_span(self) -> Steps[LogSpan]:
-        """Read the next records, at the beginning of the log if the next ones were trimmed."""
+        """Read the next records; if they were trimmed, the records at the beginning of the log."""
         try:
             span: LogSpan = yield Read(self.follower.next)
         except LogTrimmed as trimmed:

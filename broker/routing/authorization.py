@@ -142,7 +142,7 @@ class DeclarationRights:
             may("write", "exchange", target, self._vhost)
 
     def _check_journal(self, arguments: Mapping[str, object], thing: str) -> None:
-        """Raise AccessRefused if the queue `thing` becomes a journal without the right to it."""
+        """Raise AccessRefused if `arguments` ask for a journal that the user may not declare."""
         if (
             arguments.get(JOURNAL) is True
             and not self._administrator

@@ -63,7 +63,7 @@ class Plan:
         copies = len(targets) - len(self.filters)
         #: Queues of delayed exchanges, which keep the message until its delay is over.
         self.delays = [queue for queue in queues if isinstance(queue, DelayQueue)]
-        #: Queues that get each message.
+        #: Queues that get every message, whatever its QoS.
         self.queues = (
             [queue for queue in queues if queue not in self.delays] if self.delays else queues
         )

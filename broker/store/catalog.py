@@ -7,7 +7,8 @@ Definitions change when clients connect or operators act, not with each message.
                                             last position used; checksum of these two (sum)
     vhosts, exchanges, queues, sessions,
     policies, users, permissions            number, vhost, name, definition, checksum (sum)
-    bindings, subscriptions                 the same, and the numbers of source and destination
+    bindings, subscriptions                 the same columns, and the numbers of source and
+                                            destination
 
 The number of an object is the position of the entry that first defined it. A name can be used
 again, a number cannot. So bindings refer to numbers: the removal of a queue removes its bindings,
@@ -178,7 +179,7 @@ class Catalog:
         self.log_position, self.last = meta["seen"], meta["last"]
 
     def _version(self) -> int:
-        """Return the schema version; 0 for an empty file. Raise CatalogError for other files."""
+        """Return the schema version, 0 for an empty file. Raise CatalogError for a foreign file."""
         db = self._db
         [magic] = db.execute("PRAGMA application_id").fetchone()
         if magic == MAGIC:

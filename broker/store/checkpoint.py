@@ -390,7 +390,7 @@ class Checkpointing:
         self.stage = LATE
 
     def _decide(self) -> None:
-        """Begin to copy, or end if too little space would be freed."""
+        """Begin to copy, or end the checkpoint if it would free too little space."""
         live = self._survivors.copies.size
         if self.bytes_total // 2 - live < self._least:
             self._log.postpone_checkpoint(live, self._reclaimable)

@@ -1,7 +1,7 @@
 """The store on disk: a log for entries at message rate, a catalog (SQLite) for definitions.
 
 append   the Recorder encodes the entry; a definition waits in a list of changes
-take     one DurableBatch of both
+take     one DurableBatch of the records and the changes
 write    write_streams --> log.append --> log.sync --> catalog.write, in the writer's thread
 written  settle the tickets (contract.py)
 fetch    a message of a long queue: from the entries not written yet, else from the log
@@ -171,7 +171,7 @@ class DurableBatch(WriteBatch):
         log.noted_rolls = log.rolls
 
     def _count_removed(self) -> None:
-        """Count the entries that the removals of queues, sessions and streams made dead."""
+        """Count the entries about removed queues, sessions and streams as no longer live."""
         self.count_released(self.released)
         self.released = b""
         log = self._log

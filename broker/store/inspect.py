@@ -49,7 +49,7 @@ from broker.store.reading import END, Decoder
 from broker.store.records import closing_record, record_kind
 from broker.store.recovery import Recoverer, Replay, missing_end
 
-#: Kinds of findings besides the kinds of findings.py.
+#: Kinds of findings that findings.py does not define.
 FINE: Final = "fine"
 REPAIRED: Final = "repaired"
 

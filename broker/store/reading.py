@@ -94,7 +94,7 @@ class RecordReader:
         self.stop: i64 = END
         self.needed: i64 = 0
         self.reason = ""
-        #: True while data is read again whose checksums were found correct before.
+        #: True while data whose checksums were correct before is read again.
         self.skip_checksums = False
 
     def load(self, data: bytes, base: i64) -> None:

@@ -23,7 +23,7 @@ Numbered = tuple[int, Defined]
 
 
 def has_invalid_name(entry: Defined) -> bool:
-    """True if the definition is that of an object whose name is not valid UTF-8."""
+    """True if the definition is of an object with a name that is not valid UTF-8."""
     return entry.kind not in _LINKS and not is_text(entry.name)
 
 

@@ -18,7 +18,7 @@ from mypy_extensions import i32, i64, u8
 #: least this many rows each.
 _EQUAL_ENDS_MAX: Final = 64
 _EQUAL_ENDS_ROWS: Final[i64] = 4_096
-#: Bodies below this size are copied into a common buffer, in bytes.
+#: Size in bytes below which a body is copied into a common buffer.
 _SMALL_BODY: Final[i64] = 2_048
 _equal_ends: Final[dict[int, bytes]] = {}
 

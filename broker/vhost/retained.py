@@ -196,7 +196,7 @@ class RetainedMessages:
         self._schedule_expiry()
 
     def clear(self, most: int) -> bool:
-        """Remove up to `most` retained messages. Return True if none are left."""
+        """Remove up to `most` retained messages. Return True if no retained message is left."""
         for key, held in list(islice(self._held.items(), most)):
             self._remove(key, held)
             self._store.append(RetainedSet(self._vhost, key, None, held.position), None)

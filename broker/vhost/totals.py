@@ -86,7 +86,7 @@ class VirtualHostTotals:
         self._subscribers = subscribers
 
     def step(self, most: int) -> bool:
-        """Count up to `most` objects. Return True if there are more to count."""
+        """Count up to `most` objects. Return True if objects are left to count."""
         while most > 0 and self._internal:
             most -= 1
             queue = self._internal.pop()

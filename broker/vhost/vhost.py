@@ -293,7 +293,7 @@ class VirtualHost(DeadLetterHost):
         self._planner.retire_all()
 
     def retire_plans_to(self, destination: Destination) -> None:
-        """Make the plans stale that may lead to a destination.
+        """Make stale all plans that may lead to a destination.
 
         Called after a change of the destination or of its permissions.
         """
