@@ -100,7 +100,7 @@ class Policy:
 
 
 def _check_arguments(name: str, vhost: str, arguments: Mapping[str, object]) -> None:
-    """Raise PreconditionFailed if an argument is invalid for every type of queue."""
+    """Raise PreconditionFailed if an argument of streams, or of other queues, is invalid."""
     of_streams = {
         argument: value
         for argument, value in arguments.items()

@@ -31,7 +31,7 @@ class Standby:
     Silence counts only while the log answers and this node has read all of it: an unreachable log
     proves nothing about its owner. Silence also counts only while the log commits: after two thirds
     of the silence the standby appends a call, which a stalled log does not acknowledge. When such a
-    log recovers, it commits the pending batch of its owner first.
+    log recovers, the pending batch of its owner comes first.
     """
 
     def __init__(
