@@ -10,7 +10,7 @@ from typing import Any
 import pamqp.commands as spec
 from scale import PATIENCE, AmqpSocket, marshal, publication
 
-#: Method identifiers of answers.
+#: Class and method identifiers of the broker's replies, 2 bytes each, and of basic.deliver.
 DECLARED, BOUND = b"\x00\x32\x00\x0b", b"\x00\x32\x00\x15"
 EXCHANGE_DECLARED, EXCHANGE_BOUND = b"\x00\x28\x00\x0b", b"\x00\x28\x00\x1f"
 QOS_OK, CONFIRMED, SELECTED = b"\x00\x3c\x00\x0b", b"\x00\x3c\x00\x50", b"\x00\x55\x00\x0b"
@@ -89,7 +89,7 @@ class Attack:
 
     def __init__(self, ports: dict[str, int], pid: int, directory: str) -> None:
         self.ports = ports
-        #: The broker's process, and its data directory.
+        #: The broker's process id, and the path of its data directory.
         self.pid = pid
         self.directory = directory
         #: Seconds from the end of the attack's cause until the broker served its clients again.
@@ -98,7 +98,7 @@ class Attack:
         self.rest = 2.0
         #: Further figures, as text.
         self.notes = ""
-        #: True if the recovery is the time that the broker needs to stop.
+        #: True if `recovery` is the time that the broker needs to stop.
         self.measures_stop = False
         #: The client that prepares the attack. The time of the preparation is not counted.
         self.client: AmqpSocket
@@ -116,7 +116,7 @@ class Attack:
         )
 
     async def fill(self, queue: str, count: int) -> None:
-        """Publish messages to a queue, and wait until all are confirmed."""
+        """Publish `count` messages to a queue, and wait until they are ready there."""
         client = await self.amqp()
         client.write(marshal(1, spec.Confirm.Select()))
         await client.wait_for(SELECTED, 1)

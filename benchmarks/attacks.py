@@ -8,8 +8,8 @@ printed for each attack:
 
     held      the most CPU time in ms that the loop's thread used between two ticks of the clock,
               which ticks every millisecond; 0 if no more than 2 ms
-    slow      the same at times when the machine was slow for any program, see control.py; these
-              times do not count for `held`
+    slow      as `held`, but for the times when the whole machine was slow (see control.py), which
+              `held` leaves out
     answer    the longest time in ms that the other client waited for an answer
     memory    growth of the broker's resident memory in MB, some seconds after the attack
     recovery  for attacks of resource_attacks.py, the time in seconds from the end of the attack's
@@ -58,7 +58,7 @@ from scale import PATIENCE, AmqpSocket, marshal, publication, run_server
 
 import trellis
 
-#: Seconds between two requests of the other client.
+#: Seconds between two requests of the client that measures `answer`.
 ASKING: Final = 0.005
 
 
@@ -185,7 +185,7 @@ async def reject(attack: Attack) -> Prepared:
 
 
 async def commit(attack: Attack) -> Prepared:
-    """A client commits five transactions of 19,000 messages each; the limit is 20,000."""
+    """A client commits five transactions of 19,000 messages each (the broker permits 20,000)."""
     await attack.declare(["q"])
     writer = await attack.amqp()
     writer.write(marshal(1, spec.Tx.Select()))

@@ -1,4 +1,4 @@
-"""A control for measurements: shows when the machine was slow, and not the measured program.
+"""A control for measurements: tells a slow machine from a slow measured program.
 
 A second process does the same small amount of work again and again, and measures its own CPU time.
 If that time is many times its usual value, the machine was slow: for example, a virtual machine
@@ -19,7 +19,7 @@ COPIES: Final = 500
 SIZE: Final = 4_100
 #: Seconds between two rounds.
 PAUSE: Final = 0.001
-#: The machine was slow if a round took more than so many times the median.
+#: A round with more than SLOW times the median CPU time shows that the machine was slow.
 SLOW: Final = 5
 #: Seconds before and after a slow round in which the machine counts as slow: other programs touch
 #: their memory at other times than the control.
@@ -58,7 +58,10 @@ class Control:
         self._pipe.recv()
 
     def stop(self) -> list[tuple[float, float]]:
-        """End the process. Return when the machine was slow, in seconds of time.perf_counter."""
+        """End the process. Return (begin, end) of each time when the machine was slow.
+
+        Both are in seconds of time.perf_counter.
+        """
         self._pipe.send(True)
         rounds: list[tuple[float, float, float]] = self._pipe.recv()
         self._process.join()
@@ -71,9 +74,9 @@ class Control:
 def longest(
     holds: list[tuple[float, float, float]], slow: list[tuple[float, float]]
 ) -> tuple[float, float]:
-    """Return the longest hold at other times, and the longest while the machine was slow.
+    """Return the longest hold outside the times `slow`, and the longest hold within them.
 
-    A hold has its begin, its end and its CPU time; the results are in seconds of CPU time.
+    A hold is (begin, end, CPU time). Both results are in seconds of CPU time, 0 without a hold.
     """
     result = [0.0, 0.0]
     for begun, ended, used in holds:

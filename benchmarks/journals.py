@@ -39,7 +39,7 @@ LATENCIES: Final = ("p50", "p99", "p999", "max")
 #: The settings of the broker with a journal.
 JOURNAL: Final = '[stream]\njournals = ["/=everything"]\n'
 Figures = dict[str, float]
-#: The figures of each round, by workload, rate and state.
+#: The figures of each round, by workload, pace (of PACES) and journal (of STATES).
 Found = dict[str, dict[str, dict[str, list[Figures]]]]
 
 

@@ -42,7 +42,7 @@ from trellis.bench.client import AmqpClient, MqttClient  # noqa: E402
 from trellis.bench.processes import Processes  # noqa: E402
 from trellis.bench.target import BrokerTarget, parse  # noqa: E402
 
-#: Bytes of a message's body, and messages of a backlog.
+#: The body of each message, and the number of messages in the backlog.
 BODY: Final = bytes(100)
 BACKLOG: Final = 500_000
 #: Publications sent before the client waits for the broker to process them.

@@ -61,7 +61,7 @@ PATIENCE: Final = 60
 #: The number of Trellis functions listed for each workload.
 NAMED: Final = 6
 
-#: (component, pattern of the library, pattern of the symbol) of samples; the first match counts.
+#: (component, library pattern, symbol pattern). A sample belongs to the first row that matches it.
 PLACES: Final = (
     ("kernel", r"kernel|vdso", ""),
     ("uvloop and libuv", r"^loop\.", ""),

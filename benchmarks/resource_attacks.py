@@ -49,8 +49,8 @@ _FULL_SPEED: Final = 30
 
 
 async def small_frames(attack: Attack) -> Prepared:
-    """Clients with a frame limit of 4 KiB poll a queue of 60,000 messages, whose headers are larger
-    than such a frame.
+    """Clients with a frame limit of 4 KiB poll a queue of 60,000 messages, each with headers larger
+    than 4 KiB.
     """
     await attack.declare(["q"])
     writer = await attack.amqp()

@@ -81,7 +81,7 @@ class LoopClock:
         self.held = self.late = self.collected = 0.0
         self.generation = 0
         self.long: list[str] = []
-        #: Begin, end and CPU time of each time from NOTED that the loop was held, in seconds.
+        #: (begin, end, CPU time) in seconds of each hold with more than NOTED of CPU time.
         self.holds: list[tuple[float, float, float]] = []
         self._in_gc = 0.0
         self._usage, self._stolen = resource.getrusage(resource.RUSAGE_THREAD), stolen()

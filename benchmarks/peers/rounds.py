@@ -1,7 +1,7 @@
 """Runs all measurements in interleaved order.
 
     for each round
-        for each peer, beginning with another one each time
+        for each peer, beginning with a different peer in each round
             start it
             for each workload that it supports: measure, record
             stop it

@@ -10,7 +10,7 @@ from peers.targets import lines as goals
 
 #: The peer that the other peers are compared with.
 OURS: Final = "trellis"
-#: The chart that belongs to no family.
+#: The key of the latency chart, which shows workloads of all families.
 LATENCY: Final = "latency"
 #: A peer has sustained a requested rate if it reached at least this share of the rate.
 KEPT_UP: Final = 0.95

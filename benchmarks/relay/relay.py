@@ -34,7 +34,7 @@ from typing import cast
 import uvloop
 
 CONNECT, PUBLISH, SUBSCRIBE, PINGREQ, DISCONNECT = 1, 3, 8, 12, 14
-#: A DISCONNECT packet alone in a chunk, which a blind connection does not forward.
+#: DISCONNECT and PINGREQ. A blind connection does not forward a chunk that is one of them.
 _FAREWELLS = (b"\xe0\x00", b"\xc0\x00")
 
 

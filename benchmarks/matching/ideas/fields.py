@@ -39,7 +39,7 @@ def market(size: int) -> tuple[list[Fields], list[Fields]]:
 
 
 def traders(size: int) -> tuple[list[Fields], list[Fields]]:
-    """Return requests that all name one market and each another account; and messages."""
+    """Return requests that all name the same market but different accounts, and messages."""
     requests: list[Fields] = [{"market": "forex", "account": number} for number in range(size)]
     return requests, [
         {"market": "forex", "account": number * 7 % (2 * size), "price": 1.5}
