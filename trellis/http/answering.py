@@ -38,7 +38,7 @@ from trellis.monitoring.http_counters import HttpListenerCounters
 
 #: Size of the rows in bytes at which a frame is full.
 ROWS_BYTES: Final = 32 << 10
-#: Bytes of frames that the gateway has not read. Above this number, answers wait for the gateway.
+#: Size of unread frames, in bytes, above which answers wait until the gateway reads.
 UNREAD_MAX: Final = 256 << 10
 
 
@@ -70,7 +70,7 @@ class CallServer(asyncio.Protocol):
         self._writable.set()
         #: Set when the gateway has closed its end.
         self.lost = asyncio.Event()
-        #: True if the gateway said that it ends.
+        #: True if the gateway has announced its end (`Bye`).
         self.said_bye = False
 
     # -- the transport
@@ -90,11 +90,11 @@ class CallServer(asyncio.Protocol):
             self.abort()
 
     def pause_writing(self) -> None:
-        """Have the answers wait: the gateway does not read."""
+        """Let the answers wait: the gateway does not read."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Have the answers go on."""
+        """Let the answers go on: the gateway reads again."""
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -106,7 +106,7 @@ class CallServer(asyncio.Protocol):
         self.lost.set()
 
     def abort(self) -> None:
-        """Close the connection: the gateway ends."""
+        """Close the connection to the gateway, which then ends."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -197,7 +197,7 @@ class CallServer(asyncio.Protocol):
             )
 
     def _refuse(self, number: int, refusal: ApiRefusal) -> None:
-        """Tell the gateway that a call is refused."""
+        """Tell the gateway that call `number` is refused."""
         challenge = refusal.status == 401
         self.send(
             contract.Refused(number, refusal.status, refusal.error, refusal.reason, challenge)
@@ -243,9 +243,9 @@ class CallServer(asyncio.Protocol):
         return verdict.identity
 
     def _still(self, identity: Identity) -> Identity:
-        """Return the identity of a user with its present permissions.
+        """Return the identity of a user with the user's present permissions.
 
-        They may have changed while the body of the request arrived.
+        The permissions may have changed while the body of the request arrived.
 
         Raises ApiRefusal if the user was deleted meanwhile.
         """
@@ -257,7 +257,7 @@ class CallServer(asyncio.Protocol):
     async def _document(
         self, open_call: OpenCall, message: contract.Part | contract.Finish
     ) -> AsyncIterator[tuple[str, str, list[bytes]]]:
-        """Yield the rows of a document in batches, each with the section of its rows."""
+        """Yield the rows of a document in batches: (section, its fault or "", rows as JSON)."""
         while isinstance(message, contract.Part):
             yield message.section, message.fault, message.rows
             self.send(contract.Taken(open_call.call.number))

@@ -90,7 +90,7 @@ class Body(Struct, array_like=True, tag=2):
 class Part(Struct, array_like=True, tag=3):
     """Some rows of one section of a definitions document, each as JSON.
 
-    Sections that are not imported come without rows. `fault` says what is wrong with a section.
+    Sections that are not imported come without rows. `fault` is the error in a section, or "".
     """
 
     number: int
@@ -131,7 +131,7 @@ class Greeting(Struct, array_like=True, tag=20):
     """The settings and routes of the gateway."""
 
     log_level: str
-    #: Seconds for a request head, a small body, each step of the broker, and sending a response.
+    #: Time limit in seconds for each of: request head, small body, step of the broker, response.
     seconds: float
     version: str
     http: Http
@@ -202,7 +202,7 @@ class FileRange(Struct, array_like=True, tag=26):
 
 
 class Drain(Struct, array_like=True, tag=27):
-    """A request to end after the present requests: the next gateway reads new certificates."""
+    """A request that the gateway end after its present requests; the next one has new settings."""
 
 
 class Pong(Struct, array_like=True, tag=28):

@@ -1,7 +1,7 @@
 """The gateway's process: started at the first request, watched, and started again when it is gone.
 
-The broker opens the listening sockets. While no gateway runs, it only watches whether a client
-connects; the gateway inherits the sockets and accepts. A gateway that is idle ends by itself.
+The broker opens the listening sockets. While no gateway runs, the broker only watches whether a
+client connects; the gateway inherits the sockets and accepts. An idle gateway ends by itself.
 """
 
 from __future__ import annotations

@@ -48,5 +48,5 @@ async def authenticate(
 
 
 def tags_of(identity: Identity) -> set[str]:
-    """Return the tags of a user; an administrator has the tag even if the settings name none."""
+    """Return the tags of a user, with `administrator` for a user with all rights."""
     return {*identity.tags, "administrator"} if identity.administrator else set(identity.tags)

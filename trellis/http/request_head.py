@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-#: Headers that decide about rights. With two of them, two programs on a request's way could each
-#: use another one.
+#: Headers that decide about rights. If one of them is repeated, two programs on the request's way
+#: could use different values.
 SINGLE_HEADERS: Final = frozenset((b"authorization", b"host", b"origin", b"sec-fetch-site"))
 
 

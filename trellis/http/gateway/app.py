@@ -257,7 +257,7 @@ class Gateway:
         """Collect the broker's rows, and return the response.
 
         A call that may change something has no time limit while the broker runs: it must not stop
-        halfway. The broker limits each of its steps, and its answer names the steps that were done.
+        halfway. The broker limits each step of the call, and its answer names the completed steps.
         """
         wanted: PageQuery | None = None
         rows: list[Any] = []
@@ -311,7 +311,7 @@ class Gateway:
             raise
 
     def _describe(self, incoming: Incoming) -> Response:
-        """Return the description of the API, whose compressed text is kept."""
+        """Return the description of the API, compressed (once for all requests) if allowed."""
         headers = {"Vary": "Accept-Encoding"}
         if not _takes_gzip(incoming.headers.get(b"accept-encoding", b"").lower()):
             return Response(self._description, 200, headers, JSON)

@@ -17,7 +17,7 @@ from trellis.http.gateway.link import HttpRefusal, bad_request
 PART_BYTES: Final = 32 << 10
 
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
-#: Texts within a JSON value up to the next bracket, or to the next comma, outside of strings.
+#: Patterns of the text up to the next bracket, or next comma or bracket, outside JSON strings.
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _TO_BRACKET: Final = re.compile(rb'[^"\[\]{}]*+(?:' + _STRING + rb'[^"\[\]{}]*+)*+', re.DOTALL)
 _TO_COMMA_OR_BRACKET: Final = re.compile(

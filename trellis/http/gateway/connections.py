@@ -36,16 +36,16 @@ IDLE, UNKNOWN, BUSY = range(3)
 
 
 class Slot:
-    """The place of one connection among the open ones."""
+    """The entry of one open connection in OpenConnections."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.state = IDLE
-        #: True if the request of this connection is of a user who is not an administrator.
+        #: True if the user of this connection's request is not an administrator.
         self.ordinary = False
         #: True if the connection was closed to make room for another one.
         self.replaced = False
-        #: The task that accepts the connection; the protocol, once the connection is accepted.
+        #: The task that accepts the connection, and the protocol of the accepted connection.
         self.accepting: asyncio.Task[None] | None = None
         self.protocol: GatewayProtocol | None = None
         #: The task of a request that has changed nothing: it is cancelled if the client
@@ -68,7 +68,7 @@ class OpenConnections:
         self._per_address = per_address
         #: Counts a connection that is closed, or a pause in accepting, by reason.
         self.count_closed = count_closed
-        #: The open connections, those that have waited longest first.
+        #: The open connections, in order of arrival, or of the end of their last request.
         self._slots: dict[Slot, None] = {}
         #: The connections by the client's address and port.
         self.by_client: dict[tuple[str, int], Slot] = {}
@@ -76,7 +76,7 @@ class OpenConnections:
         self.active_at = asyncio.get_running_loop().time()
 
     def admit(self, address: str) -> Slot | None:
-        """Return a place for a new connection of an address; None if there is none."""
+        """Return the slot of a new connection from an address; None if a limit leaves no room."""
         own = [slot for slot in self._slots if slot.address == address]
         crowd = (
             own
@@ -128,7 +128,7 @@ class OpenConnections:
         return True
 
     def finish(self, slot: Slot | None) -> None:
-        """Note that a request has ended. Its connection is now the one that has waited least."""
+        """Note that a request has ended, and move its connection to the end of `_slots`."""
         self.active_at = asyncio.get_running_loop().time()
         if slot is not None:
             slot.state, slot.ordinary, slot.cancellable = IDLE, False, None
@@ -143,7 +143,7 @@ class OpenConnections:
 
 
 class GatewayTransport:
-    """The transport as uvicorn sees it: its `close` is the protocol's `end`."""
+    """The transport that uvicorn gets; its `close` calls `GatewayProtocol.end`."""
 
     def __init__(self, transport: asyncio.Transport, protocol: GatewayProtocol) -> None:
         self._transport = transport
@@ -196,7 +196,7 @@ class GatewayProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Count a connection that ended without a response.
 
-        Its request is stopped if the request has changed nothing yet.
+        Its request is cancelled, unless the request may have changed something.
         """
         self._stop_timer()
         if self._end_timer is not None:
@@ -273,7 +273,7 @@ class GatewayProtocol(H11Protocol):
         self._refuse(408, "time limit exceeded")
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a request that is not HTTP; uvicorn calls this in the handler of h11's error."""
+        """Refuse a request that is not HTTP; uvicorn calls this method when h11 raises an error."""
         error = sys.exc_info()[1]
         if isinstance(error, h11.RemoteProtocolError):
             self._refuse(error.error_status_hint, str(error))

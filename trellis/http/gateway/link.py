@@ -12,7 +12,7 @@ from trellis.http import contract
 
 #: Largest frame that the gateway accepts, in bytes: an answer that is a single value.
 ANSWER_MAX: Final = 64 << 20
-#: Bytes of messages that the broker has not read. Above this number, new calls wait for the broker.
+#: Size of unread messages, in bytes, above which new calls wait until the broker reads.
 UNREAD_MAX: Final = 64 << 10
 
 
@@ -99,7 +99,7 @@ class CallExchange:
         self.ended = True
 
     def close(self) -> None:
-        """End the exchange; the broker is told if its answer is not needed any more."""
+        """End the exchange; tell the broker to stop the call if its last message is still due."""
         self._link.exchanges.pop(self.number, None)
         if not self.ended:
             self._link.send(contract.Cancel(self.number))
@@ -118,15 +118,16 @@ class BrokerLink(asyncio.Protocol):
         self._reader = contract.FrameReader(contract.FromBroker, ANSWER_MAX)
         self._transport: asyncio.Transport | None = None
         self._last = 0
-        #: Set while the broker reads. While the event is not set, the buffer holds at most
-        #: UNREAD_MAX bytes, and the messages of the calls that were open before.
+        #: Set while the broker reads. Otherwise the buffer holds at most UNREAD_MAX bytes, and the
+        #: messages of the calls that are already open.
         self._writable = asyncio.Event()
         self._writable.set()
-        #: Counts of responses, closed connections and bytes that were not sent to the broker yet.
+        #: Counts to send to the broker: responses by status, closed connections by reason, bytes of
+        #: stream segments.
         self._responses: dict[int, int] = {}
         self._closed: dict[str, int] = {}
         self._segment_bytes = 0
-        #: True if a Ping was sent after the last data that came.
+        #: True if a Ping was sent since data last came from the broker.
         self._pinged = False
         #: Number of times that data has come from the broker.
         self.received = 0
@@ -144,11 +145,11 @@ class BrokerLink(asyncio.Protocol):
         self._transport.set_write_buffer_limits(UNREAD_MAX)
 
     def pause_writing(self) -> None:
-        """Have new calls wait: the broker does not read."""
+        """Let new calls wait: the broker does not read."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Have the calls go on, and send the counts that waited."""
+        """Let the waiting calls begin, and send the counts that waited: the broker reads again."""
         self._writable.set()
         self._send_counts()
 
@@ -223,7 +224,7 @@ class BrokerLink(asyncio.Protocol):
         self._send_counts()
 
     def _send_counts(self) -> None:
-        """Send the counts, unless the broker does not read: then they wait."""
+        """Send the counts to the broker; keep them while the broker does not read."""
         if self._writable.is_set() and (self._responses or self._closed or self._segment_bytes):
             self.send(contract.Tally(self._responses, self._closed, self._segment_bytes))
             self._responses, self._closed, self._segment_bytes = {}, {}, 0

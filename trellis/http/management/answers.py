@@ -210,9 +210,9 @@ class Call:
     def rated(
         self, key: Key, counts: Mapping[str, int], gauges: Mapping[str, int] = NO_GAUGES
     ) -> Row:
-        """Return the counters of an object with their rates; {} if it has not counted anything.
+        """Return the counters of an object with their rates; {} if all counters are 0.
 
-        Of the gauges, the result has the rates only.
+        The result has the rates of the gauges, but not the gauges.
         """
         if not any(counts.values()):
             return {}

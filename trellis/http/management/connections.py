@@ -53,7 +53,7 @@ def vhost_of(connection: Connection) -> VirtualHost | None:
 def _seen(call: Call) -> Iterator[Connection | None]:
     """Yield the connections that the user may see: all of them, or the user's own.
 
-    Yield None for each other connection, and for each one that has closed or is closing meanwhile.
+    Yield None instead of a connection that the user may not see, or that is closed or closing.
     """
     for front in call.node.fronts:
         for connection in list(front.connections):
@@ -152,7 +152,7 @@ async def connection(call: Call) -> Row:
 
 
 async def delete_connection(call: Call) -> Empty:
-    """Close the connection that the path names. Only administrators may close those of other users.
+    """Close the named connection. Only administrators may close the connection of another user.
 
     The header X-Reason of RabbitMQ's tools is ignored: clients always get the same reason.
     """
@@ -202,7 +202,7 @@ def _close(call: Call, connection: Connection) -> None:
 
 
 def _channels(call: Call) -> Iterator[tuple[AmqpConnection, Channel] | None]:
-    """Yield the channels that the user may see, and None for each other connection."""
+    """Yield the channels that the user may see, and None instead of any other connection."""
     for connection in _seen(call):
         if isinstance(connection, AmqpConnection):
             for channel in list(connection.channels.open.values()):

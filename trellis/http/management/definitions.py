@@ -1,4 +1,4 @@
-"""Definitions over HTTP: export and import those of the broker, or of one virtual host."""
+"""Definitions over HTTP: export and import definitions of the broker or of one virtual host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def export(call: Call) -> SectionedRows:
 
 
 async def import_(call: Call) -> Row:
-    """Import definitions; return the number of imported ones by kind, and the refused ones.
+    """Import definitions; return how many were imported, by kind, and which were refused.
 
     RabbitMQ stops at the first refused definition; Trellis imports all others. `notes` names the
     parts of imported objects that are different or missing. With `dry_run=true` in the query,

@@ -59,7 +59,7 @@ async def delete_vhost_limit(call: Call) -> Empty:
 
 
 async def user_limits(call: Call) -> Listing:
-    """List the limits of the user in the path, or of all users; others see their own only."""
+    """List the limits of the user in the path, or of all users that the requester may see."""
     users = list(call.broker.users.by_name.values())
     if call.path_parameters:
         users = [_user(call, call.path_parameters[0])]

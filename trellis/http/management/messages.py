@@ -1,4 +1,4 @@
-"""Messages over HTTP: fetch some of a queue, publish one to an exchange.
+"""Messages over HTTP: fetch messages of a queue, publish a message to an exchange.
 
 Each request uses an AMQP connection of its own, inside the process and without a socket. So the
 user's permissions, the limits and all effects are those of AMQP. Meant for operators who look into
@@ -45,12 +45,13 @@ FETCHED_MAX: Final = 10_000
 FETCHED_BYTES_MAX: Final = 8 << 20
 #: The values of the field `ackmode` with which the queue keeps the fetched messages.
 KEEPING: Final = ("ack_requeue_true", "reject_requeue_true")
-#: The other values, with the method that settles the messages. A rejection makes dead letters.
+#: The other values of `ackmode`, and the method that settles the messages. A rejected message may
+#: become a dead letter.
 SETTLING: Final[dict[str, Any]] = {
     "ack_requeue_false": spec.Basic.Ack(0, True),
     "reject_requeue_false": spec.Basic.Nack(0, True, requeue=False),
 }
-#: Sizes in bytes: a frame's head, and its head and end.
+#: Sizes in bytes: of a frame's head, and of a frame's head and end together.
 _HEAD: Final = 7
 _OVERHEAD: Final = 8
 _METHOD, _HEADER = 1, 2
@@ -231,7 +232,7 @@ def _number(row: Row, field: str, default: int, most: int) -> int:
 
 
 def _message_row(answer: Any, encoded: bytes, size: int, encoding: str) -> Row:
-    """Return a message without its payload, which the gateway makes text as `encoding` says."""
+    """Return a message without its payload; the gateway encodes the payload as `encoding`."""
     properties = read_properties(encoded)
     moment = properties.get("timestamp")
     if isinstance(moment, datetime):
@@ -304,7 +305,7 @@ def _body(payload: str, encoding: str) -> bytes:
 
 
 def _encoded_properties(given: Row) -> bytes:
-    """Return properties as a content has them. Raises ApiRefusal if one is not valid."""
+    """Return the properties as in a content header. Raises ApiRefusal for an invalid one."""
     known = [name for name, _ in LAYOUT]
     properties: dict[str, Any] = {}
     for name, value in given.items():

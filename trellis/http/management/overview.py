@@ -229,7 +229,7 @@ def _check_node(call: Call) -> None:
 
 
 async def node_memory(call: Call) -> Row:
-    """Return the memory of the node. Trellis knows only the sum for messages and clients."""
+    """Return the memory of the node: one sum for messages and clients, and the rest."""
     _check_node(call)
     resident = process.resident_bytes()
     accounted = min(await call.node.alarm_watch.account.count(), resident)
@@ -258,7 +258,7 @@ async def whoami(call: Call) -> Row:
 
 
 async def cluster_name(call: Call) -> Row:
-    """Return the name of the cluster: that of the node, unless it was set."""
+    """Return the name of the cluster: the name that was set, else the name of the node."""
     return {"name": call.broker.cluster_name}
 
 

@@ -69,7 +69,7 @@ def _target(call: Call) -> tuple[str, VirtualHost, str]:
 
 
 def _named(call: Call) -> tuple[str, VirtualHost, str]:
-    """Return the parameter that the path names, if it exists. Raises ApiRefusal."""
+    """Return component, virtual host and name of an existing parameter. Raises ApiRefusal."""
     component, vhost, name = _target(call)
     if (component, name) not in vhost.parameters.values:
         raise not_found(f"no parameter '{name}' of component '{component}' in vhost '{vhost.name}'")
@@ -84,7 +84,7 @@ def _value(call: Call) -> Any:
 
 
 async def put_parameter(call: Call) -> Empty:
-    """Set a parameter. It is kept and returned; the log says that it has no effect."""
+    """Set a parameter. The parameter is only stored; the log says that it has no effect."""
     component, vhost, name = _target(call)
     value = _value(call)
     fresh = await call.make_durable(

@@ -77,7 +77,7 @@ class Rates:
     ) -> dict[str, Any]:
         """Return counters by name, each with its rate in the field `NAME_details`.
 
-        Of the gauges, which may fall, the result has the rates only.
+        The result has the rates of the gauges (which may fall), but not the gauges.
         """
         values = [*counts.values(), *gauges.values()]
         rates = self.of(key, values, now, len(counts))
@@ -93,7 +93,7 @@ def delivery_counts(statistics: Sequence[int]) -> dict[str, int]:
 
 
 def with_sum(counts: dict[str, int]) -> dict[str, int]:
-    """Return counts of deliveries together with `deliver_get`, the number of all of them."""
+    """Return counts of deliveries, with their sum added as `deliver_get`."""
     return counts | {
         "deliver_get": counts["deliver"]
         + counts["deliver_no_ack"]
