@@ -32,10 +32,10 @@ from trellis.settings import Settings, SettingsError
 
 #: Seconds between two checks, during a stop, whether all clients have disconnected.
 POLL_SECONDS: Final = 0.02
-#: Seconds after which a stop logs the clients that it waits for, and the most clients it names.
+#: Seconds after which a stop logs the clients that it waits for, and the most clients in that line.
 NAMED_AFTER_SECONDS: Final = 1.0
 NAMED_MAX: Final = 10
-#: Seconds in which a client must answer or disconnect during a stop, once it was sent everything.
+#: Seconds in which a client with no unsent output must answer or disconnect during a stop.
 ANSWER_SECONDS: Final = 3.0
 #: Exit codes: a clean stop, a store that cannot be written any more, and a start that failed for a
 #: reason that the operator can correct.
@@ -225,7 +225,7 @@ class App:
     async def _shut_down(self, node: BrokerNode, bound: dict[str, BoundListener]) -> None:
         """Close all links, and wait for their clients up to `shutdown.grace`.
 
-        A client that was sent everything, and does not answer within ANSWER_SECONDS, is aborted.
+        A client with no unsent output that does not answer within ANSWER_SECONDS is aborted.
 
         The HTTP listeners stay open until the end, for metrics and health.
         """

@@ -229,7 +229,7 @@ def error_text(error: BaseException) -> str:
 
 
 def error_location(error: BaseException) -> str:
-    """Return the type, file and line of an error. Its text is left out: it may hold a password."""
+    """Return the type, file and line of an error, without its text, which may hold a password."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

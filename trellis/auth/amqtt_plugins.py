@@ -71,9 +71,9 @@ ANONYMOUS_NAME: Final = "anonymous"
 class PluginSession(Session):  # type: ignore[misc]  # amqtt ships no types
     """A Session object of amqtt, which describes a client to the plugins; always connected.
 
-    All PluginSession objects share one state machine. An object with a machine of its own would
-    take 24 KB and 300 us, most of both for the machine. amqtt's counters of a client's traffic stay
-    empty.
+    All PluginSession objects share one state machine. An object with a state machine of its
+    own would take 24 KB and 300 us, mostly for that machine. amqtt's counters of a client's traffic
+    stay empty.
     """
 
     _connected: Final = Machine(states=Session.states, initial="connected")

@@ -45,8 +45,8 @@ from trellis.auth.passwords import decoy_hash, verify
 
 #: Largest number of digests of verified credentials in memory; the oldest are evicted.
 MAX_VERIFIED: Final = 10_000
-#: Largest number of verdicts delivered in one turn of the event loop. Each of them lets a
-#: connection go on.
+#: Largest number of verdicts delivered in one turn of the event loop. After each
+#: verdict, a connection handles the input that waited for it.
 VERDICTS_PER_TURN: Final = 5
 #: Nice value of the hashing threads, which gives them a lower priority than the event loop (Linux).
 NICE: Final = 5
@@ -233,7 +233,7 @@ class Accounts(Authenticator):
         return line
 
     def _drop_empty(self, line: LoginLine) -> None:
-        """Remove the queue of logins `line` if it has no logins."""
+        """Remove `line` from the table of lines if no login of it waits or is checked."""
         if not line.running and not line.waiting:
             self._lines.pop((line.address, line.user), None)
 

@@ -10,8 +10,8 @@ lowers this number by one, down to one. The wait of a login begins when its turn
 Failures are counted by client address and by user name. The longest wait for a user name is
 shorter, since clients at other addresses can cause it. Recently verified credentials never wait.
 Loopback addresses are not counted, since all programs of this machine share them; there, the logins
-of one user name stand in a line. Both tables are bounded; the entry with the oldest failure is
-evicted.
+of one user name stand in a line. Both tables of failures are bounded; the entry with the oldest
+failure is evicted.
 """
 
 from __future__ import annotations

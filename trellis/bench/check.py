@@ -114,8 +114,8 @@ class Checker:
         raise NotImplementedError
 
     def expected(self) -> str:
-        """Return a phrase for errors that names the next message, such as "message 7 of publisher
-        0", or its source if the message is not known.
+        """Return a phrase for errors: the next message, such as "message 7 of publisher 0", or if
+        that is not known, the source of the message, such as "a shared queue".
         """
         raise NotImplementedError
 

@@ -36,8 +36,8 @@ class BenchReader:
         raise NotImplementedError
 
     def pending(self) -> str:
-        """Return a phrase for the input that must still come besides whole messages.
+        """Return a phrase for awaited input other than whole messages; "" if none is awaited.
 
-        Examples: "12 PUBRELs", "the rest of 5 bytes". Return "" if none must come.
+        Examples: "12 PUBRELs", "the rest of 5 bytes".
         """
         return f"the rest of {len(self.rest)} bytes" if self.rest else ""

@@ -52,7 +52,7 @@ class Group:
 
 
 class Diagnosis:
-    """The findings about a document: an object without findings is equal."""
+    """The findings about a document. An object without findings counts as equal."""
 
     def __init__(self) -> None:
         self.objects: Counter[str] = Counter()

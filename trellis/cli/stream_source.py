@@ -50,8 +50,8 @@ class StreamSource:
     def batches(self) -> Iterator[tuple[bytes, BatchView, int, int]]:
         """Yield (schema, batch, first row, end row) for each batch of the range, in order.
 
-        The rows of the range in the batch are those from `first row` to before `end row`, counted
-        from 0; `schema` is the encoded schema message.
+        Rows `first row` to `end row` - 1 of the batch, counted from 0, belong to the range.
+        `schema` is the encoded schema message.
         """
         arguments = self._arguments
         if (

@@ -202,7 +202,7 @@ class FileRange(Struct, array_like=True, tag=26):
 
 
 class Drain(Struct, array_like=True, tag=27):
-    """A request that the gateway end after its present requests; the next one has new settings."""
+    """A request to end after the present HTTP requests; the next gateway has new settings."""
 
 
 class Pong(Struct, array_like=True, tag=28):

@@ -1,6 +1,6 @@
-"""Metrics of AMQP channels and of all connections, as sums over those that are open.
+"""Metrics of AMQP channels and of connections, as sums over all channels and connections.
 
-RabbitMQ's dashboards read them under the names that RabbitMQ also uses for single channels.
+RabbitMQ's dashboards read the sums under the names that RabbitMQ also uses for single channels.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class ClientTotals:
         self.publishers = 0
         #: Number of MQTT clients that have a subscription.
         self.subscribers = 0
-        #: Bytes received and sent by all connections that there were.
+        #: Bytes received and sent by all connections since the start, open or closed.
         self.bytes_in = 0
         self.bytes_out = 0
 
@@ -207,7 +207,7 @@ def add_messages(
 def add_undivided(
     page: MetricsPage, node: BrokerNode, vhosts: list[dict[str, IngressCounters]]
 ) -> None:
-    """Add the counters of AMQP channels that a single channel does not have."""
+    """Add the counters of AMQP channels that exist only as sums, not for single channels."""
     tally = node.amqp.tally
     unroutable = sum(one.fates[UNROUTABLE] for one in _received(node, vhosts))
     name, text = DROPPED

@@ -34,15 +34,15 @@ from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import OBJECTS_MAX, Labels, MetricsPage
 from trellis.server.node import BrokerNode
 
-#: Steps of work in one turn of the event loop. To list an object is one step.
+#: Steps of work in one turn of the event loop. Listing an object is one step.
 STEPS_SLICE: Final = 100
 #: Seconds after which a turn ends even if it has done fewer steps.
 SECONDS_SLICE: Final = 0.0005
 #: Destinations of an exchange whose bindings are counted in one step.
 DESTINATIONS_STEP: Final = 50
-#: Steps of estimating the memory of a queue's messages.
+#: Number of steps that estimating the memory of one queue's messages counts as.
 MEMORY_STEPS: Final = 10
-#: A character that no name contains: no encoding of a client yields it.
+#: A character that no name contains: a lone surrogate that decoding of bytes never yields.
 _SEPARATOR: Final = "\ud800"
 #: Prefixes of the names of metrics: of single objects, and of virtual hosts and exchanges.
 _DETAILED: Final = "rabbitmq_detailed"
@@ -84,7 +84,7 @@ class DetailedScrape:
         self.page = MetricsPage()
         self.families = frozenset(families)
         self.prefix = prefix
-        #: Results of slow calls of the operating system, if a family needs them.
+        #: Results of slow system calls; zeros unless a family needs the results.
         self.seen = node_metrics.Look(0, 0)
         self._vhosts = frozenset(vhosts)
 
@@ -99,7 +99,7 @@ class DetailedScrape:
                 yield from queues_of(vhost)
 
     def connections(self) -> Iterator[tuple[str, Connection]]:
-        """Yield the connections with their virtual host, after their login."""
+        """Yield the logged-in connections, each as (name of its virtual host, connection)."""
         for front in self.node.fronts:
             for connection in list(front.connections):
                 vhost = _vhost_of(connection)
@@ -126,7 +126,7 @@ class DetailedScrape:
         self.page.listed(f"{self.prefix}_{name}", "counter", text, value, labels)
 
     def deliveries(self, kind: str, counts: dict[str, int], labels: Labels) -> bool:
-        """Add the deliveries of a queue or a channel, if there were any; True if there were."""
+        """Add the delivery counters of a queue or channel; return False if all of them are 0."""
         if not any(counts[key] for key, _, _ in DELIVERIES):
             return False
         for key, name, text in DELIVERIES:
@@ -135,7 +135,7 @@ class DetailedScrape:
 
 
 def queues_of(vhost: VirtualHost) -> Iterator[tuple[VirtualHost, Queue]]:
-    """Yield the queues that a virtual host has now and still has later, and the inboxes."""
+    """Yield the present queues and inboxes of a virtual host, except those deleted meanwhile."""
     for table in (vhost.queues, vhost.inboxes):
         for name in _keys(table):
             queue = table.get(name)
@@ -159,7 +159,7 @@ def _keys(table: dict[str, Queue]) -> Iterator[str]:
     yield names[start:]
 
 
-#: Adds one family to a page; yields the work in steps after each object, 0 for one not listed.
+#: Adds one family to a page. After each object, yields its steps of work: 0 if it is not listed.
 Family = Callable[[DetailedScrape], Iterator[int]]
 
 
@@ -459,7 +459,7 @@ async def begin(
 
 
 async def fill(scrape: DetailedScrape, most: int) -> None:
-    """Add the families of a scrape, and how many were cut because `most` objects are listed."""
+    """Add the families of a scrape, up to `most` objects, and the number of families cut."""
     listed = cut = 0
     pace = Pace()
     for name, add in FAMILIES.items():
@@ -491,7 +491,7 @@ def _vhost_of(connection: Connection) -> str | None:
 
 
 def _labels_of(vhost: str, connection: Connection) -> Labels:
-    """Return the labels of a connection. RabbitMQ's dashboards find it by the label `channel`."""
+    """Return the labels of a connection, which RabbitMQ's dashboards find by `channel`."""
     name = _label_of(connection)
     return {"vhost": vhost, "connection": name, "channel": name}
 

@@ -93,7 +93,8 @@ def _messages(
 ) -> None:
     """Add the counters of messages, after the numbers of publishers and consumers.
 
-    `ingress` is of the same turn of the event loop: differences of counters of two turns may fall.
+    `ingress` must be read in this turn of the event loop, because a difference between counters of
+    two turns may fall.
     If `whole` is False, leave out the sums over channels, fates and routes.
     """
     relayed = sum(each.relayed for each in totals)
@@ -112,7 +113,7 @@ def _messages(
 async def _streams(node: BrokerNode) -> tuple[int, list[StreamQueue]]:
     """Return the rows that deleted streams have served, and all streams, found in slices.
 
-    Both are of the same time, so that a stream which is deleted meanwhile is counted once.
+    Both are of the same turn, so that a stream that is deleted meanwhile is counted once.
     """
     served = int(node.broker.streams.served)
     vhosts = node.broker.vhosts.values()
@@ -128,9 +129,9 @@ async def _streams(node: BrokerNode) -> tuple[int, list[StreamQueue]]:
 async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPage:
     """Return the metrics of /metrics/per-object: queues, sessions, connections, channels by name.
 
-    At most OBJECTS_MAX objects are listed: queues and sessions first, of which the number of the
-    others is a metric, and then the families of `detailed.PER_OBJECT`. As in RabbitMQ, the page
-    also has the totals that no object has, so that the dashboards with totals can read it.
+    At most OBJECTS_MAX objects are listed: first queues and sessions (a metric has the number of
+    those left out), then the families of `detailed.PER_OBJECT`. As in RabbitMQ, the page also has
+    the totals that exist for no single object, so that dashboards with totals can read the page.
     """
     scrape = await detailed.begin(node, http, detailed.PER_OBJECT, (), "rabbitmq")
     page = scrape.page
@@ -196,7 +197,7 @@ def _open(node: BrokerNode) -> list[Connection]:
 
 
 def _state(page: MetricsPage, node: BrokerNode) -> None:
-    """Add what only Trellis has: delayed messages, memory, the disk reserve, blocked clients."""
+    """Add metrics that only Trellis has: delays, memory, the disk reserve, blocked clients."""
     page.gauge(
         "trellis_delayed_messages",
         "Number of messages that wait in delayed exchanges.",

@@ -22,7 +22,7 @@ DETAILED: Final = "detailed"
 
 
 class Look(NamedTuple):
-    """Results of slow calls of the operating system."""
+    """Results of slow system calls."""
 
     #: Number of open file descriptors.
     descriptors: int
@@ -31,13 +31,13 @@ class Look(NamedTuple):
 
 
 def look(node: BrokerNode) -> Look:
-    """Ask the operating system. Slow with many file descriptors: call this in a thread."""
+    """Make the slow system calls. Slow with many file descriptors: call `look` in a thread."""
     free = 0 if node.directory is None else process.free_disk_bytes(node.directory)
     return Look(process.open_descriptors(), free)
 
 
 def add_used(page: MetricsPage, node: BrokerNode, seen: Look, prefix: str = "rabbitmq") -> None:
-    """Add what the process uses. The names begin with `prefix`."""
+    """Add descriptors, connections, memory and free disk space. Names begin with `prefix`."""
     page.gauge(f"{prefix}_process_open_fds", "Number of open file descriptors.", seen.descriptors)
     page.gauge(
         f"{prefix}_process_open_tcp_sockets",

@@ -1,7 +1,7 @@
 """Metrics of RabbitMQ's stream protocol, which Trellis does not speak: each of them is 0.
 
-RabbitMQ's dashboard for streams sums them up, and one missing metric would make a sum empty. The
-streams of Trellis are used over AMQP 0-9-1 and HTTP: `trellis_stream_...`.
+RabbitMQ's dashboard for streams adds these metrics up, and one missing metric would make a sum
+empty. The streams of Trellis are used over AMQP 0-9-1 and HTTP: `trellis_stream_...`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from broker.access.rules import RULES_MAX, check_rule
 #: Text that would be a variable in a rule.
 _VARIABLE: Final = re.compile(r"\{username\}|\{vhost\}|\{client_id\}")
 _CLIENT: Final = "{client_id}"
-#: Stands for the client identifier until the other text is checked. No topic contains it.
+#: Placeholder for the client identifier while the rest of a filter is checked. NUL is in no topic.
 _MARK: Final = "\0"
 #: Topics that Mosquitto's plugins use for commands. A default never permits them.
 _CONTROL: Final = "$CONTROL"
@@ -56,10 +56,10 @@ class Entry(NamedTuple):
 
 
 def filter_of(topic: str, user: str, variables: bool) -> tuple[str, bool] | None:
-    """Return the filter of a rule for a filter of Mosquitto, and False if it matches more topics.
+    """Return the filter of a rule for Mosquitto's filter `topic`, and True if both are equivalent.
 
-    With `variables`, `%u` stands for the user name and `%c` for the client identifier. Return None
-    if a rule cannot have such a filter.
+    With False, the filter of the rule matches more topics. With `variables`, `%u` stands for the
+    user name and `%c` for the client identifier. Return None if a rule cannot have such a filter.
     """
     text = topic.replace("%c", _MARK).replace("%u", user) if variables else topic
     exact = True
@@ -81,9 +81,9 @@ def filter_of(topic: str, user: str, variables: bool) -> tuple[str, bool] | None
 def entry_of(
     allow: bool, publish: bool, subscribe: bool, topic: str, user: str | None, variables: bool
 ) -> tuple[Entry | None, bool]:
-    """Return the entry for a filter of Mosquitto, and True if it decides the same topics.
+    """Return the entry for a filter of Mosquitto, and True if both decide about the same topics.
 
-    The entry is None if it decides nothing: an `allow` that cannot be expressed, or `%u` for a
+    The entry is None if it would decide nothing: an `allow` that cannot be expressed, or `%u` for a
     client without a user name (`user` is None). A `deny` that cannot be expressed matches more
     topics.
     """
@@ -103,7 +103,7 @@ def entry_of(
 def rules_of(
     entries: Sequence[Entry], publish_default: bool = False, subscribe_default: bool = False
 ) -> list[str]:
-    """Return the topic rules for entries of which the first that matches decides.
+    """Return the topic rules for a list of entries; the first entry that matches a topic decides.
 
     The defaults decide about topics that no entry matches. At least one rule is returned, because a
     user without rules may use every topic.
@@ -135,7 +135,7 @@ def without_sys(entry: Entry) -> list[Entry]:
 def limited(rules: list[str]) -> tuple[list[str], int]:
     """Return rules whose number is within the limit, and how many were left out.
 
-    The last rules that allow are left out first. If too many remain, all topics are denied.
+    The last `allow` rules are left out first. If too many rules remain, all topics are denied.
     """
     left_out = 0
     kept = list(rules)
@@ -149,7 +149,7 @@ def limited(rules: list[str]) -> tuple[list[str], int]:
 
 
 def both(first: Sequence[Entry], second: Sequence[Entry]) -> list[Entry]:
-    """Return entries that allow a topic if both lists allow it. They decide about subscribing.
+    """Return entries about subscribing, which allow a topic if both lists allow the topic.
 
     Each list must end with an entry for all topics. The first pair of entries that matches a topic
     consists of the first entry of each list that matches it.

@@ -4,8 +4,8 @@
     user NAME                                     the `topic` lines that follow are for this user
     pattern [read|write|readwrite|deny] FILTER    for all clients, with %u and %c
 
-Mosquitto examines the entries of the client first, then the patterns; in each of them `deny`
-comes before the others.
+Mosquitto examines the entries of the client first, then the patterns; within each
+group, `deny` entries come first.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _PER_LISTENER: Final = (
 )
 #: Prefixes of the names of plugin options.
 _PLUGIN_OPTIONS: Final = ("plugin_opt_", "auth_opt_")
-#: Options whose values are secrets. So may be the values of plugins, and of unknown options.
+#: Options whose values are secrets. Values of plugin options and unknown options may be secrets.
 _SECRETS: Final = (
     "password",
     "remote_password",
@@ -80,7 +80,7 @@ class MosquittoListener:
         return lines[-1] if lines else None
 
     def value(self, name: str, default: str = "") -> str:
-        """Return the value of an option, which the last line decides."""
+        """Return the value in the last line of an option; `default` if there is no line."""
         line = self.last(name)
         return default if line is None else line.value
 
@@ -127,7 +127,7 @@ class Configuration:
 
     @property
     def plugins(self) -> list[Plugin]:
-        """All plugins, of all listeners."""
+        """The plugins of the general lines and of all listeners."""
         owners = [self.general, *self.listeners]
         return [plugin for owner in owners for plugin in owner.plugins]
 

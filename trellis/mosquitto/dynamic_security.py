@@ -209,7 +209,10 @@ class DynamicSecurity:
 
 
 def _completed(entries: list[Entry], dollar: bool, default: bool) -> list[Entry]:
-    """Return the entries for topics that begin with `$`, or do not, and an entry for the others."""
+    """Return the entries for topics that begin with `$` if `dollar`, else for all other topics.
+
+    The last entry has the default, for the topics that no other entry matches.
+    """
     chosen = [entry for entry in entries if entry.topic_filter.startswith("$") == dollar]
     if dollar:
         chosen.append(Entry(False, False, True, f"{_CONTROL}/#"))

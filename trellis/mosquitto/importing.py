@@ -25,7 +25,8 @@ from trellis.settings.rendering import toml
 
 #: Permissions of an imported user: publish to and subscribe at MQTT's exchange, declare nothing.
 _PERMISSION: Final = {"configure": "^$", "write": r"^amq\.topic$", "read": r"^amq\.topic$"}
-#: Parts of the file names of the plugins that are imported, and of one that is not needed.
+#: Parts of the file names of plugins: of those that are imported, and of a plugin that Trellis does
+#: not need.
 _PLUGINS: Final = ("dynamic_security", "password_file", "acl_file")
 _DYNAMIC, _PASSWORDS, _ACL = _PLUGINS
 _PERSIST: Final = "persist_sqlite"
@@ -34,7 +35,7 @@ _VHOST: Final = "/"
 
 
 class SecurityFiles:
-    """The lines that name the files with users and rights of a listener; None if there is none."""
+    """The lines that name a listener's files with users and rights; None for a missing line."""
 
     def __init__(self, owner: MosquittoListener, plugins: list[Plugin]) -> None:
         self.passwords = owner.last("password_file")
@@ -149,7 +150,7 @@ class MosquittoImport:
         return taken, files[0]
 
     def _add_anonymous(self, listeners: list[MosquittoListener]) -> None:
-        """Set `mqtt.anonymous` to the value that all imported listeners allow."""
+        """Set `mqtt.anonymous` to true, loopback or false, whichever fits all listeners."""
         conf = self._conf
         general = conf.general.value("allow_anonymous").lower()
         if conf.local_only:
@@ -271,5 +272,5 @@ class MosquittoImport:
 
 
 def _option(plugin: Plugin, name: str, option: str) -> Line | None:
-    """Return the line of a plugin's option if the plugin has a name."""
+    """Return the line of a plugin's option; None if `name` is not in the plugin's file name."""
     return plugin.options.get(option) if name in Path(plugin.path).name else None

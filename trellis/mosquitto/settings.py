@@ -294,7 +294,7 @@ def _add_tls(tables: Tables, section: str, listener: MosquittoListener, report: 
 
 
 def _number(line: Line, report: Report) -> int | None:
-    """Return the number of a line; None and a note if it is none."""
+    """Return the value of a line as a number; None, with a note, if it is not a whole number."""
     try:
         return int(line.value)
     except ValueError:

@@ -38,7 +38,7 @@ class DescriptorShares:
         self.spares = _part(limit, 64, 4, 16)
         #: Sealed files of the log that stay open.
         self.log_files = _part(limit, 16, 4, 64)
-        #: Files of streams that stay open: so many for the writer, and as many for readers.
+        #: Files of streams that stay open: this number for the writer, and the same for readers.
         self.stream_files = _part(limit, 32, 2, 64)
         #: Open connections of the metrics port. (Those of the HTTP API are the gateway's own.)
         self.http = _part(limit, 32, 4, 64)

@@ -58,8 +58,8 @@ class GcPolicy:
     def settle(self) -> None:
         """Freeze all objects made so far, and count pauses from now on.
 
-        This blocks the event loop for as long as a collection of all objects takes, so no client is
-        served before.
+        Blocks the event loop for a collection of all objects, so it must be called before the first
+        client is served.
         """
         gc.collect()
         gc.freeze()

@@ -141,7 +141,7 @@ class Link(TurnLink):
             self._resume_reading(transport)
 
     def _receive(self, connection: Connection, data: bytes) -> None:
-        """Pass input to the connection, then stop reading from its client if it must wait."""
+        """Pass input to the connection, then stop reading from the client if it must wait."""
         connection.receive_data(data)
         if connection.finished:
             self._close_after_flush(connection)

@@ -58,8 +58,8 @@ class ListenerContext:
         )
         self.tls = TlsTally()
         self.websocket = WebSocketTally()
-        #: The local address of the latest connection. Most connections have the same one, and so
-        #: share one object.
+        #: The local address of the latest connection. Most connections have the same local address,
+        #: and share this object.
         self._local_address = ("", 0)
 
     @property

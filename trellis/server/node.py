@@ -180,8 +180,8 @@ class BrokerNode:
     def review(self, user: str = "") -> None:
         """Renew the permissions of all connections and sessions.
 
-        `user`, which was changed or deleted, is not used. The callbacks in `broker.users.changed`
-        have this argument.
+        `user` is the name of a changed or deleted user, and is ignored; the callbacks in
+        `broker.users.changed` get it.
         """
         for front in self.fronts:
             front.reauthorize()

@@ -40,7 +40,7 @@ class CoreField(NamedTuple):
     convert: Callable[[Any], object] | None = None
 
 
-#: One or several attributes. A class stands for its attribute with the name of the setting.
+#: Attributes of options objects. A class stands for its attribute with the name of the setting.
 Fills = type | CoreField | tuple[CoreField, ...]
 
 

@@ -91,7 +91,7 @@ def load_with_sources(
 
 
 def config_files(files: Iterable[str | Path] | None, environ: Mapping[str, str]) -> Sequence[Path]:
-    """Return the files to read, in order. Only those of SEARCHED may be missing."""
+    """Return the files to read, in order. Only the files of SEARCHED may be missing."""
     chosen = [Path(file) for file in files or ()]
     chosen = chosen or [
         Path(file) for file in environ.get("TRELLIS_CONFIG", "").split(os.pathsep) if file

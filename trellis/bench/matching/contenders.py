@@ -20,7 +20,7 @@ import trellis
 from matching.registry import Algorithm
 from trellis.bench.matching.step import CACHED
 
-#: The folder of `trellis` and `matching`, for the started processes.
+#: The folder that holds `trellis` and `matching`, from which started processes import them.
 _SITE: Final = str(Path(trellis.__file__ or "").parent.parent)
 #: Algorithms that a full run measures also without compilation, for docs/matching.md.
 INTERPRETED: Final = ("trie", "shapes", "dfa")

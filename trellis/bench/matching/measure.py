@@ -77,8 +77,8 @@ def first_pass(
 def pairs(matcher: Any, patterns: Sequence[str], first: int, seconds: float) -> tuple[float, float]:
     """Return ns per call of subscribe and of unsubscribe; subscribers are numbers from `first`.
 
-    Patterns from the first one on are subscribed and then unsubscribed, again and again for about
-    `seconds`: so many patterns that a timed chunk takes long enough, or all patterns.
+    Each round subscribes the first patterns of the list, then unsubscribes them: enough patterns
+    for a round of _CHUNK_NS, or all patterns. Rounds are repeated for about `seconds`.
     """
     limit, added, removed, done, count = int(seconds * 1e9), 0, 0, 0, 1
     subscribers = range(first, first + len(patterns))

@@ -3,7 +3,7 @@
     for each batch
         write its patterns and topics to files; ask `naive` and `trie` for the expected answers
         for each round
-            for each contender, beginning with another one each time
+            for each contender, beginning with a different contender in each round
                 start it, do the cases of the batch, end it
 
 If a contender answers a case wrongly, too slowly or not at all, this case is not repeated with this

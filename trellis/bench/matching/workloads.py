@@ -54,7 +54,7 @@ def _seed(size: int, random: Random) -> Words:
 
 
 def _threads(size: int, random: Random) -> Words:
-    """Return the patterns of `seed` with more further patterns, enough for all writing threads.
+    """Return the patterns of the workload `seed`, with further patterns for all writing threads.
 
     Each topic is one of the patterns, so that each lookup finds a subscriber.
     """
