@@ -68,7 +68,7 @@ def publication(number: int) -> bytes:
 
 
 def lone_confirms(running: Running, directory: Path) -> dict[str, list[float]]:
-    """Return the seconds of LONE single confirms ("confirm") and of as many syncs ("fdatasync")."""
+    """Return the seconds of LONE single confirms ("confirm") and of LONE syncs ("fdatasync")."""
     client, packet = client_of(running), publication(0)
     found: dict[str, list[float]] = {"confirm": [], "fdatasync": []}
     descriptor = os.open(directory / "beside", os.O_CREAT | os.O_RDWR, 0o600)

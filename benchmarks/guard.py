@@ -109,8 +109,8 @@ def measure(flows: list[str], recorded: dict[str, int]) -> dict[str, int]:
 
 
 def compare_rules(flows: list[str]) -> int:
-    """Return 1 if a publication that topic rules allow costs more than NOISE above one without
-    rules, else 0; print both counts. (The order of hashes alone makes a small difference.)"""
+    """Return 1 if 100 topic rules raise the cost of a permitted publication by more than NOISE,
+    else 0; print both counts. (The order of hashes alone makes a small difference.)"""
     worse = 0
     for flow in flows:
         plain, ruled = count(flow), count(flow, "--rules")

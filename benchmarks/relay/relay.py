@@ -1,5 +1,5 @@
-"""A blind relay: sends received bytes to every subscriber without parsing them. Its cost is a lower
-bound of a broker's cost.
+"""A blind relay: sends received bytes to every subscriber without parsing them. The relay's cost is
+a lower bound of a broker's cost.
 
     relay.py [--writer] [PORT]        serves on loopback, prints `ready PORT`; needs uvloop
 

@@ -98,7 +98,7 @@ def session_of(credentials: Credentials) -> PluginSession:
 class PluginTopicRules:
     """The topic plugins, which allow or deny a client to publish or subscribe to a topic.
 
-    They are called in the broker's thread, which cannot wait: a plugin that awaits denies access.
+    The plugins run in the broker's thread, which cannot wait: a plugin that awaits denies access.
     """
 
     def __init__(self, plugins: list[BaseTopicPlugin]) -> None:
@@ -195,8 +195,8 @@ class PluginIdentity(Identity):
     def fits(self, rights: Identity | None, session: PluginSession) -> bool:
         """True if a new login of the client may reuse this identity.
 
-        `rights` and `session` are the permissions and the Session of the new login. They must equal
-        those of this identity.
+        `rights` and `session`, the permissions and the Session of the new login, must equal those
+        of this identity.
         """
         known = self._session
         return (

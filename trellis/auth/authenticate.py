@@ -419,7 +419,7 @@ class Accounts(Authenticator):
     def waiting(self) -> int:
         """Return the number of credentials that wait for a verdict.
 
-        They are being checked, wait for a thread, or are throttled.
+        Such credentials are being checked, wait for a thread, or are throttled.
         """
         return len(self._checking) + self._throttled
 

@@ -103,8 +103,8 @@ def _table(fields: Mapping[str, str]) -> bytes:
 def start_ok(user: str, password: str) -> bytes:
     """Encode connection.start-ok with SASL PLAIN.
 
-    It announces the capability `authentication_failure_close`, so that the broker answers a refused
-    login with connection.close.
+    The method announces the capability `authentication_failure_close`, so that the broker answers a
+    refused login with connection.close.
     """
     capability = short_string("authentication_failure_close") + b"t\x01"
     properties = (

@@ -109,7 +109,7 @@ class Checker:
     def accept_next(self, count: i64, now: i64) -> None:
         """Count the next `count` messages of the only publisher, after their bytes were compared.
 
-        Raises WrongAnswer if the publisher has not sent so many.
+        Raises WrongAnswer if the publisher has sent fewer messages.
         """
         raise NotImplementedError
 
@@ -252,7 +252,7 @@ class CompetingCounts:
 class Competing(Checker):
     """A checker for one of several consumers of a queue: expects new messages, in order.
 
-    All consumers of the queue share `counts`, so that a message received by two of them is found.
+    All consumers of the queue share `counts`, so that a message received twice is detected.
     """
 
     def __init__(self, where: str, script: TrafficPlan, counts: CompetingCounts) -> None:

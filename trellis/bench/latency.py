@@ -46,7 +46,7 @@ class Histogram:
         self._counts[index] += 1
 
     def percentile(self, share: float) -> int:
-        """Return a percentile in ns, or 0 if nothing was counted. `share` 0.99 is the 99th."""
+        """Return a percentile in ns, or 0 if nothing was counted. `share` is 0.99 for p99."""
         if self.count == 0:
             return 0
         rank = max(1.0, share * float(self.count))

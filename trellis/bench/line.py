@@ -85,8 +85,8 @@ class BenchConnection:
     def send(self) -> None:
         """Send until all data is sent or the socket is full.
 
-        The order is: the rest of answers that were sent in part, then messages, then new answers.
-        So no answer is sent inside a message.
+        The order is: the rest of partly sent answers, then messages, then new answers. So no answer
+        is sent inside a message.
         """
         while len(self._left) > 0:
             sent = self._send_data(self._left)

@@ -107,7 +107,7 @@ class ApiClient:
 def add_login(command: Parser) -> None:
     """Add --url, the flags for the login, and the flags of the settings.
 
-    --user, --password and --password-file give the login. They replace the flags of the settings
+    --user, --password and --password-file give the login, and replace the flags of the settings
     `user`, `password` and `password_file`, which define a user of a broker at its start.
     """
     command.add_argument(

@@ -1,7 +1,7 @@
 """`trellis pipeline`: command line of the data pipeline on Spark.
 
-The package pyspark_trellis does the work; it needs the packages of the extra `pipeline`. It is
-imported by name when a job runs, because nothing in the broker may import it.
+The package pyspark_trellis does the work; it needs the packages of the extra `pipeline`. A job
+imports pyspark_trellis by name, because no module of the broker may import that package.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def add(commands: Commands) -> None:
 def replay_rows(arguments: argparse.Namespace) -> int:
     """Publish the message of each chosen row, and wait for all confirms.
 
-    The message has the content header, body and routing key of the row. It is published to the
+    The message has the content header, body and routing key of the row, and is published to the
     exchange of the row, or to --exchange. The exit code is 1 if the broker refused a message.
     """
     settings = load_settings(arguments).settings

@@ -34,8 +34,8 @@ BODY_MAX: Final = 64 << 10
 DOCUMENT_MAX: Final = 64 << 20
 #: Largest row of a definitions document, in bytes of JSON.
 ROW_MAX: Final = 64 << 10
-#: Largest number of open calls of the gateway. It is greater than the number of connections,
-#: because a call ends later than its connection.
+#: Largest number of open calls of the gateway: more than the number of connections, because a
+#: call ends later than its connection.
 CALLS_MAX: Final = 512
 
 #: Kinds of a request body: one JSON value of at most BODY_MAX bytes; a definitions document.

@@ -126,7 +126,7 @@ class DetailedScrape:
         self.page.listed(f"{self.prefix}_{name}", "counter", text, value, labels)
 
     def deliveries(self, kind: str, counts: dict[str, int], labels: Labels) -> bool:
-        """Add the delivery counters of a queue or channel; return False if all of them are 0."""
+        """Add the delivery counters of a queue or channel unless all are 0; True if added."""
         if not any(counts[key] for key, _, _ in DELIVERIES):
             return False
         for key, name, text in DELIVERIES:

@@ -123,8 +123,8 @@ class MosquittoImport:
     def _listeners(self) -> tuple[list[MosquittoListener], SecurityFiles]:
         """Return the listeners that are taken, and their files with users and rights.
 
-        All listeners of Trellis share their users. Listeners with other files than the first are
-        not taken, because their clients would get other rights.
+        All listeners of Trellis share their users. A listener with other files than the first
+        listener is not taken, because its clients would get other rights.
         """
         conf = self._conf
         if conf.local_only:

@@ -32,7 +32,7 @@ _FILES: Final = (
 def restrict(directory: Path) -> None:
     """Let only the user of the broker access the data directory and the broker's files in it.
 
-    Log what cannot be changed, such as a directory of another user, and go on.
+    Log each path that cannot be changed, such as a directory of another user, and go on.
     """
     refused: list[str] = []
     for path in _paths(directory):

@@ -43,8 +43,8 @@ class GcPolicy:
         self.paused_seconds = 0.0
         #: Duration of the longest collection, in seconds.
         self.longest_pause = 0.0
-        #: CPU time of the longest collection, in seconds. It is less than the duration if the
-        #: machine did not run the thread meanwhile.
+        #: CPU time of the longest collection, in seconds: less than its duration if the machine
+        #: did not run the thread meanwhile.
         self.longest_pause_cpu = 0.0
         #: Number of collections whose survivors were frozen.
         self.full = 0

@@ -1,8 +1,8 @@
 """Matching profiles: advice of `trellis pipeline advise` on matchers, cached routes and prewarming.
 
 A profile says which matcher a topic exchange uses, how many routes are cached, and which topics are
-resolved before the first message. It is advice: an entry for a missing exchange is ignored, an
-exchange declared with `x-matcher` keeps that matcher, and nothing of a profile is stored.
+resolved before the first message. A profile is advice: an entry for a missing exchange is ignored,
+an exchange declared with `x-matcher` keeps that matcher, and nothing of a profile is stored.
 """
 
 from __future__ import annotations

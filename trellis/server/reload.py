@@ -155,7 +155,7 @@ class SettingsReload:
         ]
 
     def _apply(self, prepared: PreparedSettings) -> None:
-        """Apply new settings. Nothing that they name can be wrong any more."""
+        """Apply new settings, which `_prepare` has checked with the files that they name."""
         settings, accounts, profile, certificates, tokens = prepared
         if certificates is not None:
             self._node.certificates.use(certificates)

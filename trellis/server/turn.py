@@ -137,7 +137,7 @@ class LoopTurn:
         #: Duration of the longest turn in seconds, from its first call of `schedule`. The turn
         #: blocked the event loop for this time.
         self.longest_seconds = 0.0
-        #: The most CPU time that the loop's thread used in a long turn, in seconds. It is 0 until a
+        #: The most CPU time that the loop's thread used in a long turn, in seconds; 0 until a
         #: turn is long.
         self.longest_cpu_seconds = 0.0
         #: Number of long turns that used LONG_SECONDS of CPU time: the broker's own work.

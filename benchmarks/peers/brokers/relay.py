@@ -1,5 +1,5 @@
-"""Runs benchmarks/relay, which forwards bytes without parsing them. Its cost is a lower bound of a
-broker's cost, and is shown beside the brokers.
+"""Runs benchmarks/relay, which forwards bytes without parsing them. The relay's cost is a lower
+bound of a broker's cost, and is shown beside the brokers.
 """
 
 from __future__ import annotations

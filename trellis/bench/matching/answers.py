@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 _TOPIC: Final = 0x9E3779B97F4A7C15
 _SUBSCRIBER: Final = 0xC2B2AE3D27D4EB4F
 _ALL: Final = 2**64 - 1
-#: Seconds. Except for the first comparison, a comparison is skipped if it would probably take
-#: longer.
+#: Seconds. A comparison that would probably take longer is skipped, unless it is the first one.
 _PATIENCE: Final = 1.0
 
 
@@ -49,8 +48,8 @@ def check(
     """Raise WrongMatch unless `match` gives the expected answers.
 
     Each entry of `expected` is a `MatchAnswers` as a list; the entry with the fewest topics comes
-    first and is always compared. A later entry is compared only if that will probably take less
-    than a second.
+    first and is always compared. A later entry is compared only if the comparison will probably
+    take less than a second.
     """
     rate = 0.0
     for wanted in expected:

@@ -2,10 +2,10 @@
 
     client -- HTTP --> connections -> app -> link -- contract --> broker
 
-It holds everything that clients can make large or slow: connections, TLS, bodies, sorting, regular
-expressions, JSON and compression. It stores no passwords and checks no permissions: the broker
-does both, and sends rows. The broker starts the gateway at the first request; an idle gateway ends
-after a while.
+The gateway does all work that clients can make large or slow: connections, TLS, bodies, sorting,
+regular expressions, JSON and compression. The gateway stores no passwords and checks no
+permissions: the broker does both, and sends rows. The broker starts the gateway at the first
+request; an idle gateway ends after a while.
 
 Reading order:
 

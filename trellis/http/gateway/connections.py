@@ -196,7 +196,7 @@ class GatewayProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Count a connection that ended without a response.
 
-        Its request is cancelled, unless the request may have changed something.
+        The request of the connection is cancelled, unless it may have changed something.
         """
         self._stop_timer()
         if self._end_timer is not None:

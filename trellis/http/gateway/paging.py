@@ -2,8 +2,8 @@
 
     page, page_size (at most 500)     name, use_regex     sort, sort_reverse     columns
 
-Without `page`, the response is a JSON list. With it, the response is an object with the list as
-`items`, and the total and filtered number of rows.
+Without `page`, the response is a JSON list. With `page`, the response is an object with the
+list as `items`, and the total and filtered number of rows.
 """
 
 from __future__ import annotations

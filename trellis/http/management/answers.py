@@ -113,8 +113,8 @@ class ApiBackend:
 class ApiRequest:
     """A request to the API: its path, the names in the path, its query and its small body.
 
-    `rows` yields the rows of a definitions document in batches: the name of their section, what is
-    wrong with the section, and each row as JSON.
+    `rows` yields the rows of a definitions document in batches: (section, fault of the section or
+    "", rows as JSON).
     """
 
     def __init__(self, path: str, path_parameters: list[str], query: dict[str, str]) -> None:

@@ -130,7 +130,7 @@ async def global_parameter(call: Call) -> Row:
 
 
 async def put_global_parameter(call: Call) -> Empty:
-    """Set a global parameter. Only `cluster_name` has an effect; the others are kept."""
+    """Set a global parameter. Only `cluster_name` has an effect; all others are only stored."""
     value = _value(call)
     holder = call.broker.vhosts["/"].parameters
     fresh = await call.make_durable(

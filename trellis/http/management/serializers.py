@@ -134,9 +134,9 @@ def binding_row(vhost: VirtualHost, source: str, binding: Binding) -> Row:
 def properties_key(binding: Binding) -> str:
     """Return the text that identifies a binding among all from its source to its destination.
 
-    API paths contain this text. It is `~` for a binding with neither key nor arguments. The routing
-    key within it is percent-encoded as in RabbitMQ: Terraform's provider puts the text into a name
-    whose parts are separated by `/`.
+    API paths contain this text, which is `~` for a binding with neither key nor arguments. The
+    routing key within the text is percent-encoded as in RabbitMQ: Terraform's provider puts the
+    text into a name whose parts are separated by `/`.
     """
     key = _quoted(printable(binding.key))
     if not binding.arguments:

@@ -1,7 +1,7 @@
 """Users, their permissions and topic rules: list, create, change and delete them.
 
-Users of the settings are listed too, and can be changed in the settings only. Their permissions in
-virtual hosts that the settings do not name can be set.
+Users of the settings are listed too, and can be changed in the settings only. But the API can set
+the permissions of such a user in a virtual host that the settings do not name.
 """
 
 from __future__ import annotations
