@@ -61,9 +61,9 @@ class AccountIdentity(Identity):
     accounts: Accounts | None = None
 
     def stored_identity(self, vhost: str, client_id: str) -> Identity | None:
-        """Return the identity with the permissions in a virtual host that the broker stores.
+        """Return the identity with the user's stored permissions in a virtual host.
 
-        Return None if the broker stores none.
+        Return None if the broker stores no such permissions.
         """
         users = None if self.accounts is None else self.accounts.users
         stored = None if users is None else users.by_name.get(self.name)

@@ -49,8 +49,8 @@ MAX_EXPIRES: Final = 253_402_300_799
 MAX_KEYS: Final = 64
 #: Most scopes that are read from a token.
 MAX_SCOPES: Final = 200
-#: Largest number of `#` in a binding key. A binding key with more of them is refused, without a
-#: look at the scopes.
+#: Largest number of `#` in a binding key. A binding key with more `#` is refused before the
+#: scopes are examined.
 MAX_WILDCARDS: Final = 3
 
 _TOKEN: Final = re.compile(rb"eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")

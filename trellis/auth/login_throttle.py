@@ -151,7 +151,7 @@ class LoginThrottle:
         return seconds
 
     def places(self, line: LoginLine, now: float) -> int:
-        """Return how many logins of a line are checked at a time: fewer after failures."""
+        """Return how many logins of a line may be checked at a time: one less per failure."""
         failures = (
             self.users.count(line.user, now)
             if line.user

@@ -245,7 +245,7 @@ def _definitions(directory: Path) -> Iterator[tuple[int, Defined]]:
 
 
 def _read_catalog(directory: Path) -> tuple[list[tuple[int, Defined]], int]:
-    """Return the definitions with their numbers, and the log's position at the last write.
+    """Return (number, definition) pairs, and the log position when the catalog was last written.
 
     Raises StoreError.
     """

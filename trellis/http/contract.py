@@ -48,7 +48,7 @@ EMPTY, VALUE, PAGED, PLAIN, SECTIONS, MESSAGES = range(6)
 
 
 class RouteInfo(Struct, array_like=True):
-    """A route of the API. The number of a route is its index in the list of the Greeting."""
+    """A route of the API. The number of a route is its index in `Greeting.routes`."""
 
     method: str
     path: str
@@ -120,11 +120,11 @@ class Tally(Struct, array_like=True, tag=6):
 
 
 class Bye(Struct, array_like=True, tag=7):
-    """The gateway ends because it was idle or asked to; it accepts no connections any more."""
+    """The gateway's notice that it ends (it was idle, or asked to) and accepts no connections."""
 
 
 class Ping(Struct, array_like=True, tag=8):
-    """The gateway waits for a change, and asks whether the broker still runs."""
+    """A request for a Pong, from a gateway that waits for a change: does the broker still run?"""
 
 
 class Greeting(Struct, array_like=True, tag=20):
@@ -142,14 +142,14 @@ class Greeting(Struct, array_like=True, tag=20):
 
 
 class Accepted(Struct, array_like=True, tag=21):
-    """The user may make the call."""
+    """The broker's notice that the user may make the call."""
 
     number: int
     administrator: bool
 
 
 class Taken(Struct, array_like=True, tag=22):
-    """The rows of the last Part were handled."""
+    """The broker's notice that the rows of the last Part were handled."""
 
     number: int
 

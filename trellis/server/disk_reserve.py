@@ -66,8 +66,8 @@ class DiskReserve:
     def look(self) -> int:
         """Make the file if there is none and the disk has room. Return the free bytes of the disk.
 
-        Also open spare file descriptors that were used. May block. Returns 0 if the free space
-        cannot be determined.
+        Also open new spare file descriptors for those that were used. May block. Returns 0 if the
+        free space cannot be determined.
         """
         self._disk.keep_spares()
         with self._lock:

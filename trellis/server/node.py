@@ -149,7 +149,7 @@ class BrokerNode:
         )
 
     def _max_connections(self) -> int:
-        """Return the setting `limits.connections`, or less if descriptors are too few for it."""
+        """Return the setting `limits.connections`, or less if file descriptors are too few."""
         wanted, possible = self.settings.limits.connections, self.descriptors.clients
         if wanted > possible:
             logs.warning(

@@ -142,9 +142,9 @@ class LoopTurn:
         self.longest_cpu_seconds = 0.0
         #: Number of long turns that used LONG_SECONDS of CPU time: the broker's own work.
         self.long_turns_working = 0
-        #: Number of other long turns. The machine did not run the thread, or a call waited.
+        #: Number of other long turns: the machine did not run the thread, or a call blocked.
         self.long_turns_waiting = 0
-        #: Duration and CPU time of the longest turn since the last log line about one, in seconds.
+        #: Duration and CPU time, in seconds, of the longest turn since a turn was last logged.
         self._unlogged_seconds = 0.0
         self._unlogged_cpu = 0.0
         self._logged_at = -LOG_INTERVAL
@@ -287,7 +287,7 @@ class LoopTurn:
             self._unlogged_seconds, self._unlogged_cpu = seconds, cpu_seconds
 
     def _log_long_turn(self) -> None:
-        """Log the longest turn since the last such line, if it took LOGGED_SECONDS."""
+        """Log the longest turn since the last such line, if that turn took LOGGED_SECONDS."""
         now = self._loop.time()
         if self._unlogged_seconds < LOGGED_SECONDS or now - self._logged_at < LOG_INTERVAL:
             return

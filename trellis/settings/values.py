@@ -41,7 +41,7 @@ def split_networks(text: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Netw
 
 
 def check_networks(text: str) -> None:
-    """Raise ValueError unless the text is a list of IP addresses and networks, with commas."""
+    """Raise ValueError unless the text is IP addresses and networks, separated by commas."""
     try:
         split_networks(text)
     except ValueError:

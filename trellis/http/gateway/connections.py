@@ -392,5 +392,5 @@ class GatewayServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave all signals to the process, which ignores them: the broker ends it."""
+        """Install no signal handlers: the process ignores signals, because the broker ends it."""
         yield

@@ -43,7 +43,7 @@ class OpenFile:
         self.durable = place.durable
 
     def read(self, at: int, size: int) -> bytes:
-        """Return data from an offset, at most `size` bytes. Raises ConnectionError at the end."""
+        """Return up to `size` bytes from offset `at`. Raises ConnectionError if the file ends."""
         data = os.pread(self.descriptor, min(size, self.end - at), at)
         if not data:
             raise ConnectionError("the segment file is shorter than its recorded size")

@@ -28,7 +28,7 @@ async def vhost_limits(call: Call) -> Listing:
 def _value(call: Call, known: tuple[str, ...], thing: str) -> dict[str, int]:
     """Return the limit that the path names, with the value of the body. Raises PreconditionFailed.
 
-    A value below 0 gives an empty dict: there is no limit then.
+    Return {} for a value below 0, which means no limit.
     """
     row = call.body()
     if "value" not in row:
