@@ -29,7 +29,7 @@ _SALT: Final = 4
 #: Prefixes of Mosquitto's password hashes: SHA-512 and PBKDF2.
 _SHA512: Final = "$6$"
 _PBKDF2: Final = "$7$"
-#: Name of the hashing algorithm of users with Mosquitto's hashes, in definitions.
+#: Name of the hashing algorithm in definitions, for users with one of Mosquitto's hashes.
 MOSQUITTO: Final = "mosquitto"
 #: Size in bytes of the hashes of SHA-512, and of the longest salt that Mosquitto makes.
 _SHA512_SIZE: Final = 64

@@ -8,7 +8,7 @@ class BenchError(Exception):
 
 
 class Unreachable(BenchError):
-    """No workload can run: no broker answers, it refuses the login, or --pid names no process."""
+    """No workload can run: no broker answers, the login is refused, or --pid names no process."""
 
 
 class WrongAnswer(BenchError):

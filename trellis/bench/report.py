@@ -52,7 +52,8 @@ class Round:
     """The figures of one round.
 
     `seconds` is wall time. `sends` and `receives` count the generator's system calls, `octets_out`
-    and `octets_in` the bytes that it sent and received. `generator_cpu` is its CPU time in seconds.
+    and `octets_in` the bytes that the generator sent and received. `generator_cpu` is the CPU time
+    of the generator in seconds.
     """
 
     messages: int

@@ -62,7 +62,7 @@ DROPPED: Final = (
 )
 
 #: Names and texts of the counters of delivered messages, and the keys of `Channel.statistics`.
-#: A queue has the same counters: its names begin with "queue" instead of "channel".
+#: A queue has the same counters, with names that begin with "queue" instead of "channel".
 DELIVERIES: Final = (
     ("get", "get_ack", "Total number of messages fetched with manual acknowledgement."),
     ("get_no_ack", "get", "Total number of messages fetched with automatic acknowledgement."),

@@ -28,7 +28,7 @@ _CLIENT: Final = "{client_id}"
 _MARK: Final = "\0"
 #: Topics that Mosquitto's plugins use for commands. A default never permits them.
 _CONTROL: Final = "$CONTROL"
-#: Topics that Mosquitto lets no client publish, except those that announce a bridge's state.
+#: Topics to which Mosquitto lets no client publish, and the exception: the state of a bridge.
 _SYS: Final = "$SYS"
 _BRIDGE_STATE: Final = "$SYS/broker/connection/+/state"
 

@@ -59,9 +59,9 @@ class Admission:
         self.refused[reason] += 1
 
     def _count_unauthenticated(self, address: str) -> int:
-        """Return the number of connections from an address that have not logged in.
+        """Return the number of connections of an address before their login.
 
-        If the list of an address is full, remove the connections that have logged in since.
+        If the list of the address is full, first remove connections that have logged in since.
         """
         waiting = self._unauthenticated.get(address)
         if waiting is None:

@@ -216,7 +216,7 @@ def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
 
 
 def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
-    """Return the accounts, or if the settings name plugins, the authenticator that asks both.
+    """Return the accounts; if the settings name plugins, an authenticator of plugins and accounts.
 
     Raises SettingsError.
     """

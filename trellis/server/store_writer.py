@@ -243,7 +243,7 @@ class DurableStoreWriter(StoreWriter):
     # -- in the event loop: space for the log
 
     def _tick(self) -> None:
-        """Look every LOOK_SECONDS, also if nothing is written: settlements free space too."""
+        """Call `_look` every LOOK_SECONDS, even without new messages: settlements free space."""
         written = int(self.durable.log.written)
         idle, self._ticked = written == self._ticked, written
         self._look(idle)

@@ -127,7 +127,7 @@ def read(path: Path) -> MatchingResults:
 
 
 def merged(runs: Sequence[MatchingResults]) -> MatchingResults:
-    """Merge the results of several runs on one machine into the first run's; return the latter.
+    """Merge the results of several runs on one machine into `runs[0]`, and return `runs[0]`.
 
     If several runs measured a contender in a case, the figures of the last run count. The
     environment gets the commands of all runs, and the load average before each.

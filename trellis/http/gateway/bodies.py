@@ -132,7 +132,7 @@ def _row_spans(text: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _skip(pattern: re.Pattern[bytes], text: memoryview, at: int) -> int:
-    """Return the end of the match at an offset; the pattern matches an empty text too."""
+    """Return the end of the pattern's match at offset `at`; the pattern may match b""."""
     found = pattern.match(text, at)
     assert found is not None, "the pattern matches an empty text"
     return found.end()

@@ -145,7 +145,7 @@ class DirectClient:
                 return method
 
     async def content(self) -> tuple[bytes, list[bytes]]:
-        """Return flags and properties, and the parts of the body, of the content that comes next.
+        """Return the next content: its encoded flags and properties, and the parts of its body.
 
         The parts are not joined here: joining 16 MB takes several milliseconds of one turn.
         """

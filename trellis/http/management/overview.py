@@ -271,7 +271,7 @@ async def put_cluster_name(call: Call) -> Empty:
 
 
 async def empty_list(call: Call) -> Listing:
-    """List objects of a kind that Trellis does not have, for the tools that request them."""
+    """Return an empty list, for tools that list a kind of objects that Trellis does not have."""
     return Listing(iterate([]))
 
 
