@@ -52,8 +52,8 @@ class Standby:
         self._wall = wall
         self._new_nonce = new_nonce
         self._digest = digest
-        #: Seconds since the last record that counts. Time in which the log did not answer, or this
-        #: node had not read all of it, is not counted.
+        #: The owner's silence in seconds: the time since the last record that counts (see `Judge`).
+        #: Time in which the log did not answer, or this node had not read all of it, is left out.
         self.quiet = 0.0
         #: When an answer of the log last showed that this node had read all of it; None if the last
         #: answer did not show this.
@@ -85,7 +85,7 @@ class Standby:
                     return owner
 
     def _read(self) -> Steps[None]:
-        """Read the next records, and add to `quiet` if none of them counts."""
+        """Read the next records. If none of them counts (see `Judge`), add to `quiet`."""
         try:
             span = yield from self._read_span()
         except LogUnreachable:

@@ -194,8 +194,8 @@ class DeclarationRights:
         keys = "any routing key" if key is None else f"routing key '{key}'"
         raise AccessRefused(
             f"exchange '{target}' in vhost '{self._vhost}' as {role} refused for user "
-            f"'{identity.name}': messages with {keys} would pass there, and the user's topic rules "
-            "do not allow to publish all of them"
+            f"'{identity.name}': messages with {keys} would reach this exchange, and the user's "
+            "topic rules do not allow the user to publish all of them"
         )
 
 

@@ -2,8 +2,7 @@
 
 The planner asks an exchange only when the route cache has no route. Each exchange type has a file.
 Reading order: base, direct, fanout, topic, headers, consistent_hash, modulus_hash,
-random_choice, delayed, recent_history,
-deduplication.
+random_choice, delayed, recent_history, deduplication.
 """
 
 from __future__ import annotations
