@@ -69,7 +69,7 @@ def import_(arguments: argparse.Namespace) -> int:
         f"needed: {report.count(NOT_NEEDED)}",
         file=sys.stderr,
     )
-    load([settings], {})  # Two ports may conflict, such as that of a listener and of the HTTP API.
+    load([settings], {})  # Two ports may conflict, such as a listener's and the HTTP API's.
     return 1 if report.count(NOT_TAKEN) else 0
 
 

@@ -1,7 +1,7 @@
 """Metrics of RabbitMQ's stream protocol, which Trellis does not speak: each of them is 0.
 
-RabbitMQ's dashboard for streams adds these metrics up, and one missing metric would make a sum
-empty. The streams of Trellis are used over AMQP 0-9-1 and HTTP: `trellis_stream_...`.
+RabbitMQ's dashboard for streams sums up these metrics; if one is missing, the sum is empty. The
+streams of Trellis are used over AMQP 0-9-1 and HTTP, and have the metrics `trellis_stream_...`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ERRORS: Final = (
 
 
 def add_nothing_spoken(page: MetricsPage) -> None:
-    """Add the metrics of the stream protocol to a page that has those of other protocols."""
+    """Add the metrics of the stream protocol, all 0. The page already has the other protocols."""
     for name in ("rabbitmq_global_publishers", "rabbitmq_global_consumers"):
         page.gauge(name, page.families[name].text, 0, protocol=STREAM)
     for name in ("received", "confirmed", "delivered"):

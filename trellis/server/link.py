@@ -224,7 +224,7 @@ class Link(TurnLink):
             self._add_leftover(connection)
 
     def _close_transport(self, connection: Connection, transport: asyncio.Transport) -> None:
-        """Half-close the transport of a finished connection, and give the client LINGER_MS."""
+        """Half-close the transport of a finished connection; the client has LINGER_MS to close."""
         if self._linger_until:
             return
         self._linger_until = self._turn.now() + LINGER_MS
