@@ -45,9 +45,9 @@ COLUMNS: Final = {
 }
 DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
 _SIMPLE: Final = {"long": "bigint", "short": "smallint"}
-#: The first second of the year 1, the first year of Spark, as Unix time.
+#: The first second that a Spark timestamp can hold (year 1), as Unix time.
 _FIRST_SECOND: Final = -62_135_596_800
-#: The last second of the year 9999, the last year of Spark, as Unix time.
+#: The last second that a Spark timestamp can hold (year 9999), as Unix time.
 _LAST_SECOND: Final = 253_402_300_799
 
 
