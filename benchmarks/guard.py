@@ -156,8 +156,8 @@ def main() -> int:
     parser.add_argument(
         "--write",
         metavar="WHY",
-        help="record the counts as the new reference, for this reason, "
-        "which CHANGELOG.md holds word for word",
+        help="record the counts as the new reference; WHY is the reason, and CHANGELOG.md must "
+        "contain it word for word",
     )
     parser.add_argument(
         "--rules", action="store_true", help="compare users with and without topic rules"

@@ -58,9 +58,10 @@ def _parts(results: Results, charts: Mapping[str, str]) -> Iterator[str]:
     if reached:
         words = (
             "A target compares a figure of Trellis with that of one peer; both are medians of this "
-            "run. For a broker, the target says how many times as large as that of Trellis its "
-            "figure must be. For a lower bound (blind relay, blind writer: programs that only "
-            "forward bytes), it says how many times as large the figure of Trellis may be."
+            "run. A target of N times for a broker is met if the broker's figure is at least N "
+            "times the figure of Trellis. A target of N times for a lower bound (blind relay, "
+            "blind writer: programs that only forward bytes) is met if the figure of Trellis is at "
+            "most N times the figure of the lower bound."
         )
         yield (
             f"### Targets\n\n{words}\n\n"
