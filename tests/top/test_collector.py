@@ -127,7 +127,7 @@ def test_a_broker_with_many_objects_collects_new_ones_as_soon_as_an_empty_one(
 
 @pytest.mark.alone
 def test_many_new_objects_make_no_long_pause(collector: GcPolicy) -> None:
-    """The objects survive, as those of connections do, and each is examined once."""
+    """The objects survive, as the objects of a connection do; the collector examines each once."""
     collector.settle()
     # Few objects survived that collection. A full collection comes when the number of new survivors
     # is a fourth of theirs.

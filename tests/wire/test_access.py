@@ -302,7 +302,7 @@ def test_permissions_apply_to_a_session_whose_patterns_are_above_the_limit(here:
 
 
 class Fragile(Guests):
-    """An authenticator whose next call fails if `fails` is True, as that of a plugin may."""
+    """An authenticator whose next call fails if `fails` is True, as a plugin may fail."""
 
     fails = False
 

@@ -49,12 +49,13 @@ class Cluster:
         self._only_log_faults = only_log_faults
         self._healthy = False
         self._identity = 0
+        #: Identities of the messages that the broker has confirmed.
         self._confirmed: set[int] = set()
         self._delivered: set[int] = set()
-        #: Identities whose settlement is durable.
+        #: Identities of the messages whose settlement is durable.
         self._settled: set[int] = set()
         self._identity_at: dict[int, int] = {}
-        #: The last delivered identity, by epoch and connection.
+        #: Identity of the last delivered message, by epoch and connection.
         self._last_delivered: dict[tuple[int, int], int] = {}
         self._first_act: dict[int, float] = {}
         self._last_act: dict[int, float] = {}

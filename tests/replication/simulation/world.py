@@ -26,7 +26,7 @@ from broker.replication.contract import (
 from broker.replication.memory import MemoryLog
 from broker.replication.records import Claim, decode
 
-#: Long delays of claims are so many times as frequent as those of other messages.
+#: Long delays of claims are LATE_CLAIMS times as frequent as long delays of other messages.
 LATE_CLAIMS = 50
 #: The share of fail points at which a computer is paused.
 FAIL_POINTS = 0.002

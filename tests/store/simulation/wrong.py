@@ -121,7 +121,7 @@ class MarksOnce(WatchedStore):
     """A store that never writes a mark again when its segment is full."""
 
     def _refresh_marks(self) -> None:
-        """Do nothing."""
+        """Do nothing, so that an old segment with a mark cannot be replaced."""
 
 
 def drop_with_marks(log: SegmentLog) -> int:
@@ -191,7 +191,7 @@ class Lazy(StreamWrite):
         self._share = share
 
     def write(self) -> None:
-        """Do nothing yet."""
+        """Do nothing: `settle` writes the rows."""
 
     def settle(self) -> None:
         try:
