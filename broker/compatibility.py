@@ -213,7 +213,7 @@ TRACING: Final = Comparison(
 )
 MQTT_SESSION: Final = Comparison(
     MISSING,
-    "left out: the queue is the session of an MQTT client, which gets a new one when it connects",
+    "left out: the queue belongs to an MQTT session; a client gets a new session at its next login",
 )
 
 

@@ -25,7 +25,7 @@ class BatchAssembly:
             if found != expected:
                 raise ReplicaDiverged(
                     f"batch {chunk.number} at offset {offset} follows position {found[1]} and the "
-                    f"batch at offset {found[2]}, and this node has batch {state.number} with "
+                    f"batch at offset {found[2]}, but this node has batch {state.number} with "
                     f"position {state.position} at offset {state.batch_offset}: seed this node"
                 )
             self._chunks, self._offset = [], offset
@@ -37,7 +37,7 @@ class BatchAssembly:
         ):
             raise ReplicaDiverged(
                 f"the record at offset {offset} is chunk {chunk.chunk} of batch {chunk.number}, "
-                f"and chunk {len(self._chunks)} of batch {first.number} is awaited: seed this node"
+                f"but chunk {len(self._chunks)} of batch {first.number} is due: seed this node"
             )
         self._chunks.append(chunk)
         if len(self._chunks) < chunk.chunks:

@@ -39,7 +39,7 @@ class LogTrimmed(ReplicationError):
 
     def __init__(self, low: int, offset: int) -> None:
         super().__init__(
-            f"the log begins at offset {low}, and offset {offset} was to be read: seed this node"
+            f"cannot read offset {offset}: the log now begins at offset {low}; seed this node"
         )
         self.low = low
 

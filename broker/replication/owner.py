@@ -155,7 +155,7 @@ class LogOwner:
             raise Fenced(f"the outcome of an append is unknown ({error}); the node ends") from error
         if offset < self.next:
             self._fenced = True
-            raise Fenced(f"the log gave offset {offset} and must give {self.next} or more")
+            raise Fenced(f"the log appended a record at offset {offset}, not {self.next} or more")
         yield from self._read_between(offset)
         if not self.judge.judge(offset, record):
             raise AssertionError("a record of the claim in force did not count")

@@ -193,7 +193,9 @@ def decode(data: bytes) -> LogRecord:
     try:
         magic, version, kind, epoch, nonce, wall = _HEAD.unpack_from(data)
     except struct.error:
-        raise ForeignRecord(f"the record has {len(data)} bytes, less than a head") from None
+        raise ForeignRecord(
+            f"the record has {len(data)} bytes, fewer than its header of {_HEAD.size} bytes"
+        ) from None
     if magic != MAGIC:
         raise ForeignRecord(f"the record begins with {data[:4]!r}, must begin with {MAGIC!r}")
     if version > VERSION:
@@ -222,7 +224,7 @@ def _decode_body(kind: int, epoch: int, nonce: int, wall: int, body: bytes) -> L
     if kind == BATCH:
         number, at, chunks, before, offset_before, position = _BATCH.unpack_from(body)
         if at >= chunks:
-            raise ForeignRecord(f"the batch has chunk {at} of {chunks}")
+            raise ForeignRecord(f"the batch has {chunks} chunks, but the record holds chunk {at}")
         payload = body[_BATCH.size :]
         return BatchChunk(
             kind, epoch, nonce, wall, number, at, chunks, before, offset_before, position, payload

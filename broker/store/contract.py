@@ -561,7 +561,7 @@ class Store:
 
     def take(self) -> WriteBatch:
         """Return a batch of all entries and rows since the last call."""
-        assert self._group_depth == 0, "a batch was taken within a group of entries"
+        assert self._group_depth == 0, "a batch was taken while a group of entries was open"
         for stream in self.streams:
             self.append(StreamExtended(stream.stream_number(), stream.stream_end()), None)
         self.unbatched = self.urgent = False

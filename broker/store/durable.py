@@ -333,7 +333,7 @@ class DurableStore(Store):
             self._announce(None)
 
     def batch(self, tickets: list[Ticket]) -> WriteBatch:
-        assert self._writing is None, "the batch before is not written yet"
+        assert self._writing is None, "the previous batch is not written yet"
         if self._marks and self._recorder.count:
             self._refresh_marks()
         changes, self._changes = self._changes, []

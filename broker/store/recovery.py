@@ -325,8 +325,8 @@ class Recoverer:
                     name,
                     0,
                     0,
-                    f"the log goes from position {self._last} to {head.first}, "
-                    f"but the file before this one ended at position {head.previous_last}",
+                    f"this file continues the log after position {head.previous_last}, "
+                    f"but the files before it end at position {self._last}",
                 )
             )
         covered: i64 = file.last
@@ -542,7 +542,7 @@ def missing_end(recovery: Recovery, log_position: i64) -> Finding | None:
         "log",
         0,
         0,
-        f"the log ends at position {recovery.last}, and was written up to {log_position}",
+        f"the log ends at position {recovery.last}, but it was written up to {log_position}",
     )
 
 

@@ -192,11 +192,11 @@ class SegmentLog(PoisonableWriter):
         Raise WriteFailed if the batch can be appended again later, Poisoned if it cannot.
         """
         self.check_poisoned()
-        assert not self._unsynced, "the batch before is not synced"
+        assert not self._unsynced, "the previous batch is not synced"
         if records.count == 0:
             return
         records.complete(self.seed)
-        assert records.first > self.last, "positions must grow"
+        assert records.first > self.last, "positions of records must increase"
         file, handle = self._active, self._handle
         if (
             file is None

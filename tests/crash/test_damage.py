@@ -219,7 +219,7 @@ def no_data_in_the_last_file(directory: Path) -> None:
         (gone("log/0*"), "missing: 0"),
         (gone("log/0*", newest=True), "missing: log: the log ends at position "),
         (gone("log/checkpoint-*"), "missing: 0"),
-        (no_log, "missing: log: the log ends at position 0, and was written up to "),
+        (no_log, "missing: log: the log ends at position 0, but it was written up to "),
         (no_data_in_the_last_file, "missing: log: the log ends at position "),
         (no_segment_in_the_middle, "of stream 'tape' in vhost '/' is lost"),
         (gone("catalog.sqlite"), "error: the catalog "),

@@ -156,7 +156,7 @@ def test_a_chunk_is_its_head_and_its_payload() -> None:
         (MAGIC + bytes([VERSION + 1]) + BEAT_BYTES[5:], "upgrade this node"),
         (MAGIC + bytes([VERSION, 99]) + BEAT_BYTES[6:], "unknown kind 99"),
         (BEAT_BYTES + b"x", "the beat has 1 bytes too many"),
-        (BEAT_BYTES[:-1], "less than a head"),
+        (BEAT_BYTES[:-1], "fewer than its header of "),
         (MARK_BYTES[:-1] + b"\xff", "malformed state"),
         (replace(CHUNK, chunk=1).encode(), "chunk 1 of 1"),
         (replace(CHUNK, chunks=0).encode(), "chunk 0 of 0"),

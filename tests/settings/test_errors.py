@@ -141,7 +141,7 @@ FILES = [
     ),
     (
         'tls.names."a.b" = {certificate = "c", kei = "d"}',
-        'tls.names: "a.b" has the unknown key kei; it may have certificate and key',
+        'tls.names: "a.b" has the unknown key kei; known keys are certificate, key',
     ),
     ('ws.path = "ws"', 'ws.path: must be a path, such as "/ws", got "ws"'),
     (

@@ -305,7 +305,7 @@ class PluginAuthenticator(Authenticator):
         if credentials.proven or not self._auth_plugins:  # Plugins do not know certificates.
             self._ask_accounts(credentials, session_of(credentials), answer)
         elif credentials.user is None and credentials.foreign:
-            answer(Verdict(None, "a page of another host must give a user name"))
+            answer(Verdict(None, "clients in pages of other hosts must give a user name"))
         elif self.waiting >= self._queue:
             answer(Verdict(None, "too many logins at once", busy=True))
         else:

@@ -234,7 +234,7 @@ class Tokens:
         header = json.loads(_unpadded(token.split(b".", 1)[0]))
         name = header.get("kid") if isinstance(header, dict) else None
         keys = [key for key in self._keys if name is None or key.kid is None or key.kid == name]
-        failure: Exception = ValueError("no key has the name (kid) that the token gives")
+        failure: Exception = ValueError("jwt.keys has no key with the token's key ID (kid)")
         for key in keys:
             try:
                 return self._decode(token.decode(), key, algorithms=list(self._settings.algorithms))

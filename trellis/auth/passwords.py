@@ -131,7 +131,8 @@ def _check_argon2(parameters: argon2.Parameters) -> None:
     )
     if memory > ARGON2_MEMORY_MAX or memory * passes > ARGON2_WORK_MAX or lanes > ARGON2_LANES_MAX:
         raise ValueError(
-            f"each login would need too much: m={memory} KiB, t={passes}, p={lanes}; "
+            "each login would need too much memory or time: "
+            f"m={memory} KiB, t={passes}, p={lanes}; "
             f"the limits are m={ARGON2_MEMORY_MAX}, m*t={ARGON2_WORK_MAX}, p={ARGON2_LANES_MAX}; "
             "set the password anew"
         )

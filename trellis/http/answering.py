@@ -153,7 +153,9 @@ class CallServer(asyncio.Protocol):
             )
         if len(self._calls) >= contract.CALLS_MAX:
             # Cancelled calls count until their tasks have ended.
-            busy = ApiRefusal(503, "busy", f"{contract.CALLS_MAX} requests are open; try again")
+            busy = ApiRefusal(
+                503, "busy", f"{contract.CALLS_MAX} requests (the limit) are open; try again"
+            )
             self._refuse(call.number, busy)
             return
         open_call = self._calls[call.number] = OpenCall(call)
@@ -262,7 +264,9 @@ class CallServer(asyncio.Protocol):
             yield message.section, message.fault, message.rows
             self.send(contract.Taken(open_call.call.number))
             received = await open_call.body.get()
-            assert not isinstance(received, contract.Body), "a body follows no part"
+            assert not isinstance(received, contract.Body), (
+                "a body cannot follow a part of a document"
+            )
             message = received
 
     # -- results
@@ -315,7 +319,7 @@ class CallServer(asyncio.Protocol):
             socket.send_fds(self._files, [number.to_bytes(8, "big")], [part.descriptor])
         except OSError as error:
             raise ApiRefusal(
-                503, "busy", f"the segment cannot be passed on ({error.strerror}); try again"
+                503, "busy", f"cannot pass the segment to the gateway ({error.strerror}); try again"
             ) from None
         finally:
             part.close()

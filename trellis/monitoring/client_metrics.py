@@ -108,7 +108,7 @@ def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> 
         "reason",
         "trellis_connections_refused",
         "Total number of connections refused before their login, by reason. "
-        "With reason descriptors, number of pauses in accepting connections.",
+        "For the reason descriptors: number of pauses in accepting connections.",
         node.admission.refused,
     )
     for limit in node.rates.limits:

@@ -184,7 +184,7 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
         await pace.add(1)
     page.gauge(
         "trellis_per_object_left_out",
-        f"Number of queues and sessions that the page leaves out because it lists {OBJECTS_MAX}.",
+        f"Number of queues and sessions left out because a page lists at most {OBJECTS_MAX}.",
         left_out,
     )
     await detailed.fill(scrape, OBJECTS_MAX - listed)
@@ -317,7 +317,7 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
     )
     page.gauge(
         "trellis_logins_waiting",
-        "Number of different credentials that wait for a verdict.",
+        "Number of different credentials that wait to be checked.",
         node.accounts.waiting,
     )
     throttle = node.accounts.login_throttle
@@ -397,8 +397,9 @@ def _store(page: MetricsPage, store_writer: StoreWriter) -> None:
         )
         page.counter(
             "trellis_store_unmarked_deliveries",
-            "Total number of messages delivered before the store could note it, because the disk "
-            "was slow or full. After a crash they may come back as not redelivered.",
+            "Total number of messages delivered before the store could record the delivery, "
+            "because the disk was slow or full. After a crash these messages may come back as not "
+            "redelivered.",
             int(store_writer.durable.unmarked_deliveries),
         )
         page.gauge(

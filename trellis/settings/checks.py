@@ -85,7 +85,7 @@ def _tls(settings: Settings) -> Iterator[Problem]:
             yield ("tls.names",), f'"{name}" has no certificate; set its certificate to a PEM file'
         for key in files:
             if key not in ("certificate", "key"):
-                problem = f'"{name}" has the unknown key {key}; it may have certificate and key'
+                problem = f'"{name}" has the unknown key {key}; known keys are certificate, key'
                 yield ("tls.names",), problem
 
 

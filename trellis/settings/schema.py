@@ -201,7 +201,7 @@ class Limits(Section, frozen=True, kw_only=True):
     handshake: Annotated[
         float,
         option(
-            "time that a client has to log in",
+            "time within which a client must log in",
             ge=0.01,
             le=3600,
             unit="s",
@@ -360,7 +360,8 @@ class Shutdown(Section, frozen=True, kw_only=True):
     """The stop at SIGTERM."""
 
     grace: Annotated[
-        float, option("time that clients have to disconnect", ge=0, le=3600, unit="s")
+        float,
+        option("longest time that a stop waits for clients to disconnect", ge=0, le=3600, unit="s"),
     ] = 10.0
 
 

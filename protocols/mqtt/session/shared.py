@@ -54,7 +54,7 @@ class GroupConsumer(Consumer):
 
     def _give(self, delivery: Delivery) -> None:
         member = self._member
-        assert member is not None, "a consumer that has left delivers nothing"
+        assert member is not None, "a consumer that has left its group must not deliver"
         session, queue, message = member.session, self.queue, delivery.message
         granted: i64 = min(message.qos, member.qos)
         room = None

@@ -149,7 +149,9 @@ class Gateway:
                 f"({self._greeting.seconds:g} s, limits.handshake)"
             )
             if not incoming.reads:
-                reason += "; the change may be made nevertheless: look before you try again"
+                reason += (
+                    "; the change may take effect nevertheless: check this before you try again"
+                )
             return _refused(HttpRefusal(503, "timeout", reason))
         except (Disconnected, asyncio.CancelledError):
             raise

@@ -134,5 +134,5 @@ def _row_spans(text: memoryview) -> Iterator[tuple[int, int]]:
 def _skip(pattern: re.Pattern[bytes], text: memoryview, at: int) -> int:
     """Return the end of the pattern's match at offset `at`; the pattern may match b""."""
     found = pattern.match(text, at)
-    assert found is not None, "the pattern matches an empty text"
+    assert found is not None, "the pattern must match an empty text, too"
     return found.end()

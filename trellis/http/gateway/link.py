@@ -198,7 +198,7 @@ class BrokerLink(asyncio.Protocol):
         """Send a new call; `make` gets its number. Raises HttpRefusal if too many are open."""
         if len(self.exchanges) >= contract.CALLS_MAX // 2:
             raise HttpRefusal(
-                503, "busy", f"{contract.CALLS_MAX // 2} requests are open; try again"
+                503, "busy", f"{contract.CALLS_MAX // 2} requests (the limit) are open; try again"
             )
         self._last += 1
         exchange = self.exchanges[self._last] = CallExchange(self, self._last)
