@@ -46,7 +46,7 @@ POLICY_KEYS: Final[dict[str, Comparison]] = {
     "max-length": _EQUAL,
     "max-length-bytes": Comparison(
         DIFFERENT,
-        "if a policy sets the limit for a long queue, messages that are on disk only do not count",
+        "if a policy sets the limit for a long queue, messages that are only on disk do not count",
     ),
     "overflow": _EQUAL,
     "dead-letter-exchange": _EQUAL,

@@ -100,9 +100,9 @@ def _claim(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
             )
         elif not kept.exists(log):
             raise PipelineError(
-                f"{checkpoint} was used with another directory than {target}, where the rows that "
-                "the query has read so far are missing: set --target to the former directory, or "
-                "choose another --checkpoint to start again"
+                f"{checkpoint} was used with another directory than {target}, which lacks the rows "
+                "that the query has read so far: set --target to the former directory, or choose "
+                "another --checkpoint to start again"
             )
         for system, directory in ((kept, log.getParent()), (noted, mark.getParent())):
             if not system.mkdirs(directory):

@@ -209,7 +209,9 @@ class ObjectImport:
                 self._set_operator_policy(vhost, name, value)
             return
         if component == GLOBAL:
-            raise PreconditionFailed("a parameter needs a component; others are global_parameters")
+            raise PreconditionFailed(
+                "a parameter needs a component; one without it belongs to global_parameters"
+            )
         vhost.parameters.set(component, name, value, self._ticket)
         self._note(COMPONENTS.get(component, OTHER_PARAMETER), component)
 

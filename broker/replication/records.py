@@ -224,7 +224,9 @@ def _decode_body(kind: int, epoch: int, nonce: int, wall: int, body: bytes) -> L
     if kind == BATCH:
         number, at, chunks, before, offset_before, position = _BATCH.unpack_from(body)
         if at >= chunks:
-            raise ForeignRecord(f"the batch has {chunks} chunks, but the record holds chunk {at}")
+            raise ForeignRecord(
+                f"the record holds chunk {at} of {chunks}; chunks are numbered from 0"
+            )
         payload = body[_BATCH.size :]
         return BatchChunk(
             kind, epoch, nonce, wall, number, at, chunks, before, offset_before, position, payload

@@ -251,7 +251,7 @@ class Recoverer:
                 self._remove(name)
             else:
                 self._move_to_quarantine(
-                    name, IGNORED, "a checkpoint replaced this file, but is damaged itself"
+                    name, IGNORED, "the checkpoint that replaced this file is damaged"
                 )
         return [newest, *(name for name in segments if heads[name].first > heads[newest].first)]
 

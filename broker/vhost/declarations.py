@@ -287,7 +287,8 @@ class Declarations:
         if queue is None:
             if name in self.inboxes:
                 raise ResourceLocked(
-                    f"queue '{name}' in vhost '{self._vhost}' belongs to a session"
+                    f"queue '{name}' in vhost '{self._vhost}' belongs to an MQTT session, "
+                    "and other clients cannot use it"
                 )
             raise NotFound(f"no queue '{name}' in vhost '{self._vhost}'")
         if queue.exclusive_to is not None and queue.exclusive_to is not owner:

@@ -107,7 +107,7 @@ def add_settings(command: Parser, section: str = "", without: Collection[str] = 
         "--config",
         action="append",
         metavar="FILE",
-        help="settings file; may be given several times, the last file that has a key decides "
+        help="settings file; may be given several times: a later file overrides an earlier one "
         "[$TRELLIS_CONFIG, else ./broker.toml, else /etc/trellis/broker.toml]",
     )
     groups = {"": group}

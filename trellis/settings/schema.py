@@ -148,7 +148,12 @@ class Auth(Section, frozen=True, kw_only=True):
     ] = 1024
     remember: Annotated[
         int,
-        option("time for which a verified password is not hashed again", ge=0, le=86_400, unit="s"),
+        option(
+            "time for which a verified password is remembered and not hashed again",
+            ge=0,
+            le=86_400,
+            unit="s",
+        ),
     ] = 300
 
 

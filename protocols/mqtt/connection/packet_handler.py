@@ -284,7 +284,7 @@ class PacketHandler(InputHandler):
                     "topic": topic[:LOGGED_TOPIC].decode(errors="replace"),
                     "note": f"the topic has more than mqtt.max_levels = {topics.max_levels} "
                     "levels: raise the setting or shorten the topic. Further topics of this "
-                    "connection are counted only",
+                    "connection are counted and not logged",
                 },
             )
         return route

@@ -317,7 +317,7 @@ def _encoded_properties(given: Row) -> bytes:
         try:
             properties["timestamp"] = datetime.fromtimestamp(moment, UTC)
         except (ValueError, OverflowError, OSError):
-            raise bad_request(f"the property 'timestamp' is {moment}, no time") from None
+            raise bad_request(f"the property 'timestamp' is {moment}, not a valid time") from None
     data = write_properties(properties)
     for name in properties.keys() - read_properties(data).keys():
         raise bad_request(f"the property '{name}' is {given[name]!r}, which is not valid")
