@@ -95,7 +95,7 @@ async def test_requests_to_a_stopped_broker_end_and_later_ones_are_served(
         for client in (change, upload):
             status, _, body = await response(client)
             assert (status, json.loads(body)["error"]) == (503, "timeout")
-            assert "the change may be made nevertheless" in json.loads(body)["reason"]
+            assert "the change may take effect nevertheless" in json.loads(body)["reason"]
             client.close()
     # The broker completes the change that it had not answered, and serves new requests.
     await is_served(process, "queues/%2F/begun")
