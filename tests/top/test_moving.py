@@ -255,7 +255,7 @@ def test_an_mqtt_session_of_rabbitmqs_is_named() -> None:
         "arguments": {},
     }
     report = imported(World(), {"queues": [queue], "bindings": [binding]})
-    assert ["session of an MQTT client" in line for line in report.refused] == [True, True]
+    assert ["belongs to an MQTT session" in line for line in report.refused] == [True, True]
 
 
 def test_the_table_agrees_with_what_has_an_effect() -> None:
