@@ -157,7 +157,9 @@ class _Bench:
                 )
             found.append(MatchAnswers(**answer))
         if found[0] != found[1]:
-            raise Disagreement(f"{case.key}: naive finds {found[0]}, trie {found[1]}")
+            raise Disagreement(
+                f"{case.key}: the matchers naive and trie disagree: {found[0]} and {found[1]}"
+            )
         return found[1:]
 
     def _cases(
