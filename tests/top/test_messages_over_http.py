@@ -122,7 +122,7 @@ async def test_a_full_queue_and_an_alarm_refuse_until_they_are_over(broker: Runn
         ({"user": "known", "properties": {"user_id": "admin"}}, 400, "user_id property set to"),
         ({"properties": {"odd": 1}}, 400, "unknown property 'odd'"),
         ({"properties": {"priority": "high"}}, 400, "'priority' is 'high'"),
-        ({"properties": {"timestamp": 1 << 80}}, 400, "no time"),
+        ({"properties": {"timestamp": 1 << 80}}, 400, "not a valid time"),
         ({"properties": {"expiration": "soon"}}, 400, "invalid expiration"),
         ({"payload": "!", "payload_encoding": "base64"}, 400, "not base64"),
         ({"payload_encoding": "rot13"}, 400, "neither string nor base64"),
