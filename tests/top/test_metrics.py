@@ -21,6 +21,7 @@ from tests.wire.mqtt.client import subscribe
 from trellis.monitoring import detailed, metrics
 from trellis.monitoring.detailed import FAMILIES
 from trellis.monitoring.http_counters import HttpCounters
+from trellis.monitoring.pace import STEPS_SLICE
 from trellis.monitoring.page import RENDER_SLICE, MetricsPage
 
 #: The NAME of metrics `rabbitmq_global_messages_NAME_total` that stock dashboards read
@@ -493,7 +494,7 @@ async def test_a_detailed_page_is_bounded_and_made_in_slices(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vhost = running.node.broker.vhosts["/"]
-    for number in range(5 * detailed.STEPS_SLICE):
+    for number in range(5 * STEPS_SLICE):
         vhost.declare_queue(f"q{number}")
     turns = 0
 

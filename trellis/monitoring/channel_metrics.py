@@ -5,7 +5,6 @@ RabbitMQ's dashboards read the sums under the names that RabbitMQ also uses for 
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from broker.messages.fates import UNROUTABLE
@@ -14,11 +13,9 @@ from protocols.amqp.channel.channel import Channel
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.connection import Connection
 from protocols.mqtt.connection.connection import MqttConnection
+from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import Labels, MetricsPage
 from trellis.server.node import BrokerNode
-
-#: Connections and channels that are counted in one turn of the event loop.
-COUNT_SLICE: Final = 200
 
 #: Names and texts of the gauges of a channel, in the order of `channel_values`.
 GAUGES: Final = (
@@ -117,7 +114,7 @@ class ClientTotals:
         self.bytes_out = 0
 
     async def count(self, node: BrokerNode) -> None:
-        """Count all connections, COUNT_SLICE connections and channels in each turn."""
+        """Count all connections and their channels, in slices."""
         open_ones: list[Connection] = []
         for front in node.fronts:
             # A connection that ends meanwhile is in this list, and not in these sums. So the sum
@@ -125,12 +122,9 @@ class ClientTotals:
             self.bytes_in += front.bytes_in
             self.bytes_out += front.bytes_out
             open_ones += front.connections
-        steps = 0
+        pace = Pace()
         for connection in open_ones:
-            steps += 1 + self._add(connection)
-            if steps >= COUNT_SLICE:
-                steps = 0
-                await asyncio.sleep(0)
+            await pace.add(1 + self._add(connection))
 
     def _add(self, connection: Connection) -> int:
         """Add a connection; return the number of its channels."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from time import perf_counter
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -31,13 +30,10 @@ from protocols.mqtt.connection.connection import MqttConnection
 from trellis.monitoring import channel_metrics, client_metrics, message_metrics, node_metrics
 from trellis.monitoring.channel_metrics import DELIVERIES
 from trellis.monitoring.http_counters import HttpCounters
+from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import OBJECTS_MAX, Labels, MetricsPage
 from trellis.server.node import BrokerNode
 
-#: Steps of work in one turn of the event loop. Listing an object is one step.
-STEPS_SLICE: Final = 100
-#: Seconds after which a turn ends even if it has done fewer steps.
-SECONDS_SLICE: Final = 0.0005
 #: Destinations of an exchange whose bindings are counted in one step.
 DESTINATIONS_STEP: Final = 50
 #: Number of steps that estimating the memory of one queue's messages counts as.
@@ -47,22 +43,6 @@ _SEPARATOR: Final = "\ud800"
 #: Prefixes of the names of metrics: of single objects, and of virtual hosts and exchanges.
 _DETAILED: Final = "rabbitmq_detailed"
 _CLUSTER: Final = "rabbitmq_cluster"
-
-
-class Pace:
-    """Ends the turn of the event loop after STEPS_SLICE steps, or after SECONDS_SLICE seconds."""
-
-    def __init__(self) -> None:
-        self._steps = 0
-        self._ends = perf_counter() + SECONDS_SLICE
-
-    async def add(self, steps: int) -> None:
-        """Count steps of work, and wait for the next turn if this turn has done enough."""
-        self._steps += steps
-        if self._steps >= STEPS_SLICE or perf_counter() >= self._ends:
-            await asyncio.sleep(0)
-            self._steps = 0
-            self._ends = perf_counter() + SECONDS_SLICE
 
 
 class DetailedScrape:

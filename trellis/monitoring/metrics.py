@@ -25,6 +25,7 @@ from trellis.monitoring import (
     stream_protocol,
 )
 from trellis.monitoring.http_counters import HttpCounters
+from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
 from trellis.server.node import BrokerNode
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
@@ -150,7 +151,7 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     page.gauge("rabbitmq_consumers", "Number of consumers.", consumers)
     listed = left_out = 0
     await asyncio.sleep(0)
-    pace = detailed.Pace()
+    pace = Pace()
     for vhost in list(node.broker.vhosts.values()):
         count = len(vhost.queues) + len(vhost.inboxes)
         taken = min(count, OBJECTS_MAX - listed)
