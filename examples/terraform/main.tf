@@ -22,10 +22,7 @@ provider "rabbitmq" {
 }
 
 resource "rabbitmq_vhost" "shop" {
-  name            = "shop"
-  description     = "orders and payments"
-  max_connections = 100
-  max_queues      = 50
+  name = "shop"
 }
 
 resource "rabbitmq_user" "worker" {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 import subprocess
 import urllib.error
 import urllib.request
@@ -15,9 +16,18 @@ import pytest
 
 from tests.broker import BrokerProcess, environment
 from tests.foreign import require
+from tests.interop.test_toolchains import BUILT, HERE, build
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "terraform" / "main.tf"
-#: Seconds for one command of Terraform, also for one that fetches the provider.
+#: The Go packages of Terraform and of its provider, and the provider's version in its go.mod.
+TERRAFORM: Final = "github.com/hashicorp/terraform"
+PROVIDER: Final = "github.com/terraform-providers/terraform-provider-rabbitmq"
+PROVIDER_VERSION: Final = "1.8.0"
+#: The address that one of the provider's tests expects.
+ADDRESS: Final = "http://localhost:15672"
+#: Number of the provider's tests, two of which need no broker.
+ACCEPTANCE_TESTS: Final = 37
+#: Seconds for one command of Terraform, and for the provider's tests.
 PATIENCE: Final = 300
 #: Exit codes of `terraform plan -detailed-exitcode`.
 NO_CHANGE, CHANGES = 0, 2
@@ -43,13 +53,6 @@ UNREADABLE: Final = {"rabbitmq_user.worker"}
 #: Resources that Trellis refuses, and the reasons that it gives.
 REFUSED: Final = {
     """
-    resource "rabbitmq_vhost" "traced" {
-      name    = "traced"
-      tracing = true
-    }
-    """: "Error 400 (bad_request): cannot trace vhost 'traced': tracing (amq.rabbitmq.trace) does "
-    "not exist: declare a journal",
-    """
     resource "rabbitmq_queue" "wrong" {
       name  = "wrong"
       vhost = "shop"
@@ -65,27 +68,74 @@ REFUSED: Final = {
 }
 
 
-class Terraform:
-    """Terraform in a directory of its own, with the provider that `terraform init` fetches.
+def build_acceptance_tests(endpoint: str) -> Path:
+    """Build the provider's own acceptance tests, and return the program's path.
 
-    Without Terraform, or if it cannot fetch the provider, the constructor skips the test.
+    One of these tests names the address of the HTTP API in its source: a copy of the source has
+    `endpoint` instead. Skip the test if the source cannot be fetched.
+    """
+    go, module = require("go"), HERE / "go" / "terraform-provider"
+    directory, program = BUILT / "terraform-provider", BUILT / "terraform-acceptance"
+    build([go, "mod", "download"], module)
+    listed = [go, "list", "-m", "-f", "{{.Dir}}", PROVIDER]
+    done = subprocess.run(listed, cwd=module, capture_output=True, text=True, check=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(done.stdout.strip(), directory, copy_function=shutil.copyfile)
+    for path in (directory, *(one for one in directory.rglob("*") if one.is_dir())):
+        path.chmod(0o755)  # The directories of Go's copy are read-only.
+    source = directory / "rabbitmq" / "resource_user_test.go"
+    text = source.read_text()
+    assert text.count(ADDRESS) == 1
+    source.write_text(text.replace(ADDRESS, endpoint))
+    build([go, "test", "-c", "-o", str(program), "./rabbitmq"], directory)
+    return program
+
+
+def build_terraform() -> tuple[str, Path]:
+    """Build Terraform and its provider; return Terraform's path, and its settings file.
+
+    The settings name a directory as the source of providers, so `terraform init` needs no registry.
+    The first build takes 3 CPU minutes.
+    """
+    go = require("go")
+    program, mirror = BUILT / "terraform", BUILT / "terraform-providers"
+    platform = "_".join(
+        subprocess.run(
+            [go, "env", "GOOS", "GOARCH"], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
+    provider = (
+        mirror / "registry.terraform.io/cyrilgdn/rabbitmq" / PROVIDER_VERSION / platform
+    ) / f"terraform-provider-rabbitmq_v{PROVIDER_VERSION}"
+    build([go, "build", "-o", str(program), TERRAFORM], HERE / "go" / "terraform")
+    build([go, "build", "-o", str(provider), PROVIDER], HERE / "go" / "terraform-provider")
+    settings = BUILT / "terraform.rc"
+    settings.write_text(
+        f'provider_installation {{\n  filesystem_mirror {{\n    path = "{mirror}"\n  }}\n}}\n'
+    )
+    return str(program), settings
+
+
+class Terraform:
+    """Terraform in a directory of its own, with its provider for RabbitMQ.
+
+    If the test cannot build the two programs, the constructor skips the test.
     """
 
     def __init__(self, directory: Path, broker: BrokerProcess) -> None:
-        self._program = require("terraform")
+        self._program, settings = build_terraform()
         self._directory = directory
         host, port = broker.addresses["http"]
         self._endpoint = f"http://{host}:{port}"
         self._environment = environment() | {
             "CHECKPOINT_DISABLE": "1",
+            "TF_CLI_CONFIG_FILE": str(settings),
             "TF_INPUT": "0",
             "TF_IN_AUTOMATION": "1",
             "TF_VAR_endpoint": self._endpoint,
         }
         (directory / "main.tf").write_text(EXAMPLE.read_text())
-        done = self._run("init")
-        if done.returncode:
-            pytest.skip(f"terraform cannot fetch the provider: {_flat(done.stderr)[-300:]}")
+        self.run("init")
 
     def run(self, *arguments: str, exit_code: int = 0) -> str:
         """Run a command of Terraform, check its exit code, and return its output in one line."""
@@ -166,8 +216,6 @@ def test_terraform(terraform: Terraform, tmp_path: Path) -> None:
     terraform.api("DELETE", "bindings/shop/e/events/q/orders/orders%252F%2523")
     terraform.api("DELETE", "operator-policies/shop/expiry")
     terraform.api("PUT", "policies/shop/lengths", {"pattern": "x", "definition": {"expires": 9}})
-    terraform.api("PUT", "vhosts/shop", {"description": "changed"})
-    terraform.api("PUT", "vhost-limits/shop/max-queues", {"value": 9})
     terraform.api("PUT", "permissions/shop/worker", {"configure": "", "write": "", "read": ""})
     terraform.api("DELETE", "topic-permissions/shop/worker")
     terraform.api("PUT", "users/worker", {"password": "secret", "tags": "monitoring"})
@@ -176,12 +224,10 @@ def test_terraform(terraform: Terraform, tmp_path: Path) -> None:
         "rabbitmq_operator_policy.expiry": "create",
         "rabbitmq_topic_permissions.worker": "create",
         "rabbitmq_policy.lengths": "update",
-        "rabbitmq_vhost.shop": "update",
         "rabbitmq_permissions.worker": "update",
         "rabbitmq_user.worker": "update",
     }
     terraform.apply()
-    assert terraform.api("GET", "vhost-limits/shop")[0]["value"]["max-queues"] == 50
 
     terraform.apply(max_length=7)
     known = terraform.api("GET", "policies/shop/lengths")
@@ -203,3 +249,34 @@ def test_terraform(terraform: Terraform, tmp_path: Path) -> None:
     assert "Resources: 12 destroyed" in terraform.run("destroy", "-auto-approve")
     assert terraform.api("GET", "vhosts/shop") is None
     assert terraform.api("GET", "users/worker") is None
+
+
+@pytest.mark.long
+def test_acceptance_tests_of_the_provider(tmp_path: Path) -> None:
+    """Check that all acceptance tests of the provider pass, as they do with RabbitMQ."""
+    broker = BrokerProcess("--data-dir", str(tmp_path))
+    try:
+        host, port = broker.addresses["http"]
+        endpoint = f"http://{host}:{port}"
+        program = build_acceptance_tests(endpoint)
+        done = subprocess.run(
+            [program, "-test.v"],
+            cwd=program.parent / "terraform-provider" / "rabbitmq",
+            env=environment()
+            | {
+                "CHECKPOINT_DISABLE": "1",
+                "TF_ACC": "1",
+                "TF_ACC_TERRAFORM_PATH": build_terraform()[0],
+                "RABBITMQ_ENDPOINT": endpoint,
+                "RABBITMQ_USERNAME": "guest",
+                "RABBITMQ_PASSWORD": "guest",
+            },
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    finally:
+        broker.stop()
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+    assert done.stdout.count("--- PASS: ") == ACCEPTANCE_TESTS
