@@ -56,6 +56,7 @@ from broker.vhost.background import PolicyUpdate, TopologySnapshot, kind_of
 from broker.vhost.bindings import Bindings
 from broker.vhost.options import MAX_QUEUES, VirtualHostOptions
 from broker.vhost.parameters import OPERATOR_POLICY, Parameters
+from broker.vhost.queue_names import QueueNames
 from broker.vhost.totals import DeletedCounts
 from matching.bucket import members
 
@@ -95,6 +96,8 @@ class Declarations:
         self.replies: dict[str, Queue] = {}
         #: Inboxes of sessions, by the queue names under which operators see them.
         self.inboxes: dict[str, Queue] = {}
+        self.queue_names = QueueNames()
+        self.inbox_names = QueueNames()
         #: The delayed messages of each delayed exchange, by the name of the exchange.
         self.delays: dict[str, DelayQueue] = {}
         #: The recent messages of each recent-history exchange, by the name of the exchange.
@@ -398,6 +401,7 @@ class Declarations:
         queue.auto_delete = auto_delete
         queue.number = number
         self.queues[name] = queue
+        self.queue_names.add(name)
         if number > 0 and arguments.stream:
             self._find_journals()
         return queue
@@ -428,6 +432,7 @@ class Declarations:
                 f"{where} belongs to journal '{journals[0].name}': delete the journal first"
             )
         del self.queues[queue.name]
+        self.queue_names.remove(queue.name)
         self.deduplicated.pop(queue.name, None)
         self.queues_deleted += 1
         if queue.durable:

@@ -338,6 +338,7 @@ class VirtualHost(DeadLetterHost):
         inbox = self.inboxes[name] = Queue(self.name, name, self.agenda, self.store, durable)
         inbox.private = True
         inbox.max_length = max_length
+        self.declarations.inbox_names.add(name)
         return inbox
 
     def add_subscriber(self, subscriber: Subscriber) -> None:
@@ -355,6 +356,7 @@ class VirtualHost(DeadLetterHost):
             )
         inbox.on_deleted()
         self.inboxes.pop(inbox.name, None)
+        self.declarations.inbox_names.remove(inbox.name)
         self.subscribers.pop(subscriber, None)
         self.declarations.deleted.add_subscriber(subscriber)
         subscriber.dead = True
