@@ -154,7 +154,7 @@ USER_TAGS: Final[dict[str, Comparison]] = {
     "monitoring": _EQUAL,
     "policymaker": _EQUAL,
     "management": _EQUAL,
-    "impersonator": Comparison(MISSING, "kept, without effect: user_id must be the user's name"),
+    "impersonator": _EQUAL,
 }
 #: The comparison of every tag that USER_TAGS lacks.
 OTHER_TAG: Final = Comparison(EQUAL, "")

@@ -44,7 +44,7 @@ class Identity:
         #: True if the user may define objects of the whole broker: virtual hosts, users, policies.
         self.administrator = False
         #: The user's tags, with RabbitMQ's meaning: administrator, monitoring, policymaker,
-        #: management.
+        #: management, impersonator.
         self.tags: list[str] = []
         #: True if this is the identity of all clients that give no user name.
         self.anonymous = False

@@ -52,9 +52,6 @@ EXPECTED: Final = {
     "functional.QosTests.noAckObeysLimit": (
         "a consumer without acknowledgements does not wait for the global prefetch count"
     ),
-    "functional.UserIDHeader.impersonatedUserId": (
-        "the tag impersonator has no effect: user_id must be the user's name"
-    ),
     "functional.FrameMax.rejectLargeFramesDuringConnectionNegotiation": (
         "a frame before the login may have up to 64 KiB, because a token may be long"
     ),

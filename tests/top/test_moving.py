@@ -150,7 +150,6 @@ LOSSES: list[tuple[str, Any, str]] = [
     ("vhosts", {"name": "v", "default_queue_type": "x-odd"}, "'default_queue_type' left out"),
     ("vhosts", {"name": "v", "limits": {"max-x": 1}}, "'limits' left out: vhost 'v': unknown"),
     ("vhosts", {"name": "v", "colour": "red"}, "unknown field 'colour'"),
-    ("users", {"name": "u", "password_hash": "", "tags": ["impersonator"]}, "tag impersonator"),
     ("users", {"name": "u", "password_hash": "", "limits": {"max-x": 1}}, "limit 'max-x' left out"),
     (
         "parameters",

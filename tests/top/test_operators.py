@@ -193,6 +193,29 @@ async def test_parameters_are_kept_and_returned(broker: Running) -> None:
     assert (await api(broker, "PUT", "operator-policies/%2F/p", {}, "polly"))[0] == 403
 
 
+async def test_a_policy_key_without_effect_is_logged(
+    broker: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The policy is kept, and the log names the key, as for a parameter without effect."""
+    policy = {
+        "pattern": "^q",
+        "definition": {"federation-upstream-set": "all", "max-length": 5, "queue-mode": "lazy"},
+    }
+    assert (await api(broker, "PUT", "policies/a/p", policy))[0] == 201
+    limits = {"pattern": "^q", "definition": {"ha-mode": "all", "max-length": 5}}
+    assert (await api(broker, "PUT", "operator-policies/a/o", limits))[0] == 201
+    logged = [record.getMessage() for record in caplog.records if "set key" in record.getMessage()]
+    assert logged == [
+        "user 'admin' set key 'federation-upstream-set' of policy 'p' in vhost 'a': "
+        "no effect: there is no federation",
+        "user 'admin' set key 'queue-mode' of policy 'p' in vhost 'a': "
+        "no effect: long queues are paged to disk in any mode",
+        "user 'admin' set key 'ha-mode' of policy 'o' in vhost 'a': "
+        "no effect: a queue has no replica here, because a broker is one process",
+    ]
+    assert (await api(broker, "GET", "policies/a/p"))[1]["definition"] == policy["definition"]
+
+
 async def test_an_operator_policy_bounds_queues_until_it_is_deleted(broker: Running) -> None:
     policy = {"pattern": "^q", "definition": {"max-length": 5, "message-ttl": 9_000}}
     await api(broker, "PUT", "policies/a/p", policy)

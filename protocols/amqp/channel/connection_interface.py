@@ -43,6 +43,12 @@ class ConnectionInterface(Connection):
         """True if the user has the tag `administrator`."""
         raise NotImplementedError
 
+    @property
+    @abstractmethod
+    def impersonator(self) -> bool:
+        """True if the user has the tag `impersonator`, so `user_id` may be any user's name."""
+        raise NotImplementedError
+
     @abstractmethod
     def send(self, number: i64, method: pamqp.base.Frame) -> None:
         """Write a method on the channel `number`; 0 is the connection itself."""

@@ -287,7 +287,7 @@ class ChannelPublisher:
         name = self.context.identity.name
         if present & USER_ID:
             user = short_property(message.content, USER_ID)
-            if user != name.encode():
+            if user != name.encode() and not self._connection.impersonator:
                 self._count(REFUSED)
                 raise AmqpError(
                     406,

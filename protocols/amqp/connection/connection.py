@@ -123,6 +123,11 @@ class AmqpConnection(ConnectionInterface):
         identity = self.handshake.identity
         return identity is not None and identity.administrator
 
+    @property
+    def impersonator(self) -> bool:
+        identity = self.handshake.identity
+        return identity is not None and "impersonator" in identity.tags
+
     def memory_bytes(self) -> int:
         size = super().memory_bytes()
         for channel in self.channels.open.values():

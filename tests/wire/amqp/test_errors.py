@@ -412,3 +412,20 @@ def test_a_soft_error_ends_its_channel_and_leaves_the_others_alone(
     assert client.send(spec.Basic.Ack(1)) == [] and client.world.queue("q").unacked == 0
     assert names(client.send(Q.Declare(queue="new"), channel=2)) == ["Queue.DeclareOk"]
     client.world.fates()
+
+
+def test_an_impersonator_publishes_with_the_name_of_another_user() -> None:
+    """The tag `impersonator` permits any user's name in `user_id`, as in RabbitMQ."""
+    client = prepared()
+    client.world.guests.identities["guest"].tags = ["impersonator"]
+    before = client.world.queue("q").depth
+    client.connection.receive_data(publication("", "q", b"x", 2, user_id="another"))
+    assert client.world.queue("q").depth == before + 1
+    client.world.guests.identities["guest"].tags = ["monitoring"]
+    client.connection.receive_data(publication("", "q", b"x", 2, user_id="another"))
+    (_, code, text, _, _) = refusal(unmarshal(client.connection.data_to_send()))
+    assert (code, text) == (
+        406,
+        "PRECONDITION_FAILED - user_id property set to 'another' but authenticated user was "
+        "'guest'",
+    )

@@ -23,6 +23,7 @@ from trellis.http.management.answers import (
     iterate,
     not_found,
 )
+from trellis.http.management.policies import log_keys_without_effect
 
 logger: Final = logging.getLogger(__name__)
 #: Components whose objects have paths of their own.
@@ -182,6 +183,7 @@ async def put_operator_policy(call: Call) -> Empty:
     fresh = name not in vhost.policies.operator_by_name
     policy = operator_policy_of(vhost.name, name, call.body())
     await call.make_durable(lambda ticket: vhost.declarations.set_operator_policy(policy, ticket))
+    log_keys_without_effect(call, vhost.name, policy)
     return Empty(fresh)
 
 

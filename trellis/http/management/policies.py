@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from broker.queues.policies import policy_of
+import logging
+from typing import Final
+
+from broker.compatibility import MISSING, judge_policy_key
+from broker.names import shown
+from broker.queues.policies import EFFECTIVE_KEYS, Policy, policy_of
 from trellis.http.management import serializers
 from trellis.http.management.answers import Call, Empty, Listing, Row, iterate, not_found
+
+logger: Final = logging.getLogger(__name__)
 
 
 async def policies(call: Call) -> Listing:
@@ -38,7 +45,20 @@ async def put_policy(call: Call) -> Empty:
     if not call.identity.administrator:
         call.rights(vhost).check_policy(policy)
     await call.make_durable(lambda ticket: vhost.declarations.set_policy(policy, ticket))
+    log_keys_without_effect(call, vhost.name, policy)
     return Empty(not known)
+
+
+def log_keys_without_effect(call: Call, vhost: str, policy: Policy) -> None:
+    """Log each key of a new policy that RabbitMQ has, and that has no effect here."""
+    for key in policy.definition:
+        verdict = judge_policy_key(key, EFFECTIVE_KEYS)
+        if verdict.kind == MISSING:
+            logger.warning(
+                "user '%s' set key '%s' of policy '%s' in vhost '%s': %s",
+                *map(shown, (call.identity.name, key, policy.name, vhost)),
+                verdict.text,
+            )
 
 
 async def delete_policy(call: Call) -> Empty:
