@@ -206,12 +206,18 @@ async def test_a_policy_key_without_effect_is_logged(
     assert (await api(broker, "PUT", "operator-policies/a/o", limits))[0] == 201
     logged = [record.getMessage() for record in caplog.records if "set key" in record.getMessage()]
     assert logged == [
-        "user 'admin' set key 'federation-upstream-set' of policy 'p' in vhost 'a': "
-        "no effect: there is no federation",
-        "user 'admin' set key 'queue-mode' of policy 'p' in vhost 'a': "
-        "no effect: long queues are paged to disk in any mode",
-        "user 'admin' set key 'ha-mode' of policy 'o' in vhost 'a': "
-        "no effect: a queue has no replica here, because a broker is one process",
+        (
+            "user 'admin' set key 'federation-upstream-set' of policy 'p' in vhost 'a': "
+            "no effect: there is no federation"
+        ),
+        (
+            "user 'admin' set key 'queue-mode' of policy 'p' in vhost 'a': "
+            "no effect: long queues are paged to disk in any mode"
+        ),
+        (
+            "user 'admin' set key 'ha-mode' of policy 'o' in vhost 'a': "
+            "no effect: a queue has no replica here, because a broker is one process"
+        ),
     ]
     assert (await api(broker, "GET", "policies/a/p"))[1]["definition"] == policy["definition"]
 

@@ -426,6 +426,8 @@ def test_an_impersonator_publishes_with_the_name_of_another_user() -> None:
     (_, code, text, _, _) = refusal(unmarshal(client.connection.data_to_send()))
     assert (code, text) == (
         406,
-        "PRECONDITION_FAILED - user_id property set to 'another' but authenticated user was "
-        "'guest'",
+        (
+            "PRECONDITION_FAILED - user_id property set to 'another' but authenticated user was "
+            "'guest'"
+        ),
     )
