@@ -143,7 +143,7 @@ class ConnectionRegistry:
         #: Bytes received and sent by connections that have ended.
         self.bytes_in = 0
         self.bytes_out = 0
-        #: Function that writes an event with its fields into the log. The server sets it.
+        #: Function that logs a refusal, an event with its fields. The server sets it.
         self.log: Callable[[str, dict[str, object]], None] = _unlogged
 
     def enter(self, connection: Connection) -> None:
@@ -161,6 +161,24 @@ class ConnectionRegistry:
     def count_login(self, outcome: str) -> None:
         """Count a login as "accepted", "refused" or "busy"."""
         self.logins[outcome] = self.logins.get(outcome, 0) + 1
+
+    def log_refusal(
+        self, event: str, connection: Connection, note: str, fields: dict[str, object] | None = None
+    ) -> None:
+        """Log that a client was refused something: `note` is the reason and what to do about it.
+
+        The line has the client's protocol, user, virtual host and address, and `fields`.
+        """
+        more = dict(fields or {})
+        user, vhost = connection.owner
+        user = str(more.pop("user", user))
+        line: dict[str, object] = {"protocol": self.name}
+        if user:
+            line["user"] = user
+        if vhost:
+            line["vhost"] = vhost
+        line["address"] = connection.peer.address
+        self.log(event, {**line, **more, "note": note})
 
 
 class Connection(Outlet):

@@ -184,13 +184,21 @@ class Credentials:
 class Verdict:
     """The result of a login: an identity, or the reason of the refusal.
 
-    `busy` is True if a later attempt may succeed.
+    `reason` may be sent to the client, `details` are for the log only. `busy` is True if a later
+    attempt may succeed.
     """
 
-    def __init__(self, identity: Identity | None, reason: str = "", busy: bool = False) -> None:
+    def __init__(
+        self,
+        identity: Identity | None,
+        reason: str = "",
+        busy: bool = False,
+        details: str = "",
+    ) -> None:
         self.identity = identity
         self.reason = reason
         self.busy = busy
+        self.details = details or reason
 
 
 class AuthStep:

@@ -55,6 +55,8 @@ class AmqpError(Exception):
     def __init__(self, code: int, explanation: str) -> None:
         super().__init__(explanation)
         self.code = code
+        #: True if the log has a line about the refusal already.
+        self.logged = False
         self.text = f"{_NAMES[code]} - {explanation}".encode(errors="replace")[:255].decode(
             errors="ignore"
         )

@@ -33,7 +33,6 @@ from broker.access.identity import Authenticator, Credentials, Identity, Verdict
 from broker.access.reservations import Reservations
 from broker.access.users import Users
 from broker.eviction import evict_oldest
-from trellis import logs
 from trellis.auth.login_throttle import (
     LINE_SECONDS,
     MAX_NAME,
@@ -174,25 +173,14 @@ class Accounts(Authenticator):
             )
             return
         account = self._find_account(name, credentials.proven)
+        details = "" if account is not None else f"no user is named '{name}'"
         if account is not None and account.loopback_only and not credentials.local:
             # Refused like an unknown user name, and after the same time.
-            logs.info(
-                "login_refused",
-                user=name,
-                address=credentials.address,
-                note="this user may log in from loopback only",
-            )
+            details = "this user may log in from loopback only"
             account = None
         if credentials.proven:
-            if account is None:
-                logs.info(
-                    "login_refused",
-                    user=name,
-                    address=credentials.address,
-                    note="no user has the name in the certificate",
-                )
             answer(
-                Verdict(None, f"user '{name}', named by a certificate, is unknown")
+                Verdict(None, f"user '{name}', named by a certificate, is unknown", details=details)
                 if account is None
                 else Verdict(account.identity)
             )
@@ -210,6 +198,7 @@ class Accounts(Authenticator):
             credentials,
             answer,
             loop.time() + LINE_SECONDS,
+            details or "the password is wrong",
         )
         if digest in self._checking:
             self._checking[digest].append(login)
@@ -375,9 +364,6 @@ class Accounts(Authenticator):
 
     def _on_hashed(self, digest: bytes, identity: Identity | None, checked: PendingLogin) -> None:
         self.passwords_hashed += 1
-        if identity is None:
-            credentials = checked.credentials
-            logs.info("login_refused", user=credentials.user, address=credentials.address)
         if identity is not None and self._remember:
             self._verified.pop(digest, None)
             if len(self._verified) >= MAX_VERIFIED:
@@ -391,12 +377,17 @@ class Accounts(Authenticator):
                 self.login_throttle.on_failure(waited.user or "", waited.address, waited.local, now)
         if identity is not None:
             self.login_throttle.on_success(identity.name)
-        verdict = (
-            Verdict(None, "unknown user or wrong password")
-            if identity is None
-            else Verdict(identity)
+        self._deliver(
+            [
+                (
+                    login.answer,
+                    Verdict(identity)
+                    if identity is not None
+                    else Verdict(None, "unknown user or wrong password", details=login.details),
+                )
+                for login in waiting
+            ]
         )
-        self._deliver([(login.answer, verdict) for login in waiting])
         for login in waiting:
             if login.line is not None and not self._closed:
                 self._leave(login.line)

@@ -35,7 +35,6 @@ from broker.access.identity import (
 )
 from broker.errors import AccessRefused
 from broker.names import fault_of
-from trellis import logs
 from trellis.settings import SettingsError
 from trellis.settings.schema import Jwt
 
@@ -332,7 +331,6 @@ class TokenAuthenticator(Authenticator):
             identity = self._tokens.identity(token)
         except ValueError as error:
             self.refused += 1
-            logs.info("login_refused", token=str(error)[:200], address=credentials.address)
             return Verdict(None, f"invalid token: {str(error)[:200]}")
         self.accepted += 1
         return Verdict(identity)

@@ -82,12 +82,14 @@ class PendingLogin:
 
     `digest` identifies the credentials. `identity` is the user of the given name; None if the name
     is unknown. The user is logged in if the password fits `password_hash`. `expires` is the time at
-    which the login is answered as busy if it still waits for its turn.
+    which the login is answered as busy if it still waits for its turn. `details` is the reason for
+    the log if the login is refused.
     """
 
     __slots__ = (
         "answer",
         "credentials",
+        "details",
         "digest",
         "expires",
         "identity",
@@ -103,6 +105,7 @@ class PendingLogin:
         credentials: Credentials,
         answer: Callable[[Verdict], None],
         expires: float,
+        details: str,
     ) -> None:
         self.digest = digest
         self.identity = identity
@@ -110,6 +113,7 @@ class PendingLogin:
         self.credentials = credentials
         self.answer = answer
         self.expires = expires
+        self.details = details
         #: The line in which the login has a place; None if it shares the check of another login.
         self.line: LoginLine | None = None
 

@@ -180,7 +180,7 @@ class CallServer(asyncio.Protocol):
                 await self._answer(open_call)
         except (ApiRefusal, BrokerError, ValueError, TimeoutError) as error:
             # A local variable for the refusal would be a reference cycle with its traceback.
-            self._refuse(number, refusal_of(error))
+            self._refuse(number, refusal_of(error), open_call.call)
         except Exception:  # noqa: BLE001 - any failure of a handler is an answer with status 500
             identifier = uuid.uuid4().hex[:12]
             logs.error(
@@ -198,9 +198,27 @@ class CallServer(asyncio.Protocol):
                 )
             )
 
-    def _refuse(self, number: int, refusal: ApiRefusal) -> None:
-        """Tell the gateway that call `number` is refused."""
+    def _refuse(
+        self, number: int, refusal: ApiRefusal, call: contract.ApiCall | None = None
+    ) -> None:
+        """Tell the gateway that call `number` is refused, and log the refusal of `call`.
+
+        Not logged is a GET of an object that does not exist: tools ask so whether it exists. A
+        refused login is logged when its password or token is checked.
+        """
         challenge = refusal.status == 401
+        method = "" if call is None else ROUTES[call.route][0]
+        if call is not None and not challenge and (method, refusal.status) != ("GET", 404):
+            self._backend.node.refusals.add(
+                "http_refused",
+                {
+                    "user": call.user or "",
+                    "address": call.address,
+                    "request": f"{method} {call.path}",
+                    "status": refusal.status,
+                    "note": refusal.reason,
+                },
+            )
         self.send(
             contract.Refused(number, refusal.status, refusal.error, refusal.reason, challenge)
         )

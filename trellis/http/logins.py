@@ -41,6 +41,16 @@ async def authenticate(
     else:
         node.accounts.authenticate(credentials, on_verdict)
     verdict = await answer
+    if verdict.identity is None:
+        node.refusals.add(
+            "login_refused",
+            {
+                "protocol": "http",
+                **({"user": user} if user else {}),
+                "address": peer.address,
+                "note": verdict.details,
+            },
+        )
     outcome = "accepted" if verdict.identity is not None else "busy" if verdict.busy else "refused"
     logins = counters.logins
     logins[outcome] = logins.get(outcome, 0) + 1

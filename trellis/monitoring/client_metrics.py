@@ -111,6 +111,19 @@ def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> 
         "For the reason descriptors: number of pauses in accepting connections.",
         node.admission.refused,
     )
+    page.counter_by(
+        "event",
+        "trellis_refusals",
+        "Total number of refusals that the log names, by event: logins, connections, channels, "
+        "requests over HTTP, subscriptions, publications and sessions that were taken over.",
+        dict(node.refusals.counts),
+    )
+    page.counter(
+        "trellis_refusals_left_out",
+        "Total number of refusals that the log does not name, because too many different refusals "
+        "came within a minute.",
+        node.refusals.left_out,
+    )
     for limit in node.rates.limits:
         page.counter(
             "trellis_rate_waits",

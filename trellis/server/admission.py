@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from protocols.connection import Connection
@@ -16,6 +17,22 @@ REASONS: Final = (
     "proxy_header",
     "descriptors",
 )
+#: The reasons and remedies that the log names.
+NOTES: Final = {
+    "connections": "all connections in use: raise limits.connections",
+    "address_connections": "too many connections from this address: raise "
+    "limits.address_connections",
+    "unauthenticated_per_address": "too many connections from this address have not logged in: "
+    "raise limits.unauthenticated_per_address",
+    "proxy_header": "no valid PROXY header, or from an address that is not in the listener's "
+    "setting proxy",
+}
+
+LogRefusal = Callable[[str, dict[str, object]], None]
+
+
+def _unlogged(event: str, fields: dict[str, object]) -> None:
+    """Drop an event."""
 
 
 class Admission:
@@ -27,7 +44,11 @@ class Admission:
     """
 
     def __init__(
-        self, connections: int, unauthenticated_per_address: int, per_address: int = 0
+        self,
+        connections: int,
+        unauthenticated_per_address: int,
+        per_address: int = 0,
+        log: LogRefusal = _unlogged,
     ) -> None:
         self.connections = connections
         self.per_address = per_address
@@ -36,6 +57,7 @@ class Admission:
         #: Number of refused connections by reason.
         self.refused = dict.fromkeys(REASONS, 0)
         self._unauthenticated: dict[str, list[Connection]] = {}
+        self._log = log
 
     def refusal_reason(self, address: str, local: bool, open_now: int) -> str:
         """Return the reason to refuse a new connection from an address, or "" to admit it.
@@ -51,12 +73,14 @@ class Admission:
         elif not local and self._count_unauthenticated(address) >= self.unauthenticated_per_address:
             reason = "unauthenticated_per_address"
         if reason:
-            self.count_refusal(reason)
+            self.count_refusal(reason, address)
         return reason
 
-    def count_refusal(self, reason: str) -> None:
-        """Count a refused connection; `reason` is one of REASONS."""
+    def count_refusal(self, reason: str, address: str = "") -> None:
+        """Count and log a refused connection; `reason` is one of REASONS."""
         self.refused[reason] += 1
+        if address:
+            self._log("connection_refused", {"address": address, "note": NOTES[reason]})
 
     def _count_unauthenticated(self, address: str) -> int:
         """Return the number of connections of an address before their login.

@@ -24,6 +24,7 @@ from trellis.auth.authenticate import Accounts
 from trellis.auth.jwt import TokenAuthenticator
 from trellis.auth.rates import PublishRates
 from trellis.process import raise_descriptor_limit
+from trellis.refusals import RefusalLog
 from trellis.server import matching_profile as profile
 from trellis.server.admission import Admission
 from trellis.server.alarms import AlarmWatch
@@ -90,11 +91,12 @@ class BrokerNode:
             if opened is None
             else DurableStoreWriter(opened.store, loop, failed, self.reserve)
         )
+        self.refusals = RefusalLog(loop)
         self.turn = LoopTurn(loop, self.broker, self.store_writer)
         self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))
         self.mqtt = MqttFront(self.broker, fill(MqttOptions(trellis.__version__), settings))
         for front in self.fronts:
-            front.log = _log
+            front.log = self.refusals.add
         if opened is not None:
             opened.store.log.open_max = self.descriptors.log_files
         for files in (self.broker.streams.writing, self.broker.streams.reading):
@@ -104,6 +106,7 @@ class BrokerNode:
             self._max_connections(),
             settings.limits.unauthenticated_per_address,
             settings.limits.address_connections,
+            self.refusals.add,
         )
         self.rates = PublishRates(settings.rates)
         #: Contexts of the listeners for clients, by name.
@@ -195,11 +198,6 @@ class BrokerNode:
     def fronts(self) -> tuple[AmqpFront, MqttFront]:
         """Return the front ends of all protocols."""
         return self.amqp, self.mqtt
-
-
-def _log(event: str, fields: dict[str, object]) -> None:
-    """Log an event that a front end reports, such as a refused login."""
-    logs.info(event, **fields)
 
 
 def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:

@@ -436,6 +436,7 @@ class AmqpConnection(ConnectionInterface):
         self.channels.closing.add(number)
         self.out.write(close_channel(number, error, method))
         self.touch()
+        self._log_error("channel_closed", error, {"channel": int(number)})
 
     def _on_closing_channel(self, number: i64) -> None:
         """Handle a method on a channel that waits for channel.close-ok (section 1.5.2.5)."""
@@ -456,8 +457,13 @@ class AmqpConnection(ConnectionInterface):
         else:
             self.close_channel(self.current_channel, error, self.current_method)
 
+    def _log_error(self, event: str, error: AmqpError, fields: dict[str, object]) -> None:
+        if not error.logged:
+            self.front.log_refusal(event, self, error.text, fields)
+
     def fail_connection(self, error: AmqpError) -> None:
         self.channels.confirm()
+        self._log_error("connection_closed", error, {})
         self.closing.close(self, "protocol_error", error, self.current_method)
 
     def _fail_oversized(self, length: i64) -> None:

@@ -153,6 +153,7 @@ class Handshake:
         identity, front = verdict.identity, connection.front
         if identity is None:
             front.count_login("busy" if verdict.busy else "refused")
+            front.log_refusal("login_refused", connection, verdict.details, {"user": self.user})
             connection.reject("login_refused")
         else:
             front.count_login("accepted")
@@ -200,16 +201,16 @@ class Handshake:
         if vhost is None or vhost.closing:
             raise AmqpError(530, f"vhost {name} not found")
         if identity is None:
-            connection.front.log(
+            connection.front.log_refusal(
                 "login_refused",
-                {
-                    "user": self.user,
-                    "address": self._peer.address,
-                    "note": f"the user has no permissions in the vhost '{name}': grant them with "
-                    "`trellis permissions set`",
-                },
+                connection,
+                f"the user has no permissions in the vhost '{name}': grant them with "
+                "`trellis permissions set`",
+                {"user": self.user},
             )
-            raise AmqpError(530, f"access to vhost '{name}' refused for user '{self.user}'")
+            error = AmqpError(530, f"access to vhost '{name}' refused for user '{self.user}'")
+            error.logged = True
+            raise error
         refusal = broker.connection_refusal(identity.name, vhost)
         if refusal:
             raise AmqpError(530, refusal)

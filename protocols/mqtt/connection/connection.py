@@ -50,6 +50,9 @@ from protocols.mqtt.session.interfaces import SessionConnection
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.wills import DelayedWill, StoredWill
 
+#: Reasons of `MqttConnection.reject` that the login has logged with more details.
+_LOGGED: Final = frozenset(("login_refused", "identifier_taken"))
+
 
 class InputHandler:
     """A reader of the packets that a connection receives, before the login or after it."""
@@ -209,11 +212,11 @@ class MqttConnection(SessionConnection):
                 f"user '{self.user}' is deleted, or has no permission on virtual host "
                 f"'{vhost.name}' any more"
             )
-            self.close_with(
-                NOT_AUTHORISED,
-                EXPELLED,
-                "the token has expired" if renewed is None and known.expires else why,
-            )
+            if renewed is None and known.expires:
+                why = "the token has expired"
+            fields: dict[str, object] = {"client_id": self.client_id}
+            self.service.log_refusal("connection_closed", self, why, fields)
+            self.close_with(NOT_AUTHORISED, EXPELLED, why)
             if not session.dead and (vhost.closing or session.named):
                 self.service.sessions.end(session, None)
         else:
@@ -267,6 +270,10 @@ class MqttConnection(SessionConnection):
         `return_code` is for a CONNACK of level 3 or 4 (0: none fits), `code` is the reason code of
         level 5.
         """
+        if reason not in _LOGGED:
+            fields: dict[str, object] = {"client_id": self.client_id} if self.client_id else {}
+            note = text or reason.replace("_", " ")
+            self.service.log_refusal("connection_closed", self, f"0x{code:02X} - {note}", fields)
         self._end_with(CLOSING[self.state].reject, return_code, code, reason, text)
 
     def _end_with(self, packet: int, return_code: int, code: int, reason: str, text: str) -> None:

@@ -207,6 +207,12 @@ class Level5Handler(PacketHandler):
         )
         if identity is None:
             self.service.count_login("refused")
+            self.service.log_refusal(
+                "login_refused",
+                connection,
+                verdict.details or "the new identity has no permissions in the virtual host",
+                {"client_id": connection.client_id},
+            )
             connection.close_with(NOT_AUTHORISED, "login_refused")  # [MQTT-4.12.1-2]
             return
         self.service.count_login("accepted")

@@ -229,8 +229,9 @@ class Login(InputHandler):
         if verdict.identity is None or identity is None or vhost is None or vhost.closing:
             self._refuse(verdict, credentials)
             return
-        if service.broker.connection_refusal(identity.name, vhost):
-            connection.reject(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_connections")
+        full = service.broker.connection_refusal(identity.name, vhost)
+        if full:
+            connection.reject(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_connections", full)
             return
         sessions = service.sessions
         refusal = identifier_refusal(service, vhost, connect.client_id, identity, verdict.identity)
@@ -276,7 +277,9 @@ class Login(InputHandler):
                 "with `trellis permissions set`",
             )
             connection.reject(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
-        elif verdict.busy:
+            return
+        self._log_refusal(credentials.user or "", verdict.details)
+        if verdict.busy:
             connection.reject(UNAVAILABLE, SERVER_BUSY, "login_refused")
         elif credentials.user is not None:
             connection.reject(BAD_CREDENTIALS, BAD_USER_OR_PASSWORD, "login_refused")
@@ -284,12 +287,24 @@ class Login(InputHandler):
             connection.reject(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
 
     def _log_refusal(self, user: str, reason: str) -> None:
-        """Log the reason for refusing a client whose credentials were accepted."""
+        """Log the reason for refusing a client; `user` is the name that the client gave."""
         connect = self._connect
-        fields: dict[str, object] = {"user": user, "address": self._connection.peer.address}
+        fields: dict[str, object] = {"user": user} if user else {}
         if connect is not None and connect.client_id:
             fields["client_id"] = connect.client_id
-        self._service.log("login_refused", {**fields, "note": reason})
+        self._service.log_refusal("login_refused", self._connection, reason, fields)
+
+    def _log_take_over(self, session: Session) -> None:
+        """Log that the session has a connection, which this login ends."""
+        former = session.connection
+        assert isinstance(former, MqttConnection)
+        self._service.log_refusal(
+            "session_taken_over",
+            former,
+            "a client with the same client identifier has connected; if this repeats, two devices "
+            "use one client identifier: give each device its own",
+            {"client_id": session.name, "new_address": self._connection.peer.address},
+        )
 
     # -- the session
 
@@ -369,6 +384,7 @@ class Login(InputHandler):
         if session is None:
             return None
         if session.connection is not None:
+            self._log_take_over(session)
             session.connection.close_with(SESSION_TAKEN_OVER, "taken_over")
             session = sessions.find(vhost, client_id)
             if session is None:

@@ -387,6 +387,8 @@ def test_a_soft_error_ends_its_channel_and_leaves_the_others_alone(
     provocation: Any, code: int, text: str, class_id: int, method_id: int
 ) -> None:
     client = prepared()
+    logged: list[tuple[str, dict[str, object]]] = []
+    client.world.amqp_front.log = lambda event, fields: logged.append((event, fields))
     held = deliveries(client.send(spec.Basic.Consume(queue="q", consumer_tag="t")))
     assert [one.number for one in held] == [1]
     before = {
@@ -405,6 +407,19 @@ def test_a_soft_error_ends_its_channel_and_leaves_the_others_alone(
     )
     assert client.read() == [] and "ignored" not in client.world.vhost.queues
     assert refusal(unmarshal(frames)) == ("channel", code, text, class_id, method_id)
+    assert logged == [
+        (
+            "channel_closed",
+            {
+                "protocol": "amqp091",
+                "user": "guest",
+                "vhost": "/",
+                "address": "127.0.0.1",
+                "channel": 2,
+                "note": text,
+            },
+        )
+    ]
     assert {
         name: (queue.depth, queue.unacked) for name, queue in client.world.vhost.queues.items()
     } == before

@@ -84,7 +84,7 @@ def test_a_session_stays_with_its_user(
     if owner == other:
         assert second.greeting[:4] == (ACCEPTED if clean else RESUMED)
         assert first.connection.finished
-        assert world.logged == []
+        assert [event for event, _ in world.logged] == ["session_taken_over"] * connected
         return
     assert second.greeting == REJECTED and second.connection.finished
     assert second.connection.reason == "identifier_taken"
@@ -143,7 +143,8 @@ def test_a_device_gets_its_identifier_from_a_squatter(world: AccountsWorld) -> N
     device = connect(world, "dev7", "ann")
     assert device.greeting == ACCEPTED, "the squatter's session is not handed over"
     assert squatter.connection.finished
-    event, fields = world.logged[-1]
+    (taken, _), (event, fields) = world.logged[-1:-3:-1]
+    assert taken == "session_taken_over"
     assert (event, fields["user"]) == ("session_ended", "bob")
     assert "user 'ann'" in str(fields["note"])
     assert connect(world, "dev7", "bob").greeting == REJECTED

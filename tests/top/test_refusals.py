@@ -1,0 +1,151 @@
+"""Tests of the log of refusals: one line for each, and a number for repetitions."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+
+from protocols.amqp.connection.handshake import GREETING
+from tests.clients import start_ok
+from tests.top.conftest import Start
+from tests.top.running import KNOWN, Mqtt0, Running
+from trellis.refusals import FIELD_MAX, LINES_MAX, RefusalLog
+
+Line = tuple[str, dict[str, Any]]
+
+
+class Log:
+    """A log of refusals that keeps its lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.refusals = RefusalLog(asyncio.get_running_loop(), self._write)
+
+    def _write(self, event: str, **fields: object) -> None:
+        self.lines.append((event, fields))
+
+
+async def test_equal_refusals_are_one_line_and_a_number() -> None:
+    log = Log()
+    for _ in range(5):
+        log.refusals.add("login_refused", {"user": "ann", "note": "the password is wrong"})
+    log.refusals.add("login_refused", {"user": "bob", "note": "the password is wrong"})
+    ann, bob = (
+        ("login_refused", {"user": user, "note": "the password is wrong"})
+        for user in ("ann", "bob")
+    )
+    assert log.lines == [ann, bob]
+    log.refusals.report()
+    assert log.lines[2:] == [("login_refused", {**ann[1], "repeated": 4})]
+    assert log.refusals.counts == {"login_refused": 6}
+    # The next minute begins with a line again.
+    log.refusals.add("login_refused", {"user": "ann", "note": "the password is wrong"})
+    assert log.lines[3:] == [ann]
+    log.refusals.report()
+    assert len(log.lines) == 4
+
+
+async def test_lines_and_memory_are_bounded() -> None:
+    log = Log()
+    for number in range(LINES_MAX + 700):
+        log.refusals.add("login_refused", {"user": f"u{number}", "note": "x" * 100_000})
+    assert len(log.lines) == LINES_MAX and log.refusals.left_out == 700
+    assert all(len(str(fields["note"])) == FIELD_MAX for _, fields in log.lines)
+    log.refusals.report()
+    assert [(event, fields["count"]) for event, fields in log.lines[LINES_MAX:]] == [
+        ("refusals_left_out", 700)
+    ]
+    log.refusals.add("login_refused", {"user": "u0", "note": "y"})
+    assert len(log.lines) == LINES_MAX + 2 and log.refusals.left_out == 700
+
+
+async def refused(running: Running, caplog: pytest.LogCaptureFixture, event: str) -> str:
+    """Return the log line about the one refusal of a kind, once there is one; clear the log."""
+
+    def lines() -> list[str]:
+        return [text for text in caplog.messages if text.split()[0] == event]
+
+    await running.until(lambda: lines() != [])
+    (line,) = lines()
+    caplog.clear()
+    return line
+
+
+async def test_refused_logins(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """Each protocol logs a refused login with the address and the reason, not the password."""
+    caplog.set_level("INFO")
+    running = await start(mqtt={"port": 0, "host": "127.0.0.1", "anonymous": "false"})
+    client = await running.socket("amqp")
+    await client.send(GREETING + start_ok("known", "se cret"))
+    assert await refused(running, caplog, "login_refused") == (
+        'login_refused protocol=amqp091 user=known address=127.0.0.1 note="the password is wrong"'
+    )
+    assert await Mqtt0(await running.socket("mqtt")).connect("c", user="ann/se cret") == 4
+    assert await refused(running, caplog, "login_refused") == (
+        "login_refused protocol=mqtt user=ann address=127.0.0.1 client_id=c "
+        "note=\"no user is named 'ann'\""
+    )
+    assert await Mqtt0(await running.socket("mqtt")).connect("c") == 5
+    assert (await refused(running, caplog, "login_refused")).endswith(
+        'client_id=c note="anonymous access is not allowed here"'
+    )
+    login = base64.b64encode(b"known:se cret").decode()
+    status, _ = await running.get("http", "/api/overview", f"Authorization: Basic {login}\r\n")
+    assert status == 401
+    assert await refused(running, caplog, "login_refused") == (
+        'login_refused protocol=http user=known address=127.0.0.1 note="the password is wrong"'
+    )
+    scrape = await running.scrape()
+    assert scrape.value("trellis_refusals_total", event="login_refused") == 4
+    assert scrape.value("trellis_refusals_left_out_total") == 0
+
+
+async def test_refused_requests(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """The HTTP API logs what it refuses, but not a question for an object that does not exist."""
+    caplog.set_level("INFO")
+    watcher = {**KNOWN, "tags": ["management"]}
+    running = await start(users=[watcher])
+    login = base64.b64encode(b"known:known").decode()
+    headers = f"Authorization: Basic {login}\r\n"
+    assert (await running.get("http", "/api/queues/%2F/nope", headers))[0] == 404
+    assert (await running.get("http", "/api/users", headers))[0] == 403
+    assert await refused(running, caplog, "http_refused") == (
+        'http_refused user=known address=127.0.0.1 request="GET /api/users" status=403 '
+        "note=\"user 'known' lacks the tag 'administrator', which this request requires\""
+    )
+
+
+async def test_a_session_that_two_devices_use(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    devices = [await running.mqtt("device") for _ in range(3)]
+    line = await refused(running, caplog, "session_taken_over")
+    assert line.startswith(
+        "session_taken_over protocol=mqtt user=anonymous vhost=/ address=127.0.0.1 client_id=device"
+    )
+    assert "two devices use one client identifier" in line
+    assert running.node.refusals.counts == {"session_taken_over": len(devices) - 1}
+    running.node.refusals.report()
+    assert (await refused(running, caplog, "session_taken_over")).endswith("repeated=1")
+
+
+async def test_malformed_packets_and_full_limits(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    running = await start(limits={"connections": 1, "handshake": 20})
+    client = await running.mqtt("device")
+    other = await running.socket("mqtt")
+    assert await other.read_to_end() == b""
+    assert await refused(running, caplog, "connection_refused") == (
+        "connection_refused address=127.0.0.1 "
+        'note="all connections in use: raise limits.connections"'
+    )
+    await client.socket.send(b"\xf0\x00")
+    line = await refused(running, caplog, "connection_closed")
+    assert line.startswith("connection_closed protocol=mqtt user=anonymous vhost=/")
+    assert "client_id=device" in line and 'note="0x8' in line

@@ -1,0 +1,77 @@
+"""The log of refusals: each one once, and repetitions as a number.
+
+A client that is refused usually tries again, often several times a second. The first refusal is
+logged at once. Equal refusals of the next minute are counted, and one line then says how many there
+were. So the log answers why a client fails, and a failing fleet does not fill the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from trellis import logs
+
+#: Seconds for which equal refusals are counted instead of logged.
+REPEAT_SECONDS: Final = 60.0
+#: Largest number of different refusals that are logged within REPEAT_SECONDS.
+LINES_MAX: Final = 300
+#: Largest number of characters of a field in the log.
+FIELD_MAX: Final = 300
+
+Fields = dict[str, object]
+
+
+class RefusalLog:
+    """Logs refusals, at most REPEAT_SECONDS late, with a bound on lines and memory."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, write: Callable[..., None] = logs.info
+    ) -> None:
+        """`write` gets the name of the event and its fields."""
+        #: Number of refusals by event.
+        self.counts: dict[str, int] = {}
+        #: Number of refusals without a line in the log, because too many were different.
+        self.left_out = 0
+        self._loop = loop
+        self._write = write
+        #: The refusals of this minute: event and fields, and the number of repetitions.
+        self._known: dict[tuple[str, tuple[tuple[str, object], ...]], int] = {}
+        self._unreported = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, event: str, fields: Fields) -> None:
+        """Log a refusal, or count the repetition of an equal one."""
+        self.counts[event] = self.counts.get(event, 0) + 1
+        shown = {name: str(value)[:FIELD_MAX] for name, value in fields.items()}
+        key = (event, tuple(shown.items()))
+        known = self._known.get(key)
+        if known is not None:
+            self._known[key] = known + 1
+            return
+        if len(self._known) >= LINES_MAX:
+            self.left_out += 1
+            self._unreported += 1
+            return
+        self._known[key] = 0
+        self._write(event, **shown)
+        if self._timer is None:
+            self._timer = self._loop.call_later(REPEAT_SECONDS, self.report)
+
+    def report(self) -> None:
+        """Log the numbers of repetitions, and begin a new minute."""
+        known, self._known = self._known, {}
+        unreported, self._unreported = self._unreported, 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for (event, fields), repetitions in known.items():
+            if repetitions:
+                self._write(event, **dict(fields), repeated=repetitions)
+        if unreported:
+            self._write(
+                "refusals_left_out",
+                count=unreported,
+                note=f"more than {LINES_MAX} different refusals within {REPEAT_SECONDS:g} s; only the first ones are logged",
+            )
