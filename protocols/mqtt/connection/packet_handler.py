@@ -46,6 +46,7 @@ from protocols.mqtt.codec.relay_formats import APART_4, APART_5
 from protocols.mqtt.connection.connection import InputHandler, MqttConnection
 from protocols.mqtt.connection.publications import is_text, message_of, reason_of
 from protocols.mqtt.connection.topic_routes import TopicRoutes
+from protocols.mqtt.session.exactly_once import hold_packet_id
 from protocols.mqtt.session.session import Session
 
 #: Size of the longest fixed header in bytes: type and flags, and the remaining length.
@@ -375,7 +376,7 @@ class PacketHandler(InputHandler):
         try:
             code = self._publish(context, route, plan, properties, message, bool(first & 1), ticket)
             if qos == EXACTLY_ONCE and code < UNSPECIFIED:
-                session.hold_packet_id(packet_id, ticket)
+                hold_packet_id(session, packet_id, ticket)
         finally:
             store.commit()
         if qos == AT_LEAST_ONCE:

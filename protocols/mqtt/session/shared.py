@@ -336,3 +336,13 @@ def split_shared(name: str) -> tuple[str, str]:
     """Return the group name and the topic filter of a shared subscription."""
     label, _, topic_filter = name[len(SHARE) :].partition("/")
     return label, topic_filter
+
+
+def leave_group(session: Session, name: str, ticket: Ticket | None) -> bool:
+    """Remove a session's shared subscription; return False if there is none."""
+    membership = session.subscriptions.memberships.pop(name, None)
+    if membership is None:
+        return False
+    membership.leave(ticket)
+    session.set_identifier(membership, 0)
+    return True
