@@ -3,7 +3,8 @@
 A virtual host is a separate set of exchanges, queues, bindings and policies. Front ends reach all
 of it through one VirtualHost:
 
-    VirtualHost --+-- declarations   exchanges, queues, policies and journals (declarations.py)
+    VirtualHost --+-- declarations   exchanges, queues and journals (declarations.py)
+                  +-- applied_policies    sets and applies policies (applied_policies.py)
                   +-- bindings       add and remove bindings (bindings.py)
                   +-- contexts       route caches of publishers (routing/publish_context.py)
                   +-- retained       retained messages (retained.py)
@@ -130,6 +131,7 @@ class VirtualHost(DeadLetterHost):
         self.inboxes = declarations.inboxes
         self.policies = declarations.policies
         self.parameters = declarations.parameters
+        self.applied_policies = declarations.applied_policies
         self._planner = declarations.planner
 
     @property

@@ -20,6 +20,7 @@ from broker.routing.topology_stream import TopologyStream
 from broker.store.contract import Ticket, Waiter
 from broker.store.durable import PART_BITS, DurableBatch, DurableStore, PagedRelease
 from broker.store.memory import MemoryStore
+from broker.vhost.applied_policies import AppliedPolicies
 from broker.vhost.background import (
     BINDINGS_PER_SLICE,
     EXCHANGES_PER_SLICE,
@@ -27,7 +28,6 @@ from broker.vhost.background import (
     SNAPSHOT_ROWS_PER_SLICE,
 )
 from broker.vhost.bindings import Bindings
-from broker.vhost.declarations import Declarations
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel import settlement
 from protocols.amqp.channel.exclusive_queues import CLEARED
@@ -425,7 +425,7 @@ def test_a_snapshot_of_the_topology_is_completed_behind_a_row_that_fails(
     world.settle()
     declared = Failing(monkeypatch, TopologyStream, "declared", 2, SNAPSHOT_ROWS_PER_SLICE)
     completed = Failing(monkeypatch, TopologyStream, "complete")
-    finish(world, world.vhost.declarations.record_topology)
+    finish(world, world.vhost.declarations.journals.record_topology)
     assert declared.failures == 2 and declared.calls == len(world.vhost.queues)
     assert completed.calls == 1
 
@@ -438,10 +438,10 @@ def test_a_policy_reaches_the_queues_and_exchanges_behind_one_that_fails(
     many = QUEUES_PER_SLICE + 10
     for number in range(many):
         client.queue(f"q{number}")
-    queues = Failing(monkeypatch, Declarations, "apply_policies", 3)
-    exchanges = Failing(monkeypatch, Declarations, "apply_alternate", 2)
+    queues = Failing(monkeypatch, AppliedPolicies, "apply_policies", 3)
+    exchanges = Failing(monkeypatch, AppliedPolicies, "apply_alternate", 2)
     policy = Policy("/", "p", "q", "queues", 0, {"max-length": 10})
-    assert finish(world, lambda: world.vhost.declarations.set_policy(policy)) == 2
+    assert finish(world, lambda: world.vhost.applied_policies.set_policy(policy)) == 2
     assert queues.failures == exchanges.failures == 1
     assert exchanges.calls == len(world.vhost.exchanges)
     limits = [queue.arguments.max_length for queue in world.vhost.queues.values()]
