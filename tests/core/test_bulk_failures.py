@@ -37,7 +37,7 @@ from protocols.amqp.channel.reauthorization import CHECKED_PER_SLICE
 from protocols.amqp.channel.receiver import ChannelReceiver
 from protocols.amqp.connection import states
 from protocols.amqp.connection.connection import AmqpConnection
-from protocols.connection import INTERNAL_ERROR
+from protocols.end_reasons import INTERNAL_ERROR
 from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.shared import SharedMember
 from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE

@@ -15,7 +15,7 @@ from broker.queues.queue import MESSAGES_PER_SLICE
 from broker.routing.plan import Plan
 from broker.store.memory import MemoryStore
 from protocols.amqp.connection.connection import AmqpConnection
-from protocols.connection import INTERNAL_ERROR
+from protocols.end_reasons import INTERNAL_ERROR
 from protocols.mqtt.connection import reauthorization
 from protocols.mqtt.connection.connection import MqttConnection
 from tests.clients import World, marshal, publication

@@ -16,7 +16,7 @@ import pamqp.commands as spec
 import pytest
 
 from broker.access.identity import Identity
-from broker.queues import heap, limited
+from broker.queues import heap, recount
 from broker.queues.limited import LimitedQueue
 from broker.queues.policies import policy_of
 from broker.queues.priority import PriorityQueue
@@ -375,7 +375,7 @@ def body_bytes(queue: LimitedQueue) -> int:
 def test_a_first_limit_in_bytes_counts_the_waiting_messages_in_slices(
     arguments: dict[str, Any], returned: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limited, "COUNTED_PER_SLICE", 500)
+    monkeypatch.setattr(recount, "COUNTED_PER_SLICE", 500)
     monkeypatch.setattr(heap, "COUNTED_PER_SLICE", 500)
     world = World()
     client, other = world.amqp(), world.amqp()

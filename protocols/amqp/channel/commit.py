@@ -35,7 +35,7 @@ from protocols.amqp.channel.receiver import ChannelReceiver
 from protocols.amqp.channel.settlement import HeldQueues, carry_out
 from protocols.amqp.channel.transaction import REQUEUED, TransactedPublication
 from protocols.amqp.codec.frames import encode
-from protocols.connection import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
+from protocols.end_reasons import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
 
 #: Work of one slice: the number of publications plus copies that it prepares, or of publications
 #: that it frees, or of deliveries that it requeues. A slice takes up to 2 ms.

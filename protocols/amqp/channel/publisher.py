@@ -55,7 +55,7 @@ from protocols.amqp.codec.contents import (
 )
 from protocols.amqp.codec.frames import returned
 from protocols.amqp.errors import AmqpError, from_broker
-from protocols.connection import BUDGET, SEARCHING
+from protocols.budget import BUDGET, SEARCHING
 from protocols.crossing import MARK, wanted_qos, wants_retain
 from protocols.tally import FrontCounters
 

@@ -7,7 +7,7 @@ from mypy_extensions import i64
 from broker.access.identity import Verdict
 from broker.routing.publish_context import PublishContext
 from broker.store.contract import Ticket
-from protocols.connection import COLD
+from protocols.budget import COLD
 from protocols.mqtt.codec.connect import topic_name
 from protocols.mqtt.codec.packets import (
     AUTH,

@@ -17,6 +17,7 @@ from broker.routing.publish_context import PublishContext
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import swap
+from protocols.credential_expiry import expiry_of
 from protocols.mqtt.codec.connect import (
     LEVEL_5,
     LEVEL_31,
@@ -242,7 +243,7 @@ class Login(InputHandler):
         connection.vhost = vhost
         connection.packet_max = service.options.max_packet
         connection.identity = verdict.identity
-        connection.set_expiry(verdict.identity)
+        connection.expires = expiry_of(verdict.identity, connection.agenda)
         named = credentials.user is not None or self._authentication is not None
         connection.user = identity.name if named else ""
         if connect.will is not None:

@@ -32,7 +32,7 @@ from broker.routing.publish_context import PublishContext
 from broker.routing.relay import EMPTY_RELAY, Relay
 from broker.routing.route import Route
 from broker.store.contract import Ticket
-from protocols.connection import BUDGET, COLD, SEARCHING
+from protocols.budget import BUDGET, COLD, SEARCHING
 from protocols.mqtt.codec.packets import PUBACK, PUBLISH, PUBREC, MalformedPacket, PacketReader
 from protocols.mqtt.codec.publish_properties import PublishProperties
 from protocols.mqtt.codec.reasons import (

@@ -15,7 +15,7 @@ from broker.access.identity import READ_ALL, READ_NONE, READ_SOME, Identity
 from broker.agenda import Task
 from broker.routing.binding import PARTLY
 from matching.grammar import swap
-from protocols.connection import EXPELLED
+from protocols.end_reasons import EXPELLED
 from protocols.mqtt.codec.reasons import NOT_AUTHORISED
 from protocols.mqtt.codec.topics import EXCHANGE, SHARE
 from protocols.mqtt.connection.service import MqttService
