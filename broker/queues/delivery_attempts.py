@@ -1,4 +1,4 @@
-"""How often a message was returned to its queue: in the store, and in the header for consumers."""
+"""The number of times that a message was returned: in the store, and in a header for consumers."""
 
 from __future__ import annotations
 

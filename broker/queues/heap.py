@@ -27,8 +27,9 @@ from broker.queues.consumer import ReturnedMessage
 from broker.queues.limited import DeadLetterHost, LimitedQueue
 from broker.queues.paged_heap import PagedHeap, position_of, rank_of, sequence_of
 from broker.queues.paged_tail import read_stored
-from broker.queues.queue import MESSAGES_PER_SLICE, TAIL_RETRY_MS, TailRetry
 from broker.queues.recount import COUNTED_PER_SLICE, uncounted_size
+from broker.queues.slices import MESSAGES_PER_SLICE
+from broker.queues.upkeep import TAIL_RETRY_MS, TailRetry
 from broker.store.contract import Store
 from broker.store.disk import OutOfDescriptors
 

@@ -19,14 +19,10 @@ from broker.queues.arguments import UNLIMITED, QueueArguments
 from broker.queues.consumer import SEARCHED_PER_TURN, Consumer, Delivery, ReturnedMessage
 from broker.queues.delivery_attempts import store_attempts, with_delivery_count
 from broker.queues.paged_tail import read_stored
-from broker.queues.queue import (
-    DELIVERIES_PER_DRAIN,
-    DISCARDS_PER_DRAIN,
-    MESSAGES_PER_SLICE,
-    Queue,
-)
+from broker.queues.queue import Queue
 from broker.queues.recount import Recount
 from broker.queues.retries import RetryDelay, retry_delay
+from broker.queues.slices import DELIVERIES_PER_DRAIN, DISCARDS_PER_DRAIN, MESSAGES_PER_SLICE
 from broker.queues.statistics import NOT_TAKEN
 from broker.queues.unused_expiry import UnusedExpiry
 from broker.store.contract import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX, Store

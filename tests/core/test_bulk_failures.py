@@ -13,7 +13,8 @@ from broker.access.identity import Identity
 from broker.agenda import TURN_SLICES
 from broker.broker import DELETIONS_PER_SLICE, RETRY_PAUSE_MS, SLICE_PAUSE_MS
 from broker.queues.policies import Policy
-from broker.queues.queue import CONSUMERS_PER_SLICE, MESSAGES_PER_SLICE, Queue
+from broker.queues.queue import Queue
+from broker.queues.slices import CONSUMERS_PER_SLICE, MESSAGES_PER_SLICE
 from broker.routing.plan import Plan
 from broker.routing.plan_index import PLANS_PER_SLICE, PlanRelease
 from broker.routing.topology_stream import TopologyStream

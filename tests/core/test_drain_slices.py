@@ -9,7 +9,7 @@ import pamqp.commands as spec
 import pytest
 
 from broker.queues.consumer import MANY_CONSUMERS, SEARCHED_PER_TURN
-from broker.queues.queue import DELIVERIES_PER_DRAIN
+from broker.queues.slices import DELIVERIES_PER_DRAIN
 from protocols.amqp.channel.receiver import CHANGED_PER_UNIT
 from protocols.budget import BUDGET
 from tests.clients import Amqp, World, marshal, publication, unmarshal

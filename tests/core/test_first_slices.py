@@ -11,7 +11,7 @@ import pamqp.commands as spec
 import pytest
 
 from broker.access.identity import Identity
-from broker.queues.queue import MESSAGES_PER_SLICE
+from broker.queues.slices import MESSAGES_PER_SLICE
 from broker.routing.plan import Plan
 from broker.store.memory import MemoryStore
 from protocols.amqp.connection.connection import AmqpConnection

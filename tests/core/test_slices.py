@@ -10,7 +10,7 @@ import pytest
 from broker.messages.message import ALWAYS
 from broker.queues.destination import Destination
 from broker.queues.policies import Policy
-from broker.queues.queue import MESSAGES_PER_SLICE as MESSAGES
+from broker.queues.slices import MESSAGES_PER_SLICE as MESSAGES
 from broker.routing.binding import Binding
 from broker.routing.exchanges import DelayedExchange, FanoutExchange, TopicExchange
 from broker.routing.exchanges.base import KEY_BYTES_PER_BINDING, ExchangeOptions

@@ -20,7 +20,7 @@ from broker.queues import heap, recount
 from broker.queues.limited import LimitedQueue
 from broker.queues.policies import policy_of
 from broker.queues.priority import PriorityQueue
-from broker.queues.queue import CONSUMERS_PER_SLICE
+from broker.queues.slices import CONSUMERS_PER_SLICE
 from broker.vhost.background import BINDINGS_PER_SLICE, QUEUES_PER_SLICE
 from broker.vhost.bindings import DELETION_COST
 from protocols.amqp.channel import ack_timeout

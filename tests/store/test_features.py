@@ -10,7 +10,7 @@ import pytest
 
 from broker.definitions.restore import RestoreReport, restore_broker
 from broker.queues.policies import Policy
-from broker.queues.queue import MESSAGES_PER_SLICE
+from broker.queues.slices import MESSAGES_PER_SLICE
 from broker.store.disk import RealDisk
 from broker.store.opening import open_store
 from tests.clients import Amqp, World, marshal, publication

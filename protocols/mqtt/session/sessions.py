@@ -11,7 +11,7 @@ from broker.access.identity import Authenticator
 from broker.agenda import Agenda
 from broker.definitions.restore import Definition
 from broker.errors import PreconditionFailed
-from broker.queues.queue import MESSAGES_PER_SLICE
+from broker.queues.slices import MESSAGES_PER_SLICE
 from broker.routing.binding import Binding
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import Defined, Ticket

@@ -9,7 +9,7 @@ import pytest
 
 from broker.messages.memory import MESSAGE_SIZE
 from broker.queues.policies import Policy
-from broker.queues.queue import MESSAGES_PER_SLICE
+from broker.queues.slices import MESSAGES_PER_SLICE
 from broker.vhost.dead_letters import MOVES_MAX
 from tests.clients import World, mqtt_publish, publication
 
