@@ -20,6 +20,7 @@ from broker.access.identity import Identity
 from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
 from broker.queues.queue import Queue
 from broker.store.contract import Ticket
+from broker.vhost.private_queues import close_reply, open_reply
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.ack_timeout import AckTimeout, timeout_of
 from protocols.amqp.channel.cancelled import CancelledConsumers
@@ -132,8 +133,8 @@ class ChannelReceiver(ConsumerOwner):
 
     def consume_replies(self, tag: str) -> None:
         """Start a consumer of direct replies, on a new queue with an unguessable name."""
-        queue = self.replies = self._vhost.open_reply(
-            f"{DIRECT.decode()}.{self._connection.front.broker.new_id()}"
+        queue = self.replies = open_reply(
+            self._vhost, f"{DIRECT.decode()}.{self._connection.front.broker.new_id()}"
         )
         self.consume(queue, tag, True, False, 0)
 
@@ -173,7 +174,7 @@ class ChannelReceiver(ConsumerOwner):
         """
         queue = consumer.queue
         if self.replies is not None and queue is self.replies:
-            self._vhost.close_reply(self.replies)
+            close_reply(self._vhost, self.replies)
             self.replies = None
         AutoDeletion(self._vhost, self._connection.exclusive_queues, [queue]).run_first_slice()
 
@@ -425,7 +426,7 @@ class ChannelReceiver(ConsumerOwner):
             timed_out = self._ack_timeout is not None and self._ack_timeout.expired
             self._recovery(not timed_out).start_at_close()
         if self.replies is not None:
-            self._vhost.close_reply(self.replies)
+            close_reply(self._vhost, self.replies)
             self.replies = None
         queues = list(dict.fromkeys(consumer.queue for consumer in consumers))
         if queues:

@@ -15,6 +15,7 @@ from broker.messages.message import Message
 from broker.routing.deduplication import NumberedPublication
 from broker.routing.resolved_targets import ResolvedTargets, TargetPlans
 from broker.routing.route import MessageRoute, Route
+from broker.vhost.publishing import prepare
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.errors import AmqpError, unknown_tag
 from protocols.window import Window
@@ -58,7 +59,7 @@ class TransactedPublication:
         route = MessageRoute(old.exchange, [old.key], blind, plans.plan_of(self.targets))
         if self.lifetime >= 0:
             self.message.expires = vhost.agenda.now + self.lifetime
-        vhost.prepare(route, self.message)
+        prepare(vhost, route, self.message)
         self.route = route
 
 

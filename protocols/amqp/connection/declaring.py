@@ -10,6 +10,7 @@ import pamqp.commands as spec
 from broker.errors import AccessRefused, NotFound, PreconditionFailed
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.stream.queue import StreamQueue
+from broker.vhost.client_declarations import with_default_type
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.connection.method_checks import (
     REPLY_QUEUE,
@@ -89,8 +90,8 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
         name = given or f"amq.gen-{owner.front.broker.new_id()}"
         arguments: Mapping[str, object] = method.arguments or {}
         if given:
-            arguments = vhost.with_default_type(
-                name, arguments, method.durable, method.exclusive, method.auto_delete
+            arguments = with_default_type(
+                vhost, name, arguments, method.durable, method.exclusive, method.auto_delete
             )
         # A stream outlives its clients, and later clients would not know a generated name.
         if not given and arguments.get("x-queue-type") == "stream":

@@ -7,6 +7,7 @@ from typing import Any, Final
 from broker.errors import AccessRefused, NotFound
 from broker.queues.queue import Queue
 from broker.routing.authorization import DeclarationRights
+from broker.vhost.client_declarations import rights_of as declaration_rights
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.codec.contents import DIRECT
 
@@ -71,4 +72,4 @@ def require(channel: Channel, operation: str, kind: str, name: str) -> None:
 
 def rights_of(channel: Channel) -> DeclarationRights:
     """Return the rights of the channel's user: what the user may declare in the virtual host."""
-    return channel.vhost.rights_of(channel.identity, channel.connection.administrator)
+    return declaration_rights(channel.vhost, channel.identity, channel.connection.administrator)

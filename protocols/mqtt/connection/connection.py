@@ -27,6 +27,7 @@ from broker.routing.plan import Plan
 from broker.routing.publish_context import PublishContext
 from broker.routing.route import Route
 from broker.store.contract import Ticket
+from broker.vhost.publishing import publish_once, publish_will
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import swap
 from protocols.connection import LOGIN_INPUT_MAX
@@ -171,7 +172,7 @@ class MqttConnection(SessionConnection):
                 fate = vhost.publish(context, route, plan, message, ticket)
             else:
                 heard = ticket if message.qos else None  # With QoS 0, no answer is sent.
-                fate = vhost.publish_once(context, route, plan, message, heard, publication)
+                fate = publish_once(vhost, context, route, plan, message, heard, publication)
         except BrokerError:
             fate = plan.fate
         if vhost.alarmed:
@@ -338,7 +339,7 @@ class MqttConnection(SessionConnection):
                 self.agenda.now + will.delay,
             )
         else:
-            self.vhost.publish_will(context, will.message, will.lifetime, session)
+            publish_will(self.vhost, context, will.message, will.lifetime, session)
 
     def describe(self) -> dict[str, object]:
         row = row_of(self)

@@ -22,6 +22,7 @@ from broker.messages.outlet import Outlet
 from broker.routing.binding import Arguments, Binding
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import Ticket
+from broker.vhost.private_queues import add_subscriber, delete_subscriber, new_inbox
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import MQTT
 from protocols.mqtt.codec.relay_formats import VERSION_4
@@ -74,7 +75,7 @@ class Session(Subscriber):
         `receive_maximum` is the broker's limit of messages in flight, `backlog` the limit of
         messages in the inbox.
         """
-        inbox = vhost.new_inbox(f"mqtt-subscription-{client_id}qos1", persistent, backlog)
+        inbox = new_inbox(vhost, f"mqtt-subscription-{client_id}qos1", persistent, backlog)
         super().__init__(client_id, inbox, VERSION_4)
         self.vhost = vhost
         self.tally = tally
@@ -121,7 +122,7 @@ class Session(Subscriber):
         #: Largest distance from the oldest to the newest sequence number in flight. Above this
         #: distance no message is sent (InboxConsumer).
         self._span_max: i64 = IDENTIFIERS - receive_maximum
-        vhost.add_subscriber(self)
+        add_subscriber(vhost, self)
 
     def belongs_to(self, user: str, anonymous: bool) -> bool:
         """True if a user may take the session over. A session without a user, stored by an old
@@ -337,7 +338,7 @@ class Session(Subscriber):
         memberships = self.subscriptions.take_memberships()
         if memberships:
             MembershipRemoval(self.vhost.agenda, memberships).run_first_slice()
-        self.vhost.delete_subscriber(self, ticket)
+        delete_subscriber(self.vhost, self, ticket)
         self.subscriptions.clear()
         for delivery in self.in_flight.take_all():
             delivery.consumer.queue.settle(delivery.message)
