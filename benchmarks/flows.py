@@ -53,8 +53,9 @@ from broker.store.disk import Disk, File
 from broker.store.memory import MemoryStore
 from broker.store.opening import open_store
 from protocols.amqp.front import AmqpFront
-from protocols.connection import Connection, Peer
+from protocols.connection import Connection
 from protocols.mqtt.front import MqttFront
+from protocols.peer import Peer
 from trellis.server.recovery import codecs
 from trellis.server.store_writer import LOOK_SECONDS, DurableStoreWriter
 

@@ -80,7 +80,7 @@ def loop_cost(
             f"{root}/streams",
         )
     if journal:
-        bench.broker.vhosts["/"].declarations.record_in("all")
+        bench.broker.vhosts["/"].declarations.journals.record_in("all")
     if mqtt:
         client = bench.mqtt("writer")
         chunk = b"".join(

@@ -206,7 +206,7 @@ class VirtualHostRemoval(BulkTask):
             for name in list(islice(policies, DELETIONS_PER_SLICE + len(failed))):
                 if name not in failed:
                     self._current = name
-                    vhost.declarations.clear_policy(name)
+                    vhost.applied_policies.clear_policy(name)
         self._current = None
         # The front ends close the sessions and connections when they see `closing`.
         done = (

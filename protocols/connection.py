@@ -38,49 +38,24 @@ The opposite direction, a client that reads too slowly, is in broker/messages/ou
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Final
 
 from mypy_extensions import i64
 
-from broker.access.identity import Identity
-from broker.agenda import Task
 from broker.broker import Broker
 from broker.messages.outlet import Outlet
 from broker.routing.plan_search import STEP_COST, SearchSlot
-from broker.store.contract import Ticket, Waiter
+from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
+from protocols.deferred_reply import DeferredReply
+from protocols.incomplete_message import INCOMPLETE_MAX, INCOMPLETE_PATIENCE, IncompleteMessage
+from protocols.peer import Peer
 from protocols.tally import FrontCounters
 
-#: Limit of the work that one call of `consume` may cause. One unit is about the work for one
-#: publication, or for one copy of a message. The rest of the input waits for the next turn.
-BUDGET: Final[i64] = 20_000
-#: Cost of a packet that is not on a hot path, in units of BUDGET.
-COLD: Final[i64] = 10
 #: Largest size of the input that is kept for a client while its credentials are checked, in bytes.
 LOGIN_INPUT_MAX: Final[i64] = 64 << 10
-#: Size of the incomplete messages of a client above which an alarm blocks the client, in bytes.
-INCOMPLETE_MAX: Final[i64] = 64 << 10
-#: Time for which the memory alarm may block a client with incomplete messages, in ms. Then the
-#: broker closes the connection, to free the memory.
-INCOMPLETE_PATIENCE: Final[i64] = 30_000
-
-#: Returned in place of a cost if the search for a publication's destinations pauses. The
-#: publication has had no effect, and is handled again in the next turn; the input after it waits.
-SEARCHING: Final[i64] = -1
-
-#: Reasons for which the broker closes a connection, as counted in the metrics. EXPELLED: by an
-#: operator or after a change of permissions; TOO_FAST: a client above its rate limit; SHUTDOWN: the
-#: end of the broker process; INTERNAL_ERROR: an unexpected exception in the client's own work.
-EXPELLED: Final = "expelled"
-TOO_FAST: Final = "too_fast"
-SHUTDOWN: Final = "shutdown"
-INTERNAL_ERROR: Final = "internal_error"
-#: The text that the client gets with INTERNAL_ERROR.
-INTERNAL_ERROR_TEXT: Final = (
-    "unexpected error in the broker, whose log has the details: connect again, and check which of "
-    "the last requests took effect"
-)
 
 
 def _no_backlog() -> int:
@@ -89,38 +64,6 @@ def _no_backlog() -> int:
 
 def _unlogged(event: str, fields: dict[str, object]) -> None:
     """Drop an event. Used while no server has set `ConnectionRegistry.log`."""
-
-
-class Peer:
-    """The client's end of a transport.
-
-    `local` is True if the client runs on this machine and is not a proxy for clients on other
-    machines. Some users may log in only from this machine.
-    """
-
-    def __init__(self, address: str = "127.0.0.1", port: int = 0, local: bool = True) -> None:
-        self.address = address
-        self.port = port
-        self.local = local
-        #: Name of the listener to which the client has connected.
-        self.listener = ""
-        #: Address and port of this machine to which the client has connected; ("", 0) for a Unix
-        #: socket.
-        self.local_address = ("", 0)
-        #: Name in the client's certificate; "" if the client has no trusted certificate.
-        self.certificate = ""
-        #: True for a browser that shows a page of another site. Its user may not know that the page
-        #: connects to this broker.
-        self.cross_site = False
-
-    def __str__(self) -> str:
-        if self.port == 0 and self.address == "unix":
-            return self.address
-        return (
-            f"[{self.address}]:{self.port}"
-            if ":" in self.address
-            else f"{self.address}:{self.port}"
-        )
 
 
 class ConnectionRegistry:
@@ -381,6 +324,11 @@ class Connection(Outlet):
             self.times_blocked += 1
             self.front.broker.alarms.wait(self)
 
+    @property
+    def blocked(self) -> bool:
+        """True while an alarm blocks the connection."""
+        return self in self.front.broker.alarms.waiting
+
     def limit_incomplete(self, held: i64) -> None:
         """Block a client that has sent `held` bytes of incomplete messages, if an alarm is on.
 
@@ -395,7 +343,10 @@ class Connection(Outlet):
         """Begin the time limit of a client that an alarm has blocked in the middle of a message."""
         if self._limited != self.times_blocked:
             self._limited = self.times_blocked
-            self.agenda.at(self.agenda.now + INCOMPLETE_PATIENCE, IncompleteMessage(self))
+            self.agenda.at(
+                self.agenda.now + INCOMPLETE_PATIENCE,
+                IncompleteMessage(self, self.front.broker.alarms),
+            )
 
     def review_incomplete(self) -> None:
         """Block the client if it holds a large part of a message at the start of an alarm.
@@ -462,15 +413,6 @@ class Connection(Outlet):
         if self.deadline > 0:
             self.deadline += pause
 
-    def set_expiry(self, identity: Identity | None) -> None:
-        """Set `expires`, the time at which the credentials of this identity expire."""
-        expires = 0.0 if identity is None else identity.expires
-        self.expires = (
-            0
-            if expires == 0.0
-            else max(1, self.agenda.now + i64((expires - self.agenda.wall) * 1000))
-        )
-
     def reauthorize(self) -> None:
         """Look up the client's permissions again, because they have changed or the credentials have
         expired.
@@ -519,70 +461,7 @@ class Connection(Outlet):
         """Release the objects that the connection uses in the broker. Called once, at its end."""
         raise NotImplementedError
 
-    # -- listings
-
+    @abstractmethod
     def describe(self) -> dict[str, object]:
         """Return the connection's row in the list of connections: values by column name."""
-        return {
-            "peer": str(self.peer),
-            "protocol": self.front.name,
-            "user": "",
-            "state": "closing" if self.finished else "open",
-            "listener": self.peer.listener,
-            "since": int(self.opened_at),
-            "octets_in": int(self.bytes_in),
-            "octets_out": int(self.bytes_out),
-            "unsent": self.unsent,
-            "slow": self._slowness,
-        }
-
-    @property
-    def _slowness(self) -> str:
-        """Reason why the broker does not read from or deliver to the client at present, or ""."""
-        if self.paused:
-            return "reads too slowly"
-        if self in self.front.broker.alarms.waiting:
-            return "waits for the end of an alarm"
-        return self.throttled or ("waits" if self.stalled else "")
-
-
-class DeferredReply(Waiter):
-    """A reply that waits until changes are durable, while its connection is stalled."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.reply = b""
-
-    def settled(self) -> None:
-        """Send the reply, and resume the input of the connection."""
-        connection = self._connection
-        if connection.stalled and self.reply and not connection.finished:
-            connection.out.write(self.reply)
-            connection.resume_input()
-
-
-class IncompleteMessage(Task):
-    """The time limit of a client that an alarm has blocked in the middle of a message.
-
-    Clients that never complete their messages would otherwise keep the memory alarm on for ever.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._times_blocked = connection.times_blocked
-
-    def run(self) -> None:
-        """Close the connection if the memory alarm has blocked it since the time limit began.
-
-        If only the disk alarm is on, the connection stays open, because incomplete messages take
-        no disk space.
-        """
-        connection = self._connection
-        alarms = connection.front.broker.alarms
-        if connection.times_blocked != self._times_blocked or connection not in alarms.waiting:
-            return
-        if "memory" in alarms.on:
-            connection.abort("incomplete_message")
-            connection.touch()
-        else:
-            connection.agenda.at(connection.agenda.now + INCOMPLETE_PATIENCE, self)
+        raise NotImplementedError

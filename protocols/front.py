@@ -9,13 +9,9 @@ from typing import Final, Generic, TypeVar
 
 from broker.agenda import Agenda, Task
 from broker.broker import Broker
-from protocols.connection import (
-    INTERNAL_ERROR,
-    INTERNAL_ERROR_TEXT,
-    Connection,
-    ConnectionRegistry,
-    Peer,
-)
+from protocols.connection import Connection, ConnectionRegistry
+from protocols.end_reasons import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
+from protocols.peer import Peer
 
 #: Number of connections that are reviewed in one turn of the event loop.
 REVIEWED: Final = 100

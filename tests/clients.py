@@ -22,9 +22,10 @@ from broker.vhost.vhost import VirtualHost
 from protocols.amqp.connection.handshake import GREETING
 from protocols.amqp.front import AmqpFront
 from protocols.amqp.options import AmqpOptions
-from protocols.connection import Connection, Peer
+from protocols.connection import Connection
 from protocols.mqtt.front import MqttFront
 from protocols.mqtt.options import MqttOptions
+from protocols.peer import Peer
 
 Answer = Callable[[Verdict], None]
 

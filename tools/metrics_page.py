@@ -20,7 +20,8 @@ import trustme
 from broker.queues.consumer import Consumer
 from broker.stream.queue import QueueStreamReader, StreamQueue
 from protocols.amqp.connection.handshake import GREETING
-from protocols.connection import SHUTDOWN, Peer
+from protocols.end_reasons import SHUTDOWN
+from protocols.peer import Peer
 from trellis.auth.settings_users import authenticator_from_settings
 from trellis.monitoring import detailed, metrics
 from trellis.monitoring.http_counters import HttpCounters

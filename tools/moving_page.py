@@ -30,7 +30,7 @@ from broker.compatibility import (
 from broker.queues.arguments import EFFECTIVE_ARGUMENTS
 from broker.queues.policies import EFFECTIVE_KEYS
 from broker.routing.exchanges import TYPES
-from broker.vhost.declarations import WITH_QUEUE
+from broker.vhost.exchange_maker import WITH_QUEUE
 from trellis.settings.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent

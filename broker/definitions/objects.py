@@ -222,11 +222,11 @@ class ObjectImport:
 
     def _set_policy(self, vhost: VirtualHost, name: str, row: Row) -> None:
         policy = self._policy(vhost, name, row, policy_of)
-        vhost.declarations.set_policy(policy, self._ticket)
+        vhost.applied_policies.set_policy(policy, self._ticket)
 
     def _set_operator_policy(self, vhost: VirtualHost, name: str, row: Row) -> None:
         policy = self._policy(vhost, name, row, operator_policy_of)
-        vhost.declarations.set_operator_policy(policy, self._ticket)
+        vhost.applied_policies.set_operator_policy(policy, self._ticket)
 
     def _policy(
         self,

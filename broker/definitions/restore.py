@@ -125,7 +125,7 @@ def restore_broker(broker: Broker, opened: OpenedStore, sessions: SessionRestore
     restoring.restore_messages(opened)
     sessions.finish_restore()
     for vhost in broker.vhosts.values():
-        vhost.declarations.record_topology(True)
+        vhost.declarations.journals.record_topology(True)
     return restoring.report
 
 
@@ -254,9 +254,9 @@ class DefinitionsRestore:
         elif kind in ("binding", "subscription"):
             self._bind(vhost, definition)
         elif kind == "policy":
-            vhost.declarations.add_policy(policy_of(vhost.name, name, definition))
+            vhost.applied_policies.add_policy(policy_of(vhost.name, name, definition))
         elif kind == "parameter":
-            vhost.declarations.add_parameter(
+            vhost.applied_policies.add_parameter(
                 _text(definition, "component"), _text(definition, "name"), definition.get("value")
             )
         elif kind == "user":

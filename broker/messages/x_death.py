@@ -17,6 +17,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from broker.messages.fates import (
+    EXPIRED,
+    OVER_LIMIT,
+    OVERDELIVERED,
+    REJECTED,
+    UNREPRESENTABLE,
+)
+
 #: Largest count of a death. A higher count starts again at 1, so that clients can read it.
 COUNT_MAX: Final = 1 << 32
 
@@ -25,6 +33,16 @@ COUNT_MAX: Final = 1 << 32
 COPIES_MAX: Final = 100
 
 Death = dict[str, object]
+
+#: The reason for which a message of this fate becomes a dead letter, as `x-death` and the metrics
+#: name it.
+REASONS: Final[dict[int, str]] = {
+    int(EXPIRED): "expired",
+    int(OVER_LIMIT): "maxlen",
+    int(REJECTED): "rejected",
+    int(OVERDELIVERED): "delivery_limit",
+    int(UNREPRESENTABLE): "rejected",
+}
 
 
 def deaths_of(headers: Mapping[str, object]) -> list[Death]:

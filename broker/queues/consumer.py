@@ -20,6 +20,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from broker.agenda import Agenda
 from broker.messages.fates import ACKNOWLEDGED, AUTO_ACKNOWLEDGED, NO_FATES
+from broker.messages.memory import SAMPLES, estimate
 from broker.messages.message import Message
 from broker.messages.outlet import Outlet
 from broker.queues.arguments import NO_ARGUMENTS
@@ -246,6 +247,11 @@ class MessageSource(Destination):
         raise NotImplementedError
 
     @abstractmethod
+    def release_position(self, position: i64) -> None:
+        """Record in the store that this queue no longer needs the message at `position`."""
+        raise NotImplementedError
+
+    @abstractmethod
     def unrepresentable(self, message: Message) -> None:
         """Discard a message that the protocol of its consumer cannot represent."""
         raise NotImplementedError
@@ -410,3 +416,9 @@ def newest_first(returned: ReturnedMessage) -> int:
 def oldest_first(returned: ReturnedMessage) -> int:
     """Return a sort key that puts the message with the lowest sequence number first."""
     return int(returned.sequence)
+
+
+def memory_of(returned: list[ReturnedMessage]) -> i64:
+    """Return the estimated memory of returned messages in bytes."""
+    stride = max(1, len(returned) // int(SAMPLES))
+    return estimate([one.message for one in returned[::stride]], len(returned))

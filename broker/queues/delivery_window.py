@@ -34,7 +34,7 @@ from typing import Final, Protocol
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
-from broker.store.contract import DeliveryMark, Store, Ticket, Waiter
+from broker.store.contract import DeliveryCounted, DeliveryMark, Store, Ticket, Waiter
 
 #: Largest number of waiting messages below a mark, as a multiple of `Store.waiting_marked`.
 FASTEST: Final[i64] = 8
@@ -189,6 +189,19 @@ class DeliveryWindow(Waiter):
             self.renew_above = min(self.renew_above, self.mark)
             self._store.append(DeliveryMark(self.queue.number, self._rank, mark), None)
         self.queue.window_changed()
+
+    def write_exact(self, mark: i64, undelivered: list[int]) -> None:
+        """Write the lowest mark that covers all delivered messages of the rank.
+
+        `undelivered` are positions of waiting messages that were not delivered. The undelivered
+        messages below the mark get a delivery count of 0.
+        """
+        number = self.queue.number
+        if mark != self.top:
+            self._store.append(DeliveryMark(number, self._rank, mark), None)
+        for position in undelivered:
+            if 0 < position <= mark:
+                self._store.append(DeliveryCounted(number, position, 0), None)
 
 
 class RestoredDeliveries:

@@ -24,10 +24,12 @@ from broker.messages.memory import SAMPLES, estimate
 from broker.messages.message import Message
 from broker.queues.arguments import QueueArguments
 from broker.queues.consumer import ReturnedMessage
-from broker.queues.limited import COUNTED_PER_SLICE, DeadLetterHost, LimitedQueue
+from broker.queues.limited import DeadLetterHost, LimitedQueue
 from broker.queues.paged_heap import PagedHeap, position_of, rank_of, sequence_of
 from broker.queues.paged_tail import read_stored
-from broker.queues.queue import MESSAGES_PER_SLICE, TAIL_RETRY_MS, TailRetry
+from broker.queues.recount import COUNTED_PER_SLICE, uncounted_size
+from broker.queues.slices import MESSAGES_PER_SLICE
+from broker.queues.upkeep import TAIL_RETRY_MS, TailRetry
 from broker.store.contract import Store
 from broker.store.disk import OutOfDescriptors
 
@@ -181,7 +183,7 @@ class HeapQueue(LimitedQueue):
         end: i64 = max(0, at - COUNTED_PER_SLICE)
         while at > end:
             at -= 1
-            self.count_once(heap[at][2])
+            self.waiting_bytes += uncounted_size(heap[at][2], self._count_number)
         self._counted_from = at
         if at > 0:
             self._schedule_upkeep()
@@ -194,7 +196,7 @@ class HeapQueue(LimitedQueue):
         """
         at: i64 = len(self._heap) - 1
         while at >= self._counted_from:
-            self.count_once(self._heap[at][2])
+            self.waiting_bytes += uncounted_size(self._heap[at][2], self._count_number)
             at = (at - 1) >> 1
 
     def _is_counted(self, returned: ReturnedMessage, was_returned: bool) -> bool:

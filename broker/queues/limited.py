@@ -1,53 +1,31 @@
 """The queue with arguments: time to live, length limits, overflow, dead letters, expiry.
 
 Each discarded message is counted with its fate. If the queue has a dead letter exchange, the
-virtual host publishes the message there, with one of DEAD_LETTER_REASONS as the reason.
+virtual host publishes the message there, with one of REASONS in messages/x_death.py as the reason.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from typing import Final
 
 from mypy_extensions import i64
 
-from broker.agenda import Agenda, Task
-from broker.messages.fates import (
-    DEAD_LETTERED,
-    EXPIRED,
-    OVER_LIMIT,
-    OVERDELIVERED,
-    PURGED,
-    REJECTED,
-    UNREPRESENTABLE,
-)
-from broker.messages.message import Message, amend
+from broker.agenda import Agenda
+from broker.messages.fates import DEAD_LETTERED, EXPIRED, OVER_LIMIT, OVERDELIVERED, PURGED
+from broker.messages.message import Message
+from broker.messages.x_death import REASONS
 from broker.queues.arguments import UNLIMITED, QueueArguments
 from broker.queues.consumer import SEARCHED_PER_TURN, Consumer, Delivery, ReturnedMessage
+from broker.queues.delivery_attempts import store_attempts, with_delivery_count
 from broker.queues.paged_tail import read_stored
-from broker.queues.queue import (
-    DELIVERIES_PER_DRAIN,
-    DISCARDS_PER_DRAIN,
-    MESSAGES_PER_SLICE,
-    Queue,
-)
+from broker.queues.queue import Queue
+from broker.queues.recount import Recount
 from broker.queues.retries import RetryDelay, retry_delay
+from broker.queues.slices import DELIVERIES_PER_DRAIN, DISCARDS_PER_DRAIN, MESSAGES_PER_SLICE
 from broker.queues.statistics import NOT_TAKEN
-from broker.store.contract import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX, DeliveryCounted, Store
-
-#: Largest number of waiting messages whose body sizes are added up in one slice. This takes up to 2
-#: ms.
-COUNTED_PER_SLICE: Final[i64] = 20_000
-#: The reason for which a message of this fate becomes a dead letter, as `x-death` and the metrics
-#: name it.
-DEAD_LETTER_REASONS: Final[dict[int, str]] = {
-    int(EXPIRED): "expired",
-    int(OVER_LIMIT): "maxlen",
-    int(REJECTED): "rejected",
-    int(OVERDELIVERED): "delivery_limit",
-    int(UNREPRESENTABLE): "rejected",
-}
+from broker.queues.unused_expiry import UnusedExpiry
+from broker.store.contract import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX, Store
 
 
 class DeadLetterHost:
@@ -87,14 +65,10 @@ class LimitedQueue(Queue):
         self.arguments = arguments
         #: Total size of the waiting messages' bodies in bytes, counted only if the queue limits it.
         self.waiting_bytes: i64 = 0
-        #: The bodies of waiting messages are still to be counted from the sequence number
-        #: `_uncounted` to before `_counted_again`. Both are equal if all bodies are counted.
-        self._uncounted: i64 = 0
-        self._counted_again: i64 = 0
-        #: The number of times that the bodies were counted anew, and the returned messages that the
-        #: present count has not reached.
+        #: The number of times that the bodies were counted anew, and the present count; None if all
+        #: bodies are counted.
         self._count_number: i64 = 0
-        self._uncounted_returned: list[ReturnedMessage] = []
+        self._recount: Recount | None = None
         #: True while so many dead letters of this queue wait to be published that the publishers to
         #: this queue must wait.
         self.behind = False
@@ -141,43 +115,33 @@ class LimitedQueue(Queue):
     def count_waiting(self) -> None:
         """Begin to count the bodies of the waiting messages, except messages in the tail."""
         self._count_number += 1
-        self._uncounted_returned = self._returned + self._returned_later
-        self._uncounted = self._sequence + 1
-        self._counted_again = self._uncounted + self._waiting.size
+        self._recount = Recount(
+            self._count_number,
+            self._sequence + 1,
+            self._waiting.size,
+            self._returned + self._returned_later,
+        )
         self.count_slice()
 
     @property
     def is_counting(self) -> bool:
         """True while bodies of waiting messages are still to be counted."""
-        return self._uncounted < self._counted_again or bool(self._uncounted_returned)
+        return self._recount is not None
 
     def count_slice(self) -> None:
         """Count the bodies of the next waiting messages; skip messages that have left the queue."""
-        left: i64 = COUNTED_PER_SLICE
-        uncounted = self._uncounted_returned
-        while left > 0 and uncounted:
-            left -= 1
-            self.count_once(uncounted.pop())
-        head: i64 = self._sequence + 1
-        start: i64 = max(self._uncounted, head)
-        waiting: i64 = max(0, min(self._counted_again - start, left))
-        for message in self._waiting.part(start - head, waiting):
-            self.count_bytes(message)
-        self._uncounted = min(start + waiting, self._counted_again)
-        if self.is_counting:
-            self._schedule_upkeep()
-
-    def count_once(self, returned: ReturnedMessage) -> None:
-        """Count the body of a returned message, unless the present count contains it already."""
-        if returned.counted != self._count_number:
-            returned.counted = self._count_number
-            self.count_bytes(returned.message)
+        recount = self._recount
+        if recount is not None:
+            self.waiting_bytes += recount.count_slice(self._sequence + 1, self._waiting)
+            if recount.finished:
+                self._recount = None
+            else:
+                self._schedule_upkeep()
 
     def _stop_counting(self) -> None:
         """Set the size of the waiting messages to 0, and count no further bodies."""
         self.waiting_bytes = 0
-        self._uncounted = self._counted_again
-        self._uncounted_returned = []
+        self._recount = None
 
     def _insert_returned(self, returned: ReturnedMessage) -> None:
         returned.counted = self._count_number  # The caller counts its body.
@@ -250,7 +214,8 @@ class LimitedQueue(Queue):
             self.schedule_drain()
             return
         attempts: i64 = delivery.attempts + 1
-        self._store_attempts(delivery.message.position, attempts)
+        if attempts > 1 and not self.dead:
+            store_attempts(self, delivery.message.position, attempts)
         delay = retry_delay(self.arguments, attempts, failed)
         if delay > 0 and not self.dead:
             if self.retries is None:
@@ -264,23 +229,6 @@ class LimitedQueue(Queue):
             self.count_bytes(delivery.message)
             if not self.arguments.reject_publish:
                 self._trim(self._put_drops())
-
-    def _store_attempts(self, position: i64, attempts: i64) -> None:
-        """Store how often a message was returned, if the queue's arguments use this number.
-
-        The mark of the queue says that the message was delivered once, so the first return needs no
-        entry.
-        """
-        arguments = self.arguments
-        if (
-            attempts > 1
-            and position > 0
-            and self.durable
-            and self.store.keeps_deliveries
-            and not self.dead
-            and (arguments.delivery_limit >= 0 or arguments.quorum or arguments.retry_min > 0)
-        ):
-            self.store.append(DeliveryCounted(self.number, position, attempts), None)
 
     def end_delay(self, returned: ReturnedMessage) -> None:
         """Put a message back into the queue, because the delay before its next delivery is over."""
@@ -410,7 +358,8 @@ class LimitedQueue(Queue):
                 self.insert_returned(returned)
                 return
             elif returned.attempts > 0:
-                consumer.redeliver(self._with_delivery_count(returned).delivery_to(consumer))
+                with_delivery_count(returned, self.arguments)
+                consumer.redeliver(returned.delivery_to(consumer))
             else:
                 consumer.deliver(returned.message, returned.sequence)
 
@@ -418,9 +367,9 @@ class LimitedQueue(Queue):
         self.touch()
         delivery = super().take(consumer)
         if delivery is not None and delivery.attempts > 0:
-            return self._with_delivery_count(
-                ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts)
-            ).delivery_to(consumer)
+            returned = ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts)
+            with_delivery_count(returned, self.arguments)
+            return returned.delivery_to(consumer)
         return delivery
 
     def insert_returned(self, returned: ReturnedMessage) -> None:
@@ -442,26 +391,11 @@ class LimitedQueue(Queue):
         """True if `waiting_bytes` contains the body of the head that was removed."""
         if was_returned:
             return returned.counted == self._count_number
-        return not self._uncounted <= returned.sequence < self._counted_again
+        return self._recount is None or self._recount.contains(returned.sequence)
 
     def _remove_head(self) -> ReturnedMessage:
         """Remove the head of the queue and return it."""
         return super()._pop_head()
-
-    def _with_delivery_count(self, returned: ReturnedMessage) -> ReturnedMessage:
-        """Return `returned`, with the header `x-delivery-count` if this queue counts deliveries."""
-        if self.arguments.delivery_limit >= 0 or self.arguments.quorum:
-            message = returned.message
-            counted = Message(
-                message.address,
-                message.content,
-                amend(message.encoding, {"x-delivery-count": int(returned.attempts)}, {}),
-                message.qos,
-            )
-            counted.expires = message.expires
-            counted.position = message.position
-            returned.message = counted
-        return returned
 
     def purge(self) -> int:
         self._stop_counting()
@@ -474,7 +408,7 @@ class LimitedQueue(Queue):
             return
         self.count(DEAD_LETTERED)
         # The virtual host releases the message in the store, in one group with the dead letter.
-        host.dead_letter(self, message, DEAD_LETTER_REASONS[int(fate)])
+        host.dead_letter(self, message, REASONS[int(fate)])
 
     # -- expiry of an unused queue
 
@@ -482,7 +416,7 @@ class LimitedQueue(Queue):
         """Restart the period after which the unused queue is deleted, if it has `x-expires`."""
         if self.arguments.expires > 0:
             if self._unused_expiry is None:
-                self._unused_expiry = UnusedExpiry(self)
+                self._unused_expiry = UnusedExpiry(self, self.expire_unused)
             self._unused_expiry.renew()
 
     def unsubscribe(self, consumer: Consumer) -> None:
@@ -509,53 +443,3 @@ class LimitedQueue(Queue):
     def memory_bytes(self) -> i64:
         total = super().memory_bytes()
         return total if self.retries is None else total + self.retries.memory_bytes()
-
-
-class UnusedExpiry(Task):
-    """The timer that deletes a queue which was not used for its `x-expires` period.
-
-    `queue` is None once the queue is deleted, so that a pending timer does not keep it in memory.
-    """
-
-    def __init__(self, queue: LimitedQueue) -> None:
-        self.queue: LimitedQueue | None = queue
-        self._expires: i64 = 0
-        #: When the agenda's timer runs next, in ms; 0 if no timer is set.
-        self._timer_due: i64 = 0
-
-    def renew(self) -> None:
-        """Restart the `x-expires` period from now."""
-        queue = self.queue
-        if queue is not None:
-            self._expires = queue.agenda.now + queue.arguments.expires
-            due: i64 = self._timer_due
-            if due == 0 or due > self._expires:
-                self._timer_due = self._expires
-                queue.agenda.at(self._expires, self)
-                if due > 0:
-                    queue.agenda.drop_timer()
-
-    def end(self) -> None:
-        """Stop the timer: the queue is deleted."""
-        queue, self.queue = self.queue, None
-        if queue is not None and self._timer_due > 0:
-            queue.agenda.drop_timer()
-
-    def needs_timer(self, when: i64) -> bool:
-        return self.queue is not None and when == self._timer_due
-
-    def run(self) -> None:
-        queue = self.queue
-        if queue is None:
-            return
-        now: i64 = queue.agenda.now
-        if now < self._timer_due:
-            return  # The timer was set again to an earlier time, and this is the old one.
-        self._timer_due = 0
-        if queue.arguments.expires <= 0 or queue.consumer_count > 0:
-            return  # The period starts again when the last consumer leaves.
-        if now >= self._expires:
-            queue.expire_unused()
-        else:
-            self._timer_due = self._expires
-            queue.agenda.at(self._expires, self)

@@ -138,7 +138,7 @@ class PriorityQueue(HeapQueue):
             if -rank_of(entry) in marks:
                 undelivered[-rank_of(entry)].append(position_of(entry))
         for priority, known in self._ranks.items():
-            self._write_exact(known.window, priority, marks[priority], undelivered[priority])
+            known.window.write_exact(marks[priority], undelivered[priority])
 
     def _insert(self, returned: ReturnedMessage) -> None:
         super()._insert(returned)

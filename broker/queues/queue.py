@@ -41,7 +41,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.agenda import Agenda, BulkTask, Task
+from broker.agenda import Agenda, Task
 from broker.messages.fates import EXPIRED, OVER_LIMIT, PURGED, REJECTED, UNREADABLE, UNREPRESENTABLE
 from broker.messages.memory import SAMPLES, estimate
 from broker.messages.message import Message
@@ -53,28 +53,19 @@ from broker.queues.consumer import (
     Delivery,
     MessageSource,
     ReturnedMessage,
+    memory_of,
     newest_first,
     oldest_first,
 )
 from broker.queues.delivery_window import DeliveryWindow, RestoredDeliveries
+from broker.queues.emptying import ConsumerCancellation, PurgeTask
 from broker.queues.fifo import Fifo
 from broker.queues.paged_tail import PagedTail
+from broker.queues.slices import DELIVERIES_PER_DRAIN, DISCARDS_PER_DRAIN, MESSAGES_PER_SLICE
 from broker.queues.statistics import RESTORED, RESTORED_UNACKED, RETURNED, statistics_of
-from broker.store.contract import DeliveryCounted, DeliveryMark, Store
+from broker.queues.upkeep import TAIL_RETRY_MS, QueueUpkeep, TailRetry
+from broker.store.contract import Store
 from broker.store.disk import OutOfDescriptors
-
-#: Largest number of messages of a queue that one slice of bulk work releases after a purge, or
-#: discards because they have expired or the queue is above a limit.
-MESSAGES_PER_SLICE: Final[i64] = 2_000
-#: Largest number of messages that a drain of a queue delivers in one turn. This takes up to 2 ms.
-#: Without this bound, a drain would end only when no consumer is ready.
-DELIVERIES_PER_DRAIN: Final[i64] = 2_000
-#: Number of expired messages that a drain discards before it continues as bulk work.
-DISCARDS_PER_DRAIN: Final[i64] = 500
-#: Largest number of consumers of a deleted queue that are cancelled in one slice.
-CONSUMERS_PER_SLICE: Final = 500
-#: Time after which a queue tries again to read its tail if no file descriptor was left, in ms.
-TAIL_RETRY_MS: Final[i64] = 1_000
 
 #: A position above the positions of all messages.
 _NO_LIMIT: Final[i64] = (1 << 62) - 1
@@ -368,25 +359,11 @@ class Queue(MessageSource):
                 mark = max(mark, one.message.position)
             else:
                 undelivered.append(int(one.message.position))
-        self._write_exact(window, 0, mark, undelivered)
+        window.write_exact(mark, undelivered)
 
     def delayed(self) -> list[ReturnedMessage]:
         """Return the messages that wait for a delayed retry. `unacked` counts them."""
         return _NO_RETURNED
-
-    def _write_exact(
-        self, window: DeliveryWindow, rank: i64, mark: i64, undelivered: list[int]
-    ) -> None:
-        """Write the lowest mark that covers all delivered messages of a rank.
-
-        `undelivered` are positions of waiting messages that were not delivered. The undelivered
-        messages below the mark get a delivery count of 0.
-        """
-        if mark != window.top:
-            self.store.append(DeliveryMark(self.number, rank, mark), None)
-        for position in undelivered:
-            if 0 < position <= mark:
-                self.store.append(DeliveryCounted(self.number, position, 0), None)
 
     # -- after a restart
 
@@ -848,10 +825,7 @@ class Queue(MessageSource):
         total = estimate(self._waiting.sample(SAMPLES), self._waiting.size)
         if self._tail is not None:
             total += self._tail.memory_bytes()
-        for returned in (self._returned, self._returned_later):
-            stride = max(1, len(returned) // int(SAMPLES))
-            total += estimate([one.message for one in returned[::stride]], len(returned))
-        return total
+        return total + memory_of(self._returned) + memory_of(self._returned_later)
 
     def purge(self) -> int:
         """Purge the queue: discard all waiting messages, and return their number.
@@ -900,112 +874,3 @@ class Queue(MessageSource):
         message = self._returned[-1].message if self._returned else self._waiting.peek()
         assert message is not None
         return message
-
-
-class PurgeTask(BulkTask):
-    """A task that releases purged messages in the store, some in each turn."""
-
-    def __init__(
-        self,
-        queue: Queue,
-        waiting: Fifo[Message],
-        returned: list[list[ReturnedMessage]],
-        tail: PagedTail | None,
-    ) -> None:
-        super().__init__(queue.agenda)
-        self._queue = queue
-        self._waiting = waiting
-        self._returned = returned
-        self._tail = tail
-        #: Positions in the store of the messages that were taken from the tail last, and are not
-        #: released yet. The message to release next is at the end.
-        self._positions: array[int] = array("q")
-
-    def has_work(self) -> bool:
-        if any(self._returned) or self._waiting.size > 0 or self._positions:
-            return True
-        return self._tail is not None and not self._tail.empty
-
-    def do_slice(self) -> None:
-        left: i64 = MESSAGES_PER_SLICE
-        for returned in self._returned:
-            while left > 0 and returned:
-                left -= 1
-                self._queue.release(returned.pop().message)
-        while left > 0 and self._waiting.size > 0:
-            left -= 1
-            self._queue.release(self._waiting.pop())
-        tail = self._tail
-        while left > 0 and (self._positions or tail is not None and not tail.empty):
-            if not self._positions and tail is not None:
-                self._positions = tail.pop_positions()
-                self._positions.reverse()
-            left -= 1
-            position = self._positions.pop()
-            if position > 0:
-                self._queue.release_position(position)
-
-
-class ConsumerCancellation(BulkTask):
-    """A task that cancels the consumers of a deleted queue, some in each turn."""
-
-    def __init__(self, agenda: Agenda, standby: list[Consumer], active: list[Consumer]) -> None:
-        super().__init__(agenda)
-        standby.reverse()
-        active.reverse()
-        #: The consumers, in two lists that only this task uses now. The last consumer of the last
-        #: list is cancelled next.
-        self._lists = [standby, active]
-
-    def has_work(self) -> bool:
-        return any(self._lists)
-
-    def do_slice(self) -> None:
-        left = CONSUMERS_PER_SLICE
-        while self._lists and left:
-            if self._lists[-1]:
-                left -= 1
-                self._lists[-1].pop().cancelled()
-            else:
-                self._lists.pop()
-
-
-class TailRetry(Task):
-    """A timer after which a queue tries again to read its tail."""
-
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-
-    def run(self) -> None:
-        self._queue.retry_tail()
-
-
-class QueueUpkeep(BulkTask):
-    """The bulk work of one queue, and its timer: see `Queue.keep_up`.
-
-    `queue` is None once the queue is deleted, so that a pending timer does not keep it in memory.
-    """
-
-    def __init__(self, queue: Queue) -> None:
-        super().__init__(queue.agenda)
-        self.queue: Queue | None = queue
-        self._requested = False
-
-    def request(self) -> None:
-        """Schedule a call of `keep_up` in the next slice."""
-        self._requested = True
-        self.schedule()
-
-    def has_work(self) -> bool:
-        return self._requested
-
-    def do_slice(self) -> None:
-        self._requested = False
-        if self.queue is not None:
-            self.queue.keep_up()
-
-    def on_failure(self) -> None:
-        self._requested = True
-
-    def needs_timer(self, when: i64) -> bool:
-        return self.queue is not None and self.queue.needs_expiry(when)

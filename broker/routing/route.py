@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
-from broker.messages.message import Address
+from broker.messages.message import Address, Origin
 from broker.routing.plan import Plan
 from broker.store.contract import MessageStored
 
@@ -54,3 +54,19 @@ class MessageRoute(Route):
         self.blind = blind
         #: The entry that stores the message, if it was prepared for a transaction's commit.
         self.entry: MessageStored | None = None
+
+
+def new_route(exchange: str, key: str, plan: Plan | None, origin: Origin) -> Route | None:
+    """Return a route with this plan; None if `plan` is None."""
+    if plan is None:
+        return None
+    route = Route(exchange, key, plan)
+    route.origin = origin
+    return route
+
+
+def with_plan(route: Route, plan: Plan) -> Route:
+    """Return a copy of the route with `plan`, which was made for one message."""
+    copy = Route(route.exchange, route.key, plan)
+    copy.origin = route.origin
+    return copy

@@ -32,7 +32,7 @@ SNAPSHOT_ROWS_PER_SLICE: Final = 500
 
 
 class PolicyTarget(Protocol):
-    """The part of the class Declarations that a PolicyUpdate calls."""
+    """The part of the class AppliedPolicies that a PolicyUpdate calls."""
 
     def apply_alternate(self, exchange: Exchange) -> None:
         """Give an exchange the alternate exchange of its policy."""
@@ -63,13 +63,13 @@ class PolicyUpdate(BulkTask):
 
     def __init__(
         self,
-        declarations: PolicyTarget,
+        policies: PolicyTarget,
         agenda: Agenda,
         queues: list[Queue],
         exchanges: list[Exchange],
     ) -> None:
         super().__init__(agenda)
-        self._declarations = declarations
+        self._policies = policies
         self._queues = queues
         self._exchanges = exchanges
 
@@ -87,17 +87,17 @@ class PolicyUpdate(BulkTask):
         return bool(self._queues or self._exchanges)
 
     def do_slice(self) -> None:
-        declarations = self._declarations
+        policies = self._policies
         left = QUEUES_PER_SLICE
         try:
             while self._exchanges and left:
                 left -= 1
-                declarations.apply_alternate(self._exchanges.pop())
+                policies.apply_alternate(self._exchanges.pop())
             while self._queues and left:
                 left -= 1
-                declarations.apply_policies(self._queues.pop())
+                policies.apply_policies(self._queues.pop())
         finally:
-            declarations.retire_plans()
+            policies.retire_plans()
 
 
 class BindingRemoval(BulkTask):

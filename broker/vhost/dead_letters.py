@@ -51,6 +51,7 @@ from broker.messages.message import (
     amend,
 )
 from broker.messages.x_death import (
+    REASONS,
     Death,
     copies_of,
     count_copies,
@@ -59,7 +60,7 @@ from broker.messages.x_death import (
     deaths_of,
 )
 from broker.queues.fifo import Fifo
-from broker.queues.limited import DEAD_LETTER_REASONS, LimitedQueue
+from broker.queues.limited import LimitedQueue
 from broker.routing.exchanges.delayed import DELAY_MAX, HEADER, delay_of
 from broker.routing.plan import Plan, looped
 from broker.routing.plan_search import SearchSlot
@@ -81,7 +82,7 @@ SEARCH_STEPS: Final[i64] = 8
 #: disk.
 MOVES_MAX: Final = 10_000
 #: The reason for which a full queue discards a message.
-OVERFLOWED: Final = DEAD_LETTER_REASONS[int(OVER_LIMIT)]
+OVERFLOWED: Final = REASONS[int(OVER_LIMIT)]
 #: Largest number of addresses that SharedAddresses holds.
 ADDRESSES_MAX: Final = 1_024
 

@@ -1,13 +1,17 @@
-"""The virtual host: its parts, the slow path of publishing, and the queues of sessions.
+"""The virtual host: its parts, and the slow path of publishing.
 
 A virtual host is a separate set of exchanges, queues, bindings and policies. Front ends reach all
 of it through one VirtualHost:
 
-    VirtualHost --+-- declarations   exchanges, queues, policies and journals (declarations.py)
-                  +-- bindings       add and remove bindings (bindings.py)
-                  +-- contexts       route caches of publishers (routing/publish_context.py)
-                  +-- retained       retained messages (retained.py)
-                  +-- producers      deduplication of publishers (routing/deduplication.py)
+    VirtualHost --+-- declarations       exchanges, queues and journals (declarations.py)
+                  +-- applied_policies   sets and applies policies (applied_policies.py)
+                  +-- bindings           add and remove bindings (bindings.py)
+                  +-- contexts           route caches of publishers (routing/publish_context.py)
+                  +-- retained           retained messages (retained.py)
+                  +-- producers          deduplication of publishers (routing/deduplication.py)
+
+publishing.py has the rarer ways to publish, private_queues.py the inboxes of sessions and the
+queues of direct replies, client_declarations.py the rules for the declarations of clients.
 
 A message is published on the fast path by its front end, which puts it into the queues of its plan
 directly, or with `publish_persistent`. A message with a feature that the plan's `slow_path_mask`
@@ -17,14 +21,11 @@ names takes the slow path, `publish`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from mypy_extensions import i64
 
-from broker.access.identity import Identity
 from broker.agenda import Agenda
 from broker.limits import BrokerLimits
-from broker.messages.cc_headers import BCC
 from broker.messages.fates import REFUSED, REPEATED, UNROUTABLE
 from broker.messages.message import (
     AT_LEAST_ONCE,
@@ -34,34 +35,28 @@ from broker.messages.message import (
     Encoding,
     Message,
     Properties,
-    amend,
 )
 from broker.messages.outlet import Outlet
 from broker.messages.x_death import Death
-from broker.queues.delay import DelayQueue
 from broker.queues.destination import Destination
 from broker.queues.limited import DeadLetterHost, LimitedQueue
 from broker.queues.queue import Queue
-from broker.routing.authorization import DeclarationRights
 from broker.routing.binding import Binding
-from broker.routing.deduplication import NumberedPublication, Producers
+from broker.routing.deduplication import Producers
 from broker.routing.exchanges import Exchange, RecentHistoryExchange
 from broker.routing.exchanges.base import ExchangeOptions
-from broker.routing.exchanges.delayed import delay_of
 from broker.routing.plan import Plan
 from broker.routing.plan_index import first_word
 from broker.routing.plan_search import SearchSlot
 from broker.routing.publish_context import PublishContext
-from broker.routing.resolved_targets import ResolvedTargets
-from broker.routing.route import MessageRoute, Route
+from broker.routing.route import MessageRoute, Route, new_route, with_plan
 from broker.routing.subscriber import Subscriber
-from broker.store.contract import MessageStored, Store, Ticket, Undefined
+from broker.store.contract import Store, Ticket
 from broker.stream.streams import Streams
 from broker.vhost.dead_letters import (
     MOVES_MAX,
     DeadLetters,
     DelayedPublications,
-    PublishWill,
     QueueMoves,
     SharedAddresses,
 )
@@ -69,10 +64,8 @@ from broker.vhost.declarations import Declarations
 from broker.vhost.options import VirtualHostOptions
 from broker.vhost.recent_history import HistoryReplay
 from broker.vhost.retained import RetainedMessages
+from broker.vhost.slow_path_entries import delay, store_message
 from broker.vhost.totals import VirtualHostTotals
-
-#: The largest number of direct replies that wait for a consumer which does not read.
-REPLIES_MAX: Final = 100_000
 
 
 class VirtualHost(DeadLetterHost):
@@ -130,6 +123,7 @@ class VirtualHost(DeadLetterHost):
         self.inboxes = declarations.inboxes
         self.policies = declarations.policies
         self.parameters = declarations.parameters
+        self.applied_policies = declarations.applied_policies
         self._planner = declarations.planner
 
     @property
@@ -217,29 +211,6 @@ class VirtualHost(DeadLetterHost):
             name, durable, arguments, owner, exclusive, auto_delete, ticket
         )
 
-    def with_default_type(
-        self,
-        name: str,
-        arguments: Mapping[str, object],
-        durable: bool,
-        exclusive: bool,
-        auto_delete: bool,
-    ) -> Mapping[str, object]:
-        """Return queue arguments with the default queue type of the virtual host.
-
-        As in RabbitMQ, the type is added if the arguments have none and the queue can have it. An
-        existing queue of another type keeps its type.
-        """
-        default = self.options.default_queue_type
-        if default in ("", "classic") or "x-queue-type" in arguments:
-            return arguments
-        if not durable or exclusive or auto_delete:
-            return arguments
-        known = self.queues.get(name)
-        if known is not None and known.arguments.arguments.get("x-queue-type") != default:
-            return arguments
-        return {**arguments, "x-queue-type": default}
-
     def delete_queue(
         self,
         queue: Queue,
@@ -249,22 +220,6 @@ class VirtualHost(DeadLetterHost):
     ) -> int:
         """Delete a queue, and return how many messages it held. See `Declarations.delete_queue`."""
         return self.declarations.delete_queue(queue, if_unused, if_empty, ticket, self.closing)
-
-    def rights_of(self, identity: Identity, administrator: bool) -> DeclarationRights:
-        """Return the rights of a user to declare and bind in this virtual host.
-
-        `identity` is the user's identity in this virtual host. `administrator` is True if the user
-        has the tag `administrator`.
-        """
-        return DeclarationRights(
-            identity,
-            administrator,
-            self.name,
-            self.exchanges,
-            self.queues,
-            self.moves,
-            self.policies,
-        )
 
     def bind(
         self, source: str, binding: Binding, ticket: Ticket | None = None
@@ -315,53 +270,6 @@ class VirtualHost(DeadLetterHost):
         if ticket is not None:
             self.store.wait_for_all(ticket)
 
-    # -- queues that clients cannot declare
-
-    def open_reply(self, name: str) -> Queue:
-        """Return a new queue for direct replies to one consumer.
-
-        The default exchange routes to the queue by this name. No binding can lead to it.
-        """
-        queue = self.replies[name] = Queue(self.name, name, self.agenda, self.store, False)
-        queue.max_length = REPLIES_MAX
-        return queue
-
-    def close_reply(self, queue: Queue) -> None:
-        """Delete a queue for direct replies."""
-        del self.replies[queue.name]
-        queue.on_deleted()
-        self.declarations.deleted.add_queue(queue)
-        self.declarations.evict_default_route(queue)
-
-    def new_inbox(self, name: str, durable: bool, max_length: int) -> Queue:
-        """Return a new inbox for a session, which drops its oldest messages above `max_length`."""
-        inbox = self.inboxes[name] = Queue(self.name, name, self.agenda, self.store, durable)
-        inbox.private = True
-        inbox.max_length = max_length
-        self.declarations.inbox_names.add(name)
-        return inbox
-
-    def add_subscriber(self, subscriber: Subscriber) -> None:
-        """Include a session or a subscription group in the totals."""
-        self.subscribers[subscriber] = None
-
-    def delete_subscriber(self, subscriber: Subscriber, ticket: Ticket | None) -> None:
-        """Delete a session or a subscription group, with its inbox and bindings."""
-        inbox = subscriber.inbox
-        if inbox.durable:
-            # Append this entry before `on_deleted` releases the messages: their release takes
-            # effect once this entry is durable.
-            self.store.append(
-                Undefined(self.name, "session", subscriber.name, subscriber.number), ticket
-            )
-        inbox.on_deleted()
-        self.inboxes.pop(inbox.name, None)
-        self.declarations.inbox_names.remove(inbox.name)
-        self.subscribers.pop(subscriber, None)
-        self.declarations.deleted.add_subscriber(subscriber)
-        subscriber.dead = True
-        self.bindings.remove_to(subscriber)
-
     def alarm(self, on: bool) -> None:
         """Apply the start or the end of the alarms for memory and disk.
 
@@ -377,9 +285,8 @@ class VirtualHost(DeadLetterHost):
         self, context: PublishContext, exchange: str, key: str, slot: SearchSlot
     ) -> Route | None:
         """Return a new route for one message, which no cache keeps; None if the search pauses."""
-        return _new_route(
-            context, exchange, key, self._planner.plan(context.identity, exchange, key, slot)
-        )
+        plan = self._planner.plan(context.identity, exchange, key, slot)
+        return new_route(exchange, key, plan, context.origin)
 
     def route_by(
         self,
@@ -396,42 +303,7 @@ class VirtualHost(DeadLetterHost):
         None if the search pauses.
         """
         plan = self._planner.plan_keys(context.identity, exchange, keys, properties, deaths, slot)
-        return _new_route(context, exchange, keys[0], plan)
-
-    def route_copies(
-        self,
-        context: PublishContext,
-        exchange: str,
-        keys: list[str],
-        blind: list[str],
-        properties: Properties,
-        slot: SearchSlot,
-    ) -> Route | None:
-        """Return a new route for one message with headers CC or BCC; `blind` are the BCC keys.
-
-        Return None if the search pauses.
-        """
-        plan = self._planner.plan_keys(context.identity, exchange, keys, properties, None, slot)
-        if plan is None:
-            return None
-        route = MessageRoute(exchange, keys, blind, plan)
-        route.origin = context.origin
-        return route
-
-    def resolve_now(
-        self,
-        context: PublishContext,
-        exchange: str,
-        keys: list[str],
-        properties: Properties,
-        slot: SearchSlot,
-    ) -> ResolvedTargets | None:
-        """Return the present destinations of a message that a transaction publishes later.
-
-        Return None if the search pauses. Raise NotFound if the exchange does not exist,
-        AccessRefused if the identity may not publish to it.
-        """
-        return self._planner.resolve_now(context.identity, exchange, keys, properties, slot)
+        return new_route(exchange, keys[0], plan, context.origin)
 
     def plan_of(
         self, context: PublishContext, route: Route, message: Message, slot: SearchSlot
@@ -471,7 +343,7 @@ class VirtualHost(DeadLetterHost):
             # Raise a copy: an error object that is raised again and again collects tracebacks.
             raise type(plan.refusal)(str(plan.refusal))
         if plan is not route.plan and plan.recorded:
-            message.address = _with_plan(route, plan)
+            message.address = with_plan(route, plan)
         for known in plan.filters:
             # Behind another exchange, a filter decides only if no other destination is left.
             only = known.name == route.exchange or plan.fate == UNROUTABLE
@@ -485,7 +357,7 @@ class VirtualHost(DeadLetterHost):
         if message.qos > AT_MOST_ONCE and plan.durable:
             entry = route.entry if isinstance(route, MessageRoute) and not refusing else None
             if entry is None:
-                self._store_message(message, plan, refusing, ticket)
+                store_message(self.name, self.store, message, plan, refusing, ticket)
             else:
                 message.position = self.store.append(entry, ticket)
         for queue in plan.queues if message.qos == AT_MOST_ONCE else plan.reliable_queues:
@@ -498,9 +370,8 @@ class VirtualHost(DeadLetterHost):
         if plan.streams and ticket is not None:
             self.store.wait_for_next_batch(ticket)
         for waiting in plan.delays:
-            self._delay(
-                waiting, message, route.blind if isinstance(route, MessageRoute) else [], ticket
-            )
+            blind = route.blind if isinstance(route, MessageRoute) else []
+            delay(self.name, self.store, waiting, message, blind, ticket)
         (plan.relay if message.qos == AT_MOST_ONCE else plan.reliable_relay).offer(message)
         if refusing:
             context.count_fate(REFUSED)
@@ -529,88 +400,6 @@ class VirtualHost(DeadLetterHost):
             queue.put(message)
         route.count += 1
 
-    def publish_once(
-        self,
-        context: PublishContext,
-        route: Route,
-        plan: Plan,
-        message: Message,
-        ticket: Ticket | None,
-        publication: NumberedPublication,
-    ) -> i64:
-        """Publish a message of a producer that numbers its messages, and return the fate.
-
-        A repeated message is not published again. Its ticket waits until all changes so far are
-        durable, and with them the first publication. Without a ticket, the publisher is not told of
-        a refusal, so its later messages are not refused.
-        """
-        if self.producers.is_repeat(publication):
-            context.count_fate(REPEATED)
-            self.reply_when_all_durable(ticket)
-            return REPEATED
-        if ticket is not None and self.producers.is_held_back(publication):
-            context.count_fate(REFUSED)
-            return REFUSED
-        self.store.begin()
-        try:
-            fate = self.publish(context, route, plan, message, ticket)
-            if fate != REFUSED:
-                self.producers.record(publication, ticket)
-            elif ticket is not None:
-                self.producers.refuse(publication)
-        finally:
-            self.store.commit()
-        return fate
-
-    def _delay(
-        self, waiting: DelayQueue, message: Message, blind: list[str], ticket: Ticket | None
-    ) -> None:
-        """Put a copy of the message into the queue of a delayed exchange.
-
-        The copy keeps the `blind` routing keys (BCC) in its headers until the delay is over.
-        """
-        copy = message.copy(message.qos, False)
-        if blind:
-            copy.encoding = amend(copy.encoding, {BCC: blind}, {})
-        copy.position = 0
-        copy.expires = self.agenda.now + delay_of(message.properties)
-        if copy.qos > AT_MOST_ONCE and waiting.durable:
-            copy.position = self.store.append(
-                MessageStored(self.name, copy, [int(waiting.number)]), ticket
-            )
-        waiting.put(copy)
-
-    def prepare(self, route: MessageRoute, message: Message) -> None:
-        """Encode the store's entry for a persistent message before the message is published.
-
-        Do nothing if a queue of the plan stores an annotation with the message: `Queue.annotate`
-        makes the annotation when the message is published.
-        """
-        plan = route.plan
-        if message.qos > AT_MOST_ONCE and plan.durable and not plan.annotated:
-            entry = route.entry = MessageStored(self.name, message, plan.numbers)
-            self.store.prepare(entry)
-
-    def _store_message(
-        self, message: Message, plan: Plan, refusing: list[LimitedQueue], ticket: Ticket | None
-    ) -> None:
-        """Store the message for the durable queues of the plan that do not refuse it."""
-        numbers = plan.numbers
-        if refusing:
-            numbers = [int(queue.number) for queue in plan.durable if queue not in refusing]
-        if numbers:
-            annotations: list[int] | None = None
-            if plan.annotated:
-                qos1_inboxes = plan.qos1_inboxes if message.qos == EXACTLY_ONCE else []
-                annotations = [
-                    queue.annotate(queue in qos1_inboxes)
-                    for queue in plan.durable
-                    if queue not in refusing
-                ]
-            message.position = self.store.append(
-                MessageStored(self.name, message, numbers, annotations), ticket
-            )
-
     def retain(self, message: Message, ticket: Ticket | None) -> None:
         """Replace the retained message of the topic, or remove it if the new payload is empty."""
         self.retained.keep(message, ticket)
@@ -618,20 +407,6 @@ class VirtualHost(DeadLetterHost):
     def encoded(self, encoding: AmendedEncoding, content: bytes, qos: i64) -> Encoding:
         """Return an encoding that holds the properties of a dead letter in little memory."""
         return self._codecs.property_codec.encoded(encoding, content, qos)
-
-    def publish_will(
-        self,
-        context: PublishContext,
-        will: Message,
-        lifetime: int = -1,
-        session: Subscriber | None = None,
-    ) -> None:
-        """Publish the will message of a session at the end of this turn.
-
-        The message expires after `lifetime` milliseconds; never if `lifetime` is below 0.
-        """
-        self.contexts.join(context)
-        self.agenda.add(PublishWill(self, context, will, lifetime, session))
 
     def leave(self, context: PublishContext) -> None:
         """Decrement the use count of the context: a connection or a will no longer needs it."""
@@ -671,19 +446,3 @@ class VirtualHost(DeadLetterHost):
     def is_behind(self, queue: LimitedQueue) -> bool:
         moves = self.moves.get(queue)
         return moves is not None and moves.waiting >= MOVES_MAX
-
-
-def _new_route(context: PublishContext, exchange: str, key: str, plan: Plan | None) -> Route | None:
-    """Return a route with this plan; None if `plan` is None."""
-    if plan is None:
-        return None
-    route = Route(exchange, key, plan)
-    route.origin = context.origin
-    return route
-
-
-def _with_plan(route: Route, plan: Plan) -> Route:
-    """Return a copy of the route with `plan`, which was made for one message."""
-    copy = Route(route.exchange, route.key, plan)
-    copy.origin = route.origin
-    return copy

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 from broker.errors import (
     AccessRefused,
     BrokerError,
@@ -66,3 +68,8 @@ class AmqpError(Exception):
 def from_broker(error: BrokerError) -> AmqpError:
     """Return the AMQP error, with its reply code, for an error of the broker core."""
     return AmqpError(_CODES[type(error)], str(error))
+
+
+def unknown_tag(number: i64) -> AmqpError:
+    """Return the error for a delivery tag under which no delivery is outstanding."""
+    return AmqpError(406, f"unknown delivery tag {int(number) & 0xFFFF_FFFF_FFFF_FFFF}")

@@ -7,8 +7,9 @@ from protocols.amqp.codec.contents import AmqpPropertyCodec
 from protocols.amqp.codec.journal_codec import AmqpHeaderCodec
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.amqp.options import AmqpOptions
-from protocols.connection import Connection, Peer
+from protocols.connection import Connection
 from protocols.front import Front
+from protocols.peer import Peer
 
 
 class AmqpFront(Front):

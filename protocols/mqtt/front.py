@@ -5,7 +5,8 @@ from __future__ import annotations
 from broker.broker import Broker
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
-from protocols.connection import EXPELLED, Connection, Peer
+from protocols.connection import Connection
+from protocols.end_reasons import EXPELLED
 from protocols.front import Review
 from protocols.mqtt.codec.journal_codec import MqttPacketParser
 from protocols.mqtt.connection.connection import MqttConnection
@@ -13,6 +14,7 @@ from protocols.mqtt.connection.login import Login
 from protocols.mqtt.connection.reauthorization import SLICE, review_session
 from protocols.mqtt.connection.service import MqttService
 from protocols.mqtt.options import MqttOptions
+from protocols.peer import Peer
 
 
 class MqttFront(MqttService):

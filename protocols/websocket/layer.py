@@ -7,8 +7,8 @@ from typing import Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-from protocols.connection import Peer
 from protocols.layer import Layer
+from protocols.peer import Peer
 from protocols.websocket.frames import (
     BINARY,
     CLOSE,

@@ -14,7 +14,7 @@ from typing import Final
 
 import h11
 
-from protocols.connection import Peer
+from protocols.peer import Peer
 
 #: Size of the largest request, in bytes.
 REQUEST_MAX: Final = 16 << 10

@@ -231,15 +231,15 @@ class Bounded(World):
 
     def policy(self, client: Amqp) -> None:
         """Set or clear a policy that applies to all queues."""
-        declarations = self.vhost.declarations
+        policies = self.vhost.applied_policies
         definition: dict[str, Any] = self.random.choice(
             ({"max-length": 10}, {"message-ttl": 20}, {"max-length": 3, "message-ttl": 0})
         )
         if self.random.random() < 0.7:
             made = Policy("/", "p", "", "queues", 0, definition)
-            self.steps.measure(lambda: declarations.set_policy(made, None))
+            self.steps.measure(lambda: policies.set_policy(made, None))
         else:
-            self.steps.measure(lambda: declarations.clear_policy("p", None))
+            self.steps.measure(lambda: policies.clear_policy("p", None))
 
     def reconnect(self, client: Amqp) -> None:
         """Close a connection, with its unacknowledged messages and its exclusive queues."""

@@ -13,13 +13,15 @@ from broker.access.identity import Identity
 from broker.agenda import TURN_SLICES
 from broker.broker import DELETIONS_PER_SLICE, RETRY_PAUSE_MS, SLICE_PAUSE_MS
 from broker.queues.policies import Policy
-from broker.queues.queue import CONSUMERS_PER_SLICE, MESSAGES_PER_SLICE, Queue
+from broker.queues.queue import Queue
+from broker.queues.slices import CONSUMERS_PER_SLICE, MESSAGES_PER_SLICE
 from broker.routing.plan import Plan
 from broker.routing.plan_index import PLANS_PER_SLICE, PlanRelease
 from broker.routing.topology_stream import TopologyStream
 from broker.store.contract import Ticket, Waiter
 from broker.store.durable import PART_BITS, DurableBatch, DurableStore, PagedRelease
 from broker.store.memory import MemoryStore
+from broker.vhost.applied_policies import AppliedPolicies
 from broker.vhost.background import (
     BINDINGS_PER_SLICE,
     EXCHANGES_PER_SLICE,
@@ -27,7 +29,6 @@ from broker.vhost.background import (
     SNAPSHOT_ROWS_PER_SLICE,
 )
 from broker.vhost.bindings import Bindings
-from broker.vhost.declarations import Declarations
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel import settlement
 from protocols.amqp.channel.exclusive_queues import CLEARED
@@ -37,7 +38,7 @@ from protocols.amqp.channel.reauthorization import CHECKED_PER_SLICE
 from protocols.amqp.channel.receiver import ChannelReceiver
 from protocols.amqp.connection import states
 from protocols.amqp.connection.connection import AmqpConnection
-from protocols.connection import INTERNAL_ERROR
+from protocols.end_reasons import INTERNAL_ERROR
 from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.shared import SharedMember
 from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE
@@ -425,7 +426,7 @@ def test_a_snapshot_of_the_topology_is_completed_behind_a_row_that_fails(
     world.settle()
     declared = Failing(monkeypatch, TopologyStream, "declared", 2, SNAPSHOT_ROWS_PER_SLICE)
     completed = Failing(monkeypatch, TopologyStream, "complete")
-    finish(world, world.vhost.declarations.record_topology)
+    finish(world, world.vhost.declarations.journals.record_topology)
     assert declared.failures == 2 and declared.calls == len(world.vhost.queues)
     assert completed.calls == 1
 
@@ -438,10 +439,10 @@ def test_a_policy_reaches_the_queues_and_exchanges_behind_one_that_fails(
     many = QUEUES_PER_SLICE + 10
     for number in range(many):
         client.queue(f"q{number}")
-    queues = Failing(monkeypatch, Declarations, "apply_policies", 3)
-    exchanges = Failing(monkeypatch, Declarations, "apply_alternate", 2)
+    queues = Failing(monkeypatch, AppliedPolicies, "apply_policies", 3)
+    exchanges = Failing(monkeypatch, AppliedPolicies, "apply_alternate", 2)
     policy = Policy("/", "p", "q", "queues", 0, {"max-length": 10})
-    assert finish(world, lambda: world.vhost.declarations.set_policy(policy)) == 2
+    assert finish(world, lambda: world.vhost.applied_policies.set_policy(policy)) == 2
     assert queues.failures == exchanges.failures == 1
     assert exchanges.calls == len(world.vhost.exchanges)
     limits = [queue.arguments.max_length for queue in world.vhost.queues.values()]

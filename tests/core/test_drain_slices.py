@@ -9,9 +9,9 @@ import pamqp.commands as spec
 import pytest
 
 from broker.queues.consumer import MANY_CONSUMERS, SEARCHED_PER_TURN
-from broker.queues.queue import DELIVERIES_PER_DRAIN
+from broker.queues.slices import DELIVERIES_PER_DRAIN
 from protocols.amqp.channel.receiver import CHANGED_PER_UNIT
-from protocols.connection import BUDGET
+from protocols.budget import BUDGET
 from tests.clients import Amqp, World, marshal, publication, unmarshal
 
 QUEUES: list[dict[str, Any]] = [{}, {"x_max_priority": 2}, {"x_max_length": 1_000_000}]

@@ -11,11 +11,11 @@ import pamqp.commands as spec
 import pytest
 
 from broker.access.identity import Identity
-from broker.queues.queue import MESSAGES_PER_SLICE
+from broker.queues.slices import MESSAGES_PER_SLICE
 from broker.routing.plan import Plan
 from broker.store.memory import MemoryStore
 from protocols.amqp.connection.connection import AmqpConnection
-from protocols.connection import INTERNAL_ERROR
+from protocols.end_reasons import INTERNAL_ERROR
 from protocols.mqtt.connection import reauthorization
 from protocols.mqtt.connection.connection import MqttConnection
 from tests.clients import World, marshal, publication

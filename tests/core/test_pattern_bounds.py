@@ -53,7 +53,7 @@ class Bindings:
     def replace(self) -> Queue:
         """Have a policy replace the queue; return the old queue."""
         old = self.queue
-        self.world.vhost.declarations.set_policy(
+        self.world.vhost.applied_policies.set_policy(
             policy_of("/", "p", {"pattern": "q", "definition": {"max-length": 10}})
         )
         self.world.settle()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.vhost.private_queues import new_inbox
 from broker.vhost.queue_names import GROUPS_MAX, QueueNames
 from tests.clients import World
 
@@ -61,5 +62,5 @@ def test_declared_and_deleted_queues() -> None:
     assert listed() == sorted(declarations.queues) == ["one", "two"]
     world.vhost.delete_queue(world.vhost.queue("one"))
     assert listed() == sorted(declarations.queues) == ["two"]
-    world.vhost.new_inbox("session", False, 10)
+    new_inbox(world.vhost, "session", False, 10)
     assert [*declarations.inbox_names.groups()] == [["session"]]

@@ -10,7 +10,7 @@ import pytest
 from broker.messages.message import ALWAYS
 from broker.queues.destination import Destination
 from broker.queues.policies import Policy
-from broker.queues.queue import MESSAGES_PER_SLICE as MESSAGES
+from broker.queues.slices import MESSAGES_PER_SLICE as MESSAGES
 from broker.routing.binding import Binding
 from broker.routing.exchanges import DelayedExchange, FanoutExchange, TopicExchange
 from broker.routing.exchanges.base import KEY_BYTES_PER_BINDING, ExchangeOptions
@@ -245,7 +245,7 @@ def test_a_policy_that_replaces_a_queue_visits_the_exchanges_with_bindings_to_it
         world.vhost.exchanges[exchange.name] = exchange
     for number in (3, 7):
         world.vhost.bind(f"x{number}", Binding("", world.queue("q")))
-    world.vhost.declarations.set_policy(Policy("/", "p", "q", "queues", 0, {"max-length": 10}))
+    world.vhost.applied_policies.set_policy(Policy("/", "p", "q", "queues", 0, {"max-length": 10}))
     world.settle(client.connection)
     assert [exchange.name for exchange in watched if exchange.redirected] == ["x3", "x7"]
     for number in (3, 7, 8):
@@ -298,7 +298,7 @@ def test_a_delayed_exchange_keeps_nothing_of_a_queue_that_a_policy_replaces(kind
         world.vhost.bind("x", Binding(".".join(words), replaced))
     exchange = world.vhost.exchange("x")
     assert isinstance(exchange, DelayedExchange)
-    world.vhost.declarations.set_policy(Policy("/", "p", "q", "queues", 0, {"max-length": 10}))
+    world.vhost.applied_policies.set_policy(Policy("/", "p", "q", "queues", 0, {"max-length": 10}))
     world.settle(client.connection)
     known = {*exchange.bindings, *exchange.inner.bindings}
     if isinstance(exchange.inner, TopicExchange):

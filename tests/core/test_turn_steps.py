@@ -16,11 +16,11 @@ import pamqp.commands as spec
 import pytest
 
 from broker.access.identity import Identity
-from broker.queues import heap, limited
+from broker.queues import heap, recount
 from broker.queues.limited import LimitedQueue
 from broker.queues.policies import policy_of
 from broker.queues.priority import PriorityQueue
-from broker.queues.queue import CONSUMERS_PER_SLICE
+from broker.queues.slices import CONSUMERS_PER_SLICE
 from broker.vhost.background import BINDINGS_PER_SLICE, QUEUES_PER_SLICE
 from broker.vhost.bindings import DELETION_COST
 from protocols.amqp.channel import ack_timeout
@@ -297,7 +297,7 @@ def test_a_policy_is_applied_to_very_many_exchanges_in_slices() -> None:
         )
     row = {"pattern": "^x", "definition": {"alternate-exchange": "amq.fanout"}}
     policy = policy_of("/", "p", row)
-    counts = [steps(lambda: world.vhost.declarations.set_policy(policy))]
+    counts = [steps(lambda: world.vhost.applied_policies.set_policy(policy))]
     counts += turns(world)
     assert max(counts) < sum(counts) / 3
     named = [one for name, one in world.vhost.exchanges.items() if name.startswith("x")]
@@ -375,7 +375,7 @@ def body_bytes(queue: LimitedQueue) -> int:
 def test_a_first_limit_in_bytes_counts_the_waiting_messages_in_slices(
     arguments: dict[str, Any], returned: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limited, "COUNTED_PER_SLICE", 500)
+    monkeypatch.setattr(recount, "COUNTED_PER_SLICE", 500)
     monkeypatch.setattr(heap, "COUNTED_PER_SLICE", 500)
     world = World()
     client, other = world.amqp(), world.amqp()
@@ -396,7 +396,7 @@ def test_a_first_limit_in_bytes_counts_the_waiting_messages_in_slices(
     client.send(spec.Basic.Qos(prefetch_count=300), spec.Basic.Consume(queue="q"))
     row = {"pattern": "^q$", "definition": {"max-length-bytes": 1 << 30}}
     policy = policy_of("/", "p", row)
-    counts = [steps(lambda: world.vhost.declarations.set_policy(policy))]
+    counts = [steps(lambda: world.vhost.applied_policies.set_policy(policy))]
     queue = world.queue("q")
     assert isinstance(queue, LimitedQueue) and queue.depth == 3_700
     tag = 0
@@ -409,8 +409,8 @@ def test_a_first_limit_in_bytes_counts_the_waiting_messages_in_slices(
         client.connection.data_to_send()
     assert len(counts) > 6 and max(counts) < sum(counts) / 4
     assert queue.depth > 3_000 and queue.waiting_bytes == body_bytes(queue)
-    world.vhost.declarations.clear_policy("p")
-    world.vhost.declarations.set_policy(policy)
+    world.vhost.applied_policies.clear_policy("p")
+    world.vhost.applied_policies.set_policy(policy)
     other.send(spec.Queue.Purge(queue="q"))
     client.connection.on_closed()
     world.settle()

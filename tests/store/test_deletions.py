@@ -8,7 +8,7 @@ from pathlib import Path
 import pamqp.commands as spec
 import pytest
 
-from broker.queues.queue import MESSAGES_PER_SLICE
+from broker.queues.slices import MESSAGES_PER_SLICE
 from broker.store.dropping import drop_dead_files
 from tests.store.homes import Home
 

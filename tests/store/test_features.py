@@ -10,7 +10,7 @@ import pytest
 
 from broker.definitions.restore import RestoreReport, restore_broker
 from broker.queues.policies import Policy
-from broker.queues.queue import MESSAGES_PER_SLICE
+from broker.queues.slices import MESSAGES_PER_SLICE
 from broker.store.disk import RealDisk
 from broker.store.opening import open_store
 from tests.clients import Amqp, World, marshal, publication
@@ -231,7 +231,7 @@ def test_a_queue_that_gets_a_time_to_live_by_a_policy_keeps_it_through_restarts(
     client = world.amqp()
     client.queue("q", durable=True)
     persistent(client, "", "q", b"before")
-    world.vhost.declarations.set_policy(
+    world.vhost.applied_policies.set_policy(
         Policy("/", "short", "q", "all", 0, {"message-ttl": 10_000})
     )
     world.settle(client.connection)
@@ -264,7 +264,9 @@ def test_purged_messages_stay_away_though_a_policy_replaces_their_queue(
     assert world.queue("q").depth == 6 * MESSAGES_PER_SLICE
     # The queue is replaced before the purged messages are released in the store.
     client.connection.receive_data(marshal(1, Q.Purge(queue="q")))
-    world.vhost.declarations.set_policy(Policy("/", "short", "q", "all", 0, {"max-length": 50_000}))
+    world.vhost.applied_policies.set_policy(
+        Policy("/", "short", "q", "all", 0, {"max-length": 50_000})
+    )
     if deleted:
         client.connection.receive_data(marshal(1, Q.Delete(queue="q")))
         client.connection.receive_data(marshal(1, Q.Declare(queue="q", durable=True)))

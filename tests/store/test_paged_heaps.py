@@ -13,7 +13,7 @@ from broker.messages.memory import MESSAGE_SIZE
 from broker.queues.delay import DelayQueue
 from broker.queues.heap import HeapQueue
 from broker.queues.paged_heap import ENTRY_SIZE
-from broker.queues.queue import TAIL_RETRY_MS
+from broker.queues.upkeep import TAIL_RETRY_MS
 from broker.store.disk import OutOfDescriptors
 from tests.clients import Amqp, publication
 from tests.store.homes import Home

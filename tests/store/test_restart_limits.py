@@ -9,7 +9,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.queues.queue import MESSAGES_PER_SLICE
+from broker.queues.slices import MESSAGES_PER_SLICE
 from tests.clients import Amqp, marshal, publication
 from tests.store.homes import Home
 

@@ -145,14 +145,14 @@ def test_a_journal_is_a_journal_again_after_a_restart(tmp_path: Path) -> None:
 
 def test_a_virtual_host_may_name_its_journal() -> None:
     world = World()
-    world.vhost.declarations.record_in("all")
+    world.vhost.declarations.journals.record_in("all")
     client = world.amqp()
     client.publish("", "x", b"1")
     assert said(world.broker, "body", name="all") == [(b"1",)]
     assert client.bodies(consume(client, name="all")) == [b"1"]
     client.queue("q")
     with pytest.raises(Exception, match="a queue of another type"):
-        world.vhost.declarations.record_in("q")
+        world.vhost.declarations.journals.record_in("q")
 
 
 def topology(world: World) -> list[tuple[str, Any]]:

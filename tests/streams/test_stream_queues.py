@@ -362,7 +362,7 @@ def test_a_policy_sets_what_is_kept() -> None:
     declare(client, x_stream_max_segment_size_bytes=4_096)
     for _ in range(4):
         client.publish("", "s", bytes(3_000))
-    world.vhost.declarations.set_policy(
+    world.vhost.applied_policies.set_policy(
         Policy("/", "small", "^s$", "streams", 0, {"max-length-bytes": 5_000})
     )
     world.turn()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocols.connection import Peer
+from protocols.peer import Peer
 from tests.clients import World
 from tests.top.conftest import Start
 from trellis.server.admission import Admission

@@ -8,8 +8,8 @@ import pamqp.commands as spec
 import pytest
 
 from broker.limits import BrokerLimits
-from protocols.connection import Peer
 from protocols.mqtt.options import MqttOptions
+from protocols.peer import Peer
 from tests.clients import World, mqtt_publish, publication
 from tests.top.conftest import Start
 from tests.wire.mqtt.client import suback, subscribe, unsuback, unsubscribe

@@ -21,7 +21,9 @@ async def test_a_list_goes_on_while_virtual_hosts_are_created(start: Start, kind
     for name in ("first", "second"):
         vhost = broker.create_vhost(name)
         vhost.declare_queue("q")
-        vhost.declarations.set_policy(Policy(name, "p", "^x", "queues", 0, {"max-length": 1}), None)
+        vhost.applied_policies.set_policy(
+            Policy(name, "p", "^x", "queues", 0, {"max-length": 1}), None
+        )
     seen: list[object] = []
     async for row in KINDS[kind](running.node):
         if not seen:

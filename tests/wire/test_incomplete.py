@@ -8,7 +8,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from protocols.connection import INCOMPLETE_MAX, INCOMPLETE_PATIENCE
+from protocols.incomplete_message import INCOMPLETE_MAX, INCOMPLETE_PATIENCE
 from tests.clients import World, mqtt_publish, publication
 
 BODY = bytes(4 * INCOMPLETE_MAX)

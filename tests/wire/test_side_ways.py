@@ -171,7 +171,7 @@ def add_policy(
     client: Amqp, definition: dict[str, Any], name: str = "p", priority: int = 0
 ) -> None:
     policy = Policy("/", name, "^own", "all", priority, definition)
-    client.world.vhost.declarations.set_policy(policy)
+    client.world.vhost.applied_policies.set_policy(policy)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_the_target_of_a_policy_cannot_become_a_topic_exchange(key: str) -> None
     found = refusal(client.send(TOPIC))
     assert found.code == 403 and "policy 'p'" in found.text
     client = client.world.amqp(user="u")
-    client.world.vhost.declarations.clear_policy("p")
+    client.world.vhost.applied_policies.clear_policy("p")
     assert names(client.send(TOPIC)) == ["Exchange.DeclareOk"]
 
 

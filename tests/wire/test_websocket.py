@@ -23,7 +23,7 @@ from websockets.utils import apply_mask
 from wsproto import ConnectionType
 from wsproto.extensions import PerMessageDeflate
 
-from protocols.connection import Peer
+from protocols.peer import Peer
 from protocols.websocket import OriginPolicy, WebSocketLayer, WebSocketTally
 from protocols.websocket.frames import head, unmask, unmasked
 from trellis.settings.values import split_origins

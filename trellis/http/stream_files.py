@@ -69,7 +69,8 @@ def list_streams(broker: Broker, identity: Identity) -> Iterator[Row | None]:
                     "epoch": archive.epoch,
                     "readers": len(queue.readers),
                     "served": int(queue.served),
-                    "journal": queue.arguments.journal or queue.name == vhost.declarations.journal,
+                    "journal": queue.arguments.journal
+                    or queue.name == vhost.declarations.journals.name,
                 }
             else:
                 yield None

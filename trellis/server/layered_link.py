@@ -14,8 +14,9 @@ import asyncio
 
 from mypy_extensions import i64
 
-from protocols.connection import Connection, Peer
+from protocols.connection import Connection
 from protocols.layer import Layer
+from protocols.peer import Peer
 from protocols.proxy import HEADER_MAX, BadHeader, read_header
 from trellis.server.link import Link
 from trellis.server.listener_context import ListenerContext

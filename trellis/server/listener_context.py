@@ -6,9 +6,9 @@ import asyncio
 import ipaddress
 from typing import Final
 
-from protocols.connection import Peer
 from protocols.front import Front
 from protocols.layer import Layer
+from protocols.peer import Peer
 from protocols.websocket import OriginPolicy, WebSocketLayer, WebSocketTally
 from trellis.auth.rates import PublishRates
 from trellis.server.admission import Admission

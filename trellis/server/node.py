@@ -208,7 +208,7 @@ def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
     for journal in journals:
         vhost, _, name = journal.rpartition("=")
         try:
-            broker.create_vhost(vhost).declarations.record_in(name)
+            broker.create_vhost(vhost).declarations.journals.record_in(name)
         except BrokerError as error:
             raise SettingsError(f"stream.journals: {error}") from error
 

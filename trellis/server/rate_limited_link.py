@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from protocols.connection import TOO_FAST, Connection
+from protocols.connection import Connection
+from protocols.end_reasons import TOO_FAST
 from trellis.server.layered_link import LayeredLink
 from trellis.server.listener_context import ListenerContext
 

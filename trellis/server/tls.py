@@ -15,8 +15,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from protocols.connection import Peer
 from protocols.layer import Layer
+from protocols.peer import Peer
 from trellis import logs
 
 #: Most bytes of data in one record (RFC 8446 section 5.1).

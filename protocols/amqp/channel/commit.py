@@ -29,12 +29,13 @@ from broker.routing.plan_search import RESTARTS
 from broker.routing.resolved_targets import TargetPlans
 from broker.store.contract import Store, Ticket
 from protocols.amqp.channel.connection_interface import ConnectionInterface
+from protocols.amqp.channel.consumer import requeue
 from protocols.amqp.channel.publisher import ChannelPublisher
 from protocols.amqp.channel.receiver import ChannelReceiver
-from protocols.amqp.channel.settlement import HeldQueues
+from protocols.amqp.channel.settlement import HeldQueues, carry_out
 from protocols.amqp.channel.transaction import REQUEUED, TransactedPublication
 from protocols.amqp.codec.frames import encode
-from protocols.connection import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
+from protocols.end_reasons import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
 
 #: Work of one slice: the number of publications plus copies that it prepares, or of publications
 #: that it frees, or of deliveries that it requeues. A slice takes up to 2 ms.
@@ -175,7 +176,7 @@ class Commit(BulkTask):
         try:
             for publication in self._publications:
                 self._publisher.publish_committed(publication)
-            self._receiver.settle_committed(self._settlements)
+            self._settle(self._settlements)
         finally:
             store.commit()
         if store.position > before or store.streams:
@@ -188,10 +189,36 @@ class Commit(BulkTask):
     def _finish(self) -> bool:
         """Requeue the next deliveries, or free the next publications; return True at the end."""
         if self._requeued:
-            self._receiver.requeue_committed(self._requeued[-PARTS_PER_SLICE:], self._held)
+            self._requeue(self._requeued[-PARTS_PER_SLICE:])
             del self._requeued[-PARTS_PER_SLICE:]
             if not self._requeued:
                 self._held.free()
         else:
             del self._publications[-PARTS_PER_SLICE:]
         return not self._requeued and not self._publications
+
+    def _settle(self, settlements: dict[int, int]) -> None:
+        """Acknowledge or reject deliveries, because a transaction commits.
+
+        `settlements` maps delivery tags to ACKED, REJECTED or REQUEUED. Deliveries to requeue are
+        left to `_requeue`.
+        """
+        unacked, tally = self._receiver.unacked, self._connection.front.tally
+        for number, how in settlements.items():
+            if how != REQUEUED:
+                delivery = unacked.take(number)
+                assert delivery is not None
+                carry_out(delivery, how, tally)
+
+    def _requeue(self, numbers: list[int]) -> None:
+        """Requeue the deliveries with these delivery tags, from the end of the list, and hold their
+        queues.
+
+        `numbers` is one slice of the tags that a transaction requeues.
+        """
+        unacked = self._receiver.unacked
+        for number in reversed(numbers):
+            delivery = unacked.take(number)
+            assert delivery is not None
+            self._held.hold(delivery.consumer.queue)
+            requeue(delivery, False)

@@ -20,7 +20,7 @@ from protocols.amqp.channel.consumer import AmqpConsumer, ConsumerOwner
 from protocols.amqp.codec.contents import Frames, content_for
 from protocols.amqp.codec.frames import got
 from protocols.amqp.errors import AmqpError
-from protocols.connection import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
+from protocols.end_reasons import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
 from protocols.window import Window
 
 #: A basic.get fails after passing over this number of messages whose properties do not fit into a

@@ -38,6 +38,7 @@ from broker.routing.publish_context import PublishContext
 from broker.routing.resolved_targets import TargetPlans
 from broker.routing.route import MessageRoute, Route
 from broker.store.contract import Ticket
+from broker.vhost.publishing import publish_once, resolve_now, route_copies
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.confirms import Confirms
 from protocols.amqp.channel.connection_interface import ConnectionInterface
@@ -55,7 +56,7 @@ from protocols.amqp.codec.contents import (
 )
 from protocols.amqp.codec.frames import returned
 from protocols.amqp.errors import AmqpError, from_broker
-from protocols.connection import BUDGET, SEARCHING
+from protocols.budget import BUDGET, SEARCHING
 from protocols.crossing import MARK, wanted_qos, wants_retain
 from protocols.tally import FrontCounters
 
@@ -145,8 +146,8 @@ class ChannelPublisher:
         publication = self._numbered(message, present)
         if self.transaction is not None and route.plan.refusal is None:
             keys = [route.key] if not isinstance(route, MessageRoute) else route.keys
-            targets = self._vhost.resolve_now(
-                self.context, route.exchange, keys, message.properties, slot
+            targets = resolve_now(
+                self._vhost, self.context, route.exchange, keys, message.properties, slot
             )
             if targets is None:
                 return SEARCHING
@@ -265,7 +266,8 @@ class ChannelPublisher:
             self._count(REFUSED)
             raise from_broker(error) from error
         if keys:
-            copies = self._vhost.route_copies(
+            copies = route_copies(
+                self._vhost,
                 self.context,
                 route.exchange,
                 [route.key, *keys],
@@ -350,7 +352,9 @@ class ChannelPublisher:
         if publication is None:
             fate = self._vhost.publish(self.context, route, plan, message, ticket)
         else:
-            fate = self._vhost.publish_once(self.context, route, plan, message, ticket, publication)
+            fate = publish_once(
+                self._vhost, self.context, route, plan, message, ticket, publication
+            )
             if fate == REPEATED:
                 return fate
         if (

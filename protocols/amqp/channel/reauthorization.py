@@ -19,7 +19,7 @@ from broker.agenda import BulkTask
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.channel.receiver import ChannelReceiver
-from protocols.connection import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
+from protocols.end_reasons import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
 
 #: Largest number of consumers of one connection that are checked in one slice. This takes up to 1
 #: ms. A consumer that ends counts as several.

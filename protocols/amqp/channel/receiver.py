@@ -20,28 +20,32 @@ from broker.access.identity import Identity
 from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
 from broker.queues.queue import Queue
 from broker.store.contract import Ticket
+from broker.vhost.private_queues import close_reply, open_reply
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.ack_timeout import AckTimeout, timeout_of
+from protocols.amqp.channel.cancelled import CancelledConsumers
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer, ConsumerOwner, reject, requeue, settle
 from protocols.amqp.channel.exclusive_queues import AutoDeletion
 from protocols.amqp.channel.fetching import Fetch
 from protocols.amqp.channel.settlement import (
     SETTLED_PER_SLICE,
-    HeldQueues,
     Settlement,
-    carry_out,
+    carry_out_all,
 )
-from protocols.amqp.channel.transaction import ACKED, REJECTED, REQUEUED, Transaction
+from protocols.amqp.channel.transaction import (
+    ACKED,
+    REJECTED,
+    REQUEUED,
+    Transaction,
+    settle_at_commit,
+)
 from protocols.amqp.codec.contents import DIRECT, Frames
 from protocols.amqp.codec.frames import encode
-from protocols.amqp.errors import AmqpError
+from protocols.amqp.errors import AmqpError, unknown_tag
 from protocols.tally import FrontCounters
 from protocols.window import Window
 
-#: Least length at which the list of cancelled consumers is searched for consumers without
-#: outstanding deliveries.
-_CANCELLED_LEAST: Final = 8
 #: Number of a queue's consumers that basic.cancel searches at the cost of one unit of BUDGET.
 CONSUMERS_PER_UNIT: Final = 50
 #: Number of consumers that basic.qos changes at the cost of one unit of BUDGET.
@@ -66,9 +70,7 @@ class ChannelReceiver(ConsumerOwner):
         self.unacked = Window()
         #: Consumers by consumer tag.
         self.consumers: dict[str, AmqpConsumer] = {}
-        #: Cancelled consumers: all that have outstanding deliveries, and perhaps others.
-        self._cancelled: list[AmqpConsumer] = []
-        self._cancelled_most = _CANCELLED_LEAST
+        self._cancelled = CancelledConsumers()
         #: Prefetch count of consumers that start from now on; 0 for no limit.
         self.prefetch: i64 = 0
         #: Prefetch count that all consumers of the channel share; 0 for no limit.
@@ -131,8 +133,8 @@ class ChannelReceiver(ConsumerOwner):
 
     def consume_replies(self, tag: str) -> None:
         """Start a consumer of direct replies, on a new queue with an unguessable name."""
-        queue = self.replies = self._vhost.open_reply(
-            f"{DIRECT.decode()}.{self._connection.front.broker.new_id()}"
+        queue = self.replies = open_reply(
+            self._vhost, f"{DIRECT.decode()}.{self._connection.front.broker.new_id()}"
         )
         self.consume(queue, tag, True, False, 0)
 
@@ -159,7 +161,7 @@ class ChannelReceiver(ConsumerOwner):
         if consumer is None:
             return
         self._leave_pool(consumer)
-        self._keep_cancelled(consumer)
+        self._cancelled.keep(consumer)
         self._connection.extra_cost += consumer.queue.consumer_count // CONSUMERS_PER_UNIT
         consumer.queue.unsubscribe(consumer)
         self._after_unsubscribe(consumer)
@@ -172,7 +174,7 @@ class ChannelReceiver(ConsumerOwner):
         """
         queue = consumer.queue
         if self.replies is not None and queue is self.replies:
-            self._vhost.close_reply(self.replies)
+            close_reply(self._vhost, self.replies)
             self.replies = None
         AutoDeletion(self._vhost, self._connection.exclusive_queues, [queue]).run_first_slice()
 
@@ -181,7 +183,7 @@ class ChannelReceiver(ConsumerOwner):
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
             self._leave_pool(consumer)
-            self._keep_cancelled(consumer)
+            self._cancelled.keep(consumer)
             if self._cancel_notify:
                 self._send_cancel(consumer)
 
@@ -196,18 +198,6 @@ class ChannelReceiver(ConsumerOwner):
             self.queue_deleted(known)
             return True
         return known is None
-
-    def _keep_cancelled(self, consumer: AmqpConsumer) -> None:
-        """Keep a cancelled consumer while its deliveries are outstanding.
-
-        The list of cancelled consumers is searched for consumers without outstanding deliveries
-        each time its length has doubled.
-        """
-        if consumer.outstanding:
-            if len(self._cancelled) >= self._cancelled_most:
-                self._cancelled = [one for one in self._cancelled if one.outstanding]
-                self._cancelled_most = max(_CANCELLED_LEAST, 2 * len(self._cancelled))
-            self._cancelled.append(consumer)
 
     def cancel_unreadable(self, consumers: list[AmqpConsumer], identity: Identity) -> i64:
         """Cancel the consumers whose queues `identity` may no longer read.
@@ -237,7 +227,7 @@ class ChannelReceiver(ConsumerOwner):
                 return cost
             del self.consumers[consumer.tag]
             self._leave_pool(consumer)
-            self._keep_cancelled(consumer)
+            self._cancelled.keep(consumer)
             ended.append(consumer)
             leaving = by_queue.get(queue)
             if leaving is None:
@@ -273,10 +263,10 @@ class ChannelReceiver(ConsumerOwner):
         removes the limit.
         """
         self.shared_prefetch = prefetch
-        self._charge(len(self.consumers) + len(self._cancelled))
+        self._charge(len(self.consumers) + len(self._cancelled.consumers))
         pool = self.pool = CreditPool(prefetch) if prefetch else None
-        self._cancelled = [consumer for consumer in self._cancelled if consumer.outstanding]
-        for holder in [*self.consumers.values(), *self._cancelled]:
+        self._cancelled.drop_settled()
+        for holder in [*self.consumers.values(), *self._cancelled.consumers]:
             if not holder.no_ack:
                 holder.pool = pool
                 if pool is not None:
@@ -332,14 +322,14 @@ class ChannelReceiver(ConsumerOwner):
     def ack(self, number: i64, multiple: bool) -> None:
         """Handle basic.ack. Raises AmqpError for an unknown delivery tag. Hot path."""
         if self.transaction is not None:
-            self._settle_at_commit(self.transaction, number, multiple, ACKED)
+            settle_at_commit(self.transaction, self.unacked, number, multiple, ACKED)
             return
         if multiple:
             self._settle_many(number, ACKED)
             return
         one = self.unacked.take(number)
         if one is None:
-            raise _unknown(number)
+            raise unknown_tag(number)
         self._tally.acknowledged += 1
         settle(one)
 
@@ -352,38 +342,21 @@ class ChannelReceiver(ConsumerOwner):
         unacked = self.unacked
         following: i64 = unacked.next
         if number and not 0 < number < following:
-            raise _unknown(number)
+            raise unknown_tag(number)
         last: i64 = number if number else following - 1
         if unacked.most_up_to(last) < SETTLED_PER_SLICE:
             taken = unacked.take_up_to(last)
             if number and not taken:
-                raise _unknown(number)
+                raise unknown_tag(number)
             self._connection.extra_cost += len(taken)
             if how == ACKED:
                 self._tally.acknowledged += len(taken)
-            self._carry_out_all(taken, how)
+            carry_out_all(taken, how, self._tally)
             return
         if number and not unacked.numbers(0, number, 1):
-            raise _unknown(number)
+            raise unknown_tag(number)
         self._settlement = Settlement(self._connection, self.unacked, last, how)
         self._settlement.start()
-
-    def _carry_out_all(self, taken: list[Delivery], how: int) -> None:
-        """Settle deliveries that are no longer outstanding. The caller counts acknowledgements.
-
-        If a settlement raises an exception, settle the other deliveries before raising it again.
-        """
-        failure: Exception | None = None
-        for delivery in taken:
-            try:
-                if how == ACKED:
-                    settle(delivery)
-                else:
-                    carry_out(delivery, how, self._tally)
-            except Exception as error:  # noqa: BLE001  the other deliveries must be settled
-                failure = error
-        if failure is not None:
-            raise failure
 
     def nack(self, number: i64, multiple: bool, requeued: bool, failed: bool) -> None:
         """Handle basic.nack and basic.reject: requeue or reject deliveries.
@@ -393,18 +366,16 @@ class ChannelReceiver(ConsumerOwner):
 
         Raises AmqpError for an unknown delivery tag.
         """
-        if self.transaction is not None:
-            self._settle_at_commit(
-                self.transaction, number, multiple, REQUEUED if requeued else REJECTED
-            )
-            return
         how = REQUEUED if requeued else REJECTED
+        if self.transaction is not None:
+            settle_at_commit(self.transaction, self.unacked, number, multiple, how)
+            return
         if multiple:
             self._settle_many(number, how)
             return
         one = self.unacked.take(number)
         if one is None:
-            raise _unknown(number)
+            raise unknown_tag(number)
         if requeued:
             requeue(one, failed)
         else:
@@ -432,62 +403,6 @@ class ChannelReceiver(ConsumerOwner):
             failed,
         )
 
-    def settle_committed(self, settlements: dict[int, int]) -> None:
-        """Acknowledge or reject deliveries, because a transaction commits.
-
-        `settlements` maps delivery tags to ACKED, REJECTED or REQUEUED. Deliveries to requeue are
-        left to `requeue_committed`.
-        """
-        for number, how in settlements.items():
-            if how != REQUEUED:
-                delivery = self.unacked.take(number)
-                assert delivery is not None
-                carry_out(delivery, how, self._tally)
-
-    def requeue_committed(self, numbers: list[int], held: HeldQueues) -> None:
-        """Requeue the deliveries with these delivery tags, from the end of the list, and hold their
-        queues.
-
-        `numbers` is one slice of the tags that a transaction requeues.
-        """
-        for number in reversed(numbers):
-            delivery = self.unacked.take(number)
-            assert delivery is not None
-            held.hold(delivery.consumer.queue)
-            requeue(delivery, False)
-
-    def _settle_at_commit(
-        self, transaction: Transaction, number: i64, multiple: bool, how: int
-    ) -> None:
-        """Add settlements to the transaction; its commit carries them out.
-
-        `number` is a delivery tag. With `multiple`, settle all deliveries up to this tag (0: all)
-        that the transaction does not settle already. `how` is ACKED, REJECTED or REQUEUED.
-
-        Raises AmqpError if the tag is unknown, if no delivery is left to settle (unless `number` is
-        0 and `multiple` is True), or if the transaction would have too many parts.
-        """
-        settlements = transaction.settlements
-        if not multiple:
-            if number in settlements or self.unacked.get(number) is None:
-                raise _unknown(number)
-            transaction.settle(number, how)
-            return
-        last: i64 = number if number else self.unacked.next - 1
-        numbers = [
-            one
-            for one in self.unacked.numbers(
-                transaction.settled_up_to, last, transaction.room + len(settlements) + 1
-            )
-            if one not in settlements
-        ]
-        if number and (not numbers or number >= self.unacked.next):
-            raise _unknown(number)
-        transaction.check_parts(len(numbers))
-        for one in numbers:
-            settlements[one] = how
-        transaction.settled_up_to = max(transaction.settled_up_to, last)
-
     def on_closed(self) -> None:
         """End all consumers and requeue all outstanding deliveries: the channel has ended."""
         self.closed = True
@@ -511,7 +426,7 @@ class ChannelReceiver(ConsumerOwner):
             timed_out = self._ack_timeout is not None and self._ack_timeout.expired
             self._recovery(not timed_out).start_at_close()
         if self.replies is not None:
-            self._vhost.close_reply(self.replies)
+            close_reply(self._vhost, self.replies)
             self.replies = None
         queues = list(dict.fromkeys(consumer.queue for consumer in consumers))
         if queues:
@@ -533,7 +448,3 @@ def unsubscribe_receivers(receivers: list[ChannelReceiver]) -> None:
         receiver.take_consumers(by_queue)
     for queue, consumers in by_queue.items():
         queue.unsubscribe_all(consumers)
-
-
-def _unknown(number: i64) -> AmqpError:
-    return AmqpError(406, f"unknown delivery tag {int(number) & 0xFFFF_FFFF_FFFF_FFFF}")

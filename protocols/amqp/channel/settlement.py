@@ -42,6 +42,24 @@ def carry_out(delivery: Delivery, how: int, tally: FrontCounters, failed: bool =
         reject(delivery)
 
 
+def carry_out_all(taken: list[Delivery], how: int, tally: FrontCounters) -> None:
+    """Settle deliveries that are no longer outstanding. The caller counts acknowledgements.
+
+    If a settlement raises an exception, settle the other deliveries before raising it again.
+    """
+    failure: Exception | None = None
+    for delivery in taken:
+        try:
+            if how == ACKED:
+                settle(delivery)
+            else:
+                carry_out(delivery, how, tally)
+        except Exception as error:  # noqa: BLE001  the other deliveries must be settled
+            failure = error
+    if failure is not None:
+        raise failure
+
+
 class HeldQueues:
     """Queues that deliver nothing until all deliveries of a settlement or commit are requeued."""
 

@@ -15,8 +15,10 @@ from broker.messages.message import Message
 from broker.routing.deduplication import NumberedPublication
 from broker.routing.resolved_targets import ResolvedTargets, TargetPlans
 from broker.routing.route import MessageRoute, Route
+from broker.vhost.publishing import prepare
 from broker.vhost.vhost import VirtualHost
-from protocols.amqp.errors import AmqpError
+from protocols.amqp.errors import AmqpError, unknown_tag
+from protocols.window import Window
 
 #: Ways to settle a delivery at the commit.
 ACKED: Final = 0
@@ -57,7 +59,7 @@ class TransactedPublication:
         route = MessageRoute(old.exchange, [old.key], blind, plans.plan_of(self.targets))
         if self.lifetime >= 0:
             self.message.expires = vhost.agenda.now + self.lifetime
-        vhost.prepare(route, self.message)
+        prepare(vhost, route, self.message)
         self.route = route
 
 
@@ -117,3 +119,36 @@ class Transaction:
         self.settlements = {}
         self._size = self._copies = 0
         self.settled_up_to = 0
+
+
+def settle_at_commit(
+    transaction: Transaction, unacked: Window, number: i64, multiple: bool, how: int
+) -> None:
+    """Add settlements to the transaction; its commit carries them out.
+
+    `number` is a delivery tag. With `multiple`, settle all deliveries up to this tag (0: all)
+    that the transaction does not settle already. `how` is ACKED, REJECTED or REQUEUED.
+
+    Raises AmqpError if the tag is unknown, if no delivery is left to settle (unless `number` is
+    0 and `multiple` is True), or if the transaction would have too many parts.
+    """
+    settlements = transaction.settlements
+    if not multiple:
+        if number in settlements or unacked.get(number) is None:
+            raise unknown_tag(number)
+        transaction.settle(number, how)
+        return
+    last: i64 = number if number else unacked.next - 1
+    numbers = [
+        one
+        for one in unacked.numbers(
+            transaction.settled_up_to, last, transaction.room + len(settlements) + 1
+        )
+        if one not in settlements
+    ]
+    if number and (not numbers or number >= unacked.next):
+        raise unknown_tag(number)
+    transaction.check_parts(len(numbers))
+    for one in numbers:
+        settlements[one] = how
+    transaction.settled_up_to = max(transaction.settled_up_to, last)

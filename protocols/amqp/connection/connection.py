@@ -63,18 +63,12 @@ from protocols.amqp.connection.handshake import Handshake
 from protocols.amqp.connection.methods import METHODS
 from protocols.amqp.errors import AmqpError, from_broker
 from protocols.amqp.options import AmqpOptions
-from protocols.connection import (
-    BUDGET,
-    COLD,
-    EXPELLED,
-    INCOMPLETE_MAX,
-    INTERNAL_ERROR,
-    SEARCHING,
-    SHUTDOWN,
-    TOO_FAST,
-    ConnectionRegistry,
-    Peer,
-)
+from protocols.budget import BUDGET, COLD, SEARCHING
+from protocols.connection import ConnectionRegistry
+from protocols.end_reasons import EXPELLED, INTERNAL_ERROR, SHUTDOWN, TOO_FAST
+from protocols.incomplete_message import INCOMPLETE_MAX
+from protocols.listing import row_of
+from protocols.peer import Peer
 
 #: Reply codes for the reasons with which `Connection.close` is called.
 _CLOSE_CODES: Final = {EXPELLED: 320, SHUTDOWN: 320, TOO_FAST: 506, INTERNAL_ERROR: 541}
@@ -594,7 +588,7 @@ class AmqpConnection(ConnectionInterface):
 
     def describe(self) -> dict[str, object]:
         client = self.handshake.client
-        row = super().describe()
+        row = row_of(self)
         row["user"] = self.handshake.user
         row["vhost"] = "" if self.vhost is None else self.vhost.name
         row["state"] = self.state

@@ -22,7 +22,8 @@ from protocols.amqp.codec.tables import read_table
 from protocols.amqp.connection import states
 from protocols.amqp.errors import AmqpError
 from protocols.amqp.options import AmqpOptions
-from protocols.connection import Peer
+from protocols.credential_expiry import expiry_of
+from protocols.peer import Peer
 
 GREETING: Final = b"AMQP\x00\x00\x09\x01"
 #: Protocol header of AMQP 0-8, whose clients are offered 0-9-1.
@@ -158,7 +159,7 @@ class Handshake:
         else:
             front.count_login("accepted")
             connection.admitted = True
-            connection.set_expiry(identity)
+            connection.expires = expiry_of(identity, connection.agenda)
             connection.state = states.TUNE
             self.identity = identity
             self.user = identity.name  # A token may name another user than the client did.
@@ -250,7 +251,7 @@ class Handshake:
             )
         else:
             self.identity = identity
-            connection.set_expiry(identity)
+            connection.expires = expiry_of(identity, connection.agenda)
             connection.send(0, spec.Connection.UpdateSecretOk())
             connection.reauthorize()
         connection.resume_input()

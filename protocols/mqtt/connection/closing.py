@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocols.connection import EXPELLED, INTERNAL_ERROR, SHUTDOWN, TOO_FAST
+from protocols.end_reasons import EXPELLED, INTERNAL_ERROR, SHUTDOWN, TOO_FAST
 from protocols.mqtt.codec.connect import LEVEL_5
 from protocols.mqtt.codec.packets import connack
 from protocols.mqtt.codec.packets5 import connack5, disconnect5

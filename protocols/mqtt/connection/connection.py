@@ -27,9 +27,13 @@ from broker.routing.plan import Plan
 from broker.routing.publish_context import PublishContext
 from broker.routing.route import Route
 from broker.store.contract import Ticket
+from broker.vhost.publishing import publish_once, publish_will
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import swap
-from protocols.connection import EXPELLED, LOGIN_INPUT_MAX, SHUTDOWN, Peer
+from protocols.connection import LOGIN_INPUT_MAX
+from protocols.credential_expiry import expiry_of
+from protocols.end_reasons import EXPELLED, SHUTDOWN
+from protocols.listing import row_of
 from protocols.mqtt.codec.packets import MalformedPacket
 from protocols.mqtt.codec.reasons import KEEP_ALIVE_TIMEOUT, NOT_AUTHORISED
 from protocols.mqtt.connection.closing import (
@@ -49,6 +53,7 @@ from protocols.mqtt.connection.service import NAMES, MqttService
 from protocols.mqtt.session.interfaces import SessionConnection
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.wills import DelayedWill, StoredWill
+from protocols.peer import Peer
 
 #: Reasons of `MqttConnection.reject` that the login has logged with more details.
 _LOGGED: Final = frozenset(("login_refused", "identifier_taken"))
@@ -170,7 +175,7 @@ class MqttConnection(SessionConnection):
                 fate = vhost.publish(context, route, plan, message, ticket)
             else:
                 heard = ticket if message.qos else None  # With QoS 0, no answer is sent.
-                fate = vhost.publish_once(context, route, plan, message, heard, publication)
+                fate = publish_once(vhost, context, route, plan, message, heard, publication)
         except BrokerError:
             fate = plan.fate
         if vhost.alarmed:
@@ -230,7 +235,7 @@ class MqttConnection(SessionConnection):
         """
         old, session = self.context, self.session
         self.identity = identity
-        self.set_expiry(identity)
+        self.expires = expiry_of(identity, self.agenda)
         if old is not None and session is not None and old.identity is not local:
             self.context = self.vhost.contexts.enter(local, NAMES[self.level])
             self.end_search()
@@ -341,10 +346,10 @@ class MqttConnection(SessionConnection):
                 self.agenda.now + will.delay,
             )
         else:
-            self.vhost.publish_will(context, will.message, will.lifetime, session)
+            publish_will(self.vhost, context, will.message, will.lifetime, session)
 
     def describe(self) -> dict[str, object]:
-        row = super().describe()
+        row = row_of(self)
         row["protocol"] = NAMES[self.level]
         row["user"] = self.user
         row["client"] = self.client_id

@@ -6,7 +6,7 @@ from mypy_extensions import i64
 
 from broker.routing.publish_context import PublishContext
 from broker.store.contract import Ticket
-from protocols.connection import COLD
+from protocols.budget import COLD
 from protocols.mqtt.codec.connect import LEVEL_31
 from protocols.mqtt.codec.packets import (
     DISCONNECT,
@@ -26,6 +26,7 @@ from protocols.mqtt.codec.publish_properties import NO_PROPERTIES, PublishProper
 from protocols.mqtt.connection.connection import MqttConnection
 from protocols.mqtt.connection.packet_handler import PacketHandler
 from protocols.mqtt.connection.subscribing import subscribe, unsubscribe
+from protocols.mqtt.session.exactly_once import pubcomp, pubrec, release_packet_id
 from protocols.mqtt.session.session import Session
 
 
@@ -57,18 +58,18 @@ class Level4Handler(PacketHandler):
             packet_id = reader.packet_id()
             reader.end()
             ticket = Ticket(replies)
-            if session.pubrec(packet_id, ticket):
+            if pubrec(session, packet_id, ticket):
                 replies.give(PUBREL << 4 | 2, packet_id, ticket)
         elif first == PUBREL << 4 | 2:
             packet_id = reader.packet_id()
             reader.end()
             ticket = Ticket(replies)
-            session.release_packet_id(packet_id, ticket)
+            release_packet_id(session, packet_id, ticket)
             replies.give(PUBCOMP << 4, packet_id, ticket)
         elif first == PUBCOMP << 4:
             packet_id = reader.packet_id()
             reader.end()
-            session.pubcomp(packet_id)
+            pubcomp(session, packet_id)
         elif first == SUBSCRIBE << 4 | 2:
             return COLD * subscribe(
                 connection, session, context.identity, self.service, reader, connection.level

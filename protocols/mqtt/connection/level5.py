@@ -7,7 +7,7 @@ from mypy_extensions import i64
 from broker.access.identity import Verdict
 from broker.routing.publish_context import PublishContext
 from broker.store.contract import Ticket
-from protocols.connection import COLD
+from protocols.budget import COLD
 from protocols.mqtt.codec.connect import topic_name
 from protocols.mqtt.codec.packets import (
     AUTH,
@@ -42,6 +42,7 @@ from protocols.mqtt.connection.authentication import EnhancedAuthentication
 from protocols.mqtt.connection.connection import MqttConnection
 from protocols.mqtt.connection.packet_handler import PacketHandler
 from protocols.mqtt.connection.subscribing import subscribe, unsubscribe
+from protocols.mqtt.session.exactly_once import pubcomp, pubrec, refuse, release_packet_id
 from protocols.mqtt.session.session import Session
 
 
@@ -128,7 +129,7 @@ class Level5Handler(PacketHandler):
             answer = read_acknowledgement(reader, PUBREL)
             known = answer.packet_id in session.in_flight.received
             ticket = Ticket(self.replies)
-            session.release_packet_id(answer.packet_id, ticket)
+            release_packet_id(session, answer.packet_id, ticket)
             self.replies.give_code(
                 PUBCOMP << 4,
                 answer.packet_id,
@@ -136,7 +137,7 @@ class Level5Handler(PacketHandler):
                 SUCCESS if known else PACKET_IDENTIFIER_NOT_FOUND,
             )
         elif first == PUBCOMP << 4:
-            session.pubcomp(read_acknowledgement(reader, PUBCOMP).packet_id)
+            pubcomp(session, read_acknowledgement(reader, PUBCOMP).packet_id)
         elif first == PINGREQ << 4:
             reader.end()
             connection.out.write(PINGRESP)
@@ -157,14 +158,14 @@ class Level5Handler(PacketHandler):
     def _on_pubrec(self, session: Session, reader: PacketReader) -> None:
         answer = read_acknowledgement(reader, PUBREC)
         if answer.code >= UNSPECIFIED:
-            session.refuse(answer.packet_id)  # [MQTT-4.3.3-6]: there is no PUBREL.
+            refuse(session, answer.packet_id)  # [MQTT-4.3.3-6]: there is no PUBREL.
         elif not session.is_in_flight(answer.packet_id):
             self.replies.give_code(
                 PUBREL << 4 | 2, answer.packet_id, None, PACKET_IDENTIFIER_NOT_FOUND
             )
         else:
             ticket = Ticket(self.replies)
-            if not session.pubrec(answer.packet_id, ticket):
+            if not pubrec(session, answer.packet_id, ticket):
                 raise MalformedPacket(
                     "a QoS 1 publication needs PUBACK, not PUBREC", code=PROTOCOL_ERROR
                 )

@@ -17,6 +17,7 @@ from broker.routing.publish_context import PublishContext
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import swap
+from protocols.credential_expiry import expiry_of
 from protocols.mqtt.codec.connect import (
     LEVEL_5,
     LEVEL_31,
@@ -40,18 +41,7 @@ from protocols.mqtt.codec.packets import (
     connack,
 )
 from protocols.mqtt.codec.packets5 import connack5, read_auth, read_disconnect
-from protocols.mqtt.codec.properties import (
-    ASSIGNED_CLIENT_IDENTIFIER,
-    AUTHENTICATION_DATA,
-    AUTHENTICATION_METHOD,
-    MAXIMUM_PACKET_SIZE,
-    RECEIVE_MAXIMUM,
-    RESPONSE_INFORMATION,
-    SERVER_KEEP_ALIVE,
-    SESSION_EXPIRY,
-    TOPIC_ALIAS_MAXIMUM,
-    Properties5,
-)
+from protocols.mqtt.codec.properties import Properties5
 from protocols.mqtt.codec.reasons import (
     BAD_AUTHENTICATION_METHOD,
     BAD_USER_OR_PASSWORD,
@@ -69,6 +59,7 @@ from protocols.mqtt.codec.topics import EXCHANGE, SHARE
 from protocols.mqtt.connection.authentication import EnhancedAuthentication
 from protocols.mqtt.connection.closing import AUTHENTICATING, OPENING
 from protocols.mqtt.connection.connection import InputHandler, MqttConnection
+from protocols.mqtt.connection.granting import granted
 from protocols.mqtt.connection.identifiers import identifier_refusal
 from protocols.mqtt.connection.level4 import Level4Handler
 from protocols.mqtt.connection.level5 import Level5Handler
@@ -253,7 +244,7 @@ class Login(InputHandler):
         connection.vhost = vhost
         connection.packet_max = service.options.max_packet
         connection.identity = verdict.identity
-        connection.set_expiry(verdict.identity)
+        connection.expires = expiry_of(verdict.identity, connection.agenda)
         named = credentials.user is not None or self._authentication is not None
         connection.user = identity.name if named else ""
         if connect.will is not None:
@@ -315,10 +306,10 @@ class Login(InputHandler):
         connection, service = self._connection, self._service
         client_id = connect.client_id or f"auto-{service.broker.new_id()}"
         expiry = service.sessions.granted(connect.expiry)
-        granted = Properties5()
+        properties = Properties5()
         if connection.level == LEVEL_5:
-            granted = self._granted(connect, client_id, expiry, data)
-            if 0 < connection.send_max < len(connack5(True, SUCCESS, granted)):
+            properties = granted(connection, connect, client_id, expiry, self._authentication, data)
+            if 0 < connection.send_max < len(connack5(True, SUCCESS, properties)):
                 # [MQTT-3.1.2-24]: the client could not read the CONNACK.
                 connection.vhost.contexts.leave(context)
                 connection.abort("too_large")
@@ -345,7 +336,7 @@ class Login(InputHandler):
         connection.state = OPENING
         if connection.level == LEVEL_5:
             connection.handler = Level5Handler(connection, connect.expiry, self._authentication)
-            answer = connack5(present, SUCCESS, granted)
+            answer = connack5(present, SUCCESS, properties)
             writer: PublishWriter = Level5Writer(
                 connection, connection.agenda, connection.send_max, connect.topic_alias_maximum
             )
@@ -423,34 +414,6 @@ class Login(InputHandler):
         route = connection.vhost.route(context, EXCHANGE, will.message.address.key, SearchSlot())
         refused = route is not None and route.plan.refusal is not None
         return None if refused else will.definition()
-
-    def _granted(self, connect: Connect, client_id: str, expiry: int, data: bytes) -> Properties5:
-        """Return the properties of a CONNACK (section 3.2.2.3).
-
-        They are the broker's limits, and the values that the broker has changed or assigned, such
-        as a shorter session expiry.
-        """
-        connection, options = self._connection, self._service.options
-        granted = Properties5()
-        if expiry != connect.expiry:
-            granted.numbers[SESSION_EXPIRY] = expiry
-        granted.numbers[RECEIVE_MAXIMUM] = options.receive_maximum
-        granted.numbers[MAXIMUM_PACKET_SIZE] = options.max_packet
-        if options.topic_alias_maximum:
-            granted.numbers[TOPIC_ALIAS_MAXIMUM] = options.topic_alias_maximum
-        keep_alive_max = options.keep_alive_max
-        if keep_alive_max and not 0 < connection.keep_alive <= keep_alive_max:
-            connection.keep_alive = keep_alive_max
-            granted.numbers[SERVER_KEEP_ALIVE] = keep_alive_max
-        if not connect.client_id:
-            granted.texts[ASSIGNED_CLIENT_IDENTIFIER] = client_id
-        if connect.wants_response_information and options.response_prefix:
-            granted.texts[RESPONSE_INFORMATION] = options.response_prefix + client_id
-        if self._authentication is not None:
-            granted.texts[AUTHENTICATION_METHOD] = self._authentication.method
-            if data:
-                granted.binaries[AUTHENTICATION_DATA] = data
-        return granted
 
 
 def _remaining_length(data: bytes, at: i64) -> tuple[i64, i64]:

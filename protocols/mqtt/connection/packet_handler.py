@@ -16,7 +16,7 @@ from typing import Final
 from librt.strings import read_i16_be
 from mypy_extensions import i64
 
-from broker.messages.fates import DENIED, REFUSED, REPEATED, ROUTED, TOO_LARGE, UNROUTABLE
+from broker.messages.fates import REFUSED, ROUTED, TOO_LARGE
 from broker.messages.message import (
     ALWAYS,
     AT_LEAST_ONCE,
@@ -28,35 +28,30 @@ from broker.messages.message import (
     Message,
 )
 from broker.routing.plan import Plan
-from broker.routing.plan_search import SearchSlot
 from broker.routing.publish_context import PublishContext
 from broker.routing.relay import EMPTY_RELAY, Relay
 from broker.routing.route import Route
 from broker.store.contract import Ticket
-from protocols.connection import BUDGET, COLD, SEARCHING
-from protocols.mqtt.codec.content import encoding_of
+from protocols.budget import BUDGET, COLD, SEARCHING
 from protocols.mqtt.codec.packets import PUBACK, PUBLISH, PUBREC, MalformedPacket, PacketReader
 from protocols.mqtt.codec.publish_properties import PublishProperties
 from protocols.mqtt.codec.reasons import (
     IMPLEMENTATION_SPECIFIC,
-    NO_MATCHING_SUBSCRIBERS,
-    NOT_AUTHORISED,
     PACKET_TOO_LARGE,
     PAYLOAD_FORMAT_INVALID,
-    QUOTA_EXCEEDED,
     RECEIVE_MAXIMUM_EXCEEDED,
-    SUCCESS,
     UNSPECIFIED,
 )
 from protocols.mqtt.codec.relay_formats import APART_4, APART_5
 from protocols.mqtt.connection.connection import InputHandler, MqttConnection
+from protocols.mqtt.connection.publications import is_text, message_of, reason_of
+from protocols.mqtt.connection.topic_routes import TopicRoutes
+from protocols.mqtt.session.exactly_once import hold_packet_id
 from protocols.mqtt.session.session import Session
 
 #: Size of the longest fixed header in bytes: type and flags, and the remaining length.
 FIXED_HEADER_MAX: Final[i64] = 5
 _PUBLISH_0: Final[i64] = PUBLISH << 4
-#: Size of the part of a refused topic that the log shows, in bytes.
-LOGGED_TOPIC: Final = 200
 _PUBLISH_1: Final[i64] = PUBLISH << 4 | AT_LEAST_ONCE << 1
 _PUBACK: Final[i64] = PUBACK << 4
 _PUBREC: Final[i64] = PUBREC << 4
@@ -64,14 +59,6 @@ _PUBREC: Final[i64] = PUBREC << 4
 #: _SLOW_4 for packets of levels 3 and 4, _SLOW_5 for packets of level 5.
 _SLOW_4: Final[i64] = ALWAYS | QUEUES | APART_4
 _SLOW_5: Final[i64] = ALWAYS | QUEUES | APART_5
-#: Reason codes that publishers of level 5 receive, by fate.
-_CODES: Final[dict[int, int]] = {
-    int(ROUTED): SUCCESS,
-    int(UNROUTABLE): NO_MATCHING_SUBSCRIBERS,
-    int(REPEATED): SUCCESS,
-    int(REFUSED): QUOTA_EXCEEDED,
-    int(DENIED): NOT_AUTHORISED,
-}
 
 
 class PacketHandler(InputHandler):
@@ -85,9 +72,7 @@ class PacketHandler(InputHandler):
         self.connection = connection
         self.service = connection.service
         self.replies = connection.replies
-        self._topics = connection.service.topics
-        #: True once a topic with too many levels is logged: the log gets one line for a connection.
-        self._logged_depth = False
+        self._topics = TopicRoutes(connection)
         self._has_properties = has_properties
         self._slow_mask: i64 = _SLOW_5 if has_properties else _SLOW_4
 
@@ -192,7 +177,7 @@ class PacketHandler(InputHandler):
                 if route is None:
                     self._send(run, run_count, data, run_start, position)
                     run_count = 0
-                    route = self._resolve(context, topic)
+                    route = self._topics.find(context, topic, connection.search_slot())
                     if route is None:
                         connection.behind = True
                         return position
@@ -260,35 +245,6 @@ class PacketHandler(InputHandler):
         connection.behind = budget <= 0
         return position
 
-    def _resolve(self, context: PublishContext, topic: bytes) -> Route | None:
-        """Return a new route for a topic; None if the search for the route's plan pauses.
-
-        If a route is returned, the caller must call `end_search` of the connection: after `plan_of`
-        if the message takes the slow path, otherwise at once.
-        """
-        return self._resolve_in(context, topic, self.connection.search_slot())
-
-    def _resolve_in(self, context: PublishContext, topic: bytes, slot: SearchSlot) -> Route | None:
-        """Return what `MqttTopics.resolve` returns; log a topic that has too many levels."""
-        topics = self._topics
-        before = topics.too_deep
-        route = topics.resolve(context, topic, slot)
-        if topics.too_deep > before and not self._logged_depth:
-            self._logged_depth = True
-            connection = self.connection
-            self.service.log(
-                "topic_refused",
-                {
-                    "user": connection.user,
-                    "client_id": connection.client_id,
-                    "topic": topic[:LOGGED_TOPIC].decode(errors="replace"),
-                    "note": f"the topic has more than mqtt.max_levels = {topics.max_levels} "
-                    "levels: raise the setting or shorten the topic. Further topics of this "
-                    "connection are counted and not logged",
-                },
-            )
-        return route
-
     def _send(self, run: Relay, count: i64, data: bytes, start: i64, end: i64) -> None:
         """Send the `count` packets in data[start:end] to the subscribers of the relay `run`.
 
@@ -341,7 +297,7 @@ class PacketHandler(InputHandler):
         searched = False
         route = context.routes.get(topic)
         if route is None:
-            route = self._resolve(context, topic)
+            route = self._topics.find(context, topic, self.connection.search_slot())
             if route is None:
                 return SEARCHING
             searched = True
@@ -355,7 +311,7 @@ class PacketHandler(InputHandler):
             ticket = Ticket(replies)
             self.connection.persists = True
             fate = self.connection.publish(context, route, found, message, ticket)
-            replies.give_code(_PUBACK, packet_id, ticket, self._code(fate))
+            replies.give_code(_PUBACK, packet_id, ticket, reason_of(fate, self._has_properties))
             return found.weight + self.connection.end_search()
         context.received += 1
         if plan.slow_path_mask & PERSISTENCE:
@@ -371,7 +327,9 @@ class PacketHandler(InputHandler):
             if plan.fate == ROUTED:
                 replies.give(_PUBACK, packet_id, None)
             else:
-                replies.give_code(_PUBACK, packet_id, None, self._code(plan.fate))
+                replies.give_code(
+                    _PUBACK, packet_id, None, reason_of(plan.fate, self._has_properties)
+                )
         return plan.weight + self.connection.end_search() if searched else plan.weight
 
     def on_publish(
@@ -402,10 +360,10 @@ class PacketHandler(InputHandler):
                 RECEIVE_MAXIMUM_EXCEEDED,
             )  # [MQTT-3.3.4-7]
         slot = connection.search_slot()
-        route = context.routes.get(topic) or self._resolve_in(context, topic, slot)
+        route = context.routes.get(topic) or self._topics.find(context, topic, slot)
         if route is None:
             return SEARCHING
-        message = _message(route, properties, reader.rest(), first)
+        message = message_of(route, properties, reader.rest(), first)
         plan = connection.plan_of(context, route, message)
         if plan is None:
             return SEARCHING
@@ -418,7 +376,7 @@ class PacketHandler(InputHandler):
         try:
             code = self._publish(context, route, plan, properties, message, bool(first & 1), ticket)
             if qos == EXACTLY_ONCE and code < UNSPECIFIED:
-                session.hold_packet_id(packet_id, ticket)
+                hold_packet_id(session, packet_id, ticket)
         finally:
             store.commit()
         if qos == AT_LEAST_ONCE:
@@ -442,7 +400,7 @@ class PacketHandler(InputHandler):
         """Publish a message, and retain it if it has RETAIN; return the publisher's reason code."""
         connection = self.connection
         context.received += 1
-        if properties.text and not _is_text(message.content[len(properties.relayed) :]):
+        if properties.text and not is_text(message.content[len(properties.relayed) :]):
             context.count_fate(REFUSED)
             return PAYLOAD_FORMAT_INVALID
         if properties.misnumbered:
@@ -458,11 +416,7 @@ class PacketHandler(InputHandler):
         ):
             connection.vhost.retain(message, ticket)
         fate = connection.publish(context, route, plan, message, ticket, publication)
-        return int(self._code(fate))
-
-    def _code(self, fate: i64) -> i64:
-        """Return the reason code for a message with this fate: always SUCCESS below level 5."""
-        return _CODES.get(int(fate), UNSPECIFIED) if self._has_properties else SUCCESS
+        return int(reason_of(fate, self._has_properties))
 
     def _exceeds_receive_maximum(self, session: Session) -> bool:
         """True if the number of unacknowledged publications has reached Receive Maximum."""
@@ -470,20 +424,3 @@ class PacketHandler(InputHandler):
             len(session.in_flight.received) + self.replies.waiting
             >= self.service.options.receive_maximum
         )
-
-
-def _message(route: Route, properties: PublishProperties, body: bytes, first: i64) -> Message:
-    """Return the message of a PUBLISH. `first` is the packet's first byte, which has the flags."""
-    qos: i64 = first >> 1 & 3
-    has_properties = properties.relayed != b""
-    encoding = encoding_of(has_properties, bool(first & 1), qos == EXACTLY_ONCE)
-    return Message(route, properties.relayed + body if has_properties else body, encoding, qos)
-
-
-def _is_text(payload: bytes) -> bool:
-    """True if the payload is valid UTF-8."""
-    try:
-        payload.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -15,11 +15,12 @@ from broker.access.identity import READ_ALL, READ_NONE, READ_SOME, Identity
 from broker.agenda import Task
 from broker.routing.binding import PARTLY
 from matching.grammar import swap
-from protocols.connection import EXPELLED
+from protocols.end_reasons import EXPELLED
 from protocols.mqtt.codec.reasons import NOT_AUTHORISED
 from protocols.mqtt.codec.topics import EXCHANGE, SHARE
 from protocols.mqtt.connection.service import MqttService
 from protocols.mqtt.session.session import Session
+from protocols.mqtt.session.shared import leave_group
 from protocols.mqtt.session.sys_topics import ROOT
 
 #: SLICE is the number of sessions that are checked in one turn of the event loop. LEVELS limits the
@@ -104,7 +105,7 @@ class SessionReauthorization(Task):
                     # Without a check, the session could go on with permissions that it has lost.
                     self._lost += 1
                     partly = True
-                    if not session.leave_group(name, None):
+                    if not leave_group(session, name, None):
                         session.unsubscribe(name, None)
                     raise
         finally:
@@ -129,7 +130,7 @@ class SessionReauthorization(Task):
         if name in session.subscriptions.memberships:
             if scope != READ_ALL:
                 self._lost += 1
-                session.leave_group(name, None)
+                leave_group(session, name, None)
             return False
         binding = session.subscriptions.get(name)
         if binding is None:

@@ -7,12 +7,13 @@ from typing import Final
 from broker.access.identity import Credentials
 from broker.broker import Broker
 from broker.messages.fates import DROPPED, OVER_LIMIT
-from protocols.connection import Connection, Peer
+from protocols.connection import Connection
 from protocols.front import Front
 from protocols.mqtt.codec.topics import MqttTopics
 from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.sessions import Sessions
 from protocols.mqtt.session.sys_topics import Survey, Surveyor, SysTree
+from protocols.peer import Peer
 
 #: Names of the protocol levels in metrics and listings. Level 0 stands for a connection before its
 #: CONNECT; it has the name of the most frequent level.

@@ -47,6 +47,7 @@ from protocols.mqtt.connection.reauthorization import read_scope
 from protocols.mqtt.connection.service import MqttService
 from protocols.mqtt.session.retained_delivery import send_retained
 from protocols.mqtt.session.session import Session
+from protocols.mqtt.session.shared import leave_group
 from protocols.mqtt.session.subscription_options import AS_PUBLISHED, IDENTIFIER
 from protocols.mqtt.session.sys_topics import ROOT
 
@@ -382,7 +383,7 @@ class UnsubscribeTask(SubscriptionChange):
         name = request.topic_filter
         session = self.session
         existed = (
-            session.leave_group(name, self.ticket)
+            leave_group(session, name, self.ticket)
             if name.startswith(SHARE)
             else session.unsubscribe(name, self.ticket)
         )

@@ -11,7 +11,7 @@ from broker.store.contract import MessageStored
 from broker.vhost.retained import RetainedReceiver
 from matching.grammar import MQTT
 from protocols.mqtt.codec.packets import RETAIN
-from protocols.mqtt.session.session import Session
+from protocols.mqtt.session.session import BACKLOGGED, NONE_WAITING, Session
 from protocols.mqtt.session.subscription_options import Addressed, identifier_of
 
 
@@ -38,7 +38,7 @@ class RetainedDelivery(RetainedReceiver):
         )
 
     def backlogged(self, task: Task) -> bool:
-        return not self._obsolete and self._session.wait_for_room(self._binding.key, task)
+        return not self._obsolete and _waits_for_room(self._session, self._binding.key, task)
 
     def receive_retained(self, message: Message) -> bool:
         if self._obsolete:
@@ -63,3 +63,22 @@ class RetainedDelivery(RetainedReceiver):
             return True
         session.send(copy, RETAIN)
         return True
+
+
+def _waits_for_room(session: Session, topic_filter: str, task: Task) -> bool:
+    """Keep a task, to be run when there is room for retained messages of the topic filter.
+
+    Return False, and do not keep the task, if there is room now or the client is away.
+    """
+    outlet = session.outlet
+    if (
+        outlet is None
+        or not session.suback_pending
+        and session.inbox.depth < BACKLOGGED
+        and outlet.open()
+    ):
+        return False
+    if session.waiting_retained is NONE_WAITING:
+        session.waiting_retained = {}
+    session.waiting_retained[topic_filter] = task
+    return True

@@ -19,15 +19,12 @@ from broker.agenda import Task
 from broker.definitions.restore import Definition
 from broker.messages.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.messages.outlet import Outlet
-from broker.queues.consumer import Delivery
-from broker.queues.queue import MESSAGES_PER_SLICE
 from broker.routing.binding import Arguments, Binding
 from broker.routing.subscriber import Subscriber
-from broker.store.contract import PacketIdHeld, PacketIdReleased, PubrecReceived, Ticket
-from broker.vhost.background import BINDINGS_PER_SLICE
+from broker.store.contract import Ticket
+from broker.vhost.private_queues import add_subscriber, delete_subscriber, new_inbox
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import MQTT
-from protocols.mqtt.codec.packets import DUP, PUBREL, write_answer
 from protocols.mqtt.codec.relay_formats import VERSION_4
 from protocols.mqtt.codec.topics import EXCHANGE, valid_topic_name
 from protocols.mqtt.session.deadlines import Deadline
@@ -35,18 +32,11 @@ from protocols.mqtt.session.early_outlet import EarlyOutlet
 from protocols.mqtt.session.inbox_consumer import (
     NO_WRITER,
     NOWHERE,
-    DurableWaiter,
     InboxConsumer,
     ScreeningConsumer,
     requeue_shared,
-    skip,
 )
-from protocols.mqtt.session.inflight import (
-    EMPTY_WINDOW,
-    IDENTIFIERS,
-    InflightWindow,
-    packet_identifier,
-)
+from protocols.mqtt.session.inflight import EMPTY_WINDOW, IDENTIFIERS, InflightWindow
 from protocols.mqtt.session.interfaces import (
     DelayedWillTask,
     SessionConnection,
@@ -54,16 +44,16 @@ from protocols.mqtt.session.interfaces import (
     SharedSubscription,
 )
 from protocols.mqtt.session.publish_writer import PublishWriter
-from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE, SharedDeliveries
+from protocols.mqtt.session.resending import Resending
+from protocols.mqtt.session.shared_deliveries import SharedDeliveries
 from protocols.mqtt.session.subscriptions import MembershipRemoval, SessionSubscriptions
 from protocols.tally import FrontCounters
 
 #: While the inbox has this many messages or more, no retained messages are put into it. Otherwise
 #: the inbox might drop other messages because of them.
 BACKLOGGED: Final[i64] = 500
-#: Empty containers that all sessions share. They are never changed.
-_NONE_UNSENT: Final[list[tuple[i64, Delivery]]] = []
-_NONE_WAITING: Final[dict[str, Task]] = {}
+#: An empty container that all sessions share. It is never changed.
+NONE_WAITING: Final[dict[str, Task]] = {}
 
 
 class Session(Subscriber):
@@ -85,7 +75,7 @@ class Session(Subscriber):
         `receive_maximum` is the broker's limit of messages in flight, `backlog` the limit of
         messages in the inbox.
         """
-        inbox = vhost.new_inbox(f"mqtt-subscription-{client_id}qos1", persistent, backlog)
+        inbox = new_inbox(vhost, f"mqtt-subscription-{client_id}qos1", persistent, backlog)
         super().__init__(client_id, inbox, VERSION_4)
         self.vhost = vhost
         self.tally = tally
@@ -125,16 +115,14 @@ class Session(Subscriber):
         #: True while a SUBACK waits for the store. Retained messages are sent after the SUBACK.
         self.suback_pending = False
         #: Deliveries of retained messages that wait for the SUBACK or for room, by topic filter.
-        self._waiting_retained = _NONE_WAITING
+        self.waiting_retained = NONE_WAITING
         self._consumer: InboxConsumer | None = None
-        #: Messages in flight that were not resent yet over this connection, oldest last.
-        #: `_resendable` is the number of them that the client accepts now.
-        self._unsent = _NONE_UNSENT
-        self._resendable: i64 = 0
+        #: The messages in flight that are still to be resent over this connection; None if all are.
+        self._resending: Resending | None = None
         #: Largest distance from the oldest to the newest sequence number in flight. Above this
         #: distance no message is sent (InboxConsumer).
         self._span_max: i64 = IDENTIFIERS - receive_maximum
-        vhost.add_subscriber(self)
+        add_subscriber(vhost, self)
 
     def belongs_to(self, user: str, anonymous: bool) -> bool:
         """True if a user may take the session over. A session without a user, stored by an old
@@ -243,13 +231,23 @@ class Session(Subscriber):
         self.outlet = writer.outlet = outlet
         if isinstance(early, EarlyOutlet):
             early.move_to(outlet)
-        self._resendable = self.receive_maximum
         if self.subscriptions.memberships:
             memberships = list(self.subscriptions.memberships.values())
             self._shared_deliveries().attach(outlet, memberships)
-        self._unsent = self.own_window().outstanding()
-        self._unsent.reverse()
-        self._resend()
+        window = self.own_window()
+        if window.count > 0:
+            self._resending = Resending(
+                window,
+                outlet,
+                writer,
+                self.vhost.store,
+                self.tally,
+                self.receive_maximum,
+                self.resend,
+            )
+            self.resend()
+        else:
+            self._deliver_inbox()
 
     def own_window(self) -> InflightWindow:
         """Return the in-flight window, which the caller may change.
@@ -262,41 +260,17 @@ class Session(Subscriber):
 
     def resend(self) -> None:
         """Resend the messages in flight that were not resent over this connection, if possible."""
-        if self._unsent:
-            self._resend()
+        resending = self._resending
+        if resending is not None and resending.advance():
+            self._resending = None
+            self._deliver_inbox()
 
-    def _resend(self) -> None:
-        """Resend messages as far as the client, the connection and the store allow.
-
-        After the last message in flight, start to deliver the messages of the inbox.
-        """
-        outlet, writer, store, window = self.outlet, self.writer, self.vhost.store, self.in_flight
-        if outlet is None or writer is None:
-            return
-        while self._unsent:
-            if not outlet.open() or self._resendable == 0:
-                return
-            sequence, delivery = self._unsent[-1]
-            packet_id = packet_identifier(sequence)
-            needed: i64 = window.released.get(packet_id, 0)
-            if delivery.message.qos == EXACTLY_ONCE:
-                needed = max(needed, delivery.message.position)
-            if needed > store.durable:
-                store.wait_for(needed, Ticket(DurableWaiter(self.resend)))
-                return
-            self._unsent.pop()
-            if window.get(sequence) is not delivery:
-                continue  # The client has acknowledged it meanwhile.
-            if packet_id in window.released:
-                write_answer(outlet.out, PUBREL << 4 | 2, packet_id)
-                outlet.touch()
-                continue
-            self.tally.redelivered += 1
-            if writer.write(delivery.message, delivery.message.qos, packet_id, DUP):
-                self._resendable -= 1
-            else:
-                skip(window, sequence)
-        self._consumer = self._new_consumer(outlet, self.receive_maximum - window.count, writer)
+    def _deliver_inbox(self) -> None:
+        """Start to deliver the messages of the inbox and of the shared subscriptions."""
+        outlet, writer = self.outlet, self.writer
+        assert outlet is not None and writer is not None
+        room: i64 = self.receive_maximum - self.in_flight.count
+        self._consumer = self._new_consumer(outlet, room, writer)
         self.inbox.subscribe(self._consumer)
         if self.subscriptions.has_shared:
             self.subscriptions.drain_shared()
@@ -347,7 +321,7 @@ class Session(Subscriber):
             self.inbox.unsubscribe(self._consumer)
             self._consumer.disconnect()
             self._consumer = None
-        self._unsent = _NONE_UNSENT
+        self._resending = None
         if self.subscriptions.has_shared:
             self.subscriptions.detach_shared()
             requeue_shared(self.in_flight, self.inbox)
@@ -355,16 +329,6 @@ class Session(Subscriber):
         self.resume_retained()
         if self.in_flight.idle:
             self.in_flight = EMPTY_WINDOW
-
-    def end_cost(self) -> i64:
-        """Return the number of bindings and messages that `end` removes in this turn."""
-        subscriptions = self.subscriptions
-        messages: i64 = min(self.inbox.depth, MESSAGES_PER_SLICE) + self.in_flight.count
-        return (
-            min(len(subscriptions), BINDINGS_PER_SLICE)
-            + min(len(subscriptions.memberships), MEMBERSHIPS_PER_SLICE)
-            + messages
-        )
 
     def end(self, ticket: Ticket | None) -> None:
         """Remove the session from the virtual host and the store."""
@@ -374,35 +338,17 @@ class Session(Subscriber):
         memberships = self.subscriptions.take_memberships()
         if memberships:
             MembershipRemoval(self.vhost.agenda, memberships).run_first_slice()
-        self.vhost.delete_subscriber(self, ticket)
+        delete_subscriber(self.vhost, self, ticket)
         self.subscriptions.clear()
         for delivery in self.in_flight.take_all():
             delivery.consumer.queue.settle(delivery.message)
 
     # -- retained messages
 
-    def wait_for_room(self, topic_filter: str, task: Task) -> bool:
-        """Keep a task, to be run when there is room for retained messages of the topic filter.
-
-        Return False, and do not keep the task, if there is room now or the client is away.
-        """
-        outlet = self.outlet
-        if (
-            outlet is None
-            or not self.suback_pending
-            and self.inbox.depth < BACKLOGGED
-            and outlet.open()
-        ):
-            return False
-        if self._waiting_retained is _NONE_WAITING:
-            self._waiting_retained = {}
-        self._waiting_retained[topic_filter] = task
-        return True
-
     def resume_retained(self) -> None:
         """Resume the delivery of retained messages, because the client may accept more."""
-        if self._waiting_retained:
-            waiting, self._waiting_retained = self._waiting_retained, _NONE_WAITING
+        if self.waiting_retained:
+            waiting, self.waiting_retained = self.waiting_retained, NONE_WAITING
             for task in waiting.values():
                 self.vhost.agenda.add(task)
 
@@ -421,15 +367,6 @@ class Session(Subscriber):
         if subscriptions.deliveries is None:
             subscriptions.deliveries = SharedDeliveries(self.vhost.agenda, self.has_room_for_shared)
         return subscriptions.deliveries
-
-    def leave_group(self, name: str, ticket: Ticket | None) -> bool:
-        """Remove a shared subscription; return False if there is none."""
-        membership = self.subscriptions.memberships.pop(name, None)
-        if membership is None:
-            return False
-        membership.leave(ticket)
-        self.set_identifier(membership, 0)
-        return True
 
     def has_room_for_shared(self) -> bool:
         """True if the session accepts a message of a shared subscription now."""
@@ -462,48 +399,14 @@ class Session(Subscriber):
         delivery = window.get(sequence)
         if delivery is None or delivery.message.qos == EXACTLY_ONCE:
             return False
-        self._settle(sequence)
-        return True
-
-    def pubrec(self, packet_id: i64, ticket: Ticket) -> bool:
-        """Handle a PUBREC; return False if the packet identifier belongs to a QoS 1 message.
-
-        The PUBREL waits for `ticket`. Return True for an unknown packet identifier too: the broker
-        answers it, because the client waits for the PUBREL [MQTT-4.3.3-1].
-        """
-        window = self.in_flight
-        delivery = window.delivery(packet_id)
-        if delivery is None:
-            return True
-        if delivery.message.qos != EXACTLY_ONCE:
-            return False
-        store, position = self.vhost.store, delivery.message.position
-        if packet_id in window.released:
-            store.wait_for(window.released[packet_id], ticket)
-        elif position > 0 and self.persistent:
-            record = PubrecReceived(self.inbox.number, position)
-            window.mark_released(packet_id, store.append(record, ticket))
-        else:
-            window.mark_released(packet_id, 0)
+        self.settle(sequence)
         return True
 
     def is_in_flight(self, packet_id: i64) -> bool:
         """True if a message to the client has this packet identifier."""
         return self.in_flight.delivery(packet_id) is not None
 
-    def refuse(self, packet_id: i64) -> None:
-        """Handle a PUBREC with an error code: settle the message, because the client has refused
-        it.
-        """
-        self.in_flight.released.pop(packet_id, None)
-        self._settle(self.in_flight.number_of(packet_id))
-
-    def pubcomp(self, packet_id: i64) -> None:
-        """Handle a PUBCOMP; ignore a PUBCOMP before which the client has sent no PUBREC."""
-        if self.in_flight.released.pop(packet_id, -1) >= 0:
-            self._settle(self.in_flight.number_of(packet_id))
-
-    def _settle(self, sequence: i64) -> None:
+    def settle(self, sequence: i64) -> None:
         """Settle a message that the client has acknowledged, and send the next message that
         waited for this acknowledgement. Hot path.
         """
@@ -515,8 +418,8 @@ class Session(Subscriber):
         consumer = self._consumer
         if consumer is not None:
             consumer.return_credit()
-        elif self._unsent:
-            self._resendable += 1
+        elif self._resending is not None:
+            self._resending.room += 1
             self.resend()
         if not self.subscriptions.has_shared:
             self.inbox.settle(delivery.message)
@@ -525,33 +428,8 @@ class Session(Subscriber):
             # by shared subscriptions.
             delivery.consumer.queue.settle(delivery.message)
             self.subscriptions.drain_refused()
-        if self._waiting_retained and self.inbox.depth < BACKLOGGED:
+        if self.waiting_retained and self.inbox.depth < BACKLOGGED:
             self.resume_retained()
-
-    # -- packet identifiers of the client's QoS 2 messages
-
-    def hold_packet_id(self, packet_id: i64, ticket: Ticket) -> None:
-        """Hold the packet identifier of a QoS 2 message that the client has published.
-
-        Until the PUBREL, another PUBLISH with this packet identifier is dropped as a copy.
-        """
-        self.own_window().hold(packet_id, ticket)
-        if self.persistent:
-            self.vhost.store.append(PacketIdHeld(self.number, packet_id), ticket)
-
-    def release_packet_id(self, packet_id: i64, ticket: Ticket) -> None:
-        """Handle a PUBREL: the client may use the packet identifier again after the PUBCOMP, which
-        waits for the ticket.
-        """
-        received = self.in_flight.received
-        if packet_id in received:
-            del received[packet_id]
-            if self.persistent:
-                self.vhost.store.append(PacketIdReleased(self.number, packet_id), ticket)
-        elif self.persistent:
-            # The release of an earlier PUBREL may not be durable yet. The client uses the packet
-            # identifier again after this PUBCOMP, so it must not be held after a crash.
-            self.vhost.store.wait_for_all(ticket)
 
     def describe(self) -> dict[str, object]:
         """Return the session's row in the list of sessions: values by column name."""

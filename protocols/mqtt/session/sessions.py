@@ -11,10 +11,12 @@ from broker.access.identity import Authenticator
 from broker.agenda import Agenda
 from broker.definitions.restore import Definition
 from broker.errors import PreconditionFailed
+from broker.queues.slices import MESSAGES_PER_SLICE
 from broker.routing.binding import Binding
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import Defined, Ticket
 from broker.store.durable import DurableStore
+from broker.vhost.background import BINDINGS_PER_SLICE
 from broker.vhost.vhost import VirtualHost
 from protocols.mqtt.codec.connect import NEVER
 from protocols.mqtt.codec.topics import SHARE
@@ -24,12 +26,13 @@ from protocols.mqtt.session.interfaces import SessionRegistry
 from protocols.mqtt.session.restoring import restore_inbox
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.shared import SubscriptionGroup, SubscriptionGroups
+from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE
 from protocols.mqtt.session.sys_topics import ROOT, SysTree
 from protocols.mqtt.session.wills import DelayedWill, StoredWill, restored_will
 from protocols.tally import FrontCounters
 
 #: The end of a session without messages and subscriptions takes about as long as this number of
-#: units of `Session.end_cost`.
+#: units of `_end_cost`.
 UNITS_PER_DEADLINE: Final[i64] = 5
 #: Name of the user that anonymous clients have.
 ANONYMOUS: Final = "anonymous"
@@ -213,7 +216,7 @@ class Sessions(SessionRegistry):
         assert isinstance(session, Session)
         session.expiry_deadline = None
         self.expired += 1
-        self.deadlines.charge(session.end_cost() // UNITS_PER_DEADLINE)
+        self.deadlines.charge(_end_cost(session) // UNITS_PER_DEADLINE)
         self.end(session, None)
 
     def clear_will(self, session: Subscriber) -> None:
@@ -368,3 +371,14 @@ def _definition(session: Session, away_since: int) -> dict[str, object]:
 
 def _longest_first(restored: tuple[int, Session]) -> int:
     return -restored[0]
+
+
+def _end_cost(session: Session) -> i64:
+    """Return the number of bindings and messages that the end of a session removes in this turn."""
+    subscriptions = session.subscriptions
+    messages: i64 = min(session.inbox.depth, MESSAGES_PER_SLICE) + session.in_flight.count
+    return (
+        min(len(subscriptions), BINDINGS_PER_SLICE)
+        + min(len(subscriptions.memberships), MEMBERSHIPS_PER_SLICE)
+        + messages
+    )

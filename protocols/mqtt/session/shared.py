@@ -22,6 +22,7 @@ from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
 from broker.routing.binding import Binding
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import Defined, MessageStored, Ticket
+from broker.vhost.private_queues import add_subscriber, delete_subscriber, new_inbox
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import MQTT
 from protocols.mqtt.codec.relay_formats import UNSHARED_5
@@ -164,7 +165,7 @@ class SubscriptionGroup(Subscriber):
         topic_filter: str,
         backlog: int,
     ) -> None:
-        inbox = vhost.new_inbox(f"mqtt-shared-{label}/{topic_filter}", False, backlog)
+        inbox = new_inbox(vhost, f"mqtt-shared-{label}/{topic_filter}", False, backlog)
         super().__init__(f"{SHARE}{label}/{topic_filter}", inbox, UNSHARED_5)
         self.vhost = vhost
         self.label = label
@@ -175,7 +176,7 @@ class SubscriptionGroup(Subscriber):
         #: The QoS of the group's binding: the highest QoS that a member was granted; -1 if the
         #: group is not bound.
         self._qos = -1
-        vhost.add_subscriber(self)
+        add_subscriber(vhost, self)
 
     # -- a subscriber of the topic
 
@@ -264,7 +265,7 @@ class SubscriptionGroup(Subscriber):
         groups, self._groups = self._groups, None
         if groups is not None:
             groups.remove(self)
-            self.vhost.delete_subscriber(self, ticket)
+            delete_subscriber(self.vhost, self, ticket)
 
 
 def _not_stored(message: Message) -> Message:
@@ -336,3 +337,13 @@ def split_shared(name: str) -> tuple[str, str]:
     """Return the group name and the topic filter of a shared subscription."""
     label, _, topic_filter = name[len(SHARE) :].partition("/")
     return label, topic_filter
+
+
+def leave_group(session: Session, name: str, ticket: Ticket | None) -> bool:
+    """Remove a session's shared subscription; return False if there is none."""
+    membership = session.subscriptions.memberships.pop(name, None)
+    if membership is None:
+        return False
+    membership.leave(ticket)
+    session.set_identifier(membership, 0)
+    return True

@@ -14,6 +14,7 @@ from broker.definitions.restore import Definition
 from broker.errors import PreconditionFailed
 from broker.messages.message import Address, Message
 from broker.routing.publish_context import PublishContext
+from broker.vhost.publishing import publish_will
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import swap
 from protocols.mqtt.codec.connect import WillMessage
@@ -147,8 +148,8 @@ class DelayedWill(DelayedWillTask):
         session = self._finish()
         if session is not None:
             if not session.named or self._renew_permissions(session):
-                self._vhost.publish_will(
-                    self._context, self._will.message, self._will.lifetime, session
+                publish_will(
+                    self._vhost, self._context, self._will.message, self._will.lifetime, session
                 )
             self._vhost.leave(self._context)
             if session.registry is not None:

@@ -17,8 +17,9 @@ from broker.store.memory import MemoryStore
 from protocols.amqp.connection.handshake import GREETING
 from protocols.amqp.front import AmqpFront
 from protocols.amqp.options import AmqpOptions
-from protocols.connection import Connection, Peer
+from protocols.connection import Connection
 from protocols.mqtt.front import MqttFront
+from protocols.peer import Peer
 from tests.top.amqtt_plugins.plugins import Hangs
 from trellis.auth.amqtt_plugins import PluginAuthenticator
 from trellis.auth.authenticate import Accounts

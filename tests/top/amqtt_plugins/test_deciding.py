@@ -15,7 +15,7 @@ from amqtt.contexts import Action
 
 import trellis.auth.amqtt_plugins as subject
 from broker.access.identity import Credentials, Identity
-from protocols.connection import Peer
+from protocols.peer import Peer
 from tests.top.amqtt_plugins.house import (
     ACCEPTED,
     AFAR,

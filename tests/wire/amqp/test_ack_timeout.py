@@ -151,15 +151,15 @@ def test_the_setting_applies_to_queues_without_the_argument() -> None:
 
 def test_a_policy_sets_and_removes_the_timeout() -> None:
     client = consuming(World(), x_consumer_timeout=60_000)
-    declarations = client.world.vhost.declarations
+    policies = client.world.vhost.applied_policies
     policy = Policy("/", "p", "q", "queues", 0, {"consumer-timeout": TIMEOUT})
-    declarations.set_policy(policy)
+    policies.set_policy(policy)
     client.publish("", "q", b"x")
     client.world.settle()
     client.read()
-    declarations.clear_policy("p")
+    policies.clear_policy("p")
     assert pass_time(client, 4 * TIMEOUT) == []
-    declarations.set_policy(policy)
+    policies.set_policy(policy)
     client.world.settle()
     # The object of the channel looks at the policy at its next tick: a tenth of 60 s later.
     assert refusal(pass_time(client, 6_000 + TIMEOUT + 400)).text == TEXT
@@ -173,7 +173,7 @@ def test_a_policy_shortens_the_timeout_of_a_delivery_that_was_looked_at_before()
     client.read()
     assert pass_time(client, 3 * TIMEOUT) == []
     policy = Policy("/", "p", "other", "queues", 0, {"consumer-timeout": TIMEOUT})
-    client.world.vhost.declarations.set_policy(policy)
+    client.world.vhost.applied_policies.set_policy(policy)
     assert refusal(pass_time(client, TIMEOUT + 400)).text == TEXT
 
 
@@ -184,7 +184,7 @@ def test_a_fetched_message_has_the_timeout_of_the_queue_that_replaces_its_queue(
     client.send(B.Get(queue="other"))
     definition = {"consumer-timeout": TIMEOUT, "max-length": 9}
     policy = Policy("/", "p", "other", "queues", 0, definition)
-    client.world.vhost.declarations.set_policy(policy)
+    client.world.vhost.applied_policies.set_policy(policy)
     assert refusal(pass_time(client, TIMEOUT + 400)).text == TEXT
 
 

@@ -472,7 +472,7 @@ def test_a_policy_that_lowers_the_length_of_a_queue_trims_it_in_slices() -> None
     client = world.amqp()
     client.queue("q")
     fill(client, "q", MANY)
-    world.vhost.declarations.set_policy(Policy("/", "p", "q", "queues", 0, {"max-length": 10}))
+    world.vhost.applied_policies.set_policy(Policy("/", "p", "q", "queues", 0, {"max-length": 10}))
     depth = int(world.queue("q").depth)
     assert MANY - depth <= TURN_MAX
     while depth > 10:
@@ -551,7 +551,9 @@ def test_a_get_that_waits_takes_its_message_from_the_queue_that_a_policy_puts_th
     world = World()
     world.guests.identities["u"] = Identity("u")
     client = waiting_get(world, True)
-    world.vhost.declarations.set_policy(Policy("/", "p", "q", "queues", 0, {"max-length": 50_000}))
+    world.vhost.applied_policies.set_policy(
+        Policy("/", "p", "q", "queues", 0, {"max-length": 50_000})
+    )
     world.settle(client.connection)
     [one] = deliveries(client.read())
     assert one.body == b"live"

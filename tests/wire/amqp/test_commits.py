@@ -173,7 +173,7 @@ def test_a_change_between_two_slices_counts_as_before_the_commit(change: str) ->
     elif change == "bound":
         begin(other, Q.Bind(queue="late", exchange="amq.fanout"))
     else:
-        client.world.vhost.declarations.set_policy(
+        client.world.vhost.applied_policies.set_policy(
             policy_of("/", "p", {"pattern": "^r$", "definition": {"message-ttl": 60_000}})
         )
     client.world.settle(client.connection, other.connection)

@@ -401,7 +401,7 @@ def test_a_connection_forgets_exclusive_queues_that_have_expired() -> None:
     client.send(Q.Declare(queue="kept", exclusive=True))
     # A policy replaces the object of the queue.
     row = {"pattern": "^kept$", "definition": {"max-length": 5}}
-    world.vhost.declarations.set_policy(policy_of("/", "p", row))
+    world.vhost.applied_policies.set_policy(policy_of("/", "p", row))
     for number in range(100):
         arguments: dict[str, Any] = {"x-expires": 5}
         client.send(Q.Declare(queue=f"q{number}", exclusive=True, arguments=arguments))

@@ -137,15 +137,15 @@ def test_messages_of_a_priority_queue_return_by_priority() -> None:
 def test_a_policy_delays_and_its_end_does_not_hold_messages_back() -> None:
     client = World().amqp()
     client.queue("q")
-    declarations = client.world.vhost.declarations
+    policies = client.world.vhost.applied_policies
     definition = {"delayed-retry-type": "all", "delayed-retry-min": 10}
-    declarations.set_policy(Policy("/", "p", "q", "queues", 0, definition))
+    policies.set_policy(Policy("/", "p", "q", "queues", 0, definition))
     client.world.settle()
     client.publish("", "q", b"x")
     tag = get(client)
     assert delay_after(client, nack(tag)) == 10
     client.send(nack(tag + 1))
-    declarations.clear_policy("p")
+    policies.clear_policy("p")
     client.world.settle()
     client.world.sleep(20)
     assert delay_after(client, nack(get(client))) == 0

@@ -243,9 +243,9 @@ def policed(home: Home, **definition: object) -> None:
     vhost = home.vhost
     if definition:
         policy = Policy("/", "p", "", "queues", 0, definition)
-        vhost.declarations.set_policy(policy, None)
+        vhost.applied_policies.set_policy(policy, None)
     else:
-        vhost.declarations.clear_policy("p", None)
+        vhost.applied_policies.clear_policy("p", None)
     home.settle()
 
 
@@ -275,7 +275,7 @@ def test_policies_and_restarts_move_no_key(tmp_path: Path) -> None:
 
 def test_a_policy_that_declared_arguments_depend_on_changes_no_seed() -> None:
     world = World()
-    world.vhost.declarations.set_policy(
+    world.vhost.applied_policies.set_policy(
         Policy("/", "p", "", "queues", 0, {"dead-letter-exchange": "amq.fanout"}), None
     )
     plain = world.vhost.declare_queue("q", True, {"x-dead-letter-routing-key": "k"})

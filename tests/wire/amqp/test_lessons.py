@@ -128,7 +128,7 @@ def test_a_policy_said_again_and_again_leaves_nothing_behind() -> None:
     client.queue("q")
     for number in range(200):
         client.publish("", "q", b"x")
-        world.vhost.declarations.set_policy(
+        world.vhost.applied_policies.set_policy(
             Policy(
                 "/", "short", "q", "all", 0, {"message-ttl": 60_000 + number, "expires": 600_000}
             )

@@ -9,7 +9,7 @@ import pytest
 
 from broker.messages.memory import MESSAGE_SIZE
 from broker.queues.policies import Policy
-from broker.queues.queue import MESSAGES_PER_SLICE
+from broker.queues.slices import MESSAGES_PER_SLICE
 from broker.vhost.dead_letters import MOVES_MAX
 from tests.clients import World, mqtt_publish, publication
 
@@ -144,7 +144,7 @@ def test_publishers_that_wait_continue_when_the_queue_ends_or_has_room(end: str)
         assert not world.vhost.held_publishers
     else:
         policy = Policy("/", "p", "q", "queues", 0, {"max-length": 5})
-        world.vhost.declarations.set_policy(policy)
+        world.vhost.applied_policies.set_policy(policy)
     world.settle(client.connection, other.connection)
     assert not world.vhost.held_publishers and not world.vhost.moves
     assert not client.connection.stalled

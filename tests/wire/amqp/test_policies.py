@@ -25,7 +25,9 @@ def say(
     priority: int = 0,
     apply_to: str = "all",
 ) -> None:
-    world.vhost.declarations.set_policy(Policy("/", name, pattern, apply_to, priority, definition))
+    world.vhost.applied_policies.set_policy(
+        Policy("/", name, pattern, apply_to, priority, definition)
+    )
     world.settle()
 
 
@@ -150,7 +152,7 @@ def test_clearing_the_policy_restores_the_declared_arguments() -> None:
     client.send(spec.Confirm.Select())
     client.publish("", "q", b"0")
     assert names(client.publish("", "q", b"1")) == ["Basic.Nack"]
-    world.vhost.declarations.clear_policy("short")
+    world.vhost.applied_policies.clear_policy("short")
     world.settle()
     assert names(client.publish("", "q", b"1")) == ["Basic.Ack"]
     assert read(client, "q") == [b"0", b"1"]
@@ -185,7 +187,7 @@ def test_a_policy_sets_the_alternate_exchange_unless_the_declaration_does() -> N
     for exchange in ("x", "x2", "x3"):
         client.publish(exchange, "k", exchange.encode())
     assert read(client, "lost") == [b"x", b"x2"]
-    world.vhost.declarations.clear_policy("lost")
+    world.vhost.applied_policies.clear_policy("lost")
     client.publish("x", "k", b"again")
     assert read(client, "lost") == []
 
@@ -232,7 +234,7 @@ def test_a_policy_is_applied_to_many_queues_in_slices() -> None:
     world = World()
     for number in range(1_200):
         world.vhost.declare_queue(f"q{number}")
-    world.vhost.declarations.set_policy(Policy("/", "p", "", "queues", 0, {"max-length": 1}))
+    world.vhost.applied_policies.set_policy(Policy("/", "p", "", "queues", 0, {"max-length": 1}))
     followed = sum(isinstance(queue, LimitedQueue) for queue in world.vhost.queues.values())
     assert 0 < followed < 1_200
     world.settle()
@@ -245,10 +247,10 @@ def test_many_policies_set_in_one_turn_are_applied_together() -> None:
     many, policies = 3 * QUEUES_PER_SLICE, 20
     for number in range(many):
         world.vhost.declare_queue(f"q{number}")
-    declarations = world.vhost.declarations
+    applied = world.vhost.applied_policies
     for number in range(policies):
         definition = {"max-length": 100 + number}
-        declarations.set_policy(Policy("/", f"p{number}", "^q", "queues", number, definition))
+        applied.set_policy(Policy("/", f"p{number}", "^q", "queues", number, definition))
     agenda = world.broker.agenda
     assert len(agenda._bulk) == 1
     turns = 0
@@ -260,6 +262,6 @@ def test_many_policies_set_in_one_turn_are_applied_together() -> None:
         100 + policies - 1
     }
     # A later policy starts an update of its own.
-    declarations.set_policy(Policy("/", "last", "^q", "queues", policies, {"max-length": 7}))
+    applied.set_policy(Policy("/", "last", "^q", "queues", policies, {"max-length": 7}))
     world.settle()
     assert {queue.arguments.max_length for queue in world.vhost.queues.values()} == {7}

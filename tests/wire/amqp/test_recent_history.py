@@ -166,7 +166,7 @@ def test_a_queue_that_a_policy_changes_meanwhile_gets_the_rest_of_the_history() 
     bind_without_turn(client)
     world = client.world
     policy = Policy("/", "p", "q", "queues", 0, {"max-length": 1_000})
-    world.vhost.declarations.set_policy(policy)
+    world.vhost.applied_policies.set_policy(policy)
     assert world.queue("q").depth < 300
     world.settle(client.connection)
     client.read()

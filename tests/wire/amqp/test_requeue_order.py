@@ -154,7 +154,7 @@ def test_a_queue_that_is_replaced_or_deleted_while_it_is_held_is_not_held_afterw
     requeued(client, "close")
     if change == "policy":
         limits = {"max-length": 50_000}
-        world.vhost.declarations.set_policy(Policy("/", "p", "q", "queues", 0, limits))
+        world.vhost.applied_policies.set_policy(Policy("/", "p", "q", "queues", 0, limits))
     else:
         world.vhost.delete_queue(world.queue("q"))
         if change == "redeclare":

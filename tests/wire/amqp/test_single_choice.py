@@ -79,7 +79,7 @@ def test_a_deleted_queue_gets_nothing_and_a_message_without_a_queue_is_returned(
 def test_a_policy_that_replaces_a_queue_keeps_its_bindings(kind: str) -> None:
     client = client_of(World(), kind, ["a"])
     vhost = client.world.vhost
-    vhost.declarations.set_policy(Policy("/", "p", "a", "queues", 0, {"max-length": 1_000}))
+    vhost.applied_policies.set_policy(Policy("/", "p", "a", "queues", 0, {"max-length": 1_000}))
     client.world.settle()
     publish(client, 20)
     assert len(read(client, "a")) == 20

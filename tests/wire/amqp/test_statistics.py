@@ -120,7 +120,7 @@ def test_statistics_of_a_queue_that_a_policy_replaces_go_on() -> None:
     client.publish("", "q", b"1")
     client.publish("", "q", b"2")
     client.send(B.Get(queue="q"), B.Get(queue="q"))
-    world.vhost.declarations.set_policy(Policy("/", "p", ".*", "queues", 0, {"max-length": 9}))
+    world.vhost.applied_policies.set_policy(Policy("/", "p", ".*", "queues", 0, {"max-length": 9}))
     world.turn()
     client.send(B.Ack(1), B.Nack(2, requeue=True))
     counts = dict(zip(STATISTICS, world.queue("q").statistics(), strict=True))

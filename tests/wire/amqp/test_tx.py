@@ -224,7 +224,7 @@ def test_a_publication_goes_to_the_queues_of_its_time_that_are_left_at_the_commi
 def test_a_publication_of_a_transaction_follows_a_queue_that_a_policy_has_replaced() -> None:
     client = transacting()
     client.publish("", "q", b"x")
-    client.world.vhost.declarations.set_policy(
+    client.world.vhost.applied_policies.set_policy(
         policy_of("/", "lazy", {"pattern": "q", "definition": {"message-ttl": 60_000}})
     )
     client.world.settle(client.connection)

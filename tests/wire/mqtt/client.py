@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from protocols.connection import Connection, Peer
+from protocols.connection import Connection
+from protocols.peer import Peer
 from tests.clients import World, packet, text
 
 PINGREQ: Final = b"\xc0\x00"

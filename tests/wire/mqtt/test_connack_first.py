@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from broker.access.identity import Identity
 from broker.messages.outlet import TURN_BYTES
-from protocols.connection import EXPELLED, SHUTDOWN, TOO_FAST, Connection
+from protocols.connection import Connection
+from protocols.end_reasons import EXPELLED, SHUTDOWN, TOO_FAST
 from tests.clients import Amqp, World, mqtt_publish
 from tests.wire.mqtt.client import (
     PINGREQ,

@@ -6,7 +6,8 @@ from typing import Any
 
 import mqtt5
 
-from protocols.connection import Connection, Peer
+from protocols.connection import Connection
+from protocols.peer import Peer
 from tests.clients import World, packet, text
 from tests.wire.mqtt.client import packets
 

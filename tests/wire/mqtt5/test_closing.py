@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocols.connection import EXPELLED
+from protocols.end_reasons import EXPELLED
 from protocols.mqtt.codec.reasons import PROTOCOL_ERROR
 from protocols.mqtt.connection.closing import (
     AUTHENTICATING,

@@ -14,6 +14,7 @@ from broker.names import is_text, shown
 from broker.nesting import NESTING_MAX, is_nested_too_deep
 from broker.routing.authorization import DeclarationRights
 from broker.store.contract import SettledCallback, Ticket
+from broker.vhost.client_declarations import rights_of
 from broker.vhost.vhost import VirtualHost
 from trellis.http import contract
 from trellis.http.management.rates import Key, Rates
@@ -188,7 +189,7 @@ class Call:
 
     def rights(self, vhost: VirtualHost) -> DeclarationRights:
         """Return what the user may declare in a virtual host. Raises AccessRefused."""
-        return vhost.rights_of(self._within(vhost), self.identity.administrator)
+        return rights_of(vhost, self._within(vhost), self.identity.administrator)
 
     def may(self, operation: str, kind: str, name: str, vhost: VirtualHost) -> None:
         """Raise AccessRefused unless the user has the permission `operation` for the object."""

@@ -11,7 +11,8 @@ from protocols.amqp.channel.ack_timeout import timeout_of
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.connection.connection import AmqpConnection
-from protocols.connection import EXPELLED, Connection
+from protocols.connection import Connection
+from protocols.end_reasons import EXPELLED
 from protocols.mqtt.connection.connection import MqttConnection
 from trellis.http.management.answers import (
     ApiRefusal,

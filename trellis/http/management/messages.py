@@ -24,7 +24,7 @@ from protocols.amqp.codec.frames import decode, encode, method_frame
 from protocols.amqp.codec.properties import LAYOUT, read_properties, write_properties
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.amqp.connection.direct import open_directly
-from protocols.connection import Peer
+from protocols.peer import Peer
 from trellis.http import contract
 from trellis.http.management.answers import (
     DURABLE_SECONDS,

@@ -182,7 +182,9 @@ async def put_operator_policy(call: Call) -> Empty:
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     fresh = name not in vhost.policies.operator_by_name
     policy = operator_policy_of(vhost.name, name, call.body())
-    await call.make_durable(lambda ticket: vhost.declarations.set_operator_policy(policy, ticket))
+    await call.make_durable(
+        lambda ticket: vhost.applied_policies.set_operator_policy(policy, ticket)
+    )
     log_keys_without_effect(call, vhost.name, policy)
     return Empty(fresh)
 
@@ -192,6 +194,6 @@ async def delete_operator_policy(call: Call) -> Empty:
     await operator_policy(call)
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     await call.make_durable(
-        lambda ticket: vhost.declarations.clear_parameter(OPERATOR_POLICY, name, ticket)
+        lambda ticket: vhost.applied_policies.clear_parameter(OPERATOR_POLICY, name, ticket)
     )
     return Empty()

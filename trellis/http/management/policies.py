@@ -44,7 +44,7 @@ async def put_policy(call: Call) -> Empty:
     policy = policy_of(vhost.name, name, call.body())
     if not call.identity.administrator:
         call.rights(vhost).check_policy(policy)
-    await call.make_durable(lambda ticket: vhost.declarations.set_policy(policy, ticket))
+    await call.make_durable(lambda ticket: vhost.applied_policies.set_policy(policy, ticket))
     log_keys_without_effect(call, vhost.name, policy)
     return Empty(not known)
 
@@ -66,5 +66,5 @@ async def delete_policy(call: Call) -> Empty:
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     if name not in vhost.policies.by_name:
         raise not_found(f"no policy '{name}' in vhost '{vhost.name}'")
-    await call.make_durable(lambda ticket: vhost.declarations.clear_policy(name, ticket))
+    await call.make_durable(lambda ticket: vhost.applied_policies.clear_policy(name, ticket))
     return Empty()

@@ -15,6 +15,7 @@ from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.store.contract import Ticket
+from broker.vhost.client_declarations import with_default_type
 from broker.vhost.options import OPTIONS, options_of
 from broker.vhost.vhost import VirtualHost
 from trellis.http.management import serializers
@@ -264,7 +265,7 @@ async def put_queue(call: Call) -> Empty:
     vhost, name, row = call.vhost(call.path_parameters[0]), call.path_parameters[1], call.body()
     durable = flag(row, "durable") if "durable" in row else True
     auto_delete = flag(row, "auto_delete")
-    arguments = vhost.with_default_type(name, table(row, "arguments"), durable, False, auto_delete)
+    arguments = with_default_type(vhost, name, table(row, "arguments"), durable, False, auto_delete)
     known = name in vhost.queues
     if not known and (name.startswith("amq.") or not name):
         raise bad_request(f"queue name '{name}' contains reserved prefix 'amq.*', or is empty")

@@ -1,0 +1,82 @@
+"""Empties a queue that was purged or deleted, some of its messages and consumers in each turn."""
+
+from __future__ import annotations
+
+from array import array
+
+from mypy_extensions import i64
+
+from broker.agenda import Agenda, BulkTask
+from broker.messages.message import Message
+from broker.queues.consumer import Consumer, MessageSource, ReturnedMessage
+from broker.queues.fifo import Fifo
+from broker.queues.paged_tail import PagedTail
+from broker.queues.slices import CONSUMERS_PER_SLICE, MESSAGES_PER_SLICE
+
+
+class PurgeTask(BulkTask):
+    """A task that releases purged messages in the store, some in each turn."""
+
+    def __init__(
+        self,
+        queue: MessageSource,
+        waiting: Fifo[Message],
+        returned: list[list[ReturnedMessage]],
+        tail: PagedTail | None,
+    ) -> None:
+        super().__init__(queue.agenda)
+        self._queue = queue
+        self._waiting = waiting
+        self._returned = returned
+        self._tail = tail
+        #: Positions in the store of the messages that were taken from the tail last, and are not
+        #: released yet. The message to release next is at the end.
+        self._positions: array[int] = array("q")
+
+    def has_work(self) -> bool:
+        if any(self._returned) or self._waiting.size > 0 or self._positions:
+            return True
+        return self._tail is not None and not self._tail.empty
+
+    def do_slice(self) -> None:
+        left: i64 = MESSAGES_PER_SLICE
+        for returned in self._returned:
+            while left > 0 and returned:
+                left -= 1
+                self._queue.release(returned.pop().message)
+        while left > 0 and self._waiting.size > 0:
+            left -= 1
+            self._queue.release(self._waiting.pop())
+        tail = self._tail
+        while left > 0 and (self._positions or tail is not None and not tail.empty):
+            if not self._positions and tail is not None:
+                self._positions = tail.pop_positions()
+                self._positions.reverse()
+            left -= 1
+            position = self._positions.pop()
+            if position > 0:
+                self._queue.release_position(position)
+
+
+class ConsumerCancellation(BulkTask):
+    """A task that cancels the consumers of a deleted queue, some in each turn."""
+
+    def __init__(self, agenda: Agenda, standby: list[Consumer], active: list[Consumer]) -> None:
+        super().__init__(agenda)
+        standby.reverse()
+        active.reverse()
+        #: The consumers, in two lists that only this task uses now. The last consumer of the last
+        #: list is cancelled next.
+        self._lists = [standby, active]
+
+    def has_work(self) -> bool:
+        return any(self._lists)
+
+    def do_slice(self) -> None:
+        left = CONSUMERS_PER_SLICE
+        while self._lists and left:
+            if self._lists[-1]:
+                left -= 1
+                self._lists[-1].pop().cancelled()
+            else:
+                self._lists.pop()

@@ -1,0 +1,73 @@
+"""Counts the bodies of messages that already wait when a limit in bytes is set, in slices."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.messages.message import Message
+from broker.queues.consumer import ReturnedMessage
+from broker.queues.fifo import Fifo
+
+#: Largest number of waiting messages whose body sizes are added up in one slice. This takes up to 2
+#: ms.
+COUNTED_PER_SLICE: Final[i64] = 20_000
+
+
+def uncounted_size(returned: ReturnedMessage, number: i64) -> i64:
+    """Return the size of a message's body, or 0 if the count `number` contains it already.
+
+    Afterwards, the count contains the body.
+    """
+    if returned.counted == number:
+        return 0
+    returned.counted = number
+    return returned.message.encoding.size(returned.message.content)
+
+
+class Recount:
+    """The count of the bodies that waited in one queue when the count began.
+
+    Messages that come later are counted by the queue. `number` is the number of the count.
+    """
+
+    def __init__(
+        self, number: i64, first: i64, waiting: i64, returned: list[ReturnedMessage]
+    ) -> None:
+        """Begin the count of `waiting` messages from the sequence number `first` on.
+
+        `returned` are the returned messages that wait before them. The caller may not use the list
+        any more.
+        """
+        self._number: i64 = number
+        #: The bodies are still to be counted from the sequence number `_next` to before `_end`.
+        self._next: i64 = first
+        self._end: i64 = first + waiting
+        self._returned = returned
+
+    @property
+    def finished(self) -> bool:
+        """True if all bodies are counted."""
+        return self._next >= self._end and not self._returned
+
+    def contains(self, sequence: i64) -> bool:
+        """True if the size of the waiting messages contains the message's body already."""
+        return not self._next <= sequence < self._end
+
+    def count_slice(self, head: i64, waiting: Fifo[Message]) -> i64:
+        """Return the size of the next bodies; skip messages that have left the queue.
+
+        `waiting` are the waiting messages now, and `head` is the sequence number of the first one.
+        """
+        left: i64 = COUNTED_PER_SLICE
+        size: i64 = 0
+        while left > 0 and self._returned:
+            left -= 1
+            size += uncounted_size(self._returned.pop(), self._number)
+        start: i64 = max(self._next, head)
+        count: i64 = max(0, min(self._end - start, left))
+        for message in waiting.part(start - head, count):
+            size += message.encoding.size(message.content)
+        self._next = min(start + count, self._end)
+        return size

@@ -1,0 +1,63 @@
+"""The queues of a virtual host that clients cannot declare: direct replies and inboxes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.queues.queue import Queue
+from broker.routing.subscriber import Subscriber
+from broker.store.contract import Ticket, Undefined
+from broker.vhost.vhost import VirtualHost
+
+#: The largest number of direct replies that wait for a consumer which does not read.
+REPLIES_MAX: Final = 100_000
+
+
+def open_reply(vhost: VirtualHost, name: str) -> Queue:
+    """Return a new queue for direct replies to one consumer.
+
+    The default exchange routes to the queue by this name. No binding can lead to it.
+    """
+    queue = vhost.replies[name] = Queue(vhost.name, name, vhost.agenda, vhost.store, False)
+    queue.max_length = REPLIES_MAX
+    return queue
+
+
+def close_reply(vhost: VirtualHost, queue: Queue) -> None:
+    """Delete a queue for direct replies."""
+    del vhost.replies[queue.name]
+    queue.on_deleted()
+    vhost.declarations.deleted.add_queue(queue)
+    vhost.declarations.evict_default_route(queue)
+
+
+def new_inbox(vhost: VirtualHost, name: str, durable: bool, max_length: int) -> Queue:
+    """Return a new inbox for a session, which drops its oldest messages above `max_length`."""
+    inbox = vhost.inboxes[name] = Queue(vhost.name, name, vhost.agenda, vhost.store, durable)
+    inbox.private = True
+    inbox.max_length = max_length
+    vhost.declarations.inbox_names.add(name)
+    return inbox
+
+
+def add_subscriber(vhost: VirtualHost, subscriber: Subscriber) -> None:
+    """Include a session or a subscription group in the totals."""
+    vhost.subscribers[subscriber] = None
+
+
+def delete_subscriber(vhost: VirtualHost, subscriber: Subscriber, ticket: Ticket | None) -> None:
+    """Delete a session or a subscription group, with its inbox and bindings."""
+    inbox = subscriber.inbox
+    if inbox.durable:
+        # Append this entry before `on_deleted` releases the messages: their release takes
+        # effect once this entry is durable.
+        vhost.store.append(
+            Undefined(vhost.name, "session", subscriber.name, subscriber.number), ticket
+        )
+    inbox.on_deleted()
+    vhost.inboxes.pop(inbox.name, None)
+    vhost.declarations.inbox_names.remove(inbox.name)
+    vhost.subscribers.pop(subscriber, None)
+    vhost.declarations.deleted.add_subscriber(subscriber)
+    subscriber.dead = True
+    vhost.bindings.remove_to(subscriber)

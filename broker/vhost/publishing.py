@@ -1,0 +1,128 @@
+"""Publications that need more than `VirtualHost.publish`, and their routes.
+
+publish_once    a message of a producer that numbers its messages
+publish_will    the will message of a session, at the end of the turn
+prepare         the store's entry of a message that a transaction publishes later
+route_copies    a message with headers CC or BCC
+resolve_now     the present destinations of a message that a transaction publishes later
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from broker.messages.fates import REFUSED, REPEATED
+from broker.messages.message import AT_MOST_ONCE, Message, Properties
+from broker.routing.deduplication import NumberedPublication
+from broker.routing.plan import Plan
+from broker.routing.plan_search import SearchSlot
+from broker.routing.publish_context import PublishContext
+from broker.routing.resolved_targets import ResolvedTargets
+from broker.routing.route import MessageRoute, Route
+from broker.routing.subscriber import Subscriber
+from broker.store.contract import MessageStored, Ticket
+from broker.vhost.dead_letters import PublishWill
+from broker.vhost.vhost import VirtualHost
+
+
+def publish_once(
+    vhost: VirtualHost,
+    context: PublishContext,
+    route: Route,
+    plan: Plan,
+    message: Message,
+    ticket: Ticket | None,
+    publication: NumberedPublication,
+) -> i64:
+    """Publish a message of a producer that numbers its messages, and return the fate.
+
+    A repeated message is not published again. Its ticket waits until all changes so far are
+    durable, and with them the first publication. Without a ticket, the publisher is not told of
+    a refusal, so its later messages are not refused.
+    """
+    if vhost.producers.is_repeat(publication):
+        context.count_fate(REPEATED)
+        vhost.reply_when_all_durable(ticket)
+        return REPEATED
+    if ticket is not None and vhost.producers.is_held_back(publication):
+        context.count_fate(REFUSED)
+        return REFUSED
+    vhost.store.begin()
+    try:
+        fate = vhost.publish(context, route, plan, message, ticket)
+        if fate != REFUSED:
+            vhost.producers.record(publication, ticket)
+        elif ticket is not None:
+            vhost.producers.refuse(publication)
+    finally:
+        vhost.store.commit()
+    return fate
+
+
+def prepare(vhost: VirtualHost, route: MessageRoute, message: Message) -> None:
+    """Encode the store's entry for a persistent message before the message is published.
+
+    Do nothing if a queue of the plan stores an annotation with the message: `Queue.annotate`
+    makes the annotation when the message is published.
+    """
+    plan = route.plan
+    if message.qos > AT_MOST_ONCE and plan.durable and not plan.annotated:
+        entry = route.entry = MessageStored(vhost.name, message, plan.numbers)
+        vhost.store.prepare(entry)
+
+
+def publish_will(
+    vhost: VirtualHost,
+    context: PublishContext,
+    will: Message,
+    lifetime: int = -1,
+    session: Subscriber | None = None,
+) -> None:
+    """Publish the will message of a session at the end of this turn.
+
+    The message expires after `lifetime` milliseconds; never if `lifetime` is below 0.
+    """
+    vhost.contexts.join(context)
+    vhost.agenda.add(PublishWill(vhost, context, will, lifetime, session))
+
+
+# -- routes for one message
+
+
+def route_copies(
+    vhost: VirtualHost,
+    context: PublishContext,
+    exchange: str,
+    keys: list[str],
+    blind: list[str],
+    properties: Properties,
+    slot: SearchSlot,
+) -> Route | None:
+    """Return a new route for one message with headers CC or BCC; `blind` are the BCC keys.
+
+    Return None if the search pauses.
+    """
+    planner = vhost.declarations.planner
+    plan = planner.plan_keys(context.identity, exchange, keys, properties, None, slot)
+    if plan is None:
+        return None
+    route = MessageRoute(exchange, keys, blind, plan)
+    route.origin = context.origin
+    return route
+
+
+def resolve_now(
+    vhost: VirtualHost,
+    context: PublishContext,
+    exchange: str,
+    keys: list[str],
+    properties: Properties,
+    slot: SearchSlot,
+) -> ResolvedTargets | None:
+    """Return the present destinations of a message that a transaction publishes later.
+
+    Return None if the search pauses. Raise NotFound if the exchange does not exist,
+    AccessRefused if the identity may not publish to it.
+    """
+    planner = vhost.declarations.planner
+    return planner.resolve_now(context.identity, exchange, keys, properties, slot)

@@ -1,0 +1,36 @@
+"""The cancelled consumers of a channel, whose deliveries may still be outstanding."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocols.amqp.channel.consumer import AmqpConsumer
+
+#: Least length at which the list of cancelled consumers is searched for consumers without
+#: outstanding deliveries.
+_LEAST: Final = 8
+
+
+class CancelledConsumers:
+    """The cancelled consumers of one channel."""
+
+    def __init__(self) -> None:
+        #: All consumers that have outstanding deliveries, and perhaps others.
+        self.consumers: list[AmqpConsumer] = []
+        self._most = _LEAST
+
+    def keep(self, consumer: AmqpConsumer) -> None:
+        """Keep a cancelled consumer while its deliveries are outstanding.
+
+        The list is searched for consumers without outstanding deliveries each time its length has
+        doubled.
+        """
+        if consumer.outstanding:
+            if len(self.consumers) >= self._most:
+                self.drop_settled()
+                self._most = max(_LEAST, 2 * len(self.consumers))
+            self.consumers.append(consumer)
+
+    def drop_settled(self) -> None:
+        """Remove the consumers without outstanding deliveries."""
+        self.consumers = [one for one in self.consumers if one.outstanding]

@@ -1,0 +1,83 @@
+"""The method basic.consume: checks what the client asks for, and starts a consumer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pamqp.commands as spec
+
+from broker.errors import AccessRefused, NotAllowed, PreconditionFailed
+from broker.stream.queue import StreamQueue
+from protocols.amqp.channel.channel import Channel
+from protocols.amqp.channel.consumer import AmqpConsumer
+from protocols.amqp.channel.streaming import AmqpStreamConsumer, check_stream_consumer, first_offset
+from protocols.amqp.connection.method_checks import REPLY_QUEUE, permitted_queue, reply
+
+#: Highest priority of a consumer; the lowest is its negative.
+PRIORITY_MAX: Final = 1 << 31
+
+
+def _consume_replies(channel: Channel, method: spec.Basic.Consume, tag: str) -> None:
+    """Start the channel's consumer of direct replies. Raises PreconditionFailed."""
+    if not method.no_ack:
+        raise PreconditionFailed("reply consumer cannot acknowledge")
+    if channel.receiver.replies is not None:
+        raise PreconditionFailed("reply consumer already set")
+    reply(channel, method, spec.Basic.ConsumeOk(tag))
+    channel.receiver.consume_replies(tag)
+
+
+def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
+    """Start a consumer."""
+    if method.queue == REPLY_QUEUE:
+        _consume_replies(channel, method, _new_consumer_tag(channel, method))
+        return
+    receiver = channel.receiver
+    queue = permitted_queue(channel, method.queue, "read")
+    tag = _new_consumer_tag(channel, method)
+    if isinstance(queue, StreamQueue):
+        check_stream_consumer(
+            queue, channel.vhost, method.no_ack, receiver.prefetch > 0 or receiver.pool is not None
+        )
+    # An exclusive consumer is the only consumer of its queue.
+    in_exclusive_use = any(
+        isinstance(consumer, AmqpConsumer) and consumer.exclusive
+        for consumer in queue.consumers[:1] + queue.standby[:1]
+    )
+    if in_exclusive_use or method.exclusive and queue.consumer_count:
+        raise AccessRefused(
+            f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use"
+        )
+    priority = (method.arguments or {}).get("x-priority", 0)
+    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > PRIORITY_MAX:
+        raise PreconditionFailed(
+            f"invalid arg 'x-priority' for queue '{queue.name}' in vhost '{channel.vhost.name}': "
+            f"{priority!r} is not an integer from -{PRIORITY_MAX} to {PRIORITY_MAX}"
+        )
+    if method.exclusive and queue.arguments.single_active_consumer:
+        raise AccessRefused(
+            f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use: "
+            "it has a single active consumer"
+        )
+    offset = (
+        first_offset(queue, channel.vhost, (method.arguments or {}).get("x-stream-offset"))
+        if isinstance(queue, StreamQueue)
+        else 0
+    )
+    reply(channel, method, spec.Basic.ConsumeOk(tag))
+    consumer = receiver.consume(queue, tag, method.no_ack, method.exclusive, priority)
+    if method.arguments:
+        consumer.keep_arguments(method.arguments)
+    if isinstance(queue, StreamQueue):
+        queue.attach(AmqpStreamConsumer(consumer, offset, channel.connection, receiver.unacked))
+
+
+def _new_consumer_tag(channel: Channel, method: spec.Basic.Consume) -> str:
+    """Return the tag of a new consumer, generated if the client gives none. Raises NotAllowed."""
+    limit = channel.vhost.limits.channel_consumers
+    if 0 < limit <= len(channel.receiver.consumers):
+        raise NotAllowed(f"reached maximum ({limit}) of consumers per channel")
+    tag = method.consumer_tag or f"amq.ctag-{channel.connection.front.broker.new_id()}"
+    if not channel.receiver.is_free(tag):
+        raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
+    return tag

@@ -1,0 +1,35 @@
+"""A reply that waits until the store has written the changes that the reply confirms."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from librt.strings import BytesWriter
+
+from broker.store.contract import Waiter
+
+
+class StalledConnection(Protocol):
+    """The part of a connection that a DeferredReply uses."""
+
+    out: BytesWriter
+    stalled: bool
+    finished: bool
+
+    def resume_input(self) -> None:
+        """End a stall."""
+
+
+class DeferredReply(Waiter):
+    """A reply that waits until changes are durable, while its connection is stalled."""
+
+    def __init__(self, connection: StalledConnection) -> None:
+        self._connection = connection
+        self.reply = b""
+
+    def settled(self) -> None:
+        """Send the reply, and resume the input of the connection."""
+        connection = self._connection
+        if connection.stalled and self.reply and not connection.finished:
+            connection.out.write(self.reply)
+            connection.resume_input()

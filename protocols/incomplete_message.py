@@ -1,0 +1,61 @@
+"""The time limit of a client that an alarm has blocked in the middle of a message."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from mypy_extensions import i64
+
+from broker.agenda import Agenda, Task
+from broker.alarms import Alarms
+
+#: Size of the incomplete messages of a client above which an alarm blocks the client, in bytes.
+INCOMPLETE_MAX: Final[i64] = 64 << 10
+#: Time for which the memory alarm may block a client with incomplete messages, in ms. Then the
+#: broker closes the connection, to free the memory.
+INCOMPLETE_PATIENCE: Final[i64] = 30_000
+
+
+class BlockedConnection(Protocol):
+    """The part of a connection that its IncompleteMessage uses."""
+
+    agenda: Agenda
+    times_blocked: int
+
+    @property
+    def blocked(self) -> bool:
+        """True while an alarm blocks the connection."""
+
+    def abort(self, reason: str) -> None:
+        """End the connection without telling the client the reason."""
+
+    def touch(self) -> None:
+        """Let the server send the output, and notice the end of the connection."""
+
+
+class IncompleteMessage(Task):
+    """The time limit of a client that an alarm has blocked in the middle of a message.
+
+    Clients that never complete their messages would otherwise keep the memory alarm on for ever.
+    """
+
+    def __init__(self, connection: BlockedConnection, alarms: Alarms) -> None:
+        self._connection = connection
+        self._alarms = alarms
+        self._times_blocked = connection.times_blocked
+
+    def run(self) -> None:
+        """Close the connection if the memory alarm has blocked it since the time limit began.
+
+        If only the disk alarm is on, the connection stays open, because incomplete messages take
+        no disk space.
+        """
+        connection = self._connection
+        alarms = self._alarms
+        if connection.times_blocked != self._times_blocked or not connection.blocked:
+            return
+        if "memory" in alarms.on:
+            connection.abort("incomplete_message")
+            connection.touch()
+        else:
+            connection.agenda.at(connection.agenda.now + INCOMPLETE_PATIENCE, self)

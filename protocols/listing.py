@@ -1,0 +1,30 @@
+"""The row of a connection in the list of connections, as far as all protocols have it in common."""
+
+from __future__ import annotations
+
+from protocols.connection import Connection
+
+
+def row_of(connection: Connection) -> dict[str, object]:
+    """Return the connection's row in the list of connections: values by column name."""
+    return {
+        "peer": str(connection.peer),
+        "protocol": connection.front.name,
+        "user": "",
+        "state": "closing" if connection.finished else "open",
+        "listener": connection.peer.listener,
+        "since": int(connection.opened_at),
+        "octets_in": int(connection.bytes_in),
+        "octets_out": int(connection.bytes_out),
+        "unsent": connection.unsent,
+        "slow": _slowness(connection),
+    }
+
+
+def _slowness(connection: Connection) -> str:
+    """Reason why the broker does not read from or deliver to the client at present, or ""."""
+    if connection.paused:
+        return "reads too slowly"
+    if connection.blocked:
+        return "waits for the end of an alarm"
+    return connection.throttled or ("waits" if connection.stalled else "")

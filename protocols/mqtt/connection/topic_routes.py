@@ -1,0 +1,52 @@
+"""The routes of topics that the route cache of a connection's user does not have."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.routing.plan_search import SearchSlot
+from broker.routing.publish_context import PublishContext
+from broker.routing.route import Route
+from protocols.mqtt.connection.connection import MqttConnection
+
+#: Size of the part of a refused topic that the log shows, in bytes.
+LOGGED_TOPIC: Final = 200
+
+
+class TopicRoutes:
+    """The part of a packet handler that finds new routes, and logs topics with too many levels."""
+
+    def __init__(self, connection: MqttConnection) -> None:
+        self._connection = connection
+        self._topics = connection.service.topics
+        #: True once a topic with too many levels is logged: the log gets one line for a connection.
+        self._logged_depth = False
+
+    def find(self, context: PublishContext, topic: bytes, slot: SearchSlot) -> Route | None:
+        """Return a new route for a topic; None if the search for the route's plan pauses.
+
+        If a route is returned, the caller must call `end_search` of the connection: after `plan_of`
+        if the message takes the slow path, otherwise at once.
+        """
+        topics = self._topics
+        before = topics.too_deep
+        route = topics.resolve(context, topic, slot)
+        if topics.too_deep > before and not self._logged_depth:
+            self._logged_depth = True
+            self._log_depth(topic)
+        return route
+
+    def _log_depth(self, topic: bytes) -> None:
+        """Log a topic that has too many levels."""
+        connection = self._connection
+        connection.service.log(
+            "topic_refused",
+            {
+                "user": connection.user,
+                "client_id": connection.client_id,
+                "topic": topic[:LOGGED_TOPIC].decode(errors="replace"),
+                "note": "the topic has more than mqtt.max_levels = "
+                f"{self._topics.max_levels} levels: raise the setting or shorten the topic. "
+                "Further topics of this connection are counted and not logged",
+            },
+        )

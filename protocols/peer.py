@@ -1,0 +1,35 @@
+"""The client's end of a connection's transport."""
+
+from __future__ import annotations
+
+
+class Peer:
+    """The client's end of a transport.
+
+    `local` is True if the client runs on this machine and is not a proxy for clients on other
+    machines. Some users may log in only from this machine.
+    """
+
+    def __init__(self, address: str = "127.0.0.1", port: int = 0, local: bool = True) -> None:
+        self.address = address
+        self.port = port
+        self.local = local
+        #: Name of the listener to which the client has connected.
+        self.listener = ""
+        #: Address and port of this machine to which the client has connected; ("", 0) for a Unix
+        #: socket.
+        self.local_address = ("", 0)
+        #: Name in the client's certificate; "" if the client has no trusted certificate.
+        self.certificate = ""
+        #: True for a browser that shows a page of another site. Its user may not know that the page
+        #: connects to this broker.
+        self.cross_site = False
+
+    def __str__(self) -> str:
+        if self.port == 0 and self.address == "unix":
+            return self.address
+        return (
+            f"[{self.address}]:{self.port}"
+            if ":" in self.address
+            else f"{self.address}:{self.port}"
+        )
