@@ -73,5 +73,6 @@ class RefusalLog:
             self._write(
                 "refusals_left_out",
                 count=unreported,
-                note=f"more than {LINES_MAX} different refusals within {REPEAT_SECONDS:g} s; only the first ones are logged",
+                note=f"more than {LINES_MAX} different refusals came within {REPEAT_SECONDS:g} s, "
+                "and only the first ones are logged",
             )
