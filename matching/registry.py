@@ -11,13 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from operator import attrgetter
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from matching.grammar import Grammar
 from matching.matcher import Matcher
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 S = TypeVar("S")
 
@@ -214,6 +216,8 @@ def create(name: str, grammar: Grammar) -> Matcher[S]:
 
 def _installed() -> list[Algorithm]:
     """Return the algorithms of installed packages, except those that reuse a built-in name."""
+    from importlib.metadata import entry_points  # takes a fifth of the start of a command
+
     loaded = [
         _algorithm_of(point) for point in entry_points(group=GROUP) if point.name not in _BUILT_IN
     ]

@@ -18,12 +18,24 @@ Begin with server/link.py (one client) and server/turn.py (one turn of the event
 """
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
-try:
-    __version__ = version("trellis-broker")
-except PackageNotFoundError:  # run from a checkout that is not installed
-    __version__ = "0+source"
+if TYPE_CHECKING:
+    __version__: str
+
+
+def __getattr__(name: str) -> str:
+    """Return `__version__`, which most commands do not ask: finding it imports a mail parser."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("trellis-broker")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        found = "0+source"
+    globals()["__version__"] = found
+    return found
 
 
 def compiled() -> bool:

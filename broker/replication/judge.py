@@ -77,7 +77,7 @@ class Judge:
         if not counts:
             self.void += 1
             return False
-        self.state = replace(self.state, last=offset, wall=max(self.state.wall, record.wall))
+        self.state = self.state.after_record(offset, record.wall)
         return True
 
     def _claim(self, claim: Claim) -> bool:
@@ -107,6 +107,4 @@ class Judge:
 
     def completed(self, number: int, position: int, batch_offset: int) -> None:
         """Record the last whole batch: its number, last position, and first chunk's offset."""
-        self.state = replace(
-            self.state, number=number, position=position, batch_offset=batch_offset
-        )
+        self.state = self.state.after_batch(number, position, batch_offset)

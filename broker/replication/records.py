@@ -78,6 +78,38 @@ class ClusterState:
     #: The highest wall clock of a record that counts, in ms of Unix time.
     wall: int = 0
 
+    # Each record makes a new state. These two name all fields, because replace() is slower.
+
+    def after_record(self, last: int, wall: int) -> ClusterState:
+        """Return the state after a record that counts, from its offset and wall clock."""
+        return ClusterState(
+            self.name,
+            self.epoch,
+            self.nonce,
+            last,
+            self.salt,
+            self.format,
+            self.position,
+            self.number,
+            self.batch_offset,
+            max(self.wall, wall),
+        )
+
+    def after_batch(self, number: int, position: int, batch_offset: int) -> ClusterState:
+        """Return the state after the last chunk of a batch."""
+        return ClusterState(
+            self.name,
+            self.epoch,
+            self.nonce,
+            self.last,
+            self.salt,
+            self.format,
+            position,
+            number,
+            batch_offset,
+            self.wall,
+        )
+
     def encode(self) -> bytes:
         """Return the state as bytes."""
         name = self.name.encode()

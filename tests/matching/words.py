@@ -17,19 +17,34 @@ GRAMMARS = [AMQP, MQTT]
 _WORDS = ["a", "b", "", "$x", "a*", "*", "+", "#"]
 
 
+def _some(words: list[str], most: int) -> st.SearchStrategy[list[str]]:
+    """Draw one to `most` words.
+
+    All of them come from one number, because Hypothesis takes longer for each value that it draws
+    than most matchers take for an answer.
+    """
+    texts = len(words) ** most
+
+    def chosen(number: int) -> list[str]:
+        size, number = divmod(number, texts)
+        return [words[number // len(words) ** place % len(words)] for place in range(size + 1)]
+
+    return st.integers(0, most * texts - 1).map(chosen)
+
+
+@cache
 def topics(grammar: Grammar) -> st.SearchStrategy[str]:
     """Draw short topics of few words, so that patterns match them often."""
     words = [word for word in _WORDS if grammar is AMQP or word not in ("+", "#")]
-    texts = st.lists(st.sampled_from(words), min_size=1, max_size=6).map(grammar.separator.join)
+    texts = _some(words, 6).map(grammar.separator.join)
     return texts if grammar is AMQP else texts.filter(bool)
 
 
+@cache
 def patterns(grammar: Grammar) -> st.SearchStrategy[str]:
     """Draw short patterns with many wildcards."""
     words = ["a", "b", "", "$x", grammar.one, grammar.many]
-    return st.lists(st.sampled_from(words), min_size=1, max_size=5).map(
-        lambda some: _pattern(grammar, some)
-    )
+    return _some(words, 5).map(lambda some: _pattern(grammar, some))
 
 
 def _pattern(grammar: Grammar, words: list[str]) -> str:

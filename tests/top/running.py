@@ -418,12 +418,12 @@ class Leaks:
         """Check that all counts are as before, although the garbage collector does not run."""
         gc.disable()
         try:
-            counts, objects = self._before
             for _ in range(500):
-                if self._counts() == counts and self._objects() == objects:
+                now = self._counts(), self._objects()
+                if now == self._before:
                     break
                 await asyncio.sleep(0.02)
-            assert (self._counts(), self._objects()) == self._before
+            assert now == self._before
         finally:
             gc.enable()
         gc.unfreeze()

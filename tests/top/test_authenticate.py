@@ -40,7 +40,10 @@ from trellis.settings import SettingsError, load
 
 #: A password hash that is verified very fast, and one that is verified slowly.
 QUICK = argon2.PasswordHasher(1, 8, 1).hash("quick")
-SLOW = argon2.PasswordHasher(8, 32_768, 1).hash("slow")
+SLOW = (
+    "$argon2id$v=19$m=32768,t=8,p=1"
+    "$1fMGcVnNnuIyNHzpZsPLXw$gPXeam4tcTr4WePqhJysI6Kt3gAIMRUw3wKdY7GQQBw"
+)
 
 Make = Callable[..., Accounts]
 

@@ -62,7 +62,12 @@ def parser() -> Parser:
         usage="trellis COMMAND [ARGUMENT]...",
         description="Trellis, a message broker for AMQP 0-9-1 and MQTT.",
     )
-    root.add_argument("--version", action="version", version=version.line())
+    root.add_argument(
+        "--version",
+        action=version.PrintVersion,
+        nargs=0,
+        help="show program's version number and exit",
+    )
     commands = root.add_subparsers(
         title="commands", metavar="COMMAND [ARGUMENT]...", dest="command"
     )

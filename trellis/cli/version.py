@@ -4,13 +4,12 @@ import argparse
 import platform
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, packages_distributions
-from importlib.metadata import version as installed
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from trellis import __version__, compiled
+import trellis
+from trellis import compiled
 from trellis.cli.parsing import Commands, add_command
 
 #: Name of the distribution that holds Trellis.
@@ -31,9 +30,18 @@ def add(commands: Commands) -> None:
     command.add_argument("--json", action="store_true", help="print a JSON object")
 
 
+class PrintVersion(argparse.Action):
+    """The flag `--version`, which finds the version only when it is given."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *ignored: Any) -> None:
+        """Print `trellis VERSION`, and exit."""
+        print(line())
+        parser.exit()
+
+
 def line() -> str:
     """Return the text `trellis VERSION`."""
-    return f"trellis {__version__}"
+    return f"trellis {trellis.__version__}"
 
 
 def conflicts(owners: Mapping[str, list[str]]) -> list[str]:
@@ -54,6 +62,9 @@ def version(arguments: argparse.Namespace) -> int:
 
     Print a warning for each package of Trellis that another distribution has installed too.
     """
+    from importlib.metadata import PackageNotFoundError, packages_distributions
+    from importlib.metadata import version as installed
+
     for warning in conflicts(packages_distributions()):
         print(warning, file=sys.stderr)
     try:
@@ -63,7 +74,7 @@ def version(arguments: argparse.Namespace) -> int:
     python, implementation = platform.python_version(), platform.python_implementation()
     if arguments.json:
         facts = {
-            "version": __version__,
+            "version": trellis.__version__,
             "python": python,
             "implementation": implementation,
             "compiled": compiled(),

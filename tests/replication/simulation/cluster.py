@@ -97,7 +97,7 @@ class Cluster:
             self.complain(ORDER)
         self._last_delivered[connection] = identity
         life, connections = node.life, node.connections
-        delay = self.world.delay() + self.world.random.choice((0.0, 0.3))
+        delay = self.world.delay() + self.world.choice((0.0, 0.3))
 
         def acknowledge() -> None:
             if node.connections == connections:
@@ -229,7 +229,7 @@ class Cluster:
                 self.world.after(0.001, arrive)
             # Without messages, the owner appends only beats.
             idle = self.world.random.uniform(1, 4) if self.world.random.random() < 0.01 else 0.0
-            self.world.after(idle + self.world.random.choice((0.005, 0.02, 0.05)), self._publish)
+            self.world.after(idle + self.world.choice((0.005, 0.02, 0.05)), self._publish)
 
     # -- the whole history
 

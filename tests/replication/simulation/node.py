@@ -117,7 +117,7 @@ class Node(Computer):
         self.world.say(f"{self.name} owns epoch {owner.epoch}")
         self.cluster.owned(self, owner.epoch)
         self.carry_out(self.write(owner), self.apply, self._unreachable, self.end)
-        self.local(self.world.random.choice((0.001, 0.02, 0.4)), self._open)
+        self.local(self.world.choice((0.001, 0.02, 0.4)), self._open)
         self._watch(owner)
 
     def _unreachable(self, result: Any) -> None:
@@ -208,7 +208,7 @@ class Node(Computer):
         self.fail_point()
         for number in range(len(self.outbox)):
             self.local(number * 0.0005, self.flush)
-        self.local(self.world.random.choice((0.02, 0.03, 0.05)), self.turn)
+        self.local(self.world.choice((0.02, 0.03, 0.05)), self.turn)
 
     def flush(self) -> None:
         """Send one reply, unless the lease is over: then the reply waits."""

@@ -6,10 +6,11 @@ Between any two steps of a node, the node may be paused, and the node may crash.
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from heapq import heappop, heappush
+from typing import Any, TypeVar
 
 from broker.replication.contract import (
     Append,
@@ -24,7 +25,12 @@ from broker.replication.contract import (
     Timing,
 )
 from broker.replication.memory import MemoryLog
-from broker.replication.records import Claim, decode
+from broker.replication.records import CLAIM
+
+Option = TypeVar("Option")
+
+#: Index of the byte in a record that tells its kind: after the magic and the version.
+KIND_AT = 5
 
 #: Long delays of claims are LATE_CLAIMS times as frequent as long delays of other messages.
 LATE_CLAIMS = 50
@@ -37,6 +43,7 @@ class World:
 
     def __init__(self, seed: int, timing: Timing, faulty: float = 0.01) -> None:
         self.random = random.Random(seed)
+        self._draw = self.random.getrandbits
         self.timing = timing
         self.faulty = faulty
         #: The share of fail points at which a computer is paused.
@@ -46,13 +53,23 @@ class World:
         #: The log answers and commits nothing until this time: its leader changes.
         self.log_down_until = 0.0
         self.story: list[str] = []
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        #: Time, number and act of each event; its computer, if it has one, and that one's life.
+        self._events: list[tuple[float, int, Callable[[], None], Computer | None, int]] = []
         self._number = 0
 
-    def at(self, time: float, event: Callable[[], None]) -> None:
-        """Schedule an event at a time."""
+    def at(
+        self,
+        time: float,
+        event: Callable[[], None],
+        computer: Computer | None = None,
+        life: int = 0,
+    ) -> None:
+        """Schedule an event at a time: for the network, or for a computer in its present life."""
         self._number += 1
-        heapq.heappush(self._events, (max(time, self.now), self._number, event))
+        heappush(
+            self._events,
+            (time if time > self.now else self.now, self._number, event, computer, life),
+        )
 
     def after(self, seconds: float, event: Callable[[], None]) -> None:
         """Schedule an event after some seconds."""
@@ -60,10 +77,27 @@ class World:
 
     def run(self, until: float) -> None:
         """Run all events up to a time."""
-        while self._events and self._events[0][0] <= until:
-            self.now, _, event = heapq.heappop(self._events)
-            event()
+        events = self._events
+        while events and events[0][0] <= until:
+            self.now, _, event, computer, life = heappop(events)
+            if computer is None:
+                event()
+            elif computer.life == life:
+                if computer.paused_until > self.now:
+                    rest = computer.paused_until - self.now
+                    computer.local(rest + self.random.random() * 0.001, event)
+                else:
+                    event()
         self.now = until
+
+    def choice(self, options: tuple[Option, ...]) -> Option:
+        """Return what `self.random.choice(options)` returns, in less time."""
+        count = len(options)
+        bits = count.bit_length()
+        drawn = self._draw(bits)
+        while drawn >= count:
+            drawn = self._draw(bits)
+        return options[drawn]
 
     def say(self, text: str) -> None:
         """Add a line to the record of events."""
@@ -76,7 +110,7 @@ class World:
         """
         if self.random.random() < self.faulty * times:
             return self.random.uniform(0.05, 2 * self.timing.silence)
-        return self.random.choice((0.001, 0.002, 0.005))
+        return self.choice((0.001, 0.002, 0.005))
 
     @property
     def patience(self) -> float:
@@ -98,23 +132,12 @@ class Computer:
 
     def local(self, seconds: float, act: Callable[[], None]) -> None:
         """Schedule a step of this computer after some seconds, and after its pause."""
-        life = self.life
-
-        def happen() -> None:
-            if self.life != life:
-                return
-            if self.paused_until > self.world.now:
-                rest = self.paused_until - self.world.now
-                self.world.after(rest + self.world.random.random() * 0.001, happen)
-            else:
-                act()
-
-        self.world.after(seconds, happen)
+        self.world.at(self.world.now + seconds, act, self, self.life)
 
     def fail_point(self) -> None:
         """Pause this computer now and then, exactly between a decision and its effect."""
         if self.world.random.random() < self.world.fail_points:
-            self.paused_until = self.world.now + self.world.random.choice((1.1, 1.5, 3.0))
+            self.paused_until = self.world.now + self.world.choice((1.1, 1.5, 3.0))
             self.world.say(f"{self.name} is paused at a fail point until {self.paused_until:.3f}")
 
     def carry_out(
@@ -136,13 +159,13 @@ class Computer:
             except Exception as raised:  # noqa: BLE001  a node that cannot go on says why
                 failed(raised)
                 return
-            if isinstance(step, Append) and isinstance(decode(step.data), Claim):
+            if isinstance(step, Append) and _is_claim(step.data):
                 self.fail_point()
-            self.local(world.random.choice((0.0, 0.0005)), lambda: begin(step))
+            self.local(world.choice((0.0, 0.0005)), partial(begin, step))
 
         def answer(seconds: float, value: Any, error: Exception | None = None) -> None:
             if self.life == life:
-                self.local(seconds, lambda: resume(value, error))
+                self.local(seconds, partial(resume, value, error))
 
         def begin(step: Any) -> None:
             if isinstance(step, Sleep):
@@ -164,7 +187,7 @@ class Computer:
             except Exception as error:  # noqa: BLE001  the flow decides
                 answer(0.0, None, error)
             else:
-                self.local(world.random.choice((0.0005, 0.001, 0.003)), lambda: write(writes))
+                self.local(world.choice((0.0005, 0.001, 0.003)), partial(write, writes))
 
         resume(None)
 
@@ -186,7 +209,7 @@ class Computer:
             world.after(world.delay(), lambda: tell(offset))
 
         # A claim that arrives late is the most dangerous record.
-        times = LATE_CLAIMS if isinstance(decode(data), Claim) else 1
+        times = LATE_CLAIMS if _is_claim(data) else 1
         world.after(world.delay(times), land)
         world.at(sent + world.patience, lambda: tell(None, OutcomeUnknown("no answer in time")))
 
@@ -201,10 +224,14 @@ class Computer:
             if world.random.random() < 0.02:  # A leader that does not know the last records yet.
                 tip = max(world.log.low, tip - world.random.randrange(1, 5))
             try:
-                span = world.log.read(offset, world.random.choice((1, 5, 500)), tip)
+                span = world.log.read(offset, world.choice((1, 5, 500)), tip)
             except LogTrimmed as trimmed:
                 answer(world.delay(), None, trimmed)
             else:
                 answer(world.delay(), span)
 
         world.after(world.delay(), serve)
+
+
+def _is_claim(data: bytes) -> bool:
+    return data[KIND_AT] == CLAIM
