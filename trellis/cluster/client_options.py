@@ -20,6 +20,7 @@ Options = dict[str, OptionValue]
 #: Short pauses before another attempt: a lost Kafka node must not become a failover.
 _COMMON: Final[Options] = {
     "allow.auto.create.topics": False,
+    "enable.metrics.push": False,
     "metadata.max.age.ms": 6000,
     "reconnect.backoff.max.ms": 200,
     "reconnect.backoff.ms": 20,

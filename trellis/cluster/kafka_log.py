@@ -8,10 +8,10 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from broker.replication.contract import CHUNK_SIZE, LogSpan
+from broker.replication.contract import CHUNK_SIZE, LogSpan, LogTrimmed
 from broker.replication.records import ReplicationError
 from trellis.cluster.appender import KafkaAppender
-from trellis.cluster.client_errors import TopicReplaced
+from trellis.cluster.client_errors import LogShorter, TopicAbsent, TopicReplaced
 from trellis.cluster.client_options import MESSAGE_OVERHEAD
 from trellis.cluster.reader import KafkaReader
 from trellis.cluster.topic import KafkaTopic
@@ -39,7 +39,7 @@ class KafkaLog:
         self._checked = 0.0
         try:
             self._topic = KafkaTopic(cluster)
-            self._reader = KafkaReader(cluster, self._group)
+            self._reader = KafkaReader(cluster, self._group, self._topic)
             self._appender = KafkaAppender(cluster)
         except KafkaException as error:
             text = f"cluster.options: Kafka's client refuses an option: {error.args[0].str()}"
@@ -76,8 +76,8 @@ class KafkaLog:
             self._check_topic()
         try:
             return self._reader.read(offset)
-        except Exception:
-            self._checked = 0.0  # The topic may have been deleted, or made anew.
+        except (LogShorter, LogTrimmed, TopicAbsent):
+            self._check_topic()  # It may have been made anew.
             raise
 
     def trim(self, offset: int) -> None:
@@ -107,6 +107,7 @@ class KafkaLog:
 
     def _check_topic(self) -> None:
         """Check that the topic is the one that this node follows, and has one partition."""
+        self._checked = time.monotonic()
         facts = self._topic.facts()
         name = self._cluster.log_topic
         if self.topic_id and facts.id != self.topic_id:
@@ -121,7 +122,6 @@ class KafkaLog:
                 "topic with `trellis cluster check --create`, and set cluster.topic to it"
             )
         self.topic_id = facts.id
-        self._checked = time.monotonic()
 
 
 def group_name(cluster: ClusterSettings, node: str) -> str:

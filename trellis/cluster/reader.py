@@ -6,18 +6,20 @@ import threading
 import time
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from broker.replication.contract import LogSpan, LogTrimmed, LogUnreachable
 from trellis.cluster.client_errors import LogHole, LogShorter, unreachable
 from trellis.cluster.client_options import ClientLog, consumer_options
-from trellis.cluster.topic import PARTITION
+from trellis.cluster.topic import PARTITION, KafkaTopic
 from trellis.settings.cluster import ClusterSettings
 
 #: Seconds of a wait for the next record.
 WAIT_SECONDS: Final = 0.05
-#: Seconds within which the leader must tell the tip.
-TIP_SECONDS: Final = 0.5
+#: Seconds of a wait for a record that exists.
+FETCH_SECONDS: Final = 3.0
+#: Seconds after which such a wait asks whether the record was trimmed.
+TRY_SECONDS: Final = 0.25
 #: The largest number of records of one read.
 RECORDS_MAX: Final = 500
 #: Seconds without a read after which the library fetches no more records.
@@ -37,9 +39,10 @@ _OUT_OF_RANGE: Final = (
 class KafkaReader:
     """A consumer of one partition. One thread reads; another one may call `rest`."""
 
-    def __init__(self, cluster: ClusterSettings, group: str) -> None:
+    def __init__(self, cluster: ClusterSettings, group: str, topic: KafkaTopic) -> None:
         self._cluster = cluster
-        self._topic = cluster.log_topic
+        self._name = cluster.log_topic
+        self._topic = topic
         self._consumer = Consumer(consumer_options(cluster, group), logger=ClientLog("read"))
         self._lock = threading.Lock()
         #: The offset of the next record that the library delivers; None if it fetches none.
@@ -56,20 +59,12 @@ class KafkaReader:
         with self._lock:
             self._last_read = time.monotonic()
             if offset != self._next:
-                self._consumer.assign([TopicPartition(self._topic, PARTITION, offset)])
+                self._consumer.assign([TopicPartition(self._name, PARTITION, offset)])
             self._next = None  # After an error, the next call begins at its offset again.
-            records = self._records(offset)
-            end = records[-1][0] + 1 if records else offset
-            low, tip = self._bounds()
-            if not records:
-                self._check_range(offset, low, tip)
-            self._next = end
-            return LogSpan(records, max(tip, end))
-
-    def bounds(self) -> tuple[int, int]:
-        """Return the first offset of the log and its tip. Raises LogUnreachable."""
-        with self._lock:
-            return self._bounds()
+            records, tip = self._records_and_tip(offset)
+            self._short_since = None
+            self._next = offset + len(records)
+            return LogSpan(records, max(tip, self._next))
 
     def rest(self) -> None:
         """Stop fetching records if no read came for a time; never waits for a read."""
@@ -89,9 +84,25 @@ class KafkaReader:
         with self._lock:
             self._consumer.close()
 
-    def _records(self, offset: int) -> list[tuple[int, bytes]]:
-        """Return the records that have arrived, in order from an offset on."""
-        first = self._consumer.poll(WAIT_SECONDS)
+    def _records_and_tip(self, offset: int) -> tuple[list[tuple[int, bytes]], int]:
+        """Return records from an offset on, at least one if the log has it, and the tip."""
+        records = self._records(offset, WAIT_SECONDS)
+        tip = self._topic.tip()
+        end = time.monotonic() + FETCH_SECONDS
+        while not records and tip > offset and time.monotonic() < end:
+            self._check_low(offset)
+            records = self._records(offset, TRY_SECONDS)
+        if not records and tip != offset:
+            self._check_low(offset)
+            raise self._failure(offset, tip)
+        return records, tip
+
+    def _records(self, offset: int, seconds: float) -> list[tuple[int, bytes]]:
+        """Return the records that arrive within some seconds, in order from an offset on.
+
+        Return none if the offset does not exist.
+        """
+        first = self._consumer.poll(seconds)
         if first is None:
             return []
         records: list[tuple[int, bytes]] = []
@@ -99,11 +110,11 @@ class KafkaReader:
             error = message.error()
             if error is None:
                 self._add(message, offset + len(records), records)
-            elif records:
-                # The next call begins behind these records, and gets the error again.
+            elif records or error.code() in _OUT_OF_RANGE:
+                # An error behind records comes again: the next call begins at another offset.
                 break
-            elif error.code() not in _OUT_OF_RANGE:
-                raise unreachable("read topic", self._cluster, KafkaException(error))
+            else:
+                raise unreachable("read topic", self._cluster, error)
         return records
 
     def _add(self, message: Message, due: int, records: list[tuple[int, bytes]]) -> None:
@@ -113,38 +124,30 @@ class KafkaReader:
             return
         if offset > due:
             raise LogHole(
-                f"topic '{self._topic}' has no record at offset {due}, but one at {offset}: it was "
+                f"topic '{self._name}' has no record at offset {due}, but one at {offset}: it was "
                 "compacted, or another program writes to it; run `trellis cluster check`"
             )
         records.append((offset, message.value() or b""))
 
-    def _bounds(self) -> tuple[int, int]:
-        """Return the first offset and the tip, both from the leader of the partition."""
-        at = TopicPartition(self._topic, PARTITION)
-        try:
-            found = self._consumer.get_watermark_offsets(at, TIP_SECONDS, cached=False)
-        except KafkaException as error:
-            raise unreachable("ask for the tip of topic", self._cluster, error) from error
-        if found is None:
-            raise LogUnreachable(
-                f"cannot ask for the tip of topic '{self._topic}' at {self._cluster.servers}: no "
-                f"answer of the leader within {TIP_SECONDS:g} s"
-            )
-        return found[0], found[1]
-
-    def _check_range(self, offset: int, low: int, tip: int) -> None:
-        """Raise an error if the log has no place for a record with this offset."""
+    def _check_low(self, offset: int) -> None:
+        """Raise LogTrimmed if the log begins behind an offset."""
+        low = self._topic.low()
         if offset < low:
             raise LogTrimmed(low, offset)
-        if offset <= tip:
-            self._short_since = None
-            return
+
+    def _failure(self, offset: int, tip: int) -> Exception:
+        """Return the error of a read that got no record although the tip is another offset."""
+        if offset < tip:
+            return LogUnreachable(
+                f"topic '{self._name}' at {self._cluster.servers} has the records {offset} to "
+                f"{tip - 1}, but sent none within {FETCH_SECONDS:g} s"
+            )
         now = time.monotonic()
         self._short_since = self._short_since or now
-        text = f"topic '{self._topic}' ends at offset {tip}, but this node has read up to {offset}"
+        text = f"topic '{self._name}' ends at offset {tip}, but this node has read up to {offset}"
         if now < self._short_since + SHORT_SECONDS:
-            raise LogUnreachable(text)
-        raise LogShorter(
+            return LogUnreachable(text)
+        return LogShorter(
             f"{text}: records were lost, or the topic was made anew; do not delete the data "
             "directory, and adopt the directory that is farthest (`trellis cluster adopt`)"
         )

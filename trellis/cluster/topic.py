@@ -9,15 +9,22 @@ from typing import Any, Final
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from broker.replication.contract import LogUnreachable
-from trellis.cluster.client_errors import TopicAbsent, error_in, unreachable
+from trellis.cluster.client_errors import GroupAbsent, error_in, unreachable
 from trellis.cluster.client_options import MESSAGE_MAX, ClientLog, admin_options
 from trellis.settings.cluster import ClusterSettings
 
@@ -25,9 +32,12 @@ from trellis.settings.cluster import ClusterSettings
 PARTITION: Final = 0
 #: Seconds within which Kafka must answer a request.
 REQUEST_SECONDS: Final = 5.0
+#: Seconds within which the leader must tell the tip.
+TIP_SECONDS: Final = 0.5
 #: Copies of the log, and copies that must have a record before Kafka acknowledges it.
 REPLICAS: Final = 3
 IN_SYNC: Final = 2
+_ASK: Final = "ask the leader for an end of topic"
 #: Settings of a topic that Trellis creates. Trellis trims the log itself; Kafka frees the space of
 #: whole segments.
 TOPIC_SETTINGS: Final[Mapping[str, str]] = {
@@ -105,6 +115,17 @@ class KafkaTopic:
         futures = self._admin.create_topics([new], request_timeout=REQUEST_SECONDS)
         self._wait("create topic", futures[self._name])
 
+    def low(self) -> int:
+        """Return the offset of the first record of the log."""
+        return self._offset(OffsetSpec.earliest(), REQUEST_SECONDS)
+
+    def tip(self) -> int:
+        """Return the offset that the next record will have, as the leader of the partition knows.
+
+        A consumer's connection would answer later: behind the fetch that waits for records.
+        """
+        return self._offset(OffsetSpec.latest(), TIP_SECONDS)
+
     def trim(self, offset: int) -> None:
         """Delete the records before an offset."""
         wanted = TopicPartition(self._name, PARTITION, offset)
@@ -129,15 +150,43 @@ class KafkaTopic:
             futures |= self._admin.list_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=REQUEST_SECONDS
             )
-        found: dict[str, tuple[int, str] | None] = {}
-        for group, future in futures.items():
-            answer = self._wait("read the synced offsets in topic", future)
-            position = answer.topic_partitions[0]
-            self._check(position)
-            found[group] = (
-                (position.offset, position.metadata or "") if position.offset >= 0 else None
-            )
+        return {group: self._reported(future) for group, future in futures.items()}
+
+    def _reported(self, future: Future[Any]) -> tuple[int, str] | None:
+        """Return the offset and version in the answer about one consumer group; None without."""
+        try:
+            position = self._wait("read the synced offsets in topic", future).topic_partitions[0]
+        except GroupAbsent:
+            return None
+        self._check(position)
+        return (position.offset, position.metadata or "") if position.offset >= 0 else None
+
+    def _offset(self, spec: OffsetSpec, seconds: float) -> int:
+        """Return an end of the log, from the leader of the partition."""
+        try:
+            return self._ask_offset(spec, seconds)
+        except LogUnreachable:
+            # The library asks the leader that it knows, also after the answer of this node that
+            # another one leads. It forgets the leader when it learns the topic anew.
+            self._learn_leader(seconds)
+            return self._ask_offset(spec, seconds)
+
+    def _ask_offset(self, spec: OffsetSpec, seconds: float) -> int:
+        futures = self._admin.list_offsets(
+            {TopicPartition(self._name, PARTITION): spec},
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=seconds,
+        )
+        found = int(self._wait(_ASK, next(iter(futures.values()))).offset)
+        if found < 0:  # The library reports a lost connection so.
+            raise unreachable(_ASK, self._cluster, KafkaError(KafkaError._TRANSPORT))
         return found
+
+    def _learn_leader(self, seconds: float) -> None:
+        try:
+            self._admin.list_topics(self._name, timeout=seconds)
+        except KafkaException as error:
+            raise unreachable(_ASK, self._cluster, error_in(error)) from error
 
     def _settings(self, kind: ResourceType, name: str, task: str) -> dict[str, str]:
         resource = ConfigResource(kind, name)
@@ -148,20 +197,14 @@ class KafkaTopic:
     def _check(self, position: TopicPartition) -> None:
         """Raise LogUnreachable if an answer has an error for the partition."""
         if position.error is not None:
-            raise unreachable(
-                "use the synced offsets in topic", self._cluster, KafkaException(position.error)
-            )
+            raise unreachable("use the synced offsets in topic", self._cluster, position.error)
 
     def _wait(self, task: str, future: Future[Any]) -> Any:
         """Return the result of a request; `task` completes "cannot"."""
         try:
             return future.result(REQUEST_SECONDS + 1)
         except KafkaException as error:
-            failure = unreachable(task, self._cluster, error)
-            found = error_in(error)
-            if found is not None and found.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise TopicAbsent(str(failure)) from error
-            raise failure from error
+            raise unreachable(task, self._cluster, error_in(error)) from error
         except TimeoutError as error:
             text = f"cannot {task} '{self._name}' at {self._cluster.servers}: no answer"
             raise LogUnreachable(text) from error
