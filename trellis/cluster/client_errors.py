@@ -38,6 +38,13 @@ class TopicReplaced(ReplicationError):
     """The topic is another one than the topic that this node has followed."""
 
 
+class LogBehind(LogUnreachable):
+    """The leader tells an end of the log that is before the offset at which this node would go on.
+
+    A new leader of the partition may do so for a moment.
+    """
+
+
 class LogShorter(ReplicationError):
     """The log ends before the offset at which this node would go on."""
 

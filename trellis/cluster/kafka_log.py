@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 from broker.replication.contract import CHUNK_SIZE, LogSpan, LogTrimmed
 from broker.replication.records import ReplicationError
 from trellis.cluster.appender import KafkaAppender
-from trellis.cluster.client_errors import LogShorter, TopicAbsent, TopicReplaced
+from trellis.cluster.client_errors import LogBehind, LogShorter, TopicAbsent, TopicReplaced
 from trellis.cluster.client_options import MESSAGE_OVERHEAD
 from trellis.cluster.reader import KafkaReader
 from trellis.cluster.topic import KafkaTopic
@@ -76,7 +76,7 @@ class KafkaLog:
             self._check_topic()
         try:
             return self._reader.read(offset)
-        except (LogShorter, LogTrimmed, TopicAbsent):
+        except (LogBehind, LogShorter, LogTrimmed, TopicAbsent):
             self._check_topic()  # It may have been made anew.
             raise
 

@@ -9,7 +9,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from broker.replication.contract import LogSpan, LogTrimmed, LogUnreachable
-from trellis.cluster.client_errors import LogHole, LogShorter, unreachable
+from trellis.cluster.client_errors import LogBehind, LogHole, LogShorter, unreachable
 from trellis.cluster.client_options import ClientLog, consumer_options
 from trellis.cluster.topic import PARTITION, KafkaTopic
 from trellis.settings.cluster import ClusterSettings
@@ -45,8 +45,10 @@ class KafkaReader:
         self._topic = topic
         self._consumer = Consumer(consumer_options(cluster, group), logger=ClientLog("read"))
         self._lock = threading.Lock()
-        #: The offset of the next record that the library delivers; None if it fetches none.
+        #: The offset of the next record that the library delivers; None if that is not known.
         self._next: int | None = None
+        #: True while the library fetches records ahead.
+        self._fetching = False
         self._last_read = 0.0
         #: Since when the log is shorter than the offset to read; None if it is not.
         self._short_since: float | None = None
@@ -54,12 +56,13 @@ class KafkaReader:
     def read(self, offset: int) -> LogSpan:
         """Return records from an offset on, and the tip.
 
-        Raises LogUnreachable, LogTrimmed, LogShorter, LogHole.
+        Raises LogUnreachable (LogBehind), LogTrimmed, LogShorter, LogHole.
         """
         with self._lock:
             self._last_read = time.monotonic()
             if offset != self._next:
                 self._consumer.assign([TopicPartition(self._name, PARTITION, offset)])
+                self._fetching = True
             self._next = None  # After an error, the next call begins at its offset again.
             records, tip = self._records_and_tip(offset)
             self._short_since = None
@@ -72,9 +75,9 @@ class KafkaReader:
             return
         try:
             self._last_read = time.monotonic()
-            if self._next is not None:
+            if self._fetching:
                 self._consumer.unassign()
-                self._next = None
+                self._fetching, self._next = False, None
             self._consumer.poll(0)  # Delivers the log lines of the library.
         finally:
             self._lock.release()
@@ -146,7 +149,7 @@ class KafkaReader:
         self._short_since = self._short_since or now
         text = f"topic '{self._name}' ends at offset {tip}, but this node has read up to {offset}"
         if now < self._short_since + SHORT_SECONDS:
-            return LogUnreachable(text)
+            return LogBehind(text)
         return LogShorter(
             f"{text}: records were lost, or the topic was made anew; do not delete the data "
             "directory, and adopt the directory that is farthest (`trellis cluster adopt`)"

@@ -104,13 +104,16 @@ class KafkaTopic:
         task = f"read the settings of Kafka node {node} for topic"
         return self._settings(ResourceType.BROKER, str(node), task)
 
-    def create(self) -> None:
+    def create(self, replicas: int = REPLICAS) -> None:
         """Create the topic with the settings of TOPIC_SETTINGS."""
         new = NewTopic(
             self._name,
             num_partitions=1,
-            replication_factor=REPLICAS,
-            config=dict(TOPIC_SETTINGS),
+            replication_factor=replicas,
+            config={
+                **TOPIC_SETTINGS,
+                "min.insync.replicas": str(min(IN_SYNC, replicas)),
+            },
         )
         futures = self._admin.create_topics([new], request_timeout=REQUEST_SECONDS)
         self._wait("create topic", futures[self._name])
@@ -127,7 +130,9 @@ class KafkaTopic:
         return self._offset(OffsetSpec.latest(), TIP_SECONDS)
 
     def trim(self, offset: int) -> None:
-        """Delete the records before an offset."""
+        """Delete the records before an offset, unless they are deleted already."""
+        if offset <= self.low():
+            return
         wanted = TopicPartition(self._name, PARTITION, offset)
         futures = self._admin.delete_records([wanted], request_timeout=REQUEST_SECONDS)
         self._wait("trim topic", next(iter(futures.values())))
