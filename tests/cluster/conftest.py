@@ -44,7 +44,7 @@ def kafka_nodes(tmp_path: Path) -> Iterator[KafkaNodes]:
 @pytest.fixture
 def name(unique: str) -> str:
     """Return a name for a broker that no other test uses."""
-    return re.sub(r"[^A-Za-z0-9-]", "-", unique)[-40:]
+    return re.sub(r"[^A-Za-z0-9-]", "-", unique)[-40:].strip("-")
 
 
 @pytest.fixture

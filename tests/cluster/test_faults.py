@@ -14,7 +14,6 @@ from tests.cluster.programs import Kfake
 from tests.cluster.test_contract import read_all
 from trellis.cluster import reader
 from trellis.cluster.client_errors import LogShorter, TopicAbsent, TopicReplaced
-from trellis.cluster.client_options import consumer_options, delivery_seconds, producer_options
 from trellis.cluster.kafka_log import KafkaLog
 from trellis.cluster.topic import KafkaTopic
 from trellis.settings.cluster import ClusterSettings
@@ -33,10 +32,14 @@ def delete(cluster: ClusterSettings) -> None:
     admin.delete_topics([cluster.log_topic])[cluster.log_topic].result(10)
 
 
-def new_topic(cluster: ClusterSettings, partitions: int = 1, **settings: str) -> None:
+def new_topic(
+    cluster: ClusterSettings,
+    settings: dict[str, str],
+    partitions: int = 1,
+    replicas: int = 3,
+) -> None:
     """Create the topic of a cluster in another way than Trellis does."""
-    names = {name.replace("_", "."): value for name, value in settings.items()}
-    topic = NewTopic(cluster.log_topic, partitions, 3, config=names)
+    topic = NewTopic(cluster.log_topic, partitions, replicas, config=settings)
     admin = admin_of(cluster)
     admin.create_topics([topic])[cluster.log_topic].result(10)
 
@@ -182,7 +185,7 @@ def test_log_that_stays_shorter_than_the_directory_is_refused(
 
 def test_topic_with_several_partitions_is_refused(kfake: Kfake, name: str) -> None:
     cluster = cluster_on(kfake.servers, name)
-    new_topic(cluster, partitions=2)
+    new_topic(cluster, {}, partitions=2)
     log = KafkaLog(cluster, "one")
     with pytest.raises(ReplicationError, match="has 2 partitions, must have 1: create a new topic"):
         log.connect()
@@ -193,7 +196,7 @@ def test_chunks_fit_the_messages_that_the_topic_accepts(
     kfake: Kfake, name: str, open_log: OpenLog
 ) -> None:
     cluster = cluster_on(kfake.servers, name)
-    new_topic(cluster, max_message_bytes="100000")
+    new_topic(cluster, {"max.message.bytes": "100000"})
     log = open_log(cluster, "one")
     assert log.chunk_size == 100_000 - 4096
     assert log.append(bytes(log.chunk_size)) == 0
@@ -236,19 +239,3 @@ def test_log_lines_of_the_client_are_those_of_trellis(
         and "Connection refused" in record.message
         for record in caplog.records
     )
-
-
-def test_outcome_is_unknown_only_after_a_standby_can_have_taken_over() -> None:
-    for silence, seconds in ((0.5, 3.0), (3.5, 9.0), (10.0, 22.0)):
-        cluster = ClusterSettings(silence=silence)
-        assert delivery_seconds(cluster) == seconds
-        assert producer_options(cluster)["delivery.timeout.ms"] == seconds * 1000
-
-
-def test_options_in_the_settings_override_those_that_the_rules_leave_open() -> None:
-    cluster = ClusterSettings(servers="a:1", options={"retry.backoff.ms": 7, "ssl.ca.pem": "b"})
-    for options in (producer_options(cluster), consumer_options(cluster, "g")):
-        assert options["bootstrap.servers"] == "a:1"
-        assert (options["retry.backoff.ms"], options["ssl.ca.pem"]) == (7, "b")
-    assert producer_options(cluster)["acks"] == "all"
-    assert consumer_options(cluster, "g")["isolation.level"] == "read_uncommitted"

@@ -9,4 +9,5 @@ Only this package imports confluent-kafka, and the broker imports this package o
     appender         appends records, each at most once
     reader           reads records, and asks for the tip
     kafka_log        `KafkaLog`, the log as the nodes of a broker use it
+    check            `trellis cluster check`: unsafe settings of Kafka
 """

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Callable
 from typing import Final
 
 from broker.replication.contract import CHUNK_SIZE
@@ -14,6 +17,10 @@ MESSAGE_OVERHEAD: Final = 4096
 MESSAGE_MAX: Final = CHUNK_SIZE + MESSAGE_OVERHEAD
 #: The largest number of bytes that wait in the library for a reader, in KiB.
 READ_AHEAD_KIB: Final = 32 << 10
+
+#: Seconds for which a log line is not repeated, and the number of lines that are remembered.
+REPEAT_SECONDS: Final = 30.0
+LINES_MAX: Final = 100
 
 Options = dict[str, OptionValue]
 
@@ -34,15 +41,32 @@ _COMMON: Final[Options] = {
 
 
 class ClientLog:
-    """Writes the log lines of one client of the library, which calls `log`."""
+    """Writes the log lines of one client of the library, which calls `log`.
 
-    def __init__(self, client: str) -> None:
+    While no node of Kafka answers, the library repeats its lines many times a second. A line that
+    differs from an earlier one in numbers only is written once in REPEAT_SECONDS.
+    """
+
+    def __init__(self, client: str, clock: Callable[[], float] = time.monotonic) -> None:
         """`client` is the task of the client, such as "append"."""
         self._client = client
+        self._clock = clock
+        #: When a line was written, and how many were left out since, by the line without numbers.
+        self._written: dict[str, tuple[float, int]] = {}
 
     def log(self, level: int, text: str, *values: object) -> None:
         """Write a log line; `text` has a placeholder for each value, as in module logging."""
-        logs.log(level, "kafka client", client=self._client, text=text % values)
+        line = text % values
+        key, now = re.sub(r"\d+", "", line), self._clock()
+        written, left_out = self._written.get(key, (-REPEAT_SECONDS, 0))
+        if now < written + REPEAT_SECONDS:
+            self._written[key] = (written, left_out + 1)
+            return
+        if len(self._written) >= LINES_MAX:
+            self._written.clear()
+        self._written[key] = (now, 0)
+        repeated = {"repeated": left_out} if left_out else {}
+        logs.log(level, "kafka client", client=self._client, text=line, **repeated)
 
 
 def delivery_seconds(cluster: ClusterSettings) -> float:

@@ -80,6 +80,10 @@ class KafkaLog:
             self._check_topic()  # It may have been made anew.
             raise
 
+    def bounds(self) -> tuple[int, int]:
+        """Return the offset of the first record of the log, and its tip. Raises LogUnreachable."""
+        return self._topic.low(), self._topic.tip()
+
     def trim(self, offset: int) -> None:
         """Remove the records before an offset. Raises LogUnreachable."""
         self._topic.trim(offset)

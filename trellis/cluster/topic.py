@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from confluent_kafka.admin import (
 )
 
 from broker.replication.contract import LogUnreachable
-from trellis.cluster.client_errors import GroupAbsent, error_in, unreachable
+from trellis.cluster.client_errors import GroupAbsent, TopicAbsent, error_in, unreachable
 from trellis.cluster.client_options import MESSAGE_MAX, ClientLog, admin_options
 from trellis.settings.cluster import ClusterSettings
 
@@ -34,6 +35,8 @@ PARTITION: Final = 0
 REQUEST_SECONDS: Final = 5.0
 #: Seconds within which the leader must tell the tip.
 TIP_SECONDS: Final = 0.5
+#: Seconds between two questions whether the nodes know a new topic.
+KNOWN_SECONDS: Final = 0.05
 #: Copies of the log, and copies that must have a record before Kafka acknowledges it.
 REPLICAS: Final = 3
 IN_SYNC: Final = 2
@@ -117,6 +120,16 @@ class KafkaTopic:
         )
         futures = self._admin.create_topics([new], request_timeout=REQUEST_SECONDS)
         self._wait("create topic", futures[self._name])
+        end = time.monotonic() + REQUEST_SECONDS
+        while not self._is_known() and time.monotonic() < end:
+            time.sleep(KNOWN_SECONDS)
+
+    def _is_known(self) -> bool:
+        """True if the nodes have learned of the topic."""
+        try:
+            return self.facts().has_leader
+        except TopicAbsent:
+            return False
 
     def low(self) -> int:
         """Return the offset of the first record of the log."""
