@@ -60,16 +60,16 @@ def test_absent_topic_is_created_on_request_and_is_safe(
             "min.insync.replicas",
             "1",
             (
-                "min.insync.replicas is 1, must be 2: confirmed messages are lost with one Kafka node; "
-                "set it to 2"
+                "min.insync.replicas is 1, must be 2: confirmed messages are lost with one Kafka "
+                "node; set it to 2"
             ),
         ),
         (
             "min.insync.replicas",
             "3",
             (
-                "min.insync.replicas is 3 with 3 replicas: each lost Kafka node stops the log; set it "
-                "to 2, with 3 replicas"
+                "min.insync.replicas is 3 with 3 replicas: each lost Kafka node stops the log; "
+                "set it to 2, with 3 replicas"
             ),
         ),
         (
@@ -140,8 +140,8 @@ def test_one_replica_and_several_partitions_are_unsafe(
                 f"{again}, or reassign its partition to 3 nodes"
             ),
             (
-                "TOPIC: min.insync.replicas is 2 with 1 replicas: each lost Kafka node stops the log; "
-                "set it to 2, with 3 replicas"
+                "TOPIC: min.insync.replicas is 2 with 1 replicas: each lost Kafka node stops the "
+                "log; set it to 2, with 3 replicas"
             ),
         ],
     )
@@ -156,8 +156,8 @@ def test_silence_below_the_session_timeout_of_kafka_is_unsafe(
         1,
         [
             (
-                "Kafka nodes 0, 1, 2: broker.session.timeout.ms is 2000, and cluster.silence is 1 s "
-                "with a cluster.lease of 0.7 s: a lost Kafka node may end the active broker; set "
+                "Kafka nodes 0, 1, 2: broker.session.timeout.ms is 2000, and cluster.silence is 1 "
+                "s with a cluster.lease of 0.7 s: a lost Kafka node may end the active broker; set "
                 "silence to at least 3.5 and lease to at least 2.5"
             )
         ],
@@ -174,8 +174,8 @@ def test_records_of_another_program_are_named(
         1,
         [
             (
-                "TOPIC: the record at offset 1 is not one of this version of Trellis (the record has 2 "
-                "bytes, fewer than its header of 26 bytes); set cluster.topic to another"
+                "TOPIC: the record at offset 1 is not one of this version of Trellis (the record "
+                "has 2 bytes, fewer than its header of 26 bytes); set cluster.topic to another"
             )
         ],
     )

@@ -21,9 +21,11 @@ from tests.cluster.conftest import OpenLog, cluster_on, created
 #: Opens the test's log for a node.
 OfNode = Callable[[str], ReplicatedLog]
 CHUNK = 8 << 20
+#: Marks of tests on a real Kafka: one process starts the node, for all of them.
+KAFKA = [pytest.mark.long, pytest.mark.xdist_group("kafka")]
 
 
-@pytest.fixture(params=["memory", "kfake", pytest.param("kafka", marks=pytest.mark.long)])
+@pytest.fixture(params=["memory", "kfake", pytest.param("kafka", marks=KAFKA)])
 def of_node(request: pytest.FixtureRequest, name: str, open_log: OpenLog) -> Iterator[OfNode]:
     """Return a function that opens one log for several nodes."""
     if request.param == "memory":
@@ -58,7 +60,7 @@ def test_reads_at_any_offset_return_the_records_from_there_on(of_node: OfNode) -
     records = [bytes([number]) * random.randrange(3000) for number in range(200)]
     for data in records:
         log.append(data)
-    for _ in range(30):
+    for _ in range(15):
         offset = random.randrange(200)
         span = log.read(offset)
         assert span.tip == 200
