@@ -34,9 +34,9 @@ WARM: Final = 30
 CLIENTS: Final = ("confluent-kafka", "aiokafka")
 
 
-def cpu_seconds() -> float:
-    """Return the user and system time of this process."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
+def cpu_seconds(scope: int) -> float:
+    """Return the user and system time of this process or thread."""
+    used = resource.getrusage(scope)
     return used.ru_utime + used.ru_stime
 
 
@@ -47,23 +47,26 @@ class Measurement:
         self.data = bytes(size)
         self.appends = SIZES[size]
         self.times: list[float] = []
-        self._cpu = 0.0
+        self._cpu = self._thread = 0.0
 
     def add(self, seconds: float) -> None:
         """Add the time of an append; the first ones do not count."""
         self.times.append(seconds)
         if len(self.times) == WARM:
-            self.times, self._cpu = self.times[:], cpu_seconds()
+            self._cpu = cpu_seconds(resource.RUSAGE_SELF)
+            self._thread = cpu_seconds(resource.RUSAGE_THREAD)
 
     def result(self) -> dict[str, float]:
         """Return the figures."""
         times = sorted(self.times[WARM:])
         megabytes = len(times) * len(self.data) / 1e6
-        cpu = cpu_seconds() - self._cpu
+        cpu = cpu_seconds(resource.RUSAGE_SELF) - self._cpu
+        thread = cpu_seconds(resource.RUSAGE_THREAD) - self._thread
         return {
             "p50": statistics.median(times) * 1000,
             "p99": times[int(len(times) * 0.99)] * 1000,
             "cpu_us": cpu / len(times) * 1e6,
+            "thread_us": thread / len(times) * 1e6,
             "cpu_ms_per_mb": cpu / megabytes * 1000,
             "mb_per_s": megabytes / sum(times),
         }
@@ -134,7 +137,10 @@ def main() -> None:
 
 def compare(servers: str, nodes: int, rounds: int) -> None:
     """Print the figures of both clients for each size."""
-    print(f"{'bytes':>9} {'client':16} {'p50 ms':>7} {'p99 ms':>7} {'CPU us':>8} {'ms/MB':>6} MB/s")
+    print(
+        f"{'bytes':>9} {'client':16} {'p50 ms':>7} {'p99 ms':>7} {'CPU us':>7} {'thread':>7} "
+        f"{'ms/MB':>6} MB/s"
+    )
     for size in SIZES:
         found: dict[str, list[dict[str, float]]] = {client: [] for client in CLIENTS}
         for number in range(rounds):
@@ -146,8 +152,8 @@ def compare(servers: str, nodes: int, rounds: int) -> None:
         for client, runs in found.items():
             row = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
             print(
-                f"{size:>9} {client:16} {row['p50']:7.2f} {row['p99']:7.2f} {row['cpu_us']:8.0f} "
-                f"{row['cpu_ms_per_mb']:6.2f} {row['mb_per_s']:.0f}",
+                f"{size:>9} {client:16} {row['p50']:7.2f} {row['p99']:7.2f} {row['cpu_us']:7.0f} "
+                f"{row['thread_us']:7.0f} {row['cpu_ms_per_mb']:6.2f} {row['mb_per_s']:.0f}",
                 flush=True,
             )
 

@@ -13,6 +13,7 @@ from tests.cluster.programs import KafkaNodes, Kfake
 from tests.cluster.test_faults import new_topic
 from trellis.cli import main
 from trellis.cluster.client_options import MESSAGE_MAX
+from trellis.cluster.kafka_log import KafkaLog
 
 #: Settings of a topic without findings.
 SAFE = {
@@ -164,6 +165,26 @@ def test_silence_below_the_session_timeout_of_kafka_is_unsafe(
     )
 
 
+def test_kafka_that_soon_forgets_repeated_records_is_unsafe(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kfake = Kfake("broker.session.timeout.ms=2000", "producer.id.expiration.ms=60000")
+    try:
+        created(cluster_on(kfake.servers, name))
+        assert check(kfake, name, capsys) == (
+            1,
+            [
+                (
+                    "Kafka nodes 0, 1, 2: producer.id.expiration.ms is 60000, must be at least "
+                    "600000: Kafka may forget which records a node has appended, and append a "
+                    "repeated one again; set it to 86400000"
+                )
+            ],
+        )
+    finally:
+        kfake.close()
+
+
 def test_records_of_another_program_are_named(
     kfake: Kfake, name: str, open_log: OpenLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,3 +252,20 @@ def test_settings_of_the_command_are_read_from_a_file(
     )
     assert main(["cluster", "check", "--create", "--config", str(file)]) == 0
     assert capsys.readouterr().out.startswith(f"created topic 't-{name}'\nok: topic 't-{name}' at")
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("kafka")
+def test_real_kafka_with_the_recommended_settings_is_safe_until_a_node_is_lost(
+    kafka_nodes: KafkaNodes, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    safe = f"ok: TOPIC at SERVERS is safe for '{name}'"
+    assert check(kafka_nodes, name, capsys, "--create") == (0, ["created TOPIC", safe])
+    kafka_nodes.kill(3)
+    KafkaLog(cluster_on(kafka_nodes.servers, name), "one").append(b"a")
+    code, lines = check(kafka_nodes, name, capsys)
+    assert code == 1
+    assert lines[0] == (
+        "TOPIC: 2 of 3 replicas are in sync: start the missing Kafka nodes, and wait until they "
+        "have caught up"
+    )

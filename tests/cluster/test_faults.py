@@ -11,11 +11,10 @@ from broker.replication.contract import CHUNK_SIZE, LogSpan, LogUnreachable, Out
 from broker.replication.records import ReplicationError
 from tests.cluster.conftest import OpenLog, cluster_on, created
 from tests.cluster.programs import Kfake
-from tests.cluster.test_contract import read_all
+from tests.cluster.test_contract import KAFKA, read_all
 from trellis.cluster import reader
 from trellis.cluster.client_errors import LogShorter, TopicAbsent, TopicReplaced
 from trellis.cluster.kafka_log import KafkaLog
-from trellis.cluster.topic import KafkaTopic
 from trellis.settings.cluster import ClusterSettings
 
 #: Times with which the outcome of an append is unknown after 2.4 s.
@@ -142,14 +141,17 @@ def test_kafka_that_is_away_at_the_start_is_unreachable(name: str) -> None:
     log.close()
 
 
-def test_topic_that_was_made_anew_is_refused(kfake: Kfake, name: str, open_log: OpenLog) -> None:
-    cluster = created(cluster_on(kfake.servers, name))
+@pytest.mark.parametrize("kafka", ["kfake", pytest.param("kafka_node", marks=KAFKA)])
+def test_topic_that_was_made_anew_is_refused(
+    kafka: str, request: pytest.FixtureRequest, name: str, open_log: OpenLog
+) -> None:
+    cluster = created(cluster_on(request.getfixturevalue(kafka).servers, name), replicas=1)
     log = open_log(cluster, "one")
     for _ in range(3):
         log.append(b"old")
     assert read_all(log, 0) == [(0, b"old"), (1, b"old"), (2, b"old")]
     delete(cluster)
-    KafkaTopic(cluster).create()
+    created(cluster, replicas=1)
     fresh = open_log(cluster, "two")
     assert fresh.topic_id != log.topic_id
     anew = f"topic '{cluster.log_topic}' at .* was deleted and made anew: its id is .*, and this "

@@ -8,7 +8,7 @@ from typing import Final
 from broker.replication.contract import LogUnreachable
 from broker.replication.records import Claim, Mark, ReplicationError, decode
 from trellis.cluster.client_errors import TopicAbsent
-from trellis.cluster.client_options import MESSAGE_MAX
+from trellis.cluster.client_options import MESSAGE_MAX, delivery_seconds
 from trellis.cluster.kafka_log import KafkaLog
 from trellis.cluster.topic import IN_SYNC, REPLICAS, KafkaTopic, TopicFacts
 from trellis.settings.cluster import ClusterSettings
@@ -17,6 +17,10 @@ from trellis.settings.cluster import ClusterSettings
 SAMPLE: Final = 100
 #: The setting of a Kafka node that says after how many ms a lost node is replaced.
 SESSION_TIMEOUT: Final = "broker.session.timeout.ms"
+#: The setting of a Kafka node that says for how many ms it recognizes repeated records; the least
+#: safe value.
+EXPIRATION: Final = "producer.id.expiration.ms"
+EXPIRATION_LEAST: Final = 600_000
 #: The time in seconds that Trellis recommends.
 SHORT_SECONDS: Final = 2
 SHORTER: Final = f"{SESSION_TIMEOUT} to 2000 and broker.heartbeat.interval.ms to 400"
@@ -110,23 +114,42 @@ def _of_settings(settings: Mapping[str, str], replicas: int) -> Iterator[str]:
 
 
 def _of_nodes(topic: KafkaTopic, cluster: ClusterSettings) -> Iterator[str]:
-    """Yield the findings about the Kafka nodes, one for each value of SESSION_TIMEOUT."""
-    nodes: dict[str, list[int]] = {}
-    for node in topic.nodes():
-        value = topic.node_settings(node).get(SESSION_TIMEOUT)
-        if value is not None:
-            nodes.setdefault(value, []).append(node)
-    for value, found in nodes.items():
-        seconds = int(value) / 1000
-        silence, lease = seconds + SILENCE_MARGIN, seconds + LEASE_MARGIN
-        if cluster.silence < silence or cluster.lease < lease:
-            yield (
-                f"Kafka nodes {', '.join(map(str, found))}: {SESSION_TIMEOUT} is {value}, and "
-                f"cluster.silence is {cluster.silence:g} s with a cluster.lease of "
-                f"{cluster.lease:g} s: a lost Kafka node may end the active broker; set silence to "
-                f"at least {silence:g} and lease to at least {lease:g}"
-                + (f", or {SHORTER}" if seconds > SHORT_SECONDS else "")
-            )
+    """Yield the findings about the Kafka nodes. A hosted Kafka may not tell their settings."""
+    for name, finding in ((SESSION_TIMEOUT, _of_timeout), (EXPIRATION, _of_expiration)):
+        nodes: dict[str, list[int]] = {}
+        for node in topic.nodes():
+            value = topic.node_settings(node).get(name)
+            if value is not None:
+                nodes.setdefault(value, []).append(node)
+        for value, found in nodes.items():
+            text = finding(int(value), cluster)
+            if text:
+                yield f"Kafka nodes {', '.join(map(str, found))}: {name} is {value}{text}"
+
+
+def _of_timeout(milliseconds: int, cluster: ClusterSettings) -> str:
+    """Return the finding about SESSION_TIMEOUT; "" if its value is safe."""
+    seconds = milliseconds / 1000
+    silence, lease = seconds + SILENCE_MARGIN, seconds + LEASE_MARGIN
+    if cluster.silence >= silence and cluster.lease >= lease:
+        return ""
+    return (
+        f", and cluster.silence is {cluster.silence:g} s with a cluster.lease of "
+        f"{cluster.lease:g} s: a lost Kafka node may end the active broker; set silence to at "
+        f"least {silence:g} and lease to at least {lease:g}"
+        + (f", or {SHORTER}" if seconds > SHORT_SECONDS else "")
+    )
+
+
+def _of_expiration(milliseconds: int, cluster: ClusterSettings) -> str:
+    """Return the finding about EXPIRATION; "" if its value is safe."""
+    least = max(EXPIRATION_LEAST, int(delivery_seconds(cluster) * 10_000))
+    if milliseconds >= least:
+        return ""
+    return (
+        f", must be at least {least}: Kafka may forget which records a node has appended, and "
+        "append a repeated one again; set it to 86400000"
+    )
 
 
 def _of_records(cluster: ClusterSettings) -> Iterator[str]:

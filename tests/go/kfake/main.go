@@ -11,6 +11,7 @@ package main
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"os"
 	"strconv"
@@ -31,7 +32,7 @@ var errors = map[string]*kerr.Error{
 }
 
 func main() {
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(nodes), kfake.BrokerConfigs(brokerConfigs()))
+	cluster, err := kfake.NewCluster(options()...)
 	check(err)
 	fmt.Println(strings.Join(cluster.ListenAddrs(), ","))
 	var handles []*kfake.FaultHandle
@@ -67,12 +68,24 @@ func fault(words []string) kfake.Fault {
 	return kfake.Fault{Keys: []kmsg.Key{kmsg.Key(key)}, Err: found, Count: count}
 }
 
-// brokerConfigs returns the arguments NAME=VALUE, which are settings of the nodes.
-func brokerConfigs() map[string]string {
-	found := map[string]string{}
+// options returns the options of the cluster from the arguments NAME=VALUE. `login` is USER:PASSWORD,
+// `certificate` is a PEM file with a key and its certificate. All others are settings of the nodes.
+func options() []kfake.Opt {
+	settings := map[string]string{}
+	found := []kfake.Opt{kfake.NumBrokers(nodes), kfake.BrokerConfigs(settings)}
 	for _, argument := range os.Args[1:] {
 		name, value, _ := strings.Cut(argument, "=")
-		found[name] = value
+		switch name {
+		case "login":
+			user, password, _ := strings.Cut(value, ":")
+			found = append(found, kfake.EnableSASL(), kfake.Superuser("PLAIN", user, password))
+		case "certificate":
+			certificate, err := tls.LoadX509KeyPair(value, value)
+			check(err)
+			found = append(found, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{certificate}}))
+		default:
+			settings[name] = value
+		}
 	}
 	return found
 }
