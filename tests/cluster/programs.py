@@ -9,6 +9,7 @@ import hashlib
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Final
 
@@ -21,8 +22,8 @@ from tests.interop.test_toolchains import BUILT, build
 HERE: Final = Path(__file__).parent
 #: Seconds that a start and a stop may take.
 PATIENCE: Final = 60.0
-#: Seconds of one attempt to reach the nodes.
-ATTEMPT: Final = 0.5
+#: Seconds of one attempt to reach the nodes, and between two attempts.
+ATTEMPT: Final = 0.2
 
 
 class Kfake:
@@ -153,10 +154,12 @@ class KafkaNodes:
     def _wait_for_nodes(self) -> None:
         """Wait until all nodes are members of the cluster."""
         admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
-        for _ in range(int(PATIENCE / ATTEMPT)):
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
             try:
                 if len(admin.list_topics(timeout=ATTEMPT).brokers) == len(self._ports):
                     return
+                admin.poll(ATTEMPT)
             except KafkaException:
                 for node, process in self._processes.items():
                     output = self._directory / f"node-{node}" / "output"
