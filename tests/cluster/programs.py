@@ -6,10 +6,12 @@ Each program listens on free ports of 127.0.0.1, and ends when its test ends.
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
 import socket
 import subprocess
 import time
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +33,8 @@ class Kfake:
 
     def __init__(self, *settings: str) -> None:
         """Start kfake; each of `settings` is NAME=VALUE, a setting of its nodes."""
-        program = str(BUILT / "kfake")
-        build([require("go"), "build", "-o", program, "."], HERE.parent / "go" / "kfake")
         self._process = subprocess.Popen(
-            [program, *settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [_kfake(), *settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.servers = self._line()
 
@@ -165,6 +165,16 @@ class KafkaNodes:
                     output = self._directory / f"node-{node}" / "output"
                     assert process.poll() is None, output.read_text()[-2000:]
         raise AssertionError(f"Kafka did not start within {PATIENCE:g} s")
+
+
+@cache
+def _kfake() -> str:
+    """Build kfake; return its path. Several test processes may do so at the same time."""
+    program = BUILT / "kfake"
+    built = f"{program}-{os.getpid()}"
+    build([require("go"), "build", "-o", built, "."], HERE.parent / "go" / "kfake")
+    os.replace(built, program)
+    return str(program)
 
 
 def _class_path() -> str:
