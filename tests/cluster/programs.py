@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -65,7 +66,11 @@ class Kfake:
 class KafkaNodes:
     """Real Kafka nodes; each is a broker and a controller."""
 
-    def __init__(self, directory: Path, count: int) -> None:
+    def __init__(
+        self, directory: Path, count: int, settings: Mapping[str, object] | None = None
+    ) -> None:
+        """Start nodes; `settings` overrides those of kafka/server.properties."""
+        self._settings = settings or {}
         self._directory = directory
         self._class_path = _class_path()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -129,6 +134,7 @@ class KafkaNodes:
             "controller.quorum.voters": voters,
             "log.dirs": home / "data",
             "offsets.topic.replication.factor": len(self._ports),
+            **self._settings,
         }
         lines = "".join(f"{name}={value}\n" for name, value in own.items())
         common = (HERE / "kafka" / "server.properties").read_text()
