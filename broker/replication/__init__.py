@@ -14,4 +14,5 @@ Reading order:
     owner       the active broker: appends batches, and knows how long it may act
     standby     a standby: follows the log, and claims it when the owner is silent
     memory      a replicated log in memory
+    engine      the replicated log as blocking calls, and an engine that carries out steps with it
 """

@@ -1,0 +1,103 @@
+"""The replicated log as blocking calls, and the engine that carries out steps with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from broker.replication.contract import (
+    Append,
+    Apply,
+    LogSpan,
+    LogTrimmed,
+    LogUnreachable,
+    OutcomeUnknown,
+    Read,
+    ReplicaFull,
+    Result,
+    Step,
+    Steps,
+)
+
+
+class ReplicatedLog(Protocol):
+    """One partition of a cluster that speaks the Kafka protocol.
+
+    Each call blocks, so it belongs in a thread, never in the event loop. Two threads may call at a
+    time: one appends, the other one reads.
+    """
+
+    def append(self, data: bytes) -> int:
+        """Append a record, and return its offset once the log has committed it.
+
+        Raises OutcomeUnknown.
+        """
+
+    def read(self, offset: int) -> LogSpan:
+        """Return records from an offset on, and the tip of the log.
+
+        If the log has no such record yet, the call waits a short time for one. Raises
+        LogUnreachable, LogTrimmed.
+        """
+
+    def trim(self, offset: int) -> None:
+        """Remove the records before an offset. Raises LogUnreachable."""
+
+    def commit_synced(self, offset: int, version: str) -> None:
+        """Report the offset at which this node would begin to read, and its version of Trellis.
+
+        Raises LogUnreachable.
+        """
+
+    def synced(self, names: Iterable[str]) -> dict[str, tuple[int, str] | None]:
+        """Return for each named node the offset and version that it reported; None without one.
+
+        Raises LogUnreachable.
+        """
+
+    def close(self) -> None:
+        """Close the connections. No other call may follow."""
+
+
+def carry_out(
+    steps: Steps[Result],
+    log: ReplicatedLog,
+    apply: Callable[[Apply], None],
+    sleep: Callable[[float], None],
+) -> Result:
+    """Carry out steps until their flow ends, and return its result.
+
+    `apply` makes a batch and a state durable, and may raise ReplicaFull; `sleep` waits for a number
+    of seconds. The errors of the contract are thrown into the flow; all other errors leave this
+    function, and the flow does not go on.
+    """
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = _carry_out(step, log, apply, sleep)
+            except (OutcomeUnknown, LogUnreachable, LogTrimmed, ReplicaFull) as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as end:
+        result_of_flow: Result = end.value
+        return result_of_flow
+
+
+def _carry_out(
+    step: Step,
+    log: ReplicatedLog,
+    apply: Callable[[Apply], None],
+    sleep: Callable[[float], None],
+) -> int | LogSpan | None:
+    """Carry out one step, and return its result."""
+    if isinstance(step, Append):
+        return log.append(step.data)
+    if isinstance(step, Read):
+        return log.read(step.offset)
+    if isinstance(step, Apply):
+        apply(step)
+    else:
+        sleep(step.seconds)
+    return None
