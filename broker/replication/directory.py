@@ -19,11 +19,12 @@ from dataclasses import replace
 from typing import Final
 
 from broker.replication import payload
+from broker.replication.compaction import LogCompaction
 from broker.replication.contract import Apply, ReceivedBatch, ReplicaDiverged, ReplicaFull
 from broker.replication.records import ClusterState, ReplicationError
 from broker.store.catalog import Catalog, CatalogUnwritten
 from broker.store.codecs import Codecs
-from broker.store.contract import HOLDERS, StoreEntry
+from broker.store.contract import HOLDERS, Defined, StoreEntry, Undefined
 from broker.store.disk import TRANSIENT, DamagedStore, Disk, StoreError, WriteFailed
 from broker.store.durable import DurableBatch
 from broker.store.files import FileScan, LogFile, file_holding
@@ -64,6 +65,9 @@ class ReplicaDirectory:
         with_log = has_log(disk, f"{path}/{LOG}")
         self.catalog = Catalog(f"{path}/{CATALOG}", with_log)
         self._log: SegmentLog | None = None
+        self._compaction: LogCompaction | None = None
+        #: Numbers of the definitions that can hold messages.
+        self._holder_numbers: set[int] = set()
         self._received = ReceivedRecords(codecs, 0)
         #: The batch that a full disk stopped, and its number.
         self._stopped: tuple[int, DurableBatch] | None = None
@@ -97,8 +101,10 @@ class ReplicaDirectory:
 
     def _open_log(self, salt: int) -> SegmentLog:
         """Open the local log, and count its live records."""
-        holders = {number for number, entry in self.catalog.load() if entry.kind in HOLDERS}
-        survivors = Survivors(holders, self.catalog.last)
+        self._holder_numbers = {
+            number for number, entry in self.catalog.load() if entry.kind in HOLDERS
+        }
+        survivors = Survivors(set(self._holder_numbers), self.catalog.last)
         log = SegmentLog(self._disk, f"{self.path}/{LOG}", self._segment_size, salt)
         self._check(log.open(survivors, ignore_progress))
         if log.salt != salt:
@@ -106,6 +112,7 @@ class ReplicaDirectory:
         survivors.count_live(log)
         self._received = ReceivedRecords(self._codecs, log.seed)
         self._log = log
+        self._compaction = LogCompaction(log, self._holder_numbers)
         return log
 
     def _make_log(self, salt: int) -> SegmentLog:
@@ -160,8 +167,16 @@ class ReplicaDirectory:
         stopped = self._stopped
         if stopped is None or stopped[0] != batch.number:
             stopped = self._stopped = batch.number, self._prepare(batch, state)
+        changes = stopped[1].changes
+        for position, entry in changes:
+            if isinstance(entry, Defined) and entry.kind in HOLDERS:
+                number = entry.definition.get("number")
+                self._holder_numbers.add(number if isinstance(number, int) else position)
         stopped[1].write()
         self._stopped = None
+        self._holder_numbers -= {
+            int(entry.number) for _, entry in changes if isinstance(entry, Undefined)
+        }
 
     def _prepare(self, batch: ReceivedBatch, state: ClusterState) -> DurableBatch:
         """Return a batch to write: without its records, if the local log has them."""
@@ -247,6 +262,13 @@ class ReplicaDirectory:
         stored = self.catalog.replica_state
         return ClusterState.decode(stored) if stored else ClusterState(self.state.name)
 
+    def compact(self) -> bool:
+        """Do a step of work that gives back disk space. Return True if more steps follow at once.
+
+        A step takes a few milliseconds at most. Raises StoreError.
+        """
+        return self._compaction is not None and self._compaction.step()
+
     # -- the end
 
     def finish(self) -> None:
@@ -263,6 +285,8 @@ class ReplicaDirectory:
 
     def close(self) -> None:
         """Close the files."""
+        if self._compaction is not None:
+            self._compaction.cancel()
         if self._log is not None and not self._log.poisoned:
             self._log.close()
         self.catalog.close()

@@ -111,6 +111,11 @@ class Computer:
 
         self.world.after(seconds, happen)
 
+    def check_disk(self) -> None:
+        """Raise ReplicaFull if the disk is full: called before each write."""
+        if self.full_until > self.world.now:
+            raise ReplicaFull
+
     def fail_point(self) -> None:
         """Pause this computer now and then, exactly between a decision and its effect."""
         if self.world.random.random() < self.world.fail_points:
@@ -156,8 +161,7 @@ class Computer:
 
         def write(writes: Iterator[None]) -> None:
             try:
-                if self.full_until > world.now:
-                    raise ReplicaFull
+                self.check_disk()
                 next(writes)
             except StopIteration:
                 answer(0.0, None)
