@@ -161,6 +161,36 @@ FILES = [
         "mqtt.socket: is too long: 121 bytes; the path of a Unix socket may have at most 103 bytes",
     ),
     (
+        'cluster.servers = "kafka-1"',
+        "cluster.servers: must be HOST:PORT of Kafka nodes, separated by commas, such as ",
+    ),
+    (
+        'cluster.servers = "kafka-1:9092"',
+        "cluster.servers: a cluster needs cluster.name, the name of the broker on all of its nodes",
+    ),
+    (
+        'cluster.name = "my orders"',
+        "cluster.name: must be at most 100 letters, digits, dots, underscores and hyphens, such as",
+    ),
+    (
+        'cluster.advertised = "broker-1:5672"',
+        "cluster.advertised: must be a host name or an IP address without a port, such as ",
+    ),
+    (
+        "cluster.lease = 4",
+        "cluster.lease: silence 3.5 s, lease 4 s and beat 0.3 s do not fit: twice the beat must be "
+        "below the lease, and the lease below the silence",
+    ),
+    ("cluster.options = 5", "cluster.options: must be a table"),
+    (
+        'cluster.options.sasl.password = ["hunter2"]',
+        'cluster.options: "sasl.password" must be text, a number, true or false',
+    ),
+    (
+        'cluster.options."acks" = "hunter2"',
+        'cluster.options: "acks" is fixed by the rules of the replicated log; remove it',
+    ),
+    (
         'metrics.port = 1883\nmetrics.host = "0.0.0.0"',
         "metrics.port: mqtt and metrics both have port 1883 on 0.0.0.0",
     ),

@@ -45,6 +45,7 @@ def test_default_file_sets_every_key_to_its_default() -> None:
     assert set(OPTIONS) - set(sources) == {
         "users",
         "amqtt.plugins",
+        "cluster.options",
         "tls.names",
     }  # shown as examples
 
@@ -81,6 +82,7 @@ def test_conformance_file_is_valid() -> None:
 def test_effective_values_name_their_source_and_mask_secrets() -> None:
     user = f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n'
     text = f'{user}[amqtt.plugins."a.B"]\nkey = "hunter2"\n'
+    text += '[cluster.options]\nsasl.password = "hunter2"\n'
     environ = {"TRELLIS_USER": "bob", "TRELLIS_PASSWORD": "hunter2", "TRELLIS_AMQP_PORT": "1"}
     printed = effective(*load_with_sources([write("a.toml", text)], environ))
     assert 'password = "********"  # TRELLIS_PASSWORD\n' in printed
@@ -88,6 +90,7 @@ def test_effective_values_name_their_source_and_mask_secrets() -> None:
     assert "heartbeat = 60  # default\n" in printed
     assert '[[users]]  # a.toml\nname = "ann"\npassword_hash = "********"\n' in printed
     assert 'plugins = {"a.B" = {key = "********"}}  # a.toml\n' in printed
+    assert 'options = {"sasl.password" = "********"}  # a.toml\n' in printed
     assert "hunter2" not in printed
     assert "argon2id" not in printed
     assert tomllib.loads(printed)["amqp"]["port"] == 1
@@ -132,6 +135,16 @@ SAMPLES: dict[str, st.SearchStrategy[Any]] = {
     "check_hosts": st.sampled_from(["", "broker", "broker.example.org,b_1"]),
     "check_path": st.sampled_from(["/", "/ws", "/mqtt/ws"]),
     "check_mode": st.sampled_from(["0660", "600", "0777"]),
+    "check_word": st.sampled_from(["orders", "site-1.orders_2"]),
+    "check_servers": st.sampled_from(["", "kafka-1:9092", "10.0.0.5:9092, [::1]:9093"]),
+    "check_host": st.sampled_from(["", "broker-1.example.org", "10.0.0.5", "::1"]),
+}
+
+#: Times that fit together in every combination.
+FITTING = {
+    "cluster.silence": st.floats(20, 600),
+    "cluster.lease": st.floats(11, 19),
+    "cluster.beat": st.floats(0.01, 5),
 }
 
 TOML = st.recursive(
@@ -161,6 +174,10 @@ def values(option: Option) -> st.SearchStrategy[Any]:
             st.fixed_dictionaries({"certificate": TEXT.filter(bool)}, optional={"key": TEXT}),
             max_size=2,
         )
+    if option.key == "cluster.options":
+        return st.dictionaries(st.sampled_from(["ssl.ca.location", "sasl.username"]), TEXT)
+    if option.key in FITTING:
+        return FITTING[option.key]
     if option.key in ("rules", "mqtt.anonymous_rules"):
         return st.lists(
             st.sampled_from(["allow all #", "deny publish a/{username}/+", "allow subscribe x/#"]),

@@ -237,3 +237,26 @@ def test_defaults_and_bounds_equal_the_constants_of_the_code_that_obeys_them() -
     assert OPTIONS["amqp.frame_max"].meta.ge == FRAME_MIN
     assert Settings().store.window == MemoryStore().window
     assert Settings().store.segment == SEGMENT_SIZE
+
+
+def test_options_of_kafkas_client_have_dotted_names_with_and_without_quotes() -> None:
+    text = """[cluster.options]
+sasl.mechanisms = "PLAIN"
+sasl.username = "ann"
+"ssl.ca.location" = "/ca.pem"
+enable.ssl.certificate.verification = false
+"""
+    assert load([write("my.toml", text)], {}).cluster.client_options == {
+        "sasl.mechanisms": "PLAIN",
+        "sasl.username": "ann",
+        "ssl.ca.location": "/ca.pem",
+        "enable.ssl.certificate.verification": False,
+    }
+
+
+def test_topic_of_a_cluster_has_the_name_of_the_broker_by_default() -> None:
+    flags = {"cluster.servers": "kafka-1:9092", "cluster.name": "orders"}
+    cluster = load(environ={}, flags=flags).cluster
+    assert (cluster.enabled, cluster.log_topic) == (True, "trellis-orders")
+    assert load(environ={}, flags=flags | {"cluster.topic": "t"}).cluster.log_topic == "t"
+    assert not load(environ={}).cluster.enabled

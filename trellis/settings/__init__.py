@@ -2,6 +2,7 @@
 
     declaration.py   how a setting is declared
     listeners.py     settings of ports and TLS
+    cluster.py       settings of the replicated log
     schema.py        all other settings; `Settings`, the whole
        |
     options.py       one setting from outside: key, environment variable, flag; reads a value

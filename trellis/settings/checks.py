@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from broker.access.rules import RULES_MAX
 from matching.registry import algorithms
+from trellis.settings.cluster import cluster_problems
 from trellis.settings.listeners import Mqtts, PlainListener, TlsListener
 from trellis.settings.schema import Settings
 
@@ -31,6 +32,7 @@ def problems(settings: Settings) -> Iterator[Problem]:
     yield from _tls(settings)
     yield from _sockets(settings)
     yield from _ports(settings)
+    yield from cluster_problems(settings.cluster)
 
 
 def _matchers(settings: Settings) -> Iterator[Problem]:

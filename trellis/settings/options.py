@@ -124,8 +124,10 @@ class Option(Struct, frozen=True):
             item = get_args(self.type)[0]
             return f"a list of tables, written [[{self.key}]]" if item is not str else LIST
         if get_origin(self.type) is dict:
-            inner = get_args(get_args(self.type)[1])[1]
-            return "a table of tables" if inner is object else "a table of tables of text"
+            inner = get_args(get_args(self.type)[1])
+            if not inner:
+                return "a table"
+            return "a table of tables" if inner[1] is object else "a table of tables of text"
         return "true or false" if self.type is bool else "text"
 
     def read(self, value: object, *, text: bool = False) -> Any:

@@ -35,6 +35,14 @@ EXAMPLES = {
 # [amqtt.plugins."amqtt.plugins.authentication.FileAuthPlugin"]
 # password_file = "/etc/trellis/mqtt-passwords"
 """,
+    "cluster.options": """\
+# [cluster.options]
+# security.protocol = "SASL_SSL"
+# ssl.ca.location = "/etc/trellis/kafka-ca.pem"
+# sasl.mechanisms = "SCRAM-SHA-512"
+# sasl.username = "trellis"
+# sasl.password = "..."
+""",
     "tls.names": """\
 # [tls.names."mqtt.example.org"]
 # certificate = "/etc/trellis/mqtt.example.org.pem"
@@ -125,9 +133,11 @@ def _masked(settings: Settings) -> Settings:
     plugins = {
         path: dict.fromkeys(options, MASK) for path, options in settings.amqtt.plugins.items()
     }
+    options = dict.fromkeys(settings.cluster.client_options, MASK)
     return msgspec.structs.replace(
         settings,
         password=MASK if settings.password else "",
+        cluster=msgspec.structs.replace(settings.cluster, options=options),
         amqtt=msgspec.structs.replace(settings.amqtt, plugins=plugins),
         users=tuple(msgspec.structs.replace(user, **mask) for user in settings.users),
     )

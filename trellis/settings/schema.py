@@ -1,8 +1,8 @@
 """Every setting, declared once with its default, type, bounds, unit and help text.
 
-A new setting is a new field here, or in listeners.py for the sections of protocols and ports (amqp,
-mqtt, ws, tls, http, ...). declaration.py says how a field is written, and CONTRIBUTING.md ("a
-setting") lists the steps. Sizes are in bytes, times in seconds.
+A new setting is a new field here, in listeners.py for the sections of protocols and ports (amqp,
+mqtt, ws, tls, http, ...), or in cluster.py for the section cluster. declaration.py says how a field
+is written, and CONTRIBUTING.md ("a setting") lists the steps. Sizes are in bytes, times in seconds.
 """
 
 import os
@@ -15,6 +15,7 @@ from broker.limits import BrokerLimits
 from matching.registry import algorithms
 from protocols.amqp.options import AmqpOptions
 from protocols.mqtt.options import MqttOptions
+from trellis.settings.cluster import ClusterSettings
 from trellis.settings.declaration import KIB, MIB, CoreField, Section, milliseconds, option
 from trellis.settings.listeners import (
     AMQP,
@@ -456,6 +457,7 @@ class Settings(Section, frozen=True, kw_only=True):
     data: Data = Data()
     store: StoreSettings = StoreSettings()
     stream: StreamSettings = StreamSettings()
+    cluster: ClusterSettings = ClusterSettings()
     auth: Auth = Auth()
     jwt: Jwt = Jwt()
     limits: Limits = Limits()

@@ -1,0 +1,192 @@
+"""The section [cluster]: the replicated log of a broker on several nodes."""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+from msgspec import field
+
+from broker.replication.contract import Timing
+from broker.replication.records import ReplicationError
+from trellis.settings.declaration import Section, option
+
+TIMING: Final = Timing()
+#: Longest name of a broker: the names of the topic and of the consumer groups contain it.
+NAME_MAX: Final = 100
+#: Options of librdkafka that the rules of the replicated log decide.
+FIXED_OPTIONS: Final = frozenset(
+    (
+        "acks",
+        "auto.offset.reset",
+        "bootstrap.servers",
+        "client.rack",
+        "delivery.timeout.ms",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.gapless.guarantee",
+        "enable.idempotence",
+        "group.id",
+        "group.instance.id",
+        "isolation.level",
+        "linger.ms",
+        "max.in.flight",
+        "max.in.flight.requests.per.connection",
+        "message.send.max.retries",
+        "message.timeout.ms",
+        "metadata.broker.list",
+        "partitioner",
+        "queue.buffering.max.ms",
+        "request.required.acks",
+        "retries",
+        "transactional.id",
+    )
+)
+
+OptionValue = str | int | float | bool
+
+
+def check_word(text: str) -> None:
+    """Raise ValueError unless the text is empty or may be part of the name of a Kafka topic."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]*", text) or len(text) > NAME_MAX or text in (".", ".."):
+        raise ValueError(
+            f"must be at most {NAME_MAX} letters, digits, dots, underscores and hyphens, "
+            'such as "orders"'
+        )
+
+
+def check_servers(text: str) -> None:
+    """Raise ValueError unless the text is empty or a list of HOST:PORT separated by commas."""
+    for server in text.split(",") if text else ():
+        host, _, port = server.strip().rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise ValueError(
+                'must be HOST:PORT of Kafka nodes, separated by commas, such as "kafka-1:9092"'
+            )
+
+
+def check_host(text: str) -> None:
+    """Raise ValueError unless the text is empty or may be a host name or an IP address."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]*|[0-9A-Fa-f:.]+", text):
+        raise ValueError('must be a host name or an IP address without a port, such as "broker-1"')
+
+
+class ClusterSettings(Section, frozen=True, kw_only=True):
+    """High availability over a Kafka cluster (install the extra `cluster`)."""
+
+    name: Annotated[
+        str,
+        option(
+            "name of the broker, the same on all of its nodes; node.name is the name of one node",
+            check=check_word,
+        ),
+    ] = ""
+    servers: Annotated[
+        str,
+        option(
+            'HOST:PORT of Kafka nodes, separated by commas; "" runs this broker without a cluster',
+            check=check_servers,
+        ),
+    ] = ""
+    topic: Annotated[
+        str,
+        option(
+            'Kafka topic of this broker\'s replicated log; "" is trellis-NAME', check=check_word
+        ),
+    ] = ""
+    silence: Annotated[
+        float,
+        option(
+            "a standby takes over after the active node has been silent for this time",
+            ge=0.1,
+            le=600,
+            unit="s",
+        ),
+    ] = TIMING.silence
+    lease: Annotated[
+        float,
+        option(
+            "time for which the active node may serve clients after it sent its last record that "
+            "the log acknowledged; must be below the silence",
+            ge=0.05,
+            le=600,
+            unit="s",
+        ),
+    ] = TIMING.lease
+    beat: Annotated[
+        float,
+        option(
+            "time after which the active node appends a sign of life if it appended nothing else; "
+            "must be below half of the lease",
+            ge=0.01,
+            le=60,
+            unit="s",
+        ),
+    ] = TIMING.beat
+    advertised: Annotated[
+        str,
+        option(
+            "host at which clients reach this node; standbys name it to clients while this node is "
+            'active; "" is the name of the machine',
+            check=check_host,
+        ),
+    ] = ""
+    options: Annotated[
+        dict[str, object],
+        option(
+            "options of Kafka's client (librdkafka), such as those of TLS and SASL", secret=True
+        ),
+    ] = field(default_factory=dict)
+
+    @property
+    def enabled(self) -> bool:
+        """True if this broker is a node of a cluster."""
+        return bool(self.servers)
+
+    @property
+    def log_topic(self) -> str:
+        """The name of the Kafka topic."""
+        return self.topic or f"trellis-{self.name}"
+
+    @property
+    def timing(self) -> Timing:
+        """The clock rules. Raises ReplicationError if the times do not fit together."""
+        return Timing(self.silence, self.lease, self.beat)
+
+    @property
+    def client_options(self) -> dict[str, OptionValue]:
+        """The options of Kafka's client by their dotted names.
+
+        TOML reads the unquoted key `security.protocol` as a table `security`, so tables are joined
+        to dotted names. Raises ValueError if a value is neither text, number nor boolean.
+        """
+        return dict(_flat("", self.options))
+
+
+def _flat(prefix: str, table: dict[str, object]) -> Iterator[tuple[str, OptionValue]]:
+    """Yield the values in a table and its tables, each with its dotted name."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(f"{prefix}{name}.", value)
+        elif isinstance(value, OptionValue):
+            yield prefix + name, value
+        else:
+            raise ValueError(f'"{prefix}{name}" must be text, a number, true or false')
+
+
+def cluster_problems(cluster: ClusterSettings) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield a problem, with its keys, for each rule that the section breaks (see checks.py)."""
+    if cluster.enabled and not cluster.name:
+        problem = "a cluster needs cluster.name, the name of the broker on all of its nodes"
+        yield ("cluster.name", "cluster.servers"), problem
+    try:
+        _ = cluster.timing
+    except ReplicationError as error:
+        yield ("cluster.silence", "cluster.lease", "cluster.beat"), str(error)
+    try:
+        fixed = sorted(FIXED_OPTIONS.intersection(cluster.client_options))
+    except ValueError as error:
+        yield ("cluster.options",), str(error)
+        return
+    for name in fixed:
+        problem = f'"{name}" is fixed by the rules of the replicated log; remove it'
+        yield ("cluster.options",), problem
