@@ -114,6 +114,10 @@ class BatchShipping:
         """
         raise NotImplementedError
 
+    def written(self) -> None:
+        """Note that the batch which was shipped last is written to the disk."""
+        raise NotImplementedError
+
 
 class DurableBatch(WriteBatch):
     """Records for the log and changes for the catalog, which are made durable together.
@@ -168,6 +172,8 @@ class DurableBatch(WriteBatch):
         if not self._cataloged:
             self._write_catalog()
             self._cataloged = True
+        if self.shipping is not None:
+            self.shipping.written()
         remove_files(self._log.disk, self.garbage)
 
     def _write_catalog(self) -> None:
