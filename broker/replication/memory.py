@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from broker.replication.contract import LogSpan, LogTrimmed
 
 
@@ -11,6 +13,8 @@ class MemoryLog:
     def __init__(self) -> None:
         self.low = 0
         self._records: list[bytes] = []
+        #: The offset and version that each node reported, by the name of the node.
+        self.reports: dict[str, tuple[int, str]] = {}
 
     @property
     def tip(self) -> int:
@@ -39,3 +43,34 @@ class MemoryLog:
         if offset > self.low:
             del self._records[: offset - self.low]
             self.low = offset
+
+
+class MemoryNodeLog:
+    """A `ReplicatedLog` on a log in memory, as one node uses it."""
+
+    def __init__(self, log: MemoryLog, node: str) -> None:
+        self._log = log
+        self._node = node
+
+    def append(self, data: bytes) -> int:
+        """Append a record, and return its offset."""
+        return self._log.append(data)
+
+    def read(self, offset: int) -> LogSpan:
+        """Return records from an offset on, and the tip. Raises LogTrimmed."""
+        return self._log.read(offset)
+
+    def trim(self, offset: int) -> None:
+        """Remove the records before an offset."""
+        self._log.trim(offset)
+
+    def commit_synced(self, offset: int, version: str) -> None:
+        """Report the offset at which this node would begin to read, and its version."""
+        self._log.reports[self._node] = (offset, version)
+
+    def synced(self, names: Iterable[str]) -> dict[str, tuple[int, str] | None]:
+        """Return for each named node the offset and version that it reported; None without one."""
+        return {name: self._log.reports.get(name) for name in names}
+
+    def close(self) -> None:
+        """Do nothing: a log in memory has no connections."""

@@ -15,6 +15,7 @@
     doctor.py            doctor
     importing.py         import
     store.py             store
+    cluster.py           cluster
     stream.py            stream         stream_source.py     rows of a stream over HTTP
     replay.py            replay         replay_publisher.py  a small AMQP client
     matching.py          matchers, bench matching
@@ -33,6 +34,7 @@ from collections.abc import Sequence
 
 from trellis.cli import (
     bench,
+    cluster,
     config,
     definitions,
     doctor,
@@ -77,6 +79,7 @@ def parser() -> Parser:
         doctor,
         importing,
         store,
+        cluster,
         stream,
         replay,
         matching,

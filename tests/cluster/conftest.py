@@ -1,0 +1,76 @@
+"""Fixtures: the Kafka clusters, and logs on them that are closed after the test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.programs import KafkaNodes, Kfake
+from trellis.cluster.kafka_log import KafkaLog
+from trellis.cluster.topic import KafkaTopic
+from trellis.settings.cluster import ClusterSettings
+
+#: Opens the log of a cluster for a node.
+OpenLog = Callable[[ClusterSettings, str], KafkaLog]
+
+
+@pytest.fixture(scope="session")
+def kfake() -> Iterator[Kfake]:
+    """Start one kfake for many tests; each test uses a topic of its own."""
+    process = Kfake()
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="session")
+def kafka_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaNodes]:
+    """Start one real Kafka node for many tests; each test uses a topic of its own."""
+    nodes = KafkaNodes(tmp_path_factory.mktemp("kafka"), 1)
+    yield nodes
+    nodes.close()
+
+
+@pytest.fixture
+def kafka_nodes(tmp_path: Path) -> Iterator[KafkaNodes]:
+    """Start three real Kafka nodes for one test, which may kill some of them."""
+    nodes = KafkaNodes(tmp_path, 3)
+    yield nodes
+    nodes.close()
+
+
+@pytest.fixture
+def name(unique: str) -> str:
+    """Return a name for a broker that no other test uses."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", unique)[-40:].strip("-")
+
+
+@pytest.fixture
+def open_log() -> Iterator[OpenLog]:
+    """Return a function that opens logs, which are closed after the test."""
+    logs: list[KafkaLog] = []
+
+    def opened(cluster: ClusterSettings, node: str) -> KafkaLog:
+        log = KafkaLog(cluster, node)
+        logs.append(log)
+        log.connect()
+        return log
+
+    yield opened
+    for log in logs:
+        log.close()
+
+
+def cluster_on(
+    servers: str, name: str, silence: float = 0.5, lease: float = 0.3, beat: float = 0.1
+) -> ClusterSettings:
+    """Return the settings of a cluster with short times."""
+    return ClusterSettings(name=name, servers=servers, silence=silence, lease=lease, beat=beat)
+
+
+def created(cluster: ClusterSettings, replicas: int = 3) -> ClusterSettings:
+    """Create the topic of a cluster, and return the cluster."""
+    KafkaTopic(cluster).create(replicas)
+    return cluster

@@ -1,0 +1,243 @@
+"""Faults of a Kafka cluster, on kfake: lost answers, stopped nodes, changed leaders and topics."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from broker.replication.contract import CHUNK_SIZE, LogSpan, LogUnreachable, OutcomeUnknown
+from broker.replication.records import ReplicationError
+from tests.cluster.conftest import OpenLog, cluster_on, created
+from tests.cluster.programs import Kfake
+from tests.cluster.test_contract import KAFKA, read_all
+from trellis.cluster import reader
+from trellis.cluster.client_errors import LogShorter, TopicAbsent, TopicReplaced
+from trellis.cluster.kafka_log import KafkaLog
+from trellis.settings.cluster import ClusterSettings
+
+#: Times with which the outcome of an append is unknown after 2.4 s.
+SHORT = {"silence": 0.2, "lease": 0.15, "beat": 0.05}
+
+
+def admin_of(cluster: ClusterSettings) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.servers})
+
+
+def delete(cluster: ClusterSettings) -> None:
+    """Delete the topic of a cluster."""
+    admin = admin_of(cluster)
+    admin.delete_topics([cluster.log_topic])[cluster.log_topic].result(10)
+
+
+def new_topic(
+    cluster: ClusterSettings,
+    settings: dict[str, str],
+    partitions: int = 1,
+    replicas: int = 3,
+) -> None:
+    """Create the topic of a cluster in another way than Trellis does."""
+    topic = NewTopic(cluster.log_topic, partitions, replicas, config=settings)
+    admin = admin_of(cluster)
+    admin.create_topics([topic])[cluster.log_topic].result(10)
+
+
+@pytest.mark.parametrize("error", ["REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"])
+def test_record_whose_answer_is_lost_is_in_the_log_once(
+    kfake: Kfake, name: str, open_log: OpenLog, error: str
+) -> None:
+    log = open_log(created(cluster_on(kfake.servers, name)), "one")
+    assert log.append(b"a") == 0
+    kfake.tell(f"fault 0 {error} 3")
+    assert [log.append(data) for data in (b"b", b"c")] == [1, 2]
+    assert read_all(log, 0) == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+
+def test_append_that_the_log_does_not_commit_has_an_unknown_outcome(
+    kfake: Kfake, name: str, open_log: OpenLog
+) -> None:
+    cluster = created(cluster_on(kfake.servers, name, **SHORT))
+    log = open_log(cluster, "one")
+    log.append(b"a")
+    kfake.tell("fault 0 NOT_ENOUGH_REPLICAS -1")
+    with pytest.raises(OutcomeUnknown) as unknown:
+        log.append(b"lost")
+    kfake.tell("clear")
+    assert str(unknown.value) == (
+        f"cannot append 4 bytes to topic '{cluster.log_topic}' at {cluster.servers}: Local: "
+        "Message timed out (_MSG_TIMED_OUT): check that at least min.insync.replicas nodes of "
+        "Kafka can be reached"
+    )
+    assert log.append(b"b") == 1
+    assert read_all(log, 0) == [(0, b"a"), (1, b"b")]
+
+
+def test_append_without_permission_has_an_unknown_outcome_and_an_advice(
+    kfake: Kfake, name: str, open_log: OpenLog
+) -> None:
+    log = open_log(created(cluster_on(kfake.servers, name)), "one")
+    kfake.tell("fault 0 TOPIC_AUTHORIZATION_FAILED 1")
+    with pytest.raises(OutcomeUnknown, match=r"permit Read, Write, Describe, .* on it$"):
+        log.append(b"a")
+    assert log.append(b"b") == 0
+
+
+def test_stopped_cluster_is_unreachable_and_a_late_record_arrives_once(
+    name: str, open_log: OpenLog
+) -> None:
+    kfake = Kfake()
+    try:
+        cluster = created(cluster_on(kfake.servers, name, **SHORT))
+        log = open_log(cluster, "one")
+        log.append(b"a")
+        assert log.read(0).records == [(0, b"a")]
+        kfake.pause()
+        with pytest.raises(LogUnreachable, match=f"topic '{cluster.log_topic}' at 127"):
+            log.read(1)
+        with pytest.raises(OutcomeUnknown):
+            log.append(b"late")
+        kfake.resume()
+        log.append(b"b")
+        found = [data for _, data in read_all(log, 0)]
+        # The request with the late record was under way, and the nodes may still carry it out.
+        assert found in ([b"a", b"b"], [b"a", b"late", b"b"])
+    finally:
+        kfake.close()
+
+
+def test_tip_comes_from_the_new_leader_of_the_partition(
+    kfake: Kfake, name: str, open_log: OpenLog
+) -> None:
+    cluster = created(cluster_on(kfake.servers, name))
+    writer, standby = open_log(cluster, "one"), open_log(cluster, "two")
+    for offset in range(4):
+        kfake.tell(f"move {cluster.log_topic}")
+        assert writer.append(b"x") == offset
+        span = standby.read(offset)
+        assert (span.records, span.tip) == ([(offset, b"x")], offset + 1)
+        kfake.tell(f"move {cluster.log_topic}")
+        assert standby.read(offset + 1) == LogSpan([], offset + 1)
+
+
+def test_absent_topic_and_absent_kafka_are_told_apart(kfake: Kfake, name: str) -> None:
+    cluster = cluster_on(kfake.servers, name)
+    log = KafkaLog(cluster, "one")
+    with pytest.raises(TopicAbsent) as absent:
+        log.connect()
+    log.close()
+    assert str(absent.value) == (
+        f"cannot describe topic '{cluster.log_topic}' at {cluster.servers}: Broker: Unknown topic "
+        "or partition (UNKNOWN_TOPIC_OR_PART): create it with `trellis cluster check --create`"
+    )
+
+
+def test_kafka_that_is_away_at_the_start_is_unreachable(name: str) -> None:
+    kfake = Kfake()
+    kfake.close()
+    log = KafkaLog(cluster_on(kfake.servers, name), "one")
+    with pytest.raises(LogUnreachable, match=r"check that the nodes in cluster\.servers run and"):
+        log.connect()
+    log.close()
+
+
+@pytest.mark.parametrize("kafka", ["kfake", pytest.param("kafka_node", marks=KAFKA)])
+def test_topic_that_was_made_anew_is_refused(
+    kafka: str, request: pytest.FixtureRequest, name: str, open_log: OpenLog
+) -> None:
+    cluster = created(cluster_on(request.getfixturevalue(kafka).servers, name), replicas=1)
+    log = open_log(cluster, "one")
+    for _ in range(3):
+        log.append(b"old")
+    assert read_all(log, 0) == [(0, b"old"), (1, b"old"), (2, b"old")]
+    delete(cluster)
+    created(cluster, replicas=1)
+    fresh = open_log(cluster, "two")
+    assert fresh.topic_id != log.topic_id
+    anew = f"topic '{cluster.log_topic}' at .* was deleted and made anew: its id is .*, and this "
+    with pytest.raises(TopicReplaced, match=anew):
+        fresh.connect(log.topic_id)
+    with pytest.raises(TopicReplaced, match=anew):
+        log.read(3)
+
+
+def test_deleted_topic_is_unreachable(kfake: Kfake, name: str, open_log: OpenLog) -> None:
+    cluster = created(cluster_on(kfake.servers, name))
+    log = open_log(cluster, "one")
+    log.append(b"a")
+    assert read_all(log, 0) == [(0, b"a")]
+    delete(cluster)
+    with pytest.raises(LogUnreachable):
+        log.read(1)
+
+
+def test_log_that_stays_shorter_than_the_directory_is_refused(
+    kfake: Kfake, name: str, open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = created(cluster_on(kfake.servers, name))
+    log = open_log(cluster, "one")
+    log.append(b"a")
+    with pytest.raises(LogUnreachable, match="ends at offset 1, but this node has read up to 5"):
+        log.read(5)
+    monkeypatch.setattr(reader, "SHORT_SECONDS", 0.0)
+    with pytest.raises(LogShorter, match="ends at offset 1, but this node has read up to 5: rec"):
+        log.read(5)
+    assert log.read(1) == LogSpan([], 1)
+
+
+def test_topic_with_several_partitions_is_refused(kfake: Kfake, name: str) -> None:
+    cluster = cluster_on(kfake.servers, name)
+    new_topic(cluster, {}, partitions=2)
+    log = KafkaLog(cluster, "one")
+    with pytest.raises(ReplicationError, match="has 2 partitions, must have 1: create a new topic"):
+        log.connect()
+    log.close()
+
+
+def test_chunks_fit_the_messages_that_the_topic_accepts(
+    kfake: Kfake, name: str, open_log: OpenLog
+) -> None:
+    cluster = cluster_on(kfake.servers, name)
+    new_topic(cluster, {"max.message.bytes": "100000"})
+    log = open_log(cluster, "one")
+    assert log.chunk_size == 100_000 - 4096
+    assert log.append(bytes(log.chunk_size)) == 0
+    other = created(cluster_on(kfake.servers, f"{name}-other"))
+    assert open_log(other, "one").chunk_size == CHUNK_SIZE
+
+
+def test_reader_that_rests_goes_on_with_the_next_read(
+    kfake: Kfake, name: str, open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(created(cluster_on(kfake.servers, name)), "one")
+    log.append(b"a")
+    assert log.read(0).records == [(0, b"a")]
+    monkeypatch.setattr(reader, "IDLE_SECONDS", 0.0)
+    log.append(b"b")
+    assert log._reader._consumer.assignment() == []
+    assert log.read(1).records == [(1, b"b")]
+
+
+def test_invalid_option_of_the_client_is_one_line(name: str) -> None:
+    cluster = ClusterSettings(name=name, servers="127.0.0.1:1", options={"sasl.word": "x"})
+    with pytest.raises(ReplicationError) as refused:
+        KafkaLog(cluster, "one")
+    assert str(refused.value).startswith("cluster.options: Kafka's client refuses an option: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_log_lines_of_the_client_are_those_of_trellis(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kfake = Kfake()
+    kfake.close()
+    with caplog.at_level(logging.INFO, "trellis"):
+        log = KafkaLog(cluster_on(kfake.servers, name, **SHORT), "one")
+        with pytest.raises(OutcomeUnknown):
+            log.append(b"a")
+        log.close()
+    assert any(
+        record.message.startswith("kafka client client=append text=")
+        and "Connection refused" in record.message
+        for record in caplog.records
+    )

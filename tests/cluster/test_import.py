@@ -1,0 +1,34 @@
+"""A broker without a cluster neither imports nor needs Kafka's client."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a new Python process."""
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+
+def test_broker_and_command_line_do_not_import_kafkas_client() -> None:
+    done = run(
+        "import sys, trellis.app, trellis.cli\n"
+        "print([name for name in sys.modules if 'confluent' in name or 'trellis.cluster' in name])"
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_check_without_the_extra_names_it() -> None:
+    done = run(
+        "import sys\n"
+        "sys.modules['confluent_kafka'] = None\n"
+        "from trellis.cli import main\n"
+        "arguments = ['--cluster-name', 'a', '--cluster-servers', '127.0.0.1:1']\n"
+        "sys.exit(main(['cluster', 'check', *arguments]))"
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("trellis: Kafka's client cannot be imported (")
+    assert done.stderr.endswith("); pip install 'trellis-broker[cluster]'\n")

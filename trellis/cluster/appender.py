@@ -1,0 +1,101 @@
+"""Appends records to the log, each at most once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from broker.replication.contract import OutcomeUnknown
+from trellis.cluster.client_errors import described
+from trellis.cluster.client_options import ClientLog, delivery_seconds, producer_options
+from trellis.cluster.topic import PARTITION
+from trellis.settings.cluster import ClusterSettings
+
+#: Seconds after which an append ends although the library has not reported its outcome in time.
+LATE_SECONDS: Final = 2.0
+#: Seconds of one wait for a report; a report ends the wait at once.
+WAIT_SECONDS: Final = 0.5
+
+
+class KafkaAppender:
+    """A producer with one record under way at a time. One thread appends; another may `serve`."""
+
+    def __init__(self, cluster: ClusterSettings) -> None:
+        self._cluster = cluster
+        self._seconds = delivery_seconds(cluster)
+        self._lock = threading.Lock()
+        # Made before the first append: to connect, and to get an id, takes a new producer 0.5 s.
+        self._producer = self._new_producer()
+
+    def append(self, data: bytes) -> int:
+        """Append a record, and return its offset. Raises OutcomeUnknown.
+
+        After OutcomeUnknown no repetition of the record is sent, but Kafka may append it later.
+        """
+        with self._lock:
+            return self._append(data)
+
+    def serve(self) -> None:
+        """Write the pending log lines of the library, unless an append does so."""
+        if self._lock.acquire(False):
+            try:
+                self._producer.poll(0)
+            finally:
+                self._lock.release()
+
+    def close(self) -> None:
+        """Close the connections, and drop a record that is under way."""
+        with self._lock:
+            self._close()
+
+    def _append(self, data: bytes) -> int:
+        reports: list[tuple[KafkaError | None, Message]] = []
+
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
+            reports.append((error, message))
+
+        try:
+            self._producer.produce(
+                self._cluster.log_topic, data, partition=PARTITION, on_delivery=on_delivery
+            )
+            self._wait(reports)
+        except (KafkaException, BufferError) as error:
+            raise self._unknown(data, str(error)) from error
+        if not reports:
+            raise self._unknown(data, f"no answer within {self._seconds + LATE_SECONDS:g} s")
+        failure, message = reports[0]
+        offset = message.offset()
+        if failure is not None:
+            raise self._unknown(data, described(failure))
+        if offset is None or offset < 0:
+            raise self._unknown(data, "Kafka acknowledged the record without an offset")
+        return offset
+
+    def _close(self) -> None:
+        self._producer.purge()
+        self._producer.close()
+
+    def _wait(self, reports: list[tuple[KafkaError | None, Message]]) -> None:
+        """Wait until the library reports the outcome, or is late."""
+        end = time.monotonic() + self._seconds + LATE_SECONDS
+        while not reports and time.monotonic() < end:
+            self._producer.poll(WAIT_SECONDS)
+
+    def _unknown(self, data: bytes, reason: str) -> OutcomeUnknown:
+        """Return the error of an append, and replace the producer.
+
+        The old producer cannot send the record any more. The new one is not bound to its sequence
+        numbers.
+        """
+        self._close()
+        self._producer = self._new_producer()
+        topic, servers = self._cluster.log_topic, self._cluster.servers
+        return OutcomeUnknown(
+            f"cannot append {len(data)} bytes to topic '{topic}' at {servers}: {reason}"
+        )
+
+    def _new_producer(self) -> Producer:
+        return Producer(producer_options(self._cluster), logger=ClientLog("append"))

@@ -1,0 +1,79 @@
+"""Errors of Kafka's client library as one line of text."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from broker.replication.contract import LogUnreachable
+from broker.replication.records import ReplicationError
+from trellis.settings.cluster import ClusterSettings
+
+#: Advice for an operator, by the name of an error.
+_ADVICE: Final = {
+    "TOPIC_AUTHORIZATION_FAILED": "permit Read, Write, Describe, DescribeConfigs and Delete on it",
+    "GROUP_AUTHORIZATION_FAILED": "permit Read on groups whose names begin with `trellis.`",
+    "CLUSTER_AUTHORIZATION_FAILED": "permit IdempotentWrite, or Write on the topic",
+    "SASL_AUTHENTICATION_FAILED": "check the sasl options in cluster.options",
+    "_AUTHENTICATION": "check the sasl options in cluster.options",
+    "_SSL": "check the ssl options in cluster.options",
+    "_MSG_TIMED_OUT": "check that at least min.insync.replicas nodes of Kafka can be reached",
+    "MSG_SIZE_TOO_LARGE": "raise max.message.bytes of the topic",
+    "INVALID_REPLICATION_FACTOR": "start at least 3 Kafka nodes",
+    "UNKNOWN_TOPIC_OR_PART": "create it with `trellis cluster check --create`",
+    "_UNKNOWN_TOPIC": "create it with `trellis cluster check --create`",
+}
+_DEFAULT_ADVICE: Final = "check that the nodes in cluster.servers run and can be reached"
+
+
+class TopicAbsent(LogUnreachable):
+    """The topic of the log does not exist."""
+
+
+class GroupAbsent(LogUnreachable):
+    """A consumer group does not exist: its node has reported no offset."""
+
+
+class TopicReplaced(ReplicationError):
+    """The topic is another one than the topic that this node has followed."""
+
+
+class LogBehind(LogUnreachable):
+    """The leader tells an end of the log that is before the offset at which this node would go on.
+
+    A new leader of the partition may do so for a moment.
+    """
+
+
+class LogShorter(ReplicationError):
+    """The log ends before the offset at which this node would go on."""
+
+
+class LogHole(ReplicationError):
+    """The log lacks records between its ends: it was compacted, or other programs write to it."""
+
+
+#: Errors that callers tell apart.
+_CLASSES: Final[dict[int, type[LogUnreachable]]] = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART: TopicAbsent,
+    KafkaError._UNKNOWN_TOPIC: TopicAbsent,
+    KafkaError.GROUP_ID_NOT_FOUND: GroupAbsent,
+}
+
+
+def described(error: KafkaError) -> str:
+    """Return an error and the advice for it, such as `TEXT (NAME): ADVICE`."""
+    return f"{error.str()} ({error.name()}): {_ADVICE.get(error.name(), _DEFAULT_ADVICE)}"
+
+
+def unreachable(task: str, cluster: ClusterSettings, error: KafkaError) -> LogUnreachable:
+    """Return the error of a failed request; `task` completes "cannot"."""
+    text = f"cannot {task} '{cluster.log_topic}' at {cluster.servers}: {described(error)}"
+    return _CLASSES.get(error.code(), LogUnreachable)(text)
+
+
+def error_in(error: KafkaException) -> KafkaError:
+    """Return the error of the library that an exception holds."""
+    found: KafkaError = error.args[0]
+    return found

@@ -1,0 +1,131 @@
+"""Options of Kafka's client library (librdkafka), and its log lines as those of Trellis."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Final
+
+from broker.replication.contract import CHUNK_SIZE
+from trellis import logs
+from trellis.settings.cluster import ClusterSettings, OptionValue
+
+#: Bytes of a Kafka message besides the payload of a chunk: the record's own fields and Kafka's.
+MESSAGE_OVERHEAD: Final = 4096
+#: The largest message that a node sends or receives, in bytes.
+MESSAGE_MAX: Final = CHUNK_SIZE + MESSAGE_OVERHEAD
+#: The largest number of bytes that wait in the library for a reader, in KiB.
+READ_AHEAD_KIB: Final = 32 << 10
+
+#: Seconds for which a log line is not repeated, and the number of lines that are remembered.
+REPEAT_SECONDS: Final = 30.0
+LINES_MAX: Final = 100
+
+Options = dict[str, OptionValue]
+
+#: Short pauses before another attempt: a lost Kafka node must not become a failover.
+_COMMON: Final[Options] = {
+    "allow.auto.create.topics": False,
+    "enable.metrics.push": False,
+    "metadata.max.age.ms": 6000,
+    "reconnect.backoff.max.ms": 200,
+    "reconnect.backoff.ms": 20,
+    "socket.connection.setup.timeout.ms": 1000,
+    "socket.keepalive.enable": True,
+    "socket.nagle.disable": True,
+    "socket.timeout.ms": 3000,
+    "topic.metadata.refresh.fast.interval.ms": 50,
+    "topic.metadata.refresh.interval.ms": 2000,
+}
+
+
+class ClientLog:
+    """Writes the log lines of one client of the library, which calls `log`.
+
+    While no node of Kafka answers, the library repeats its lines many times a second. A line that
+    differs from an earlier one in numbers only is written once in REPEAT_SECONDS.
+    """
+
+    def __init__(self, client: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """`client` is the task of the client, such as "append"."""
+        self._client = client
+        self._clock = clock
+        #: When a line was written, and how many were left out since, by the line without numbers.
+        self._written: dict[str, tuple[float, int]] = {}
+
+    def log(self, level: int, text: str, *values: object) -> None:
+        """Write a log line; `text` has a placeholder for each value, as in module logging."""
+        line = text % values
+        key, now = re.sub(r"\d+", "", line), self._clock()
+        written, left_out = self._written.get(key, (-REPEAT_SECONDS, 0))
+        if now < written + REPEAT_SECONDS:
+            self._written[key] = (written, left_out + 1)
+            return
+        if len(self._written) >= LINES_MAX:
+            self._written.clear()
+        self._written[key] = (now, 0)
+        repeated = {"repeated": left_out} if left_out else {}
+        logs.log(level, "kafka client", client=self._client, text=line, **repeated)
+
+
+def delivery_seconds(cluster: ClusterSettings) -> float:
+    """Return the time after which the outcome of an append is unknown.
+
+    Within twice the silence, another node takes over from an owner whose appends stand still. An
+    owner that ended earlier would end at each slow change of a partition's leader, without another
+    node to take over.
+    """
+    return 2 * cluster.silence + 2
+
+
+def producer_options(cluster: ClusterSettings) -> Options:
+    """Return the options of a producer that appends each record at most once.
+
+    The library sends a request again if its answer is lost, with the same sequence number, and
+    Kafka drops the repetition (`enable.idempotence`). Without idempotence, a repetition would be a
+    second record; without repetitions, each change of a partition's leader would end the owner.
+    """
+    return _joined(
+        cluster,
+        {
+            "acks": "all",
+            "delivery.timeout.ms": int(delivery_seconds(cluster) * 1000),
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "max.in.flight": 1,
+            "message.max.bytes": MESSAGE_MAX,
+            "request.timeout.ms": 2000,
+            "retry.backoff.max.ms": 100,
+            "retry.backoff.ms": 20,
+        },
+    )
+
+
+def consumer_options(cluster: ClusterSettings, group: str) -> Options:
+    """Return the options of a consumer that reads one partition and joins no group."""
+    return _joined(
+        cluster,
+        {
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "fetch.error.backoff.ms": 20,
+            "fetch.wait.max.ms": 100,
+            "group.id": group,
+            "isolation.level": "read_uncommitted",
+            "max.partition.fetch.bytes": MESSAGE_MAX,
+            "queued.max.messages.kbytes": READ_AHEAD_KIB,
+        },
+    )
+
+
+def admin_options(cluster: ClusterSettings) -> Options:
+    """Return the options of an admin client."""
+    return _joined(cluster, {})
+
+
+def _joined(cluster: ClusterSettings, own: Options) -> Options:
+    """Return the options of one client; the settings cannot override `own` (FIXED_OPTIONS)."""
+    servers = {"bootstrap.servers": cluster.servers}
+    return {**_COMMON, **own, **cluster.client_options, **servers}

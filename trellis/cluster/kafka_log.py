@@ -1,0 +1,133 @@
+"""The replicated log of a broker on one partition of a Kafka cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from broker.replication.contract import CHUNK_SIZE, LogSpan, LogTrimmed
+from broker.replication.records import ReplicationError
+from trellis.cluster.appender import KafkaAppender
+from trellis.cluster.client_errors import LogBehind, LogShorter, TopicAbsent, TopicReplaced
+from trellis.cluster.client_options import MESSAGE_OVERHEAD
+from trellis.cluster.reader import KafkaReader
+from trellis.cluster.topic import KafkaTopic
+from trellis.settings.cluster import ClusterSettings
+
+#: Seconds between two checks of the topic's id by a node that reads.
+CHECK_SECONDS: Final = 10.0
+
+
+class KafkaLog:
+    """A `ReplicatedLog` on Kafka. Call `connect` before all other methods.
+
+    The constructor starts the connections and does not wait for them, so that the first append of a
+    standby that takes over waits for nothing.
+    """
+
+    def __init__(self, cluster: ClusterSettings, node: str) -> None:
+        """`node` is the name of this node. Raises ReplicationError if an option is invalid."""
+        self._cluster = cluster
+        self._group = group_name(cluster, node)
+        #: Kafka's id of the topic; "" before `connect`.
+        self.topic_id = ""
+        #: The largest payload of a chunk that the topic accepts, in bytes.
+        self.chunk_size = CHUNK_SIZE
+        self._checked = 0.0
+        try:
+            self._topic = KafkaTopic(cluster)
+            self._reader = KafkaReader(cluster, self._group, self._topic)
+            self._appender = KafkaAppender(cluster)
+        except KafkaException as error:
+            text = f"cluster.options: Kafka's client refuses an option: {error.args[0].str()}"
+            raise ReplicationError(text) from error
+
+    def connect(self, topic_id: str = "") -> None:
+        """Check the topic, and read its settings.
+
+        `topic_id` is the id of the topic that this node has followed; "" for a new node. Raises
+        LogUnreachable (TopicAbsent if the topic does not exist), and ReplicationError if the topic
+        is another one or has several partitions.
+        """
+        self.topic_id = topic_id
+        self._check_topic()
+        accepted = int(self._topic.settings().get("max.message.bytes", CHUNK_SIZE))
+        self.chunk_size = max(1, min(CHUNK_SIZE, accepted - MESSAGE_OVERHEAD))
+
+    def append(self, data: bytes) -> int:
+        """Append a record, and return its offset once the log has committed it.
+
+        Raises OutcomeUnknown.
+        """
+        self._reader.rest()
+        return self._appender.append(data)
+
+    def read(self, offset: int) -> LogSpan:
+        """Return records from an offset on, and the tip of the log.
+
+        Raises LogUnreachable, LogTrimmed, and ReplicationError if this is not the log any more that
+        this node has followed.
+        """
+        self._appender.serve()
+        if time.monotonic() >= self._checked + CHECK_SECONDS:
+            self._check_topic()
+        try:
+            return self._reader.read(offset)
+        except (LogBehind, LogShorter, LogTrimmed, TopicAbsent):
+            self._check_topic()  # It may have been made anew.
+            raise
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the offset of the first record of the log, and its tip. Raises LogUnreachable."""
+        return self._topic.low(), self._topic.tip()
+
+    def trim(self, offset: int) -> None:
+        """Remove the records before an offset. Raises LogUnreachable."""
+        self._topic.trim(offset)
+
+    def commit_synced(self, offset: int, version: str) -> None:
+        """Report the offset at which this node would begin to read, and its version of Trellis.
+
+        Raises LogUnreachable.
+        """
+        self._topic.report(self._group, offset, version)
+
+    def synced(self, names: Iterable[str]) -> dict[str, tuple[int, str] | None]:
+        """Return for each named node the offset and version that it reported; None without one.
+
+        Raises LogUnreachable.
+        """
+        groups = {name: group_name(self._cluster, name) for name in names}
+        found = self._topic.reports(groups.values())
+        return {name: found[group] for name, group in groups.items()}
+
+    def close(self) -> None:
+        """Close the connections. No other call may follow."""
+        self._appender.close()
+        self._reader.close()
+
+    def _check_topic(self) -> None:
+        """Check that the topic is the one that this node follows, and has one partition."""
+        self._checked = time.monotonic()
+        facts = self._topic.facts()
+        name = self._cluster.log_topic
+        if self.topic_id and facts.id != self.topic_id:
+            raise TopicReplaced(
+                f"topic '{name}' at {self._cluster.servers} was deleted and made anew: its id is "
+                f"{facts.id}, and this node has followed {self.topic_id}; give the broker a new "
+                "topic, or adopt the directory that is farthest (`trellis cluster adopt`)"
+            )
+        if facts.partitions != 1:
+            raise ReplicationError(
+                f"topic '{name}' has {facts.partitions} partitions, must have 1: create a new "
+                "topic with `trellis cluster check --create`, and set cluster.topic to it"
+            )
+        self.topic_id = facts.id
+
+
+def group_name(cluster: ClusterSettings, node: str) -> str:
+    """Return the name of the consumer group in which a node reports its synced offset."""
+    return f"trellis.{cluster.name}.{node}"

@@ -1,0 +1,156 @@
+"""Reads the records of the log, and asks the leader of the partition for the tip."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from broker.replication.contract import LogSpan, LogTrimmed, LogUnreachable
+from trellis.cluster.client_errors import LogBehind, LogHole, LogShorter, unreachable
+from trellis.cluster.client_options import ClientLog, consumer_options
+from trellis.cluster.topic import PARTITION, KafkaTopic
+from trellis.settings.cluster import ClusterSettings
+
+#: Seconds of a wait for the next record.
+WAIT_SECONDS: Final = 0.05
+#: Seconds of a wait for a record that exists.
+FETCH_SECONDS: Final = 3.0
+#: Seconds after which such a wait asks whether the record was trimmed.
+TRY_SECONDS: Final = 0.25
+#: The largest number of records of one read.
+RECORDS_MAX: Final = 500
+#: Seconds without a read after which the library fetches no more records.
+IDLE_SECONDS: Final = 5.0
+#: Seconds for which the log must be too short before a node stops: a new leader may tell an old end
+#: for a moment.
+SHORT_SECONDS: Final = 5.0
+
+#: The offset does not exist: it was trimmed, or the log ends before it.
+_OUT_OF_RANGE: Final = (
+    KafkaError._AUTO_OFFSET_RESET,
+    KafkaError.OFFSET_OUT_OF_RANGE,
+    KafkaError._LOG_TRUNCATION,
+)
+
+
+class KafkaReader:
+    """A consumer of one partition. One thread reads; another one may call `rest`."""
+
+    def __init__(self, cluster: ClusterSettings, group: str, topic: KafkaTopic) -> None:
+        self._cluster = cluster
+        self._name = cluster.log_topic
+        self._topic = topic
+        self._consumer = Consumer(consumer_options(cluster, group), logger=ClientLog("read"))
+        self._lock = threading.Lock()
+        #: The offset of the next record that the library delivers; None if that is not known.
+        self._next: int | None = None
+        #: True while the library fetches records ahead.
+        self._fetching = False
+        self._last_read = 0.0
+        #: Since when the log is shorter than the offset to read; None if it is not.
+        self._short_since: float | None = None
+
+    def read(self, offset: int) -> LogSpan:
+        """Return records from an offset on, and the tip.
+
+        Raises LogUnreachable (LogBehind), LogTrimmed, LogShorter, LogHole.
+        """
+        with self._lock:
+            self._last_read = time.monotonic()
+            if offset != self._next:
+                self._consumer.assign([TopicPartition(self._name, PARTITION, offset)])
+                self._fetching = True
+            self._next = None  # After an error, the next call begins at its offset again.
+            records, tip = self._records_and_tip(offset)
+            self._short_since = None
+            self._next = offset + len(records)
+            return LogSpan(records, max(tip, self._next))
+
+    def rest(self) -> None:
+        """Stop fetching records if no read came for a time; never waits for a read."""
+        if time.monotonic() < self._last_read + IDLE_SECONDS or not self._lock.acquire(False):
+            return
+        try:
+            self._last_read = time.monotonic()
+            if self._fetching:
+                self._consumer.unassign()
+                self._fetching, self._next = False, None
+            self._consumer.poll(0)  # Delivers the log lines of the library.
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            self._consumer.close()
+
+    def _records_and_tip(self, offset: int) -> tuple[list[tuple[int, bytes]], int]:
+        """Return records from an offset on, at least one if the log has it, and the tip."""
+        records = self._records(offset, WAIT_SECONDS)
+        tip = self._topic.tip()
+        end = time.monotonic() + FETCH_SECONDS
+        while not records and tip > offset and time.monotonic() < end:
+            self._check_low(offset)
+            records = self._records(offset, TRY_SECONDS)
+        if not records and tip != offset:
+            self._check_low(offset)
+            raise self._failure(offset, tip)
+        return records, tip
+
+    def _records(self, offset: int, seconds: float) -> list[tuple[int, bytes]]:
+        """Return the records that arrive within some seconds, in order from an offset on.
+
+        Return none if the offset does not exist.
+        """
+        first = self._consumer.poll(seconds)
+        if first is None:
+            return []
+        records: list[tuple[int, bytes]] = []
+        for message in [first, *self._consumer.consume(RECORDS_MAX - 1, 0)]:
+            error = message.error()
+            if error is None:
+                self._add(message, offset + len(records), records)
+            elif records or error.code() in _OUT_OF_RANGE:
+                # An error behind records comes again: the next call begins at another offset.
+                break
+            else:
+                raise unreachable("read topic", self._cluster, error)
+        return records
+
+    def _add(self, message: Message, due: int, records: list[tuple[int, bytes]]) -> None:
+        """Add a record whose offset is due. A record from before the assignment is left out."""
+        offset = message.offset()
+        if offset is None or offset < due:
+            return
+        if offset > due:
+            raise LogHole(
+                f"topic '{self._name}' has no record at offset {due}, but one at {offset}: it was "
+                "compacted, or another program writes to it; run `trellis cluster check`"
+            )
+        records.append((offset, message.value() or b""))
+
+    def _check_low(self, offset: int) -> None:
+        """Raise LogTrimmed if the log begins behind an offset."""
+        low = self._topic.low()
+        if offset < low:
+            raise LogTrimmed(low, offset)
+
+    def _failure(self, offset: int, tip: int) -> Exception:
+        """Return the error of a read that got no record although the tip is another offset."""
+        if offset < tip:
+            return LogUnreachable(
+                f"topic '{self._name}' at {self._cluster.servers} has the records {offset} to "
+                f"{tip - 1}, but sent none within {FETCH_SECONDS:g} s"
+            )
+        now = time.monotonic()
+        self._short_since = self._short_since or now
+        text = f"topic '{self._name}' ends at offset {tip}, but this node has read up to {offset}"
+        if now < self._short_since + SHORT_SECONDS:
+            return LogBehind(text)
+        return LogShorter(
+            f"{text}: records were lost, or the topic was made anew; do not delete the data "
+            "directory, and adopt the directory that is farthest (`trellis cluster adopt`)"
+        )

@@ -1,0 +1,230 @@
+"""The topic of the log: its id and settings, its trimming, and the offsets that nodes report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from broker.replication.contract import LogUnreachable
+from trellis.cluster.client_errors import GroupAbsent, TopicAbsent, error_in, unreachable
+from trellis.cluster.client_options import MESSAGE_MAX, ClientLog, admin_options
+from trellis.settings.cluster import ClusterSettings
+
+#: The only partition of the log.
+PARTITION: Final = 0
+#: Seconds within which Kafka must answer a request.
+REQUEST_SECONDS: Final = 5.0
+#: Seconds within which the leader must tell the tip.
+TIP_SECONDS: Final = 0.5
+#: Seconds between two questions whether the nodes know a new topic.
+KNOWN_SECONDS: Final = 0.05
+#: Copies of the log, and copies that must have a record before Kafka acknowledges it.
+REPLICAS: Final = 3
+IN_SYNC: Final = 2
+_ASK: Final = "ask the leader for an end of topic"
+#: Settings of a topic that Trellis creates. Trellis trims the log itself; Kafka frees the space of
+#: whole segments.
+TOPIC_SETTINGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "max.message.bytes": str(MESSAGE_MAX),
+    "min.insync.replicas": str(IN_SYNC),
+    "retention.bytes": "-1",
+    "retention.ms": "-1",
+    "segment.bytes": str(128 << 20),
+    "unclean.leader.election.enable": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """The topic as the Kafka cluster describes it."""
+
+    #: Kafka's id of the topic: a topic that is deleted and created again has another id.
+    id: str
+    partitions: int
+    #: Number of copies of the partition, and of those that have all acknowledged records.
+    replicas: int
+    in_sync: int
+    has_leader: bool
+
+
+class KafkaTopic:
+    """Requests about the topic of the log. Each waits for its answer, and raises LogUnreachable."""
+
+    def __init__(self, cluster: ClusterSettings) -> None:
+        self._cluster = cluster
+        self._name = cluster.log_topic
+        self._admin = AdminClient(admin_options(cluster), logger=ClientLog("admin"))
+
+    def facts(self) -> TopicFacts:
+        """Return the facts about the topic. Raises TopicAbsent too."""
+        futures = self._admin.describe_topics(
+            TopicCollection([self._name]), request_timeout=REQUEST_SECONDS
+        )
+        found = self._wait("describe topic", futures[self._name])
+        first = found.partitions[PARTITION]
+        return TopicFacts(
+            str(found.topic_id),
+            len(found.partitions),
+            len(first.replicas),
+            len(first.isr),
+            first.leader is not None and first.leader.id >= 0,
+        )
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings of the topic in force, by name."""
+        return self._settings(ResourceType.TOPIC, self._name, "read the settings of topic")
+
+    def nodes(self) -> list[int]:
+        """Return the ids of the Kafka nodes that are brokers."""
+        found = self._wait(
+            "list the nodes for topic",
+            self._admin.describe_cluster(request_timeout=REQUEST_SECONDS),
+        )
+        return sorted(int(node.id) for node in found.nodes)
+
+    def node_settings(self, node: int) -> dict[str, str]:
+        """Return the settings of a Kafka node, by name."""
+        task = f"read the settings of Kafka node {node} for topic"
+        return self._settings(ResourceType.BROKER, str(node), task)
+
+    def create(self, replicas: int = REPLICAS) -> None:
+        """Create the topic with the settings of TOPIC_SETTINGS."""
+        new = NewTopic(
+            self._name,
+            num_partitions=1,
+            replication_factor=replicas,
+            config={
+                **TOPIC_SETTINGS,
+                "min.insync.replicas": str(min(IN_SYNC, replicas)),
+            },
+        )
+        futures = self._admin.create_topics([new], request_timeout=REQUEST_SECONDS)
+        self._wait("create topic", futures[self._name])
+        end = time.monotonic() + REQUEST_SECONDS
+        while not self._is_known() and time.monotonic() < end:
+            time.sleep(KNOWN_SECONDS)
+
+    def _is_known(self) -> bool:
+        """True if the nodes have learned of the topic."""
+        try:
+            return self.facts().has_leader
+        except TopicAbsent:
+            return False
+
+    def low(self) -> int:
+        """Return the offset of the first record of the log."""
+        return self._offset(OffsetSpec.earliest(), REQUEST_SECONDS)
+
+    def tip(self) -> int:
+        """Return the offset that the next record will have, as the leader of the partition knows.
+
+        A consumer's connection would answer later: behind the fetch that waits for records.
+        """
+        return self._offset(OffsetSpec.latest(), TIP_SECONDS)
+
+    def trim(self, offset: int) -> None:
+        """Delete the records before an offset, unless they are deleted already."""
+        if offset <= self.low():
+            return
+        wanted = TopicPartition(self._name, PARTITION, offset)
+        futures = self._admin.delete_records([wanted], request_timeout=REQUEST_SECONDS)
+        self._wait("trim topic", next(iter(futures.values())))
+
+    def report(self, group: str, offset: int, version: str) -> None:
+        """Commit an offset and a version of Trellis as those of a consumer group."""
+        position = TopicPartition(self._name, PARTITION, offset, metadata=version)
+        futures = self._admin.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, [position])], request_timeout=REQUEST_SECONDS
+        )
+        done = self._wait("report the synced offset in topic", futures[group])
+        self._check(done.topic_partitions[0])
+
+    def reports(self, groups: Iterable[str]) -> dict[str, tuple[int, str] | None]:
+        """Return the offset and version that each consumer group committed; None without one."""
+        wanted = [TopicPartition(self._name, PARTITION)]
+        futures: dict[str, Future[Any]] = {}
+        for group in groups:
+            # The library permits one group in each request.
+            futures |= self._admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=REQUEST_SECONDS
+            )
+        return {group: self._reported(future) for group, future in futures.items()}
+
+    def _reported(self, future: Future[Any]) -> tuple[int, str] | None:
+        """Return the offset and version in the answer about one consumer group; None without."""
+        try:
+            position = self._wait("read the synced offsets in topic", future).topic_partitions[0]
+        except GroupAbsent:
+            return None
+        self._check(position)
+        return (position.offset, position.metadata or "") if position.offset >= 0 else None
+
+    def _offset(self, spec: OffsetSpec, seconds: float) -> int:
+        """Return an end of the log, from the leader of the partition."""
+        try:
+            return self._ask_offset(spec, seconds)
+        except LogUnreachable:
+            # The library asks the leader that it knows, also after the answer of this node that
+            # another one leads. It forgets the leader when it learns the topic anew.
+            self._learn_leader(seconds)
+            return self._ask_offset(spec, seconds)
+
+    def _ask_offset(self, spec: OffsetSpec, seconds: float) -> int:
+        futures = self._admin.list_offsets(
+            {TopicPartition(self._name, PARTITION): spec},
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=seconds,
+        )
+        found = int(self._wait(_ASK, next(iter(futures.values()))).offset)
+        if found < 0:  # The library reports a lost connection so.
+            raise unreachable(_ASK, self._cluster, KafkaError(KafkaError._TRANSPORT))
+        return found
+
+    def _learn_leader(self, seconds: float) -> None:
+        try:
+            self._admin.list_topics(self._name, timeout=seconds)
+        except KafkaException as error:
+            raise unreachable(_ASK, self._cluster, error_in(error)) from error
+
+    def _settings(self, kind: ResourceType, name: str, task: str) -> dict[str, str]:
+        resource = ConfigResource(kind, name)
+        futures = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS)
+        entries = self._wait(task, futures[resource])
+        return {name: entry.value for name, entry in entries.items() if entry.value is not None}
+
+    def _check(self, position: TopicPartition) -> None:
+        """Raise LogUnreachable if an answer has an error for the partition."""
+        if position.error is not None:
+            raise unreachable("use the synced offsets in topic", self._cluster, position.error)
+
+    def _wait(self, task: str, future: Future[Any]) -> Any:
+        """Return the result of a request; `task` completes "cannot"."""
+        try:
+            return future.result(REQUEST_SECONDS + 1)
+        except KafkaException as error:
+            raise unreachable(task, self._cluster, error_in(error)) from error
+        except TimeoutError as error:
+            text = f"cannot {task} '{self._name}' at {self._cluster.servers}: no answer"
+            raise LogUnreachable(text) from error
+        finally:
+            self._admin.poll(0)  # Delivers the log lines of the library.
