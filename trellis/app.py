@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import uvloop
 
@@ -20,7 +20,6 @@ from broker.store.disk import Disk, Lock, RealDisk, StoreError
 from broker.store.opening import OpenedStore
 from trellis import logs
 from trellis.auth.settings_users import authenticator_from_settings
-from trellis.cluster.membership import Membership
 from trellis.http.health import StandbyHealth
 from trellis.http.service import HTTP_LISTENERS, HttpService
 from trellis.process import raise_descriptor_limit
@@ -37,6 +36,9 @@ from trellis.server.recovery import codecs, open_directory
 from trellis.server.reload import Read, SettingsReload
 from trellis.server.turn import TurnLink
 from trellis.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from trellis.cluster.membership import Membership
 
 #: Seconds between two checks, during a stop, whether all clients have disconnected.
 POLL_SECONDS: Final = 0.02
@@ -68,8 +70,8 @@ def run(
     """
     logs.set_up(settings.log.level)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until `_Signals` handles it.
-    app = App(settings, read, disk, membership)
     try:
+        app = App(settings, read, disk, membership or join_cluster(settings))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(app.serve())
     except (ListenError, ReplicationError, SettingsError, StoreError) as error:
@@ -85,6 +87,25 @@ def run(
         )
         return FAILED
     return DONE
+
+
+def join_cluster(settings: Settings) -> Membership | None:
+    """Return this node's membership in the cluster that the settings name; None without a cluster.
+
+    Raises SettingsError.
+    """
+    if not settings.cluster.enabled:
+        return None
+    if settings.stream.journals:
+        raise SettingsError(f"stream.journals: {STREAMS_REFUSED}; remove the journals")
+    try:
+        from trellis.cluster.joining import membership_from_settings
+    except ImportError as error:
+        raise SettingsError(
+            f"cluster.servers: Kafka's client cannot be imported ({error}); "
+            "pip install 'trellis-broker[cluster]'"
+        ) from None
+    return membership_from_settings(settings)
 
 
 def open_data_directory(settings: Settings) -> Path | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from broker.replication.contract import Timing
+from broker.replication.contract import CHUNK_SIZE, Timing
 from tests.cluster.log_server import SocketLog
 from trellis.app import run
 from trellis.cluster.membership import Membership
@@ -26,7 +26,8 @@ def main(port: int, directory: str, times: str) -> int:
     sections["shutdown"] = {"grace": 1}
     settings = msgspec.convert(sections, Settings)
     silence, lease, beat = (float(text) for text in times.split(","))
-    membership = Membership("broker", Timing(silence, lease, beat), lambda: SocketLog(port))
+    timing = Timing(silence, lease, beat)
+    membership = Membership("broker", timing, lambda: (SocketLog(port), CHUNK_SIZE))
     return run(settings, membership=membership)
 
 

@@ -6,6 +6,7 @@ names Kafka servers. Reading order:
     membership       one node from its start to the claim that makes it the owner
     following        a standby: the thread that follows the log, and claims it
     ownership        the owner: ships batches, and ends the process when it is fenced
+    joining          the membership from the settings, with a log on Kafka
     clock            the clock of lease and silence
 
     client_options   options of producers, consumers and admin clients; log lines of the library

@@ -12,11 +12,12 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
 import trellis
-from broker.replication.contract import CHUNK_SIZE, Timing
+from broker.replication.contract import LogUnreachable, Timing
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog
 from broker.store.codecs import Codecs
@@ -27,23 +28,26 @@ from trellis.cluster.ownership import Ownership
 
 State = Literal["following", "opening", "active", "fenced"]
 
+#: Seconds between two attempts to connect to the replicated log.
+RETRY_SECONDS: Final = 1.0
 #: Exit code of a process whose node does not own the log any more.
 FENCED: Final = 3
 
 
 class Membership:
-    """One node of a cluster. `open_log` connects to the replicated log; a thread calls it."""
+    """One node of a cluster."""
 
     def __init__(
         self,
         name: str,
         timing: Timing,
-        open_log: Callable[[], ReplicatedLog],
-        chunk_size: int = CHUNK_SIZE,
+        open_log: Callable[[], tuple[ReplicatedLog, int]],
         digest: bytes = bytes(32),
     ) -> None:
         """`name` is the name of the broker, the same on all its nodes.
 
+        `open_log` connects to the replicated log, in a thread. It returns the log and the largest
+        payload of a chunk in bytes, and raises LogUnreachable if it should be called again.
         `digest` is the SHA-256 of the settings that must be the same on all nodes.
         """
         self.name = name
@@ -54,7 +58,6 @@ class Membership:
         self.discard_output: Callable[[], None] = _do_nothing
         self._timing = timing
         self._open_log = open_log
-        self._chunk_size = chunk_size
         self._digest = digest
 
     async def follow(
@@ -64,7 +67,10 @@ class Membership:
 
         Raises ReplicationError or StoreError if the node cannot go on.
         """
-        log = await asyncio.to_thread(self._open_log)
+        connected = await self._connect(stop)
+        if connected is None:
+            return None
+        log, chunk_size = connected
         try:
             following = await asyncio.to_thread(
                 self._begin, disk, directory, segment_size, codecs, log
@@ -88,10 +94,24 @@ class Membership:
             log.close()
             raise
         self.state = "opening"
-        self.ownership = Ownership(owner, log, self.end, self._chunk_size)
+        self.ownership = Ownership(owner, log, self.end, chunk_size)
         self.ownership.start()
         logs.info("cluster_owner", cluster=self.name, epoch=owner.epoch, offset=owner.next - 1)
         return self.ownership
+
+    async def _connect(self, stop: asyncio.Event) -> tuple[ReplicatedLog, int] | None:
+        """Connect to the replicated log, again and again if it is unreachable; None if stopped."""
+        known = ""
+        while not stop.is_set():
+            try:
+                return await asyncio.to_thread(self._open_log)
+            except LogUnreachable as error:
+                if str(error) != known:
+                    known = str(error)
+                    logs.warning("cluster_unreachable", cluster=self.name, reason=known)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), RETRY_SECONDS)
+        return None
 
     def _begin(
         self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, log: ReplicatedLog
