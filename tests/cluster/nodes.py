@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.broker import environment
 from tests.cluster.log_server import LogServer
+from trellis.settings.cluster import ClusterSettings
 
 #: Silence, lease and beat of the nodes, in seconds.
 TIMES = "1.0,0.7,0.15"
@@ -26,15 +28,13 @@ QUEUE = "work"
 class NodeProcess:
     """A process of one node. Its lines on standard output are read by a thread."""
 
-    def __init__(self, server: LogServer, directory: Path, times: str = TIMES) -> None:
+    def __init__(self, directory: Path, *command: str) -> None:
+        """Start the process; `command` stands behind `python -m`."""
         directory.mkdir(exist_ok=True)
         self.errors = directory.parent / f"{directory.name}.log"
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "tests.cluster.node_process"),
-                    *(str(server.port), str(directory), times),
-                ],
+                [sys.executable, "-m", *command],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -76,6 +76,29 @@ class NodeProcess:
         """Kill the process, and return its exit code."""
         self.process.kill()
         return self.process.wait(PATIENCE)
+
+
+def node_over(server: LogServer, directory: Path, times: str = TIMES) -> NodeProcess:
+    """Return a node over the log of a LogServer."""
+    arguments = str(server.port), str(directory), times
+    return NodeProcess(directory, "tests.cluster.node_process", *arguments)
+
+
+def node_on_kafka(cluster: ClusterSettings, directory: Path) -> NodeProcess:
+    """Return a node, started as users start it, whose log is on Kafka."""
+    flags = {
+        "config": os.devnull,
+        "data-dir": str(directory),
+        "node-name": directory.name,
+        "cluster-name": cluster.name,
+        "cluster-servers": cluster.servers,
+        "cluster-silence": str(cluster.silence),
+        "cluster-lease": str(cluster.lease),
+        "cluster-beat": str(cluster.beat),
+        **{f"{name}-port": "0" for name in ("amqp", "mqtt", "metrics", "http")},
+    }
+    given = [word for name, value in flags.items() for word in (f"--{name}", value)]
+    return NodeProcess(directory, "trellis", "serve", *given)
 
 
 def publish(channel: BlockingChannel, numbers: range) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from tests.cluster.log_server import LogServer
-from tests.cluster.nodes import PATIENCE, QUEUE, TIMES, NodeProcess, consume, publish
+from tests.cluster.nodes import PATIENCE, QUEUE, TIMES, NodeProcess, consume, node_over, publish
 from trellis.cluster.membership import FENCED
 
 
@@ -35,7 +35,7 @@ def nodes(server: LogServer) -> Iterator[list[NodeProcess]]:
 def start(
     nodes: list[NodeProcess], server: LogServer, directory: Path, times: str = TIMES
 ) -> NodeProcess:
-    node = NodeProcess(server, directory, times)
+    node = node_over(server, directory, times)
     nodes.append(node)
     node.wait_for("following")
     return node
