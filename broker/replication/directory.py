@@ -205,8 +205,7 @@ class ReplicaDirectory:
     ) -> None:
         """Raise ReplicaDiverged if entries are outside of the positions of their batch."""
         last = max(int(records.last), changes[-1][0] if changes else 0)
-        first = changes[0][0] if changes else batch.position
-        if last > batch.position or first <= batch.position_before:
+        if last > batch.position or changes and changes[0][0] <= batch.position_before:
             raise self._diverged(f"batch {batch.number} has entries outside of its positions")
 
     def _has(self, log: SegmentLog, batch: ReceivedBatch, records: Records, data: bytes) -> bool:

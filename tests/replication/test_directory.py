@@ -34,7 +34,7 @@ from broker.store.disk import Poisoned, StoreError
 from broker.store.opening import OpenedStore, open_store
 from broker.store.received import ReceivedRecords
 from broker.store.records import Records
-from tests.replication.batches import Batches, Killed, kill_at, message
+from tests.replication.batches import Batches, Killed, encode_entries, kill_at, message
 from tests.store.logs import Log, random_entry
 from tests.store.simulated import SimulatedDisk
 
@@ -127,6 +127,15 @@ def test_a_directory_holds_the_owners_records_and_definitions(place: Place) -> N
         (6, "r", {"a": b"\xff"}),
     ]
     catalog.close()
+
+
+def test_a_batch_may_be_empty(place: Place) -> None:
+    batches = Batches()
+    place.apply(batches.make(), batches.make(QUEUE, stored(b"1")), batches.make())
+    place.apply(batches.make(stored(b"2")), batches.make())
+    place.crash()
+    assert place.directory.state.number == 2
+    assert place.directory.state.position == 2
 
 
 def test_a_removed_definition_is_removed(place: Place) -> None:
@@ -424,3 +433,17 @@ def test_a_damaged_state_stops_the_start(place: Place) -> None:
     place.directory.catalog._db.execute("UPDATE replica SET sum = sum + 1")
     with pytest.raises(StoreError, match="table replica is invalid"):
         place.crash()
+
+
+def test_a_definition_before_its_batch_is_refused(place: Place) -> None:
+    batches = Batches()
+    first, second = batches.make(QUEUE, stored()), batches.make(stored())
+    assert first.batch is not None and second.batch is not None
+    place.apply(first)
+    with pytest.raises(ReplicaDiverged, match="outside"):
+        place.apply(Apply(replace(second.batch, payload=payload_of(1)), second.state))
+
+
+def payload_of(position: int) -> bytes:
+    """Return the payload of a batch with a definition at a position."""
+    return encode_entries([(position, QUEUE)], 99)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from broker.store.disk import StoreError
 from tests.clients import publication
 from tests.top.conftest import Start
-from tests.top.running import Running
+from tests.top.running import KNOWN, Running
 from tests.top.test_pauses import KEEP_ALIVE, in_jumping_loop, jump, mqtt
 from tests.wire.mqtt.client import PINGREQ, PINGRESP
 from trellis.server.fence import ConnectionFence
+
+KNOWN_USER: Final = f"Authorization: Basic {base64.b64encode(b'known:known').decode()}\r\n"
 
 
 class Lease:
@@ -48,6 +52,15 @@ async def test_input_is_answered_when_the_lease_is_back(running: Running) -> Non
     lease.holds = True
     assert await answer == PINGRESP
     assert (await running.get("metrics", "/readyz"))[0] == 200
+
+
+async def test_the_http_api_answers_only_with_a_lease(start: Start) -> None:
+    running = await start(users=[KNOWN | {"tags": ["administrator"]}])
+    lease = Lease(running)
+    assert (await running.get("http", "/api/overview", KNOWN_USER))[0] == 200
+    lease.holds = False
+    status, body = await running.get("http", "/api/queues", KNOWN_USER)
+    assert status == 503 and b"does not answer" in body
 
 
 async def test_a_frozen_broker_reads_nothing_more(running: Running) -> None:

@@ -28,7 +28,7 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handl
     async def readyz(request: Request) -> Response:
         return (
             Response(200, b"ready\n")
-            if node.ready and not node.turn.frozen
+            if node.ready and node.turn.leased
             else Response(503, b"not ready: starting, stopping or without a lease\n")
         )
 

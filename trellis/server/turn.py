@@ -295,6 +295,11 @@ class LoopTurn:
         if seconds > LONG_SECONDS:
             self._count_long_turn(seconds, time.thread_time() - cpu_before)
 
+    @property
+    def leased(self) -> bool:
+        """True if the broker may act now; always without a cluster."""
+        return self.may_act is None or self.may_act()
+
     def _is_frozen(self) -> bool:
         """True if the broker must not act now. Called before each act; a turn follows soon."""
         assert self.may_act is not None
