@@ -6,9 +6,13 @@ Each program listens on free ports of 127.0.0.1, and ends when its test ends.
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
 import socket
 import subprocess
+import time
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -21,8 +25,8 @@ from tests.interop.test_toolchains import BUILT, build
 HERE: Final = Path(__file__).parent
 #: Seconds that a start and a stop may take.
 PATIENCE: Final = 60.0
-#: Seconds of one attempt to reach the nodes.
-ATTEMPT: Final = 0.5
+#: Seconds of one attempt to reach the nodes, and between two attempts.
+ATTEMPT: Final = 0.2
 
 
 class Kfake:
@@ -30,10 +34,8 @@ class Kfake:
 
     def __init__(self, *settings: str) -> None:
         """Start kfake; each of `settings` is NAME=VALUE, a setting of its nodes."""
-        program = str(BUILT / "kfake")
-        build([require("go"), "build", "-o", program, "."], HERE.parent / "go" / "kfake")
         self._process = subprocess.Popen(
-            [program, *settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [_kfake(), *settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.servers = self._line()
 
@@ -64,7 +66,11 @@ class Kfake:
 class KafkaNodes:
     """Real Kafka nodes; each is a broker and a controller."""
 
-    def __init__(self, directory: Path, count: int) -> None:
+    def __init__(
+        self, directory: Path, count: int, settings: Mapping[str, object] | None = None
+    ) -> None:
+        """Start nodes; `settings` overrides those of kafka/server.properties."""
+        self._settings = settings or {}
         self._directory = directory
         self._class_path = _class_path()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -128,6 +134,7 @@ class KafkaNodes:
             "controller.quorum.voters": voters,
             "log.dirs": home / "data",
             "offsets.topic.replication.factor": len(self._ports),
+            **self._settings,
         }
         lines = "".join(f"{name}={value}\n" for name, value in own.items())
         common = (HERE / "kafka" / "server.properties").read_text()
@@ -153,15 +160,27 @@ class KafkaNodes:
     def _wait_for_nodes(self) -> None:
         """Wait until all nodes are members of the cluster."""
         admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
-        for _ in range(int(PATIENCE / ATTEMPT)):
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
             try:
                 if len(admin.list_topics(timeout=ATTEMPT).brokers) == len(self._ports):
                     return
+                admin.poll(ATTEMPT)
             except KafkaException:
                 for node, process in self._processes.items():
                     output = self._directory / f"node-{node}" / "output"
                     assert process.poll() is None, output.read_text()[-2000:]
         raise AssertionError(f"Kafka did not start within {PATIENCE:g} s")
+
+
+@cache
+def _kfake() -> str:
+    """Build kfake; return its path. Several test processes may do so at the same time."""
+    program = BUILT / "kfake"
+    built = f"{program}-{os.getpid()}"
+    build([require("go"), "build", "-o", built, "."], HERE.parent / "go" / "kfake")
+    os.replace(built, program)
+    return str(program)
 
 
 def _class_path() -> str:

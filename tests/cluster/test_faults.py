@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -12,13 +13,19 @@ from broker.replication.records import ReplicationError
 from tests.cluster.conftest import OpenLog, cluster_on, created
 from tests.cluster.programs import Kfake
 from tests.cluster.test_contract import KAFKA, read_all
-from trellis.cluster import reader
+from trellis.cluster import client_options, reader
 from trellis.cluster.client_errors import LogShorter, TopicAbsent, TopicReplaced
 from trellis.cluster.kafka_log import KafkaLog
 from trellis.settings.cluster import ClusterSettings
 
-#: Times with which the outcome of an append is unknown after 2.4 s.
+#: Times with which the outcome of an append is unknown after 2.4 s (with `impatient`).
 SHORT = {"silence": 0.2, "lease": 0.15, "beat": 0.05}
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the outcome of an append be unknown after twice the silence + 2 s."""
+    monkeypatch.setattr(client_options, "DELIVERY_LEAST", 0.0)
 
 
 def admin_of(cluster: ClusterSettings) -> AdminClient:
@@ -54,6 +61,7 @@ def test_record_whose_answer_is_lost_is_in_the_log_once(
     assert read_all(log, 0) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_append_that_the_log_does_not_commit_has_an_unknown_outcome(
     kfake: Kfake, name: str, open_log: OpenLog
 ) -> None:
@@ -83,6 +91,7 @@ def test_append_without_permission_has_an_unknown_outcome_and_an_advice(
     assert log.append(b"b") == 0
 
 
+@pytest.mark.usefixtures("impatient")
 def test_stopped_cluster_is_unreachable_and_a_late_record_arrives_once(
     name: str, open_log: OpenLog
 ) -> None:
@@ -226,6 +235,25 @@ def test_invalid_option_of_the_client_is_one_line(name: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_close_ends_an_append_that_waits(kfake: Kfake, name: str, open_log: OpenLog) -> None:
+    log = open_log(created(cluster_on(kfake.servers, name)), "one")
+    log.append(b"a")
+    kfake.tell("fault 0 NOT_ENOUGH_REPLICAS -1")
+    try:
+        with ThreadPoolExecutor() as pool:
+            append = pool.submit(log.append, b"b")
+            log.close()
+            with pytest.raises(OutcomeUnknown, match=r"this node closed the log$"):
+                append.result(10)
+    finally:
+        kfake.tell("clear")
+    with pytest.raises(OutcomeUnknown, match=r"this node closed the log$"):
+        log.append(b"c")
+    with pytest.raises(LogUnreachable, match=r"this node closed the log$"):
+        log.read(0)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_log_lines_of_the_client_are_those_of_trellis(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,15 +9,15 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from broker.replication.contract import OutcomeUnknown
-from trellis.cluster.client_errors import described
+from trellis.cluster.client_errors import CLOSED, described
 from trellis.cluster.client_options import ClientLog, delivery_seconds, producer_options
 from trellis.cluster.topic import PARTITION
 from trellis.settings.cluster import ClusterSettings
 
 #: Seconds after which an append ends although the library has not reported its outcome in time.
 LATE_SECONDS: Final = 2.0
-#: Seconds of one wait for a report; a report ends the wait at once.
-WAIT_SECONDS: Final = 0.5
+#: Seconds of one wait for a report; a report ends the wait at once, and `close` soon.
+WAIT_SECONDS: Final = 0.2
 
 
 class KafkaAppender:
@@ -27,6 +27,7 @@ class KafkaAppender:
         self._cluster = cluster
         self._seconds = delivery_seconds(cluster)
         self._lock = threading.Lock()
+        self._closing = self._closed = False
         # Made before the first append: to connect, and to get an id, takes a new producer 0.5 s.
         self._producer = self._new_producer()
 
@@ -36,20 +37,26 @@ class KafkaAppender:
         After OutcomeUnknown no repetition of the record is sent, but Kafka may append it later.
         """
         with self._lock:
+            if self._closing:
+                raise self._unknown(data, CLOSED)
             return self._append(data)
 
     def serve(self) -> None:
         """Write the pending log lines of the library, unless an append does so."""
         if self._lock.acquire(False):
             try:
-                self._producer.poll(0)
+                if not self._closing:
+                    self._producer.poll(0)
             finally:
                 self._lock.release()
 
     def close(self) -> None:
-        """Close the connections, and drop a record that is under way."""
+        """Close the connections. An append that waits ends with OutcomeUnknown."""
+        self._closing = True
         with self._lock:
-            self._close()
+            if not self._closed:
+                self._closed = True
+                self._close()
 
     def _append(self, data: bytes) -> int:
         reports: list[tuple[KafkaError | None, Message]] = []
@@ -65,7 +72,8 @@ class KafkaAppender:
         except (KafkaException, BufferError) as error:
             raise self._unknown(data, str(error)) from error
         if not reports:
-            raise self._unknown(data, f"no answer within {self._seconds + LATE_SECONDS:g} s")
+            late = f"no answer within {self._seconds + LATE_SECONDS:g} s"
+            raise self._unknown(data, CLOSED if self._closing else late)
         failure, message = reports[0]
         offset = message.offset()
         if failure is not None:
@@ -79,9 +87,9 @@ class KafkaAppender:
         self._producer.close()
 
     def _wait(self, reports: list[tuple[KafkaError | None, Message]]) -> None:
-        """Wait until the library reports the outcome, or is late."""
+        """Wait until the library reports the outcome, or is late, or the log is closed."""
         end = time.monotonic() + self._seconds + LATE_SECONDS
-        while not reports and time.monotonic() < end:
+        while not reports and not self._closing and time.monotonic() < end:
             self._producer.poll(WAIT_SECONDS)
 
     def _unknown(self, data: bytes, reason: str) -> OutcomeUnknown:
@@ -90,8 +98,9 @@ class KafkaAppender:
         The old producer cannot send the record any more. The new one is not bound to its sequence
         numbers.
         """
-        self._close()
-        self._producer = self._new_producer()
+        if not self._closing:
+            self._close()
+            self._producer = self._new_producer()
         topic, servers = self._cluster.log_topic, self._cluster.servers
         return OutcomeUnknown(
             f"cannot append {len(data)} bytes to topic '{topic}' at {servers}: {reason}"

@@ -135,9 +135,9 @@ def _of_timeout(milliseconds: int, cluster: ClusterSettings) -> str:
         return ""
     return (
         f", and cluster.silence is {cluster.silence:g} s with a cluster.lease of "
-        f"{cluster.lease:g} s: a lost Kafka node may end the active broker; set silence to at "
-        f"least {silence:g} and lease to at least {lease:g}"
-        + (f", or {SHORTER}" if seconds > SHORT_SECONDS else "")
+        f"{cluster.lease:g} s: until Kafka has replaced a lost node, the broker stands still, and "
+        f"may close all connections; set silence to at least {silence:g} and lease to at least "
+        f"{lease:g}" + (f", or {SHORTER}" if seconds > SHORT_SECONDS else "")
     )
 
 

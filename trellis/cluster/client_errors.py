@@ -10,6 +10,8 @@ from broker.replication.contract import LogUnreachable
 from broker.replication.records import ReplicationError
 from trellis.settings.cluster import ClusterSettings
 
+#: The reason of errors after `close`.
+CLOSED: Final = "this node closed the log"
 #: Advice for an operator, by the name of an error.
 _ADVICE: Final = {
     "TOPIC_AUTHORIZATION_FAILED": "permit Read, Write, Describe, DescribeConfigs and Delete on it",

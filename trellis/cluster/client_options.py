@@ -15,6 +15,8 @@ from trellis.settings.cluster import ClusterSettings, OptionValue
 MESSAGE_OVERHEAD: Final = 4096
 #: The largest message that a node sends or receives, in bytes.
 MESSAGE_MAX: Final = CHUNK_SIZE + MESSAGE_OVERHEAD
+#: The least time in seconds after which the outcome of an append is unknown.
+DELIVERY_LEAST: Final = 30.0
 #: The largest number of bytes that wait in the library for a reader, in KiB.
 READ_AHEAD_KIB: Final = 32 << 10
 
@@ -70,13 +72,13 @@ class ClientLog:
 
 
 def delivery_seconds(cluster: ClusterSettings) -> float:
-    """Return the time after which the outcome of an append is unknown.
+    """Return the time after which the outcome of an append is unknown, and the owner ends.
 
-    Within twice the silence, another node takes over from an owner whose appends stand still. An
-    owner that ended earlier would end at each slow change of a partition's leader, without another
-    node to take over.
+    The time may be long: the offset of a late answer shows whether another node has taken over. It
+    must be longer than Kafka needs to replace a lost leader (twice `broker.session.timeout.ms`,
+    18 s by default), or each lost leader ends an owner whom no standby replaces.
     """
-    return 2 * cluster.silence + 2
+    return max(2 * cluster.silence + 2, DELIVERY_LEAST)
 
 
 def producer_options(cluster: ClusterSettings) -> Options:

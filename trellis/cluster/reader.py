@@ -9,7 +9,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from broker.replication.contract import LogSpan, LogTrimmed, LogUnreachable
-from trellis.cluster.client_errors import LogBehind, LogHole, LogShorter, unreachable
+from trellis.cluster.client_errors import CLOSED, LogBehind, LogHole, LogShorter, unreachable
 from trellis.cluster.client_options import ClientLog, consumer_options
 from trellis.cluster.topic import PARTITION, KafkaTopic
 from trellis.settings.cluster import ClusterSettings
@@ -47,6 +47,7 @@ class KafkaReader:
         self._lock = threading.Lock()
         #: The offset of the next record that the library delivers; None if that is not known.
         self._next: int | None = None
+        self._closed = False
         #: True while the library fetches records ahead.
         self._fetching = False
         self._last_read = 0.0
@@ -59,6 +60,8 @@ class KafkaReader:
         Raises LogUnreachable (LogBehind), LogTrimmed, LogShorter, LogHole.
         """
         with self._lock:
+            if self._closed:
+                raise LogUnreachable(f"cannot read topic '{self._name}': {CLOSED}")
             self._last_read = time.monotonic()
             if offset != self._next:
                 self._consumer.assign([TopicPartition(self._name, PARTITION, offset)])
@@ -74,6 +77,8 @@ class KafkaReader:
         if time.monotonic() < self._last_read + IDLE_SECONDS or not self._lock.acquire(False):
             return
         try:
+            if self._closed:
+                return
             self._last_read = time.monotonic()
             if self._fetching:
                 self._consumer.unassign()
@@ -85,7 +90,9 @@ class KafkaReader:
     def close(self) -> None:
         """Close the connections."""
         with self._lock:
-            self._consumer.close()
+            if not self._closed:
+                self._closed = True
+                self._consumer.close()
 
     def _records_and_tip(self, offset: int) -> tuple[list[tuple[int, bytes]], int]:
         """Return records from an offset on, at least one if the log has it, and the tip."""
