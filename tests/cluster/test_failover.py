@@ -70,6 +70,7 @@ def test_a_standby_takes_over_with_all_confirmed_messages(
     assert consume(first.channel(), 120) == list(range(10, 130))
 
 
+@pytest.mark.long
 def test_a_clean_stop_of_the_active_node_hands_over(
     server: LogServer, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_clean_stop_of_the_active_node_hands_over(
     assert second.process.wait(PATIENCE) == 0
 
 
+@pytest.mark.long
 def test_a_standby_stops_cleanly(
     server: LogServer, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:
@@ -132,6 +134,7 @@ def test_a_log_that_stands_still_freezes_the_owner_and_loses_no_connection(
     assert consume(channel, 3) == list(range(3))
 
 
+@pytest.mark.long
 def test_a_log_that_stands_still_for_long_aborts_the_connections(
     server: LogServer, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:
