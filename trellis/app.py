@@ -10,25 +10,35 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import uvloop
 
 import trellis
-from broker.store.disk import Disk, Lock, StoreError
+from broker.replication.records import ReplicationError
+from broker.store.disk import Disk, Lock, RealDisk, StoreError
+from broker.store.opening import OpenedStore
 from trellis import logs
 from trellis.auth.settings_users import authenticator_from_settings
+from trellis.http.health import StandbyHealth
 from trellis.http.service import HTTP_LISTENERS, HttpService
+from trellis.process import raise_descriptor_limit
 from trellis.server import file_modes
+from trellis.server.descriptors import DescriptorShares
+from trellis.server.fence import ConnectionFence
 from trellis.server.layered_link import LayeredLink
 from trellis.server.link import Link
 from trellis.server.listener import BoundListener, ListenError, bind
 from trellis.server.listener_context import ListenerContext
 from trellis.server.node import BrokerNode
 from trellis.server.rate_limited_link import RateLimitedLink
+from trellis.server.recovery import codecs, open_directory
 from trellis.server.reload import Read, SettingsReload
 from trellis.server.turn import TurnLink
 from trellis.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from trellis.cluster.membership import Membership
 
 #: Seconds between two checks, during a stop, whether all clients have disconnected.
 POLL_SECONDS: Final = 0.02
@@ -40,21 +50,31 @@ ANSWER_SECONDS: Final = 3.0
 #: Exit codes: a clean stop, a store that cannot be written any more, and a start that failed for a
 #: reason that the operator can correct.
 DONE, FAILED, MISCONFIGURED = 0, 1, 2
+#: Reason for which a node of a cluster refuses to declare a stream.
+STREAMS_REFUSED: Final = (
+    "the rows of streams are not replicated yet, and this broker is a node of a cluster"
+)
 
 
-def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) -> int:
+def run(
+    settings: Settings,
+    read: Read | None = None,
+    disk: Disk | None = None,
+    membership: Membership | None = None,
+) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code.
 
     `read` is called at SIGHUP, and returns the new settings. The store is written to `disk`, by
-    default the file system of the operating system. A failed start prints one line to stderr.
+    default the file system of the operating system. A node of a cluster has a `membership`. A
+    failed start prints one line to stderr.
     """
     logs.set_up(settings.log.level)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until `_Signals` handles it.
-    app = App(settings, read, disk)
     try:
+        app = App(settings, read, disk, membership or join_cluster(settings))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(app.serve())
-    except (ListenError, SettingsError, StoreError) as error:
+    except (ListenError, ReplicationError, SettingsError, StoreError) as error:
         print(f"trellis: {error}", file=sys.stderr)
         return MISCONFIGURED
     finally:
@@ -67,6 +87,25 @@ def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) 
         )
         return FAILED
     return DONE
+
+
+def join_cluster(settings: Settings) -> Membership | None:
+    """Return this node's membership in the cluster that the settings name; None without a cluster.
+
+    Raises SettingsError.
+    """
+    if not settings.cluster.enabled:
+        return None
+    if settings.stream.journals:
+        raise SettingsError(f"stream.journals: {STREAMS_REFUSED}; remove the journals")
+    try:
+        from trellis.cluster.joining import membership_from_settings
+    except ImportError as error:
+        raise SettingsError(
+            f"cluster.servers: Kafka's client cannot be imported ({error}); "
+            "pip install 'trellis-broker[cluster]'"
+        ) from None
+    return membership_from_settings(settings)
 
 
 def open_data_directory(settings: Settings) -> Path | None:
@@ -100,9 +139,14 @@ class App:
     """One broker process, from its start to its stop."""
 
     def __init__(
-        self, settings: Settings, read: Read | None = None, disk: Disk | None = None
+        self,
+        settings: Settings,
+        read: Read | None = None,
+        disk: Disk | None = None,
+        membership: Membership | None = None,
     ) -> None:
         self.settings = settings
+        self._membership = membership
         self._read = read or (lambda: settings)
         self._disk = disk
         self._stop = asyncio.Event()
@@ -131,7 +175,9 @@ class App:
     async def serve(self) -> None:
         """Start, print the ready line, serve until `stop`, and stop cleanly.
 
-        Raises SettingsError, ListenError, StoreError.
+        A node of a cluster first follows the replicated log until it owns the log.
+
+        Raises SettingsError, ListenError, StoreError, ReplicationError.
         """
         settings = self.settings
         directory = open_data_directory(settings)
@@ -139,10 +185,20 @@ class App:
         try:
             accounts = authenticator_from_settings(settings, directory)
             bound: dict[str, BoundListener] = {}
+            opened: OpenedStore | None = None
             try:
+                if self._membership is not None:
+                    opened = await self._take_over(self._membership, directory, bound)
+                    if opened is None:
+                        return
                 for name, listener in settings.listeners.items():
-                    bound[name] = bind(name, listener)
-                node = self.node = BrokerNode(settings, accounts, directory, self.fail, self._disk)
+                    if name not in bound:
+                        bound[name] = bind(name, listener)
+                node = self.node = BrokerNode(
+                    settings, accounts, directory, self.fail, self._disk, opened
+                )
+                if self._membership is not None:
+                    lease_to(node, self._membership)
                 http = self.http = HttpService(node)
                 try:
                     await self._serve(node, http, bound)
@@ -155,9 +211,49 @@ class App:
                 for ports in bound.values():
                     ports.close()
                 accounts.close()
+                if self._membership is not None and self._membership.ownership is not None:
+                    await asyncio.to_thread(self._membership.ownership.stop)
         finally:
             if lock is not None:
                 lock.release()
+
+    async def _take_over(
+        self, membership: Membership, directory: Path | None, bound: dict[str, BoundListener]
+    ) -> OpenedStore | None:
+        """Follow the cluster until this node owns its log, then open the store.
+
+        Return None if the broker stops before. Meanwhile only the metrics port is open, and answers
+        about the health of this node. Raises SettingsError, StoreError, ReplicationError.
+        """
+        settings = self.settings
+        if directory is None:
+            raise SettingsError(
+                "data.dir: a node of a cluster needs a data directory; set data.dir "
+                "(TRELLIS_DATA_DIR, --data-dir)"
+            )
+        shares = DescriptorShares(raise_descriptor_limit())
+        disk = self._disk = self._disk or RealDisk(shares.spares)
+        health = StandbyHealth(settings.limits.handshake, lambda: membership.state)
+        listener = settings.listeners.get("metrics")
+        if listener is not None:
+            ports = bound["metrics"] = bind("metrics", listener)
+            ports.serve(health.server.protocol, _ignore_refusal)
+            self.addresses["metrics"] = ports.address
+        with _Signals(self.stop, _ignore_reload):
+            print(f"following metrics={self.addresses.get('metrics', '')}", flush=True)
+            ownership = await membership.follow(
+                disk, directory, settings.store.segment, codecs(), self._stop
+            )
+            if ownership is None:
+                return None
+            salt = ownership.owner.judge.state.salt
+            opened = await asyncio.to_thread(open_directory, disk, directory, settings.store, salt)
+        opened.store.shipping = ownership
+        opened.store.stream_refusal = STREAMS_REFUSED
+        if listener is not None:
+            bound["metrics"].pause()
+            await health.server.close()
+        return opened
 
     async def _serve(
         self, node: BrokerNode, http: HttpService, bound: dict[str, BoundListener]
@@ -199,6 +295,8 @@ class App:
             self.addresses[name] = ports.address
         node.addresses = self.addresses
         node.ready = True
+        if self._membership is not None:
+            self._membership.state = "active"
 
     def _announce(self, node: BrokerNode) -> None:
         data = "memory" if node.directory is None else str(node.directory)
@@ -267,6 +365,24 @@ class App:
             await asyncio.sleep(POLL_SECONDS)
         node.broker.write_deliveries()
         logs.info("stopped", aborted=aborted)
+
+
+def lease_to(node: BrokerNode, membership: Membership) -> None:
+    """Let the event loop act only while this node owns the log, and fence its connections."""
+    ownership = membership.ownership
+    assert ownership is not None
+    fence = ConnectionFence(asyncio.get_running_loop(), node.turn, membership.end)
+    membership.discard_output = fence.discard_output
+    ownership.abort = fence.abort
+    node.turn.may_act = ownership.may_act
+
+
+def _ignore_refusal(reason: str) -> None:
+    """Ignore a refused connection to the health of a standby."""
+
+
+def _ignore_reload() -> None:
+    """Ignore SIGHUP: a standby reads its settings when it becomes active."""
 
 
 def _log_waiting(links: list[TurnLink]) -> None:

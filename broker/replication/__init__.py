@@ -13,6 +13,9 @@ Reading order:
     assembly    joins the chunks of batches
     owner       the active broker: appends batches, and knows how long it may act
     standby     a standby: follows the log, and claims it when the owner is silent
+    payload     the content of a batch: records and definitions
+    directory   the data directory of a standby
+    compaction  gives back the disk space of settled messages on a standby
     memory      a replicated log in memory
     engine      the replicated log as blocking calls, and an engine that carries out steps with it
 """

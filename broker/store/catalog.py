@@ -9,6 +9,7 @@ Definitions change when clients connect or operators act, not with each message.
     policies, users, permissions            number, vhost, name, definition, checksum (sum)
     bindings, subscriptions                 the same columns, and the numbers of source and
                                             destination
+    replica                                 the state of a node of a cluster; checksum
 
 The number of an object is the position of the entry that first defined it. A name can be used
 again, a number cannot. So bindings refer to numbers: the removal of a queue removes its bindings,
@@ -74,6 +75,7 @@ _STEPS: Final[list[list[str]]] = [
     ],
     [_OBJECT_SQL.format(table) for table in ("policies", "users", "permissions")],
     [_OBJECT_SQL.format("parameters")],
+    ["CREATE TABLE replica (state BLOB NOT NULL, sum INTEGER NOT NULL)"],
 ]
 VERSION: Final = len(_STEPS)
 
@@ -113,6 +115,9 @@ class Catalog:
         #: The highest position of an entry in the catalog or the log when the catalog was last
         #: written.
         self.last = 0
+        #: The state of a node of a cluster (broker/replication) as of the last write of it; empty
+        #: if this directory never belonged to a cluster.
+        self.replica_state = b""
         #: The reason for which the catalog refuses writes; empty if it accepts them.
         self.broken = ""
         self._vhosts: set[str] = set()
@@ -177,6 +182,10 @@ class Catalog:
         ):
             raise self._damage_error("the log positions in the table meta are invalid")
         self.log_position, self.last = meta["seen"], meta["last"]
+        for state, sum_ in db.execute("SELECT state, sum FROM replica"):
+            if not isinstance(state, bytes) or sum_ != zlib.crc32(state):
+                raise self._damage_error("the state of the node in the table replica is invalid")
+            self.replica_state = state
 
     def _version(self) -> int:
         """Return the schema version, 0 for an empty file. Raise CatalogError for a foreign file."""
@@ -251,12 +260,15 @@ class Catalog:
 
     # -- writing
 
-    def write(self, changes: list[tuple[int, StoreEntry]], position: int) -> None:
+    def write(
+        self, changes: list[tuple[int, StoreEntry]], position: int, replica_state: bytes = b""
+    ) -> None:
         """Make entries durable in one transaction. May block.
 
         `changes` has (position, Defined or Undefined) pairs; `position` is the last position in the
-        log. After CatalogUnwritten, nothing has changed and the write can be repeated. After
-        another error, the catalog refuses further writes.
+        log; `replica_state`, unless empty, replaces the state of a node of a cluster. After
+        CatalogUnwritten, nothing has changed and the write can be repeated. After another error,
+        the catalog refuses further writes.
         """
         if self.broken:
             raise CatalogError(self.broken)
@@ -278,6 +290,10 @@ class Catalog:
                 ("sum", _checksum(position, last)),
             ):
                 db.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))
+            if replica_state:
+                db.execute("DELETE FROM replica")
+                row = (replica_state, zlib.crc32(replica_state))
+                db.execute("INSERT INTO replica VALUES (?, ?)", row)
             db.execute("COMMIT")
         except BaseException as error:
             self._vhosts.clear()
@@ -289,6 +305,7 @@ class Catalog:
                 self.broken = str(failure)
             raise failure from error
         self.log_position, self.last = position, last
+        self.replica_state = replica_state or self.replica_state
 
     def _roll_back(self) -> None:
         try:

@@ -418,6 +418,8 @@ class Store:
         self.urgent = False
         #: Streams that got rows since the last batch.
         self.streams: list[StreamIntake] = []
+        #: The reason for which no stream may be declared; empty if streams may be declared.
+        self.stream_refusal = ""
         #: The disk and the directory of the files of streams.
         self.stream_disk: Disk = Disk()
         self.stream_root = "streams"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from librt.strings import BytesWriter, read_i64_be, write_i64_be
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from broker.agenda import Agenda, BulkTask
 from broker.messages.message import Message
@@ -103,6 +103,22 @@ class PagedRelease(BulkTask):
             self.parts.pop()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class BatchShipping:
+    """Appends batches to a replicated log. The owner of a cluster's log has one."""
+
+    def ship(self, batch: DurableBatch) -> bytes:
+        """Append a batch to the replicated log. Return the node's state after the batch.
+
+        Called once for each batch, before the batch is written to the disk. May block.
+        """
+        raise NotImplementedError
+
+    def written(self) -> None:
+        """Note that the batch which was shipped last is written to the disk."""
+        raise NotImplementedError
+
+
 class DurableBatch(WriteBatch):
     """Records for the log and changes for the catalog, which are made durable together.
 
@@ -125,7 +141,13 @@ class DurableBatch(WriteBatch):
         self.paged = PagedMessages()
         self._log = log
         self._catalog = catalog
-        self._logged = False
+        #: Appends this batch to the replicated log; None without a cluster.
+        self.shipping: BatchShipping | None = None
+        #: The state of this node of a cluster after the batch; empty until the replicated log has
+        #: the batch, and without a cluster.
+        self.replica_state = b""
+        #: True once the local log has the records.
+        self.logged = False
         self._cataloged = False
         #: Size of the rows of streams, in bytes.
         self.stream_bytes = 0
@@ -138,25 +160,54 @@ class DurableBatch(WriteBatch):
         return int(self.records.size) + self.stream_bytes
 
     def write(self) -> None:
-        if not self._logged:
+        if self.shipping is not None and not self.replica_state:
+            self.records.complete(self._log.seed)
+            self.replica_state = self.shipping.ship(self)
+        if not self.logged:
             self.write_streams()
             self._log.append(self.records)
             self._log.sync()
-            self._logged = True
+            self.logged = True
             self.records.parts.clear()
         if not self._cataloged:
             self._write_catalog()
             self._cataloged = True
+        if self.shipping is not None:
+            self.shipping.written()
         remove_files(self._log.disk, self.garbage)
 
     def _write_catalog(self) -> None:
         log = self._log
-        if self.changes:
+        if self.replica_state:
+            self._write_replica()
+        elif self.changes:
             self._catalog.write(self.changes, int(log.last))
             log.noted_rolls = log.rolls
         elif log.noted_rolls != log.rolls:
             self._note_segment()
         self._count_removed()
+
+    def _write_replica(self) -> None:
+        """Write the catalog of a node of a cluster, with the node's state after the batch.
+
+        Batches without definitions leave the catalog as it is, up to STATE_BATCHES in a row: after
+        a crash the node reads them again from the replicated log. But the catalog is written for
+        each new segment, so a checkpoint or a drop of dead files only ever reads full segments
+        whose last batch is in the stored state.
+
+        The log of a node that reads batches again may be ahead of this batch.
+        """
+        log = self._log
+        log.unstored_batches += 1
+        if (
+            self.changes
+            or log.noted_rolls != log.rolls
+            or log.unstored_batches >= log.unstored_batches_max
+        ):
+            position = min(int(log.last), int(self.last))
+            self._catalog.write(self.changes, position, self.replica_state)
+            log.noted_rolls = log.rolls
+            log.unstored_batches = 0
 
     def _note_segment(self) -> None:
         """Write to the catalog that the log has a new segment: a later loss of it is noticed.
@@ -225,6 +276,8 @@ class DurableStore(Store):
         self._released = BytesWriter()
         self._writing: DurableBatch | None = None
         self.keeps_deliveries = True
+        #: Appends batches to the replicated log; None without a cluster.
+        self.shipping: BatchShipping | None = None
         #: (queue, rank) -> its mark, and the number of segments begun before the mark was appended.
         #: The marks are in the order in which they were appended.
         self._marks: dict[tuple[int, int], tuple[int, int]] = {}
@@ -340,6 +393,7 @@ class DurableStore(Store):
         batch = self._writing = DurableBatch(
             tickets, self.position, self._recorder.take(), changes, self.log, self.catalog
         )
+        batch.shipping = self.shipping
         batch.paged, self._paged = self._paged, PagedMessages()
         batch.released = self._released.getvalue()
         self._released = BytesWriter()

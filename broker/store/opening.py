@@ -56,7 +56,7 @@ def open_store(
     each lost message, `progress` while the log is read. `segment_size` is the size at which a
     segment is full, in bytes.
     """
-    catalog = Catalog(f"{directory}/{CATALOG}", _has_log(disk, f"{directory}/{LOG}"))
+    catalog = Catalog(f"{directory}/{CATALOG}", has_log(disk, f"{directory}/{LOG}"))
     try:
         definitions = list(catalog.load())
         survivors = Survivors(
@@ -130,7 +130,7 @@ def _compare_catalog_and_log(catalog: Catalog, survivors: Survivors, recovery: R
             pass
 
 
-def _has_log(disk: Disk, directory: str) -> bool:
+def has_log(disk: Disk, directory: str) -> bool:
     """True if the directory has files of a log."""
     try:
         return any(parse_name(name) is not None for name in disk.list(directory))

@@ -49,6 +49,9 @@ from broker.store.recovery import Recoverer, Recovery, Replay, ignore_progress
 SEGMENT_SIZE: Final = 64 << 20
 #: Default for the number of sealed files that stay open for reading.
 OPEN_MAX: Final = 64
+#: Largest number of batches in a row with which a node of a cluster does not store its state. After
+#: a crash the node reads so many batches again.
+STATE_BATCHES: Final = 100
 #: Number of bytes that a read by position loads first, and number of bytes of each further load.
 _FIRST_READ_SIZE: Final[i64] = 8_192
 _NEXT_READ_SIZE: Final[i64] = 65_536
@@ -94,6 +97,10 @@ class SegmentLog(PoisonableWriter):
         #: Number of segments that were begun, and that number when the catalog was last written.
         self.rolls = 0
         self.noted_rolls = 0
+        #: Number of batches since the state of this node of a cluster was last stored, and the most
+        #: batches that it is not stored with.
+        self.unstored_batches = 0
+        self.unstored_batches_max = STATE_BATCHES
         #: Size of the active segment at the last sync, in bytes.
         self.synced_size: i64 = 0
         #: Number of bytes appended since the log was opened.

@@ -18,6 +18,7 @@ from broker.store.disk import Disk
 from tests.top.disks import HandledDisk
 from trellis import app
 from trellis.cli import main
+from trellis.cluster.membership import Membership
 from trellis.server import alarms, store_writer
 from trellis.server.reload import Read
 from trellis.settings import Settings
@@ -74,8 +75,13 @@ def serve(seed: int, arguments: list[str]) -> int:
     alarms.CHECK_INTERVAL = 0.02  # type: ignore[misc]
     plain = app.run
 
-    def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) -> int:
-        return plain(settings, read, ScarceDisk(seed))
+    def run(
+        settings: Settings,
+        read: Read | None = None,
+        disk: Disk | None = None,
+        membership: Membership | None = None,
+    ) -> int:
+        return plain(settings, read, ScarceDisk(seed), membership)
 
     app.run = run
     return main(["serve", *arguments])

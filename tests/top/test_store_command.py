@@ -11,6 +11,7 @@ from pathlib import Path
 import pika
 import pytest
 
+from broker.store.catalog import Catalog
 from broker.store.opening import CATALOG, LOG
 from tests.broker import BrokerProcess
 
@@ -173,3 +174,12 @@ def test_errors_say_what_is_missing(tmp_path: Path) -> None:
         "",
         f"trellis: there is no store in {tmp_path}\n",
     )
+
+
+def test_a_directory_of_a_cluster_is_not_repaired(tmp_path: Path) -> None:
+    catalog = Catalog(str(tmp_path / CATALOG))
+    catalog.write([], 0, b"state")
+    catalog.close()
+    code, said, errors = store("repair", "--data-dir", tmp_path)
+    assert (code, said) == (1, "")
+    assert "belongs to a node of a cluster" in errors

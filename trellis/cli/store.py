@@ -149,6 +149,7 @@ def repair(arguments: argparse.Namespace) -> int:
     from broker.stream import inspect as streams
 
     with _store(arguments) as (directory, log):
+        _refuse_replica(directory)
         from broker.store.disk import RealDisk
 
         _rename_invalid(directory)
@@ -162,6 +163,20 @@ def repair(arguments: argparse.Namespace) -> int:
         ):
             print(finding)
     return 0
+
+
+def _refuse_replica(directory: Path) -> None:
+    """Raise CommandError if the directory belongs to a cluster: the nodes would differ."""
+    from broker.store.catalog import Catalog
+
+    catalog = Catalog(str(_catalog(directory)))
+    state = catalog.replica_state
+    catalog.close()
+    if state:
+        raise CommandError(
+            f"{directory} belongs to a node of a cluster, and a repair would make it differ from "
+            "the other nodes: move it away, and start the node with an empty directory"
+        )
 
 
 def _rename_invalid(directory: Path) -> None:

@@ -1,7 +1,13 @@
-"""The replicated log of a broker on a Kafka cluster, over the client library confluent-kafka.
+"""A node of a cluster: it follows or owns a replicated log on a Kafka cluster.
 
-Only this package imports confluent-kafka, and the broker imports this package only if the section
-[cluster] names Kafka servers. Reading order:
+Only this package imports the client library confluent-kafka, and only if the section [cluster]
+names Kafka servers. Reading order:
+
+    membership       one node from its start to the claim that makes it the owner
+    following        a standby: the thread that follows the log, and claims it
+    ownership        the owner: ships batches, and ends the process when it is fenced
+    joining          the membership from the settings, with a log on Kafka
+    clock            the clock of lease and silence
 
     client_options   options of producers, consumers and admin clients; log lines of the library
     client_errors    error texts

@@ -28,8 +28,8 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handl
     async def readyz(request: Request) -> Response:
         return (
             Response(200, b"ready\n")
-            if node.ready
-            else Response(503, b"not ready: starting or stopping\n")
+            if node.ready and node.turn.leased
+            else Response(503, b"not ready: starting, stopping or without a lease\n")
         )
 
     async def aggregated(request: Request) -> Response:

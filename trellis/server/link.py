@@ -311,6 +311,11 @@ class Link(TurnLink):
         return 0 if self._connection is None else self._connection.unsent
 
     @property
+    def descriptor(self) -> int:
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        return -1 if sock is None else int(sock.fileno())
+
+    @property
     def label(self) -> str:
         connection = self._connection
         if connection is None:

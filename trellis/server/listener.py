@@ -63,11 +63,15 @@ class BoundListener:
         files = [] if self._file is None else [self._file.socket]
         self._acceptors = [Acceptor(sock, make, count_refusal) for sock in self.sockets + files]
 
-    def close(self) -> None:
-        """Stop accepting, and close the sockets."""
+    def pause(self) -> None:
+        """Stop accepting until `serve` is called again. Clients wait in the kernel meanwhile."""
         acceptors, self._acceptors = self._acceptors, []
         for acceptor in acceptors:
             acceptor.close()
+
+    def close(self) -> None:
+        """Stop accepting, and close the sockets."""
+        self.pause()
         for sock in self.sockets:
             sock.close()
         if self._file is not None:

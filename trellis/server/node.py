@@ -15,6 +15,7 @@ from broker.errors import BrokerError
 from broker.limits import BrokerLimits
 from broker.store.disk import Disk, RealDisk
 from broker.store.memory import MemoryStore
+from broker.store.opening import OpenedStore
 from protocols.amqp.front import AmqpFront
 from protocols.amqp.options import AmqpOptions
 from protocols.mqtt.front import MqttFront
@@ -51,11 +52,13 @@ class BrokerNode:
         directory: Path | None,
         failed: Callable[[str], None],
         disk: Disk | None = None,
+        opened: OpenedStore | None = None,
     ) -> None:
         """Build the parts, and restore the broker's state from the data directory.
 
         `directory` is None if nothing is stored on disk. `failed` is called with the reason when
-        the store can no longer be written. Raises StoreError, SettingsError.
+        the store can no longer be written. `opened` is the store of the directory if it is open
+        already. Raises StoreError, SettingsError.
         """
         self.settings = settings
         self.accounts = accounts
@@ -65,7 +68,8 @@ class BrokerNode:
         self.descriptors = DescriptorShares(self.max_descriptors)
         loop = asyncio.get_running_loop()
         self.disk = disk = disk or RealDisk(0 if directory is None else self.descriptors.spares)
-        opened = None if directory is None else open_directory(disk, directory, settings.store)
+        if opened is None and directory is not None:
+            opened = open_directory(disk, directory, settings.store)
         authenticator = _authenticator(settings, accounts)
         #: The authenticator for tokens; None if the settings have no keys.
         self.tokens = TokenAuthenticator(settings.jwt, authenticator) if settings.jwt.keys else None

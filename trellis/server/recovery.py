@@ -15,7 +15,7 @@ from typing import Final
 from broker.broker import Broker
 from broker.definitions.restore import RestoreReport, SessionRestorer, restore_broker
 from broker.store.codecs import Codecs
-from broker.store.disk import Disk
+from broker.store.disk import Disk, StoreError
 from broker.store.findings import CUT
 from broker.store.opening import OpenedStore, open_store
 from broker.store.recovery import Recovery
@@ -65,18 +65,36 @@ def report(line: str) -> None:
     logs.error("store_damaged", reason=line)
 
 
-def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> OpenedStore:
-    """Read the data directory, which must be locked. Raises StoreError."""
+def open_directory(
+    disk: Disk, directory: Path, settings: StoreSettings, salt: int | None = None
+) -> OpenedStore:
+    """Read the data directory, which must be locked. Raises StoreError.
+
+    `salt` is the salt of the logs of a cluster; None without a cluster. A directory that belongs to
+    a cluster is then refused: another node may have settled its messages.
+    """
     progress = RecoveryProgress()
     collecting = gc.isenabled()
     gc.disable()  # None of the objects made from the log is garbage.
     try:
         opened = open_store(
-            disk, str(directory), codecs(), secrets.randbits(32), report, progress, settings.segment
+            disk,
+            str(directory),
+            codecs(),
+            secrets.randbits(32) if salt is None else salt,
+            report,
+            progress,
+            settings.segment,
         )
     finally:
         if collecting:
             gc.enable()
+    if salt is None and opened.store.catalog.replica_state:
+        opened.store.close()
+        raise StoreError(
+            f"the data directory '{directory}' belongs to a node of a cluster: start it with the "
+            "settings of its cluster (section [cluster])"
+        )
     opened.store.window = settings.window
     for finding in opened.recovery.findings[:MAX_LOGGED]:
         (logs.info if finding.kind == CUT else logs.warning)("recovery_finding", what=str(finding))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Final
 
 from broker.broker import Broker
@@ -52,6 +53,8 @@ LOG_INTERVAL: Final = 10.0
 #: Least number of seconds between two readings of the thread's CPU clock, which is a system call.
 #: So the CPU time of a long turn may be too large by up to this number of seconds.
 CPU_SAMPLE_SECONDS: Final = 0.001
+#: Seconds between two turns in which a frozen broker checks if it may act again.
+FROZEN_SECONDS: Final = 0.02
 #: Turns between the end of a pause and the check of deadlines. The first of these turns reads the
 #: input that lies in the sockets, and the others handle input that was left over.
 READ_TURNS: Final = 3
@@ -97,6 +100,11 @@ class TurnLink:
         raise NotImplementedError
 
     @property
+    def descriptor(self) -> int:
+        """The file descriptor of the client's socket; -1 if it is closed."""
+        raise NotImplementedError
+
+    @property
     def label(self) -> str:
         """Protocol, address and user of the client, for the log."""
         raise NotImplementedError
@@ -130,6 +138,12 @@ class LoopTurn:
         self._sync_due = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0
+        #: Tells if the broker owns the log of its cluster now. Without a lease it is frozen: it
+        #: reads, delivers, expires and answers nothing. None without a cluster.
+        self.may_act: Callable[[], bool] | None = None
+        #: True while the broker is frozen, and the timer that checks if it still is.
+        self.frozen = False
+        self._thaw: asyncio.TimerHandle | None = None
         #: All open links.
         self.links: dict[TurnLink, None] = {}
         #: Number of turns so far.
@@ -166,7 +180,7 @@ class LoopTurn:
         """
         if not self._scheduled:
             self._scheduled = True
-            self._input_full = False
+            self._input_full = self.frozen
             now = time.perf_counter()
             self._scheduled_at = now
             if now - self._cpu_sample_at > CPU_SAMPLE_SECONDS:
@@ -236,6 +250,9 @@ class LoopTurn:
     def run(self) -> None:
         """Do the work of one turn. Hot path, once per turn."""
         self._scheduled = False
+        leased = self.may_act is not None
+        if leased and self._is_frozen():
+            return
         requested_at = self._scheduled_at
         cpu_before = self._cpu_sample
         self.turns += 1
@@ -262,6 +279,9 @@ class LoopTurn:
             dirty = dirty[:MAX_FLUSHES]
             self.schedule()
         for link in dirty:
+            if leased and self._is_frozen():
+                self._dirty.append(link)
+                continue
             try:
                 link.flush()
             except Exception as error:  # noqa: BLE001  the output of other links must be sent
@@ -274,6 +294,23 @@ class LoopTurn:
             self.longest_seconds = seconds
         if seconds > LONG_SECONDS:
             self._count_long_turn(seconds, time.thread_time() - cpu_before)
+
+    @property
+    def leased(self) -> bool:
+        """True if the broker may act now; always without a cluster."""
+        return self.may_act is None or self.may_act()
+
+    def _is_frozen(self) -> bool:
+        """True if the broker must not act now. Called before each act; a turn follows soon."""
+        assert self.may_act is not None
+        self.frozen = not self.may_act()
+        if self.frozen and self._thaw is None:
+            self._thaw = self._loop.call_later(FROZEN_SECONDS, self._check_lease)
+        return self.frozen
+
+    def _check_lease(self) -> None:
+        self._thaw = None
+        self.schedule()
 
     def _count_long_turn(self, seconds: float, cpu_seconds: float) -> None:
         """Count a long turn. `cpu_seconds` may include CPU_SAMPLE_SECONDS before the turn."""
@@ -366,10 +403,13 @@ class LoopTurn:
         After a pause, the deadlines of the links move later by the length of the pause, and input
         that came meanwhile is read first. So a client that was alive is not disconnected.
         """
+        due = 0.0
         while True:
-            due = self._loop.time() + DEADLINE_INTERVAL
+            due = due or self._loop.time() + DEADLINE_INTERVAL
             await asyncio.sleep(DEADLINE_INTERVAL)
             self._log_long_turn()
+            if self.may_act is not None and self._is_frozen():
+                continue  # Nothing is read meanwhile: `due` stays, so this time is excused later.
             links = list(self.links)
             for at in range(0, len(links), DEADLINE_SLICE):
                 pause = self._loop.time() - due
@@ -378,6 +418,7 @@ class LoopTurn:
                 self._advance_links(links[at : at + DEADLINE_SLICE])
                 due = self._loop.time()
                 await asyncio.sleep(0)
+            due = 0.0
             del links  # Closed links are freed now, not after the next check.
 
     async def _excuse(self, links: list[TurnLink], pause: int) -> None:

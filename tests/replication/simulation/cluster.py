@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 
 from broker.replication.contract import Fenced, Timing
 from broker.replication.records import ReplicationError
@@ -160,7 +159,7 @@ class Cluster:
                 self._seed(node)
                 return
             node.is_struck = False
-            node.directory.seed(catalog, source.directory.log)
+            node.directory.seed(catalog, source.directory.copy_log())
             self.world.say(f"{node.name} is seeded from {source.name}")
             self._restart(node)
 
@@ -170,10 +169,14 @@ class Cluster:
         if not node.running:
             return
         self.world.say(f"{node.name} crashes")
+        self.crash(node)
+
+    def crash(self, node: Node) -> None:
+        """Crash a node, and start it again later. An operator may strike it from the list."""
         node.crash()
         if self.world.random.random() < 0.2 and len(self.listed) == len(self.nodes):
             node.is_struck = True
-            self.listed.remove(node)  # An operator strikes the node from the list.
+            self.listed.remove(node)
             self.world.after(self.world.random.uniform(2, 5), lambda: self._restart(node))
         else:
             self.world.after(self.world.random.uniform(0.1, 3), lambda: self._restart(node))
@@ -210,7 +213,7 @@ class Cluster:
         """Let nodes make checkpoints now and then."""
         for node in self.nodes:
             if node.running and node.directory.may_checkpoint():
-                node.local(0.0, partial(_checkpoint, node))
+                node.local(0.0, node.checkpoint)
         self.world.after(self.world.random.uniform(0.2, 1.0), self._checkpoints)
 
     def _publish(self) -> None:
@@ -264,8 +267,3 @@ class Cluster:
                 self.complain(DIFFERENT)
             if node.directory.state.number < owner.directory.state.number - LAG_MAX:
                 self.complain(BEHIND)
-
-
-def _checkpoint(node: Node) -> None:
-    if node.running and node.directory.may_checkpoint():
-        node.directory.checkpoint()

@@ -123,11 +123,15 @@ class Directory:
                 found.pop(what, None)
         return found
 
-    def copy_catalog(self) -> dict[str, Any]:
+    def copy_catalog(self) -> Any:
         """Return a copy of the catalog, the first part of the data that seeds another node."""
         return {"queues": set(self.queues), "state": self.state, "salt": self.salt}
 
-    def seed(self, catalog: dict[str, Any], log: list[Entry]) -> None:
+    def copy_log(self) -> Any:
+        """Return a copy of the log, the second part of the data that seeds another node."""
+        return list(self.log)
+
+    def seed(self, catalog: Any, log: Any) -> None:
         """Replace this directory by a catalog, and a log that was copied after it."""
         self.queues, self.state, self.salt = catalog["queues"], catalog["state"], catalog["salt"]
         self.log = list(log)

@@ -109,6 +109,11 @@ class Node(Computer):
         yield from self.directory.apply(step)
         self.synced = self.directory.state.last + 1
 
+    def checkpoint(self) -> None:
+        """Make a checkpoint of the directory, if that is allowed now."""
+        if self.running and self.directory.may_checkpoint():
+            self.directory.checkpoint()
+
     # -- the owner
 
     def own(self, owner: LogOwner) -> None:
@@ -169,7 +174,11 @@ class Node(Computer):
 
     def ship(self, owner: LogOwner, entries: list[Entry]) -> Steps[ReceivedBatch]:
         """Append a batch to the replicated log."""
-        return (yield from owner.ship(encode_entries(entries), entries[-1][1], CHUNK))
+        return (yield from owner.ship(self.encode(entries), entries[-1][1], CHUNK))
+
+    def encode(self, entries: list[Entry]) -> bytes:
+        """Return entries as the payload of a batch."""
+        return encode_entries(entries)
 
     def write_locally(self, owner: LogOwner, batch: ReceivedBatch) -> Steps[None]:
         """Write a shipped batch to the directory. Raises Fenced if the disk is full for long."""

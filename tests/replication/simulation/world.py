@@ -134,6 +134,11 @@ class Computer:
         """Schedule a step of this computer after some seconds, and after its pause."""
         self.world.at(self.world.now + seconds, act, self, self.life)
 
+    def check_disk(self) -> None:
+        """Raise ReplicaFull if the disk is full: called before each write."""
+        if self.full_until > self.world.now:
+            raise ReplicaFull
+
     def fail_point(self) -> None:
         """Pause this computer now and then, exactly between a decision and its effect."""
         if self.world.random.random() < self.world.fail_points:
@@ -179,8 +184,7 @@ class Computer:
 
         def write(writes: Iterator[None]) -> None:
             try:
-                if self.full_until > world.now:
-                    raise ReplicaFull
+                self.check_disk()
                 next(writes)
             except StopIteration:
                 answer(0.0, None)

@@ -26,7 +26,7 @@ from broker.replication.judge import Judge
 from broker.replication.owner import LogOwner
 from broker.replication.records import CLAIM, BatchChunk, Claim, ClusterState, LogRecord, decode
 from broker.replication.standby import Standby
-from tests.replication.simulation.directory import Directory, Entry, encode_entries
+from tests.replication.simulation.directory import Directory, Entry
 from tests.replication.simulation.node import CHUNK, Node
 
 
@@ -78,7 +78,7 @@ class DiskFirst(Node):
     """The owner writes a batch to its directory before the log has it."""
 
     def ship(self, owner: LogOwner, entries: list[Entry]) -> Steps[ReceivedBatch]:
-        state, payload = owner.judge.state, encode_entries(entries)
+        state, payload = owner.judge.state, self.encode(entries)
         batch = ReceivedBatch(state.number + 1, owner.next, state.position, entries[-1][1], payload)
         after = replace(
             state, number=batch.number, position=batch.position, batch_offset=batch.offset

@@ -133,11 +133,15 @@ NO_GAUGES: Final[Mapping[str, int]] = {}
 class Call:
     """An API request that passed authorization, with the user that made it.
 
-    Raises ApiRefusal if a path parameter is not text.
+    Raises ApiRefusal if a path parameter is not text, and on a node of a cluster that may not act.
     """
 
     def __init__(self, backend: ApiBackend, request: ApiRequest, identity: Identity) -> None:
         self.node = backend.node
+        if not self.node.turn.leased:
+            raise ApiRefusal(
+                503, "no_lease", "the replicated log of this node's cluster does not answer: retry"
+            )
         self.broker = backend.node.broker
         self.counters = backend.counters
         self._slices = backend.slices

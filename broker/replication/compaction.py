@@ -1,0 +1,70 @@
+"""Gives back the disk space of settled messages on a node that follows the replicated log.
+
+The owner does this beside its writes (trellis/server/store_writer.py). A node that follows does the
+same work in single steps, between its reads of the replicated log.
+
+Only full segments are read or removed, and the stored state of the node is never older than the
+last batch in them (durable.py). So a node that reads batches again after a crash misses none.
+"""
+
+from __future__ import annotations
+
+from broker.store.checkpoint import Checkpointing, begin_checkpoint
+from broker.store.disk import OutOfDescriptors, StoreError, WriteFailed
+from broker.store.dropping import dead_files, drop_dead_files
+from broker.store.segments import SegmentLog
+
+
+class LogCompaction:
+    """The checkpoints, and the drops of dead files, of one local log.
+
+    `holder_numbers` are the numbers of the definitions that can hold messages. The set changes
+    while the node follows.
+    """
+
+    def __init__(self, log: SegmentLog, holder_numbers: set[int]) -> None:
+        #: Number of checkpoints made, and of times that dead files were dropped.
+        self.completed = 0
+        self._log = log
+        self._holder_numbers = holder_numbers
+        self._checkpointing: Checkpointing | None = None
+
+    def step(self) -> bool:
+        """Do one step. Return True if the next step follows at once.
+
+        A step that finds the disk full ends the checkpoint; it begins again later. Raises
+        StoreError if the log cannot be written any more.
+        """
+        try:
+            return self._step()
+        except (WriteFailed, OutOfDescriptors):
+            return False
+        except StoreError:
+            if self._log.poisoned:
+                raise
+            return False
+
+    def _step(self) -> bool:
+        checkpointing = self._checkpointing
+        if checkpointing is None:
+            return self._begin()
+        if checkpointing.step():
+            return True
+        self.completed += checkpointing.completed
+        self._checkpointing = None
+        return False
+
+    def _begin(self) -> bool:
+        """Drop dead files if there are any; else begin a checkpoint if that frees enough."""
+        if dead_files(self._log):
+            self.completed += 1
+            drop_dead_files(self._log)
+            return True
+        self._checkpointing = begin_checkpoint(self._log, self._holder_numbers)
+        return self._checkpointing is not None
+
+    def cancel(self) -> None:
+        """Cancel a checkpoint that is being made, and leave the log unchanged."""
+        if self._checkpointing is not None:
+            self._checkpointing.cancel()
+            self._checkpointing = None

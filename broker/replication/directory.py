@@ -1,0 +1,299 @@
+"""The data directory of a standby, which follows the replicated log.
+
+The directory holds the same records at the same positions, with the same salt, and the same
+definitions as the directory of the owner. The state of the node is stored in the catalog, in the
+transaction of the definitions.
+
+The stored state may be older than the log: batches without definitions store none (durable.py). The
+node then reads these batches again. A batch whose records the log already has is compared, and not
+appended again. If the log ends within a batch, the log is cut back to the end of the batch before.
+
+Opening the directory changes no record and no definition: recovery only closes its files, and
+cuts off bytes that are no complete record. When the node owns the replicated log, the broker opens
+the directory as after each stop (opening.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from broker.replication import payload
+from broker.replication.compaction import LogCompaction
+from broker.replication.contract import Apply, ReceivedBatch, ReplicaDiverged, ReplicaFull
+from broker.replication.records import ClusterState, ReplicationError
+from broker.store.catalog import Catalog, CatalogUnwritten
+from broker.store.codecs import Codecs
+from broker.store.contract import HOLDERS, Defined, StoreEntry, Undefined
+from broker.store.disk import TRANSIENT, DamagedStore, Disk, StoreError, WriteFailed
+from broker.store.durable import DurableBatch
+from broker.store.files import FileScan, LogFile, file_holding
+from broker.store.findings import MISSING, QUARANTINED, WRONG
+from broker.store.opening import CATALOG, LOG, has_log
+from broker.store.received import ReceivedRecords
+from broker.store.records import Records
+from broker.store.recovery import Recovery, ignore_progress, missing_end
+from broker.store.segments import SEGMENT_SIZE, SegmentLog
+from broker.store.survivors import Survivors
+
+#: Findings of a recovery after which a directory cannot follow the log.
+_DAMAGE: Final = (QUARANTINED, MISSING, WRONG)
+
+
+class ReplicaDirectory:
+    """An open data directory of a node that does not own the replicated log.
+
+    `state` is the stored state, from which the node begins to read.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        name: str,
+        codecs: Codecs,
+        segment_size: int = SEGMENT_SIZE,
+    ) -> None:
+        """Open the directory of a node of the broker `name`.
+
+        The directory must be locked. Raises StoreError, ReplicationError.
+        """
+        self.path = path
+        self._disk = disk
+        self._codecs = codecs
+        self._segment_size = segment_size
+        with_log = has_log(disk, f"{path}/{LOG}")
+        self.catalog = Catalog(f"{path}/{CATALOG}", with_log)
+        self._log: SegmentLog | None = None
+        self._compaction: LogCompaction | None = None
+        #: Numbers of the definitions that can hold messages.
+        self._holder_numbers: set[int] = set()
+        self._received = ReceivedRecords(codecs, 0)
+        #: The batch that a full disk stopped, and its number.
+        self._stopped: tuple[int, DurableBatch] | None = None
+        try:
+            self.state = self._stored_state(name, with_log)
+            if with_log:
+                self._open_log(self.state.salt)
+        except BaseException:
+            self.catalog.close()
+            raise
+
+    # -- opening
+
+    def _stored_state(self, name: str, with_log: bool) -> ClusterState:
+        stored = self.catalog.replica_state
+        if not stored:
+            if with_log or self.catalog.last:
+                raise ReplicationError(
+                    f"the data directory '{self.path}' holds data of a broker without a cluster: "
+                    "give each node of a new cluster an empty data directory, and import the "
+                    "definitions"
+                )
+            return ClusterState(name)
+        state = ClusterState.decode(stored)
+        if state.name != name:
+            raise ReplicationError(
+                f"the data directory '{self.path}' belongs to the broker '{state.name}', and this "
+                f"node is a node of '{name}': correct cluster.name or data.dir"
+            )
+        return state
+
+    def _open_log(self, salt: int) -> SegmentLog:
+        """Open the local log, and count its live records."""
+        self._holder_numbers = {
+            number for number, entry in self.catalog.load() if entry.kind in HOLDERS
+        }
+        survivors = Survivors(set(self._holder_numbers), self.catalog.last)
+        log = SegmentLog(self._disk, f"{self.path}/{LOG}", self._segment_size, salt)
+        self._check(log.open(survivors, ignore_progress))
+        if log.salt != salt:
+            raise self._diverged(f"the log has the salt {log.salt}, and its cluster has {salt}")
+        survivors.count_live(log)
+        self._received = ReceivedRecords(self._codecs, log.seed)
+        self._log = log
+        self._compaction = LogCompaction(log, self._holder_numbers)
+        return log
+
+    def _make_log(self, salt: int) -> SegmentLog:
+        """Make a local log. The state with its salt is stored first: without it, a start would take
+        the directory for that of a broker without a cluster.
+        """
+        self.store_state(replace(self.state, salt=salt))
+        return self._open_log(salt)
+
+    def _check(self, recovery: Recovery) -> None:
+        """Raise ReplicaDiverged if a part of the local log is damaged or missing."""
+        missing = missing_end(recovery, self.catalog.log_position)
+        damage = [missing] if missing is not None else []
+        damage += [finding for finding in recovery.findings if finding.kind in _DAMAGE]
+        if damage:
+            raise self._diverged(str(damage[0]))
+
+    def _diverged(self, reason: str) -> ReplicaDiverged:
+        return ReplicaDiverged(
+            f"the data directory '{self.path}' differs from the replicated log: {reason}; seed "
+            "this node"
+        )
+
+    # -- following
+
+    def apply(self, step: Apply) -> None:
+        """Make a batch durable, and the state after it. May block.
+
+        Raises ReplicaFull if the disk is full: the step can be repeated. After another error the
+        node must end.
+        """
+        batch, state = step.batch, step.state
+        try:
+            if batch is not None and batch.number > self.state.number:
+                self._apply(batch, state)
+            else:
+                self.store_state(state)
+        except CatalogUnwritten as error:
+            raise ReplicaFull(str(error)) from error
+        except WriteFailed as failure:
+            if failure.errno in TRANSIENT:
+                raise ReplicaFull(str(failure)) from failure
+            raise
+        self.state = state
+
+    def store_state(self, state: ClusterState) -> None:
+        """Store a state between two batches. Raises StoreError."""
+        self.catalog.write([], self.catalog.log_position, state.encode())
+        self.state = state
+
+    def _apply(self, batch: ReceivedBatch, state: ClusterState) -> None:
+        stopped = self._stopped
+        if stopped is None or stopped[0] != batch.number:
+            stopped = self._stopped = batch.number, self._prepare(batch, state)
+        changes = stopped[1].changes
+        for position, entry in changes:
+            if isinstance(entry, Defined) and entry.kind in HOLDERS:
+                number = entry.definition.get("number")
+                self._holder_numbers.add(number if isinstance(number, int) else position)
+        stopped[1].write()
+        self._stopped = None
+        self._holder_numbers -= {
+            int(entry.number) for _, entry in changes if isinstance(entry, Undefined)
+        }
+
+    def _prepare(self, batch: ReceivedBatch, state: ClusterState) -> DurableBatch:
+        """Return a batch to write: without its records, if the local log has them."""
+        if batch.number != self.state.number + 1 or batch.position_before != self.state.position:
+            raise self._diverged(
+                f"batch {batch.number} follows position {batch.position_before}, and the directory "
+                f"has batch {self.state.number} with position {self.state.position}"
+            )
+        content = payload.decode(batch.payload)
+        log = self._log or self._make_log(state.salt)
+        try:
+            records = self._received.read(content.records, batch.position_before)
+        except DamagedStore as error:
+            raise self._diverged(f"batch {batch.number}: {error}") from error
+        self._check_positions(batch, records, content.changes)
+        logged = self._has(log, batch, records, content.records)
+        prepared = DurableBatch(
+            [], batch.position, records, content.changes, self._log or log, self.catalog
+        )
+        prepared.logged = logged
+        prepared.replica_state = state.encode()
+        return prepared
+
+    def _check_positions(
+        self, batch: ReceivedBatch, records: Records, changes: list[tuple[int, StoreEntry]]
+    ) -> None:
+        """Raise ReplicaDiverged if entries are outside of the positions of their batch."""
+        last = max(int(records.last), changes[-1][0] if changes else 0)
+        if last > batch.position or changes and changes[0][0] <= batch.position_before:
+            raise self._diverged(f"batch {batch.number} has entries outside of its positions")
+
+    def _has(self, log: SegmentLog, batch: ReceivedBatch, records: Records, data: bytes) -> bool:
+        """True if the local log has the records of a batch. Half of a batch is cut off the log."""
+        end = int(log.last)
+        if not records.count:
+            if batch.position_before < end <= batch.position:
+                raise self._diverged(f"its log has a record at position {end}")
+            return True
+        if end >= records.last:
+            self._compare(log, batch, records, data)
+            return True
+        if end >= records.first:
+            self._cut(log, int(records.first))
+        elif end > batch.position_before:
+            raise self._diverged(f"its log has a record at position {end}")
+        return False
+
+    def _compare(
+        self, log: SegmentLog, batch: ReceivedBatch, records: Records, data: bytes
+    ) -> None:
+        """Raise ReplicaDiverged if the log has other records at the positions of a batch.
+
+        A batch is never split between two files. A checkpoint, or the drop of a dead file, may have
+        removed the records: then there is nothing to compare.
+        """
+        file = file_holding(log.files, records.first)
+        if file is None or file.checkpoint or records.first > file.last:
+            return
+        if log.open_file(file).read(_offset(log, file, int(records.first)), len(data)) != data:
+            raise self._diverged(
+                f"its log has other records than batch {batch.number} at the positions "
+                f"{records.first} to {records.last}"
+            )
+
+    def _cut(self, log: SegmentLog, position: int) -> None:
+        """Cut the records from a position on off the local log, and open the log again."""
+        file = log.files[-1]
+        offset = _offset(log, file, position)
+        log.close()
+        try:
+            writable = self._disk.open(file.path, True)
+            writable.truncate(offset)
+            writable.sync()
+            writable.close()
+        except OSError as error:
+            raise StoreError(f"cannot cut '{file.path}': {error.strerror or error}") from error
+        self._open_log(int(log.salt))
+
+    @property
+    def stored_state(self) -> ClusterState:
+        """The state from which this node would begin to read after a crash."""
+        stored = self.catalog.replica_state
+        return ClusterState.decode(stored) if stored else ClusterState(self.state.name)
+
+    def compact(self) -> bool:
+        """Do a step of work that gives back disk space. Return True if more steps follow at once.
+
+        A step takes a few milliseconds at most. Raises StoreError.
+        """
+        return self._compaction is not None and self._compaction.step()
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Store the state, because this node owns the replicated log now.
+
+        Raises ReplicaDiverged if the local log is ahead of the replicated log.
+        """
+        if self._log is not None and self._log.last > self.state.position:
+            raise self._diverged(
+                f"its log ends at position {self._log.last}, behind the last batch of the "
+                f"replicated log, which ends at {self.state.position}"
+            )
+        self.store_state(self.state)
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._compaction is not None:
+            self._compaction.cancel()
+        if self._log is not None and not self._log.poisoned:
+            self._log.close()
+        self.catalog.close()
+
+
+def _offset(log: SegmentLog, file: LogFile, position: int) -> int:
+    """Return the offset of the first record of a file from a position on."""
+    scan = FileScan(log.open_file(file), file.offset_of(position), file.size, file.seed, 0)
+    while scan.advance() and scan.reader.last < position:
+        pass
+    return int(scan.record_start)

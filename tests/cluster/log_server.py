@@ -1,0 +1,120 @@
+"""A replicated log in memory that broker processes reach over a loopback socket.
+
+A request is a line of JSON, and so is its answer. The server stands for Kafka in tests of the
+broker's own part; the tests of the connection to Kafka use Kafka itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import socketserver
+import threading
+from collections.abc import Iterable
+from typing import Any, cast
+
+from broker.replication.contract import LogSpan, LogTrimmed, LogUnreachable, OutcomeUnknown
+from broker.replication.memory import MemoryLog
+
+#: Seconds after which a client gives up waiting for an answer.
+PATIENCE = 20.0
+#: Most records of one answer.
+MOST = 200
+
+
+class LogServer:
+    """A server of one log, in threads of the test."""
+
+    def __init__(self) -> None:
+        self.log = MemoryLog()
+        self.lock = threading.Lock()
+        #: Cleared while the log answers nothing.
+        self.moves = threading.Event()
+        self.moves.set()
+        outer = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                for line in self.rfile:
+                    outer.moves.wait()
+                    with outer.lock:
+                        answer = outer.answer(json.loads(line))
+                    self.wfile.write(json.dumps(answer).encode() + b"\n")
+
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def answer(self, request: dict[str, Any]) -> Any:
+        if "append" in request:
+            return self.log.append(base64.b64decode(request["append"]))
+        offset = request["read"]
+        if offset < self.log.low:
+            return {"low": self.log.low}
+        span = self.log.read(offset, MOST)
+        records = [(at, base64.b64encode(data).decode()) for at, data in span.records]
+        return {"records": records, "tip": span.tip}
+
+    def close(self) -> None:
+        self.moves.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class SocketLog:
+    """A `ReplicatedLog` over connections to a LogServer: one to append, and one to read."""
+
+    def __init__(self, port: int) -> None:
+        self._appends, self._reads = Channel(port), Channel(port)
+
+    def append(self, data: bytes) -> int:
+        try:
+            return cast(int, self._appends.ask({"append": base64.b64encode(data).decode()}))
+        except OSError as error:
+            raise OutcomeUnknown(str(error)) from error
+
+    def read(self, offset: int) -> LogSpan:
+        try:
+            answer = self._reads.ask({"read": offset})
+        except OSError as error:
+            raise LogUnreachable(str(error)) from error
+        if "low" in answer:
+            raise LogTrimmed(answer["low"], offset)
+        records = [(at, base64.b64decode(data)) for at, data in answer["records"]]
+        return LogSpan(records, answer["tip"])
+
+    def trim(self, offset: int) -> None:
+        """Trim nothing."""
+
+    def commit_synced(self, offset: int, version: str) -> None:
+        """Report nothing."""
+
+    def synced(self, names: Iterable[str]) -> dict[str, tuple[int, str] | None]:
+        return dict.fromkeys(names)
+
+    def close(self) -> None:
+        self._appends.close()
+        self._reads.close()
+
+
+class Channel:
+    """One connection to a LogServer."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._file = self._socket.makefile("rb")
+
+    def ask(self, request: dict[str, Any]) -> Any:
+        """Send a request, and return its answer. Raises OSError."""
+        self._socket.sendall(json.dumps(request).encode() + b"\n")
+        line = self._file.readline()
+        if not line:
+            raise ConnectionError("the log has closed the connection")
+        return json.loads(line)
+
+    def close(self) -> None:
+        self._socket.close()

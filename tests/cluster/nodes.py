@@ -1,0 +1,121 @@
+"""Node processes of a cluster, and AMQP clients that confirm and consume."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from queue import SimpleQueue
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tests.broker import environment
+from tests.cluster.log_server import LogServer
+from trellis.settings.cluster import ClusterSettings
+
+#: Silence, lease and beat of the nodes, in seconds.
+TIMES = "1.0,0.7,0.15"
+#: Seconds after which a test gives up waiting.
+PATIENCE = 30.0
+QUEUE = "work"
+
+
+class NodeProcess:
+    """A process of one node. Its lines on standard output are read by a thread."""
+
+    def __init__(self, directory: Path, *command: str) -> None:
+        """Start the process; `command` stands behind `python -m`."""
+        directory.mkdir(exist_ok=True)
+        self.errors = directory.parent / f"{directory.name}.log"
+        with self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment(),
+            )
+        self._lines: SimpleQueue[str] = SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self.addresses: dict[str, str] = {}
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+    def wait_for(self, state: str) -> None:
+        """Wait for the line `following ...` or `ready ...`, and note the addresses in it."""
+        words = self._lines.get(timeout=PATIENCE).split()
+        assert words[:1] == [state], f"{words}: {self.errors.read_text()}"
+        self.addresses = dict(word.split("=", 1) for word in words[1:])
+
+    def health(self, path: str) -> int:
+        """Return the status of a health request."""
+        url = f"http://{self.addresses['metrics']}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=PATIENCE) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def channel(self) -> BlockingChannel:
+        """Return a channel of a new connection, with publisher confirms."""
+        host, _, port = self.addresses["amqp"].rpartition(":")
+        channel = pika.BlockingConnection(pika.ConnectionParameters(host, int(port))).channel()
+        channel.confirm_delivery()
+        return channel
+
+    def kill(self) -> int:
+        """Kill the process, and return its exit code."""
+        self.process.kill()
+        return self.process.wait(PATIENCE)
+
+
+def node_over(server: LogServer, directory: Path, times: str = TIMES) -> NodeProcess:
+    """Return a node over the log of a LogServer."""
+    arguments = str(server.port), str(directory), times
+    return NodeProcess(directory, "tests.cluster.node_process", *arguments)
+
+
+def node_on_kafka(cluster: ClusterSettings, directory: Path) -> NodeProcess:
+    """Return a node, started as users start it, whose log is on Kafka."""
+    flags = {
+        "config": os.devnull,
+        "data-dir": str(directory),
+        "node-name": directory.name,
+        "cluster-name": cluster.name,
+        "cluster-servers": cluster.servers,
+        "cluster-silence": str(cluster.silence),
+        "cluster-lease": str(cluster.lease),
+        "cluster-beat": str(cluster.beat),
+        **{f"{name}-port": "0" for name in ("amqp", "mqtt", "metrics", "http")},
+    }
+    given = [word for name, value in flags.items() for word in (f"--{name}", value)]
+    return NodeProcess(directory, "trellis", "serve", *given)
+
+
+def publish(channel: BlockingChannel, numbers: range) -> None:
+    """Publish persistent messages; each is confirmed before the next one is published."""
+    for number in numbers:
+        channel.basic_publish(
+            "", QUEUE, b"%d" % number, pika.BasicProperties(delivery_mode=2), mandatory=True
+        )
+
+
+def consume(channel: BlockingChannel, count: int) -> list[int]:
+    """Get and acknowledge messages."""
+    found: list[int] = []
+    for _ in range(count):
+        method, _, body = channel.basic_get(QUEUE)
+        assert method is not None and method.delivery_tag is not None
+        assert body is not None
+        channel.basic_ack(method.delivery_tag)
+        found.append(int(body))
+    return found

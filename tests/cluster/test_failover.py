@@ -1,0 +1,160 @@
+"""Two broker processes over one replicated log: one is killed, and the other one goes on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from pika.exceptions import AMQPError, ChannelClosedByBroker
+
+from tests.cluster.log_server import LogServer
+from tests.cluster.nodes import PATIENCE, QUEUE, TIMES, NodeProcess, consume, node_over, publish
+from trellis.cluster.membership import FENCED
+
+
+@pytest.fixture
+def server() -> Iterator[LogServer]:
+    server = LogServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def nodes(server: LogServer) -> Iterator[list[NodeProcess]]:
+    """A list to which a test adds its nodes; they are killed after the test."""
+    started: list[NodeProcess] = []
+    yield started
+    for node in started:
+        node.kill()
+
+
+def start(
+    nodes: list[NodeProcess], server: LogServer, directory: Path, times: str = TIMES
+) -> NodeProcess:
+    node = node_over(server, directory, times)
+    nodes.append(node)
+    node.wait_for("following")
+    return node
+
+
+def test_a_standby_takes_over_with_all_confirmed_messages(
+    server: LogServer, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    first = start(nodes, server, tmp_path / "first")
+    first.wait_for("ready")
+    second = start(nodes, server, tmp_path / "second")
+    assert [first.health("/healthz"), first.health("/readyz")] == [200, 200]
+    assert [second.health("/healthz"), second.health("/readyz")] == [200, 503]
+    assert set(second.addresses) == {"metrics"}
+    channel = first.channel()
+    channel.queue_declare(QUEUE, durable=True)
+    publish(channel, range(100))
+    assert consume(channel, 10) == list(range(10))
+    publish(channel, range(100, 110))  # Confirmed after the acknowledgements, so these count too.
+    first.kill()
+
+    second.wait_for("ready")
+    assert [second.health("/healthz"), second.health("/readyz")] == [200, 200]
+    channel = second.channel()
+    assert channel.queue_declare(QUEUE, passive=True).method.message_count == 100
+    publish(channel, range(110, 120))
+    first = start(nodes, server, tmp_path / "first")
+    publish(channel, range(120, 130))
+    second.kill()
+
+    first.wait_for("ready")
+    assert consume(first.channel(), 120) == list(range(10, 130))
+
+
+@pytest.mark.long
+def test_a_clean_stop_of_the_active_node_hands_over(
+    server: LogServer, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    first = start(nodes, server, tmp_path / "first")
+    first.wait_for("ready")
+    channel = first.channel()
+    channel.queue_declare(QUEUE, durable=True)
+    publish(channel, range(5))
+    second = start(nodes, server, tmp_path / "second")
+    first.process.send_signal(signal.SIGTERM)
+    assert first.process.wait(PATIENCE) == 0
+    second.wait_for("ready")
+    assert consume(second.channel(), 5) == list(range(5))
+    second.process.send_signal(signal.SIGTERM)
+    assert second.process.wait(PATIENCE) == 0
+
+
+@pytest.mark.long
+def test_a_standby_stops_cleanly(
+    server: LogServer, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    first = start(nodes, server, tmp_path / "first")
+    first.wait_for("ready")
+    second = start(nodes, server, tmp_path / "second")
+    second.process.send_signal(signal.SIGTERM)
+    assert second.process.wait(PATIENCE) == 0
+
+
+def test_a_paused_owner_is_replaced_and_ends_without_a_word(
+    server: LogServer, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    first = start(nodes, server, tmp_path / "first")
+    first.wait_for("ready")
+    channel = first.channel()
+    channel.queue_declare(QUEUE, durable=True)
+    publish(channel, range(5))
+    second = start(nodes, server, tmp_path / "second")
+    first.process.send_signal(signal.SIGSTOP)
+    second.wait_for("ready")
+    publish(second.channel(), range(5, 8))
+    first.process.send_signal(signal.SIGCONT)
+    with suppress(AMQPError):
+        publish(channel, range(100, 101))
+    assert first.process.wait(PATIENCE) == FENCED
+    assert "fenced: another node owns the log" in first.errors.read_text()
+    assert consume(second.channel(), 8) == list(range(8))
+
+
+def test_a_log_that_stands_still_freezes_the_owner_and_loses_no_connection(
+    server: LogServer, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    # The lease ends long before the connections would be aborted.
+    first = start(nodes, server, tmp_path / "first", "3.0,0.5,0.15")
+    first.wait_for("ready")
+    channel = first.channel()
+    channel.queue_declare(QUEUE, durable=True)
+    server.moves.clear()
+    threading.Timer(1.0, server.moves.set).start()
+    publish(channel, range(3))  # Waits for the log.
+    assert server.moves.is_set()
+    assert consume(channel, 3) == list(range(3))
+
+
+@pytest.mark.long
+def test_a_log_that_stands_still_for_long_aborts_the_connections(
+    server: LogServer, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    first = start(nodes, server, tmp_path / "first")
+    first.wait_for("ready")
+    channel = first.channel()
+    channel.queue_declare(QUEUE, durable=True)
+    server.moves.clear()
+    with pytest.raises(AMQPError):
+        publish(channel, range(1))
+    assert first.health("/healthz") == 200
+    assert first.health("/readyz") == 503
+    server.moves.set()
+    channel = first.channel()
+    # The log has the message, whose confirm was never sent.
+    assert consume(channel, 1) == [0]
+
+
+def test_streams_are_refused(server: LogServer, nodes: list[NodeProcess], tmp_path: Path) -> None:
+    node = start(nodes, server, tmp_path / "first")
+    node.wait_for("ready")
+    with pytest.raises(ChannelClosedByBroker, match="streams are not replicated yet"):
+        node.channel().queue_declare("s", durable=True, arguments={"x-queue-type": "stream"})

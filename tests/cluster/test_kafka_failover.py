@@ -1,0 +1,52 @@
+"""Two broker processes, as users start them, over a log on kfake and on a real Kafka node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import cluster_on, created
+from tests.cluster.nodes import QUEUE, NodeProcess, consume, node_on_kafka, publish
+from trellis.settings.cluster import ClusterSettings
+
+#: Marks of tests on a real Kafka: one process starts the node, for all of them.
+KAFKA = [pytest.mark.long, pytest.mark.xdist_group("kafka")]
+
+
+@pytest.fixture(params=["kfake", pytest.param("kafka_node", marks=KAFKA)])
+def cluster(request: pytest.FixtureRequest, name: str) -> ClusterSettings:
+    """Return the settings of a cluster whose topic exists."""
+    servers = request.getfixturevalue(request.param).servers
+    return created(cluster_on(servers, name, 1.5, 1.0, 0.2), 3 if request.param == "kfake" else 1)
+
+
+@pytest.fixture
+def nodes() -> Iterator[list[NodeProcess]]:
+    """A list to which a test adds its nodes; they are killed after the test."""
+    started: list[NodeProcess] = []
+    yield started
+    for node in started:
+        node.kill()
+
+
+def test_the_standby_of_a_killed_broker_goes_on(
+    cluster: ClusterSettings, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    for name in ("first", "second"):
+        nodes.append(node_on_kafka(cluster, tmp_path / name))
+        nodes[-1].wait_for("following")
+        if name == "first":
+            nodes[0].wait_for("ready")
+    first, second = nodes
+    channel = first.channel()
+    channel.queue_declare(QUEUE, durable=True)
+    publish(channel, range(200))
+    assert consume(channel, 20) == list(range(20))
+    publish(channel, range(200, 210))
+    assert second.health("/readyz") == 503
+    first.kill()
+    second.wait_for("ready")
+    assert second.health("/readyz") == 200
+    assert consume(second.channel(), 190) == list(range(20, 210))

@@ -1,0 +1,82 @@
+"""Nodes with the real directory and one design mistake each, which the checks must find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from broker.replication import payload
+from broker.replication.contract import Apply, ReceivedBatch
+from broker.replication.directory import ReplicaDirectory
+from broker.replication.records import ClusterState
+from broker.store.contract import MessageSettled
+from broker.store.records import Records
+from broker.store.segments import SegmentLog
+from tests.replication.batches import encode_entries
+from tests.replication.simulation import wrong
+from tests.replication.simulation.node import Node
+from tests.replication.simulation.real import RealDirectory, RealNode
+
+
+def with_replica(wrong_type: type[ReplicaDirectory]) -> type[Node]:
+    """Return a node whose directory is of a wrong type."""
+
+    class WrongDirectory(RealDirectory):
+        replica_type = wrong_type
+
+    class WrongNode(RealNode):
+        directory_type = WrongDirectory
+
+    return WrongNode
+
+
+class HalfKept(ReplicaDirectory):
+    """The records of half a batch in the local log are kept, as if the log had the whole batch."""
+
+    def _has(self, log: SegmentLog, batch: ReceivedBatch, records: Records, data: bytes) -> bool:
+        return records.count == 0 or log.last >= records.first
+
+
+class MarkedWithEnd(ReplicaDirectory):
+    """The catalog's mark is the end of the log: batches up to it are taken for applied."""
+
+    def _apply(self, batch: ReceivedBatch, state: ClusterState) -> None:
+        if self._log is None or batch.position > self._log.last:
+            super()._apply(batch, state)
+
+
+class DiskFirst(wrong.DiskFirst, RealNode):
+    """The owner writes a batch to its real directory before the log has it."""
+
+
+class ResumedWithinBatch(RealNode):
+    """The state is stored after each read, so that a node resumes in the middle of a batch."""
+
+    follower_type = wrong.ResumedWithinBatch.follower_type
+
+
+class ShippedAgain(wrong.ShippedAgain, RealNode):
+    """A batch is shipped again after the disk of the owner was full."""
+
+
+class OwnSalt(RealNode):
+    """Each node chooses the salt of its segment log itself."""
+
+    def apply(self, step: Apply) -> Iterator[None]:
+        salt = int(self.name[-1]) + 1
+        return super().apply(Apply(step.batch, replace(step.state, salt=salt)))
+
+
+class WritingStart(RealNode):
+    """A start settles the oldest message before the node has read the whole log."""
+
+    def opened(self) -> None:
+        replica, state = self.directory.replica, self.directory.state
+        live = self.directory.live() if state.number else {}
+        if not live or replica is None or replica._log is None:
+            return
+        log, oldest = replica._log, min(live)
+        settled = MessageSettled(self.directory.queue_of[oldest], oldest)
+        content = payload.decode(encode_entries([(int(log.last) + 1, settled)], state.salt))
+        log.append(replica._received.read(content.records, int(log.last)))
+        log.sync()

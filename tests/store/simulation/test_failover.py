@@ -1,0 +1,71 @@
+"""Tests that a standby which takes over has all that the broker had confirmed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from broker.replication import payload
+from broker.store.contract import Undefined
+from broker.store.durable import DurableBatch
+from tests.store.simulation.failover import FailoverSimulation, StandbyDirectory
+
+
+def check(first: int, count: int) -> None:
+    lives = 0
+    for seed in range(first, first + count):
+        simulation = FailoverSimulation(seed)
+        assert not simulation.run(), f"seed {seed}:\n" + "\n".join(simulation.story)
+        lives += simulation.lives
+    assert lives > 3 * count
+
+
+@pytest.mark.parametrize("first", range(0, 40, 20))
+def test_a_standby_has_what_the_broker_had_confirmed(first: int) -> None:
+    check(first, 20)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(40, 3_040, 100))
+def test_the_same_with_many_seeds(first: int) -> None:
+    check(first, 100)
+
+
+class WithoutRemovals(StandbyDirectory):
+    """A batch lacks the definitions that were removed."""
+
+    def encode(self, batch: DurableBatch) -> bytes:
+        made = [change for change in batch.changes if not isinstance(change[1], Undefined)]
+        return payload.encode(made, batch.records.parts)
+
+
+class WithoutDefinitions(StandbyDirectory):
+    """A batch lacks its definitions."""
+
+    def encode(self, batch: DurableBatch) -> bytes:
+        return payload.encode([], batch.records.parts)
+
+
+class LateRecords(StandbyDirectory):
+    """The records of every tenth batch are lost."""
+
+    def encode(self, batch: DurableBatch) -> bytes:
+        lost = batch.records.count and self._state.number % 10 == 9
+        return payload.encode(batch.changes, [] if lost else batch.records.parts)
+
+
+@pytest.mark.parametrize("wrong", [WithoutRemovals, WithoutDefinitions, LateRecords])
+def test_a_wrong_payload_is_caught(wrong: type[StandbyDirectory]) -> None:
+    class Wrong(FailoverSimulation):
+        standby_type = wrong
+
+    complaints: Counter[str] = Counter()
+    for seed in range(20):
+        try:
+            complaints += Wrong(seed).run()
+        except (AssertionError, KeyError):
+            return  # The broker or a check stumbles over what is missing.
+        if complaints:
+            return
+    raise AssertionError("nothing was found")

@@ -1,0 +1,24 @@
+"""The membership of a node whose replicated log is on Kafka, from the settings."""
+
+from __future__ import annotations
+
+from broker.replication.engine import ReplicatedLog
+from trellis.cluster.kafka_log import KafkaLog
+from trellis.cluster.membership import Membership
+from trellis.settings import Settings
+
+
+def membership_from_settings(settings: Settings) -> Membership:
+    """Return the membership of this node in the cluster that the section [cluster] names."""
+    cluster = settings.cluster
+
+    def open_log() -> tuple[ReplicatedLog, int]:
+        log = KafkaLog(cluster, settings.node.name)
+        try:
+            log.connect()
+        except BaseException:
+            log.close()
+            raise
+        return log, log.chunk_size
+
+    return Membership(cluster.name, cluster.timing, open_log)

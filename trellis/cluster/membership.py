@@ -1,0 +1,135 @@
+"""The membership of a node in its cluster, from its start to the claim that makes it the owner.
+
+following   the node follows the log; it serves no clients
+opening     the node owns the log, and opens its data directory
+active      the node serves clients
+fenced      another node owns the log, or may own it: the process ends
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal
+
+import trellis
+from broker.replication.contract import LogUnreachable, Timing
+from broker.replication.directory import ReplicaDirectory
+from broker.replication.engine import ReplicatedLog
+from broker.store.codecs import Codecs
+from broker.store.disk import Disk
+from trellis import logs
+from trellis.cluster.following import Following, FollowingStopped
+from trellis.cluster.ownership import Ownership
+
+State = Literal["following", "opening", "active", "fenced"]
+
+#: Seconds between two attempts to connect to the replicated log.
+RETRY_SECONDS: Final = 1.0
+#: Exit code of a process whose node does not own the log any more.
+FENCED: Final = 3
+
+
+class Membership:
+    """One node of a cluster."""
+
+    def __init__(
+        self,
+        name: str,
+        timing: Timing,
+        open_log: Callable[[], tuple[ReplicatedLog, int]],
+        digest: bytes = bytes(32),
+    ) -> None:
+        """`name` is the name of the broker, the same on all its nodes.
+
+        `open_log` connects to the replicated log, in a thread. It returns the log and the largest
+        payload of a chunk in bytes, and raises LogUnreachable if it should be called again.
+        `digest` is the SHA-256 of the settings that must be the same on all nodes.
+        """
+        self.name = name
+        self.state: State = "following"
+        #: The replicated log in the hands of this node; None while it follows.
+        self.ownership: Ownership | None = None
+        #: Throws away what the sockets of all clients have not sent yet. Runs in any thread.
+        self.discard_output: Callable[[], None] = _do_nothing
+        self._timing = timing
+        self._open_log = open_log
+        self._digest = digest
+
+    async def follow(
+        self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, stop: asyncio.Event
+    ) -> Ownership | None:
+        """Follow the log until this node owns it. Return None if `stop` is set before.
+
+        Raises ReplicationError or StoreError if the node cannot go on.
+        """
+        connected = await self._connect(stop)
+        if connected is None:
+            return None
+        log, chunk_size = connected
+        try:
+            following = await asyncio.to_thread(
+                self._begin, disk, directory, segment_size, codecs, log
+            )
+            logs.info(
+                "cluster_following",
+                cluster=self.name,
+                batch=following.standby.state.number,
+                offset=following.standby.follower.next,
+            )
+            running = asyncio.create_task(asyncio.to_thread(following.run))
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            following.stop()
+            owner = await running
+        except FollowingStopped:
+            log.close()
+            return None
+        except BaseException:
+            log.close()
+            raise
+        self.state = "opening"
+        self.ownership = Ownership(owner, log, self.end, chunk_size)
+        self.ownership.start()
+        logs.info("cluster_owner", cluster=self.name, epoch=owner.epoch, offset=owner.next - 1)
+        return self.ownership
+
+    async def _connect(self, stop: asyncio.Event) -> tuple[ReplicatedLog, int] | None:
+        """Connect to the replicated log, again and again if it is unreachable; None if stopped."""
+        known = ""
+        while not stop.is_set():
+            try:
+                return await asyncio.to_thread(self._open_log)
+            except LogUnreachable as error:
+                if str(error) != known:
+                    known = str(error)
+                    logs.warning("cluster_unreachable", cluster=self.name, reason=known)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), RETRY_SECONDS)
+        return None
+
+    def _begin(
+        self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, log: ReplicatedLog
+    ) -> Following:
+        replica = ReplicaDirectory(disk, str(directory), self.name, codecs, segment_size)
+        return Following(replica, log, self._timing, self._digest, trellis.__version__)
+
+    def end(self, reason: str) -> None:
+        """End the process at once: this node does not own the log any more, or may not own it.
+
+        A clean stop would write and answer. Output that clients have not received is thrown away.
+        """
+        self.state = "fenced"
+        self.discard_output()
+        sys.stderr.write(f"trellis: fenced: {reason}\n")
+        sys.stderr.flush()
+        os._exit(FENCED)
+
+
+def _do_nothing() -> None:
+    """Do nothing: no client is connected yet."""

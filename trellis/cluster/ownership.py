@@ -1,0 +1,140 @@
+"""The owner of the replicated log: ships batches, appends beats, and ends when it is fenced.
+
+    thread "store"     ship, then the write to the local disk, then the confirms (store_writer.py)
+    thread "beat"      a beat whenever the owner has sent no record for a while
+    thread "fence"     aborts all connections when a successor may act
+    event loop         asks `may_act` before its agenda and before each flush (turn.py)
+
+The process ends at once, without a clean stop, if another node owns the log, if the outcome of an
+append is unknown, or if the disk cannot be written for long. A batch that was not confirmed yet is
+then confirmed by no node.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from broker.replication import payload
+from broker.replication.contract import CHUNK_SIZE, Apply, Result, Steps
+from broker.replication.engine import ReplicatedLog, carry_out
+from broker.replication.owner import LogOwner
+from broker.store.durable import BatchShipping, DurableBatch
+from trellis.cluster.clock import boot_seconds
+
+#: Seconds between two looks of the thread that aborts connections.
+FENCE_SECONDS: Final = 0.02
+#: Part of a beat's interval between two looks of the thread that appends beats.
+BEAT_PART: Final = 4
+
+
+class Ownership(BatchShipping):
+    """The log of the cluster in the hands of this node, from its claim on.
+
+    `end` ends the process, with a reason; it does not return to a process that goes on. `abort`
+    aborts all connections of clients; it is called in a thread, once in each silence.
+    """
+
+    def __init__(
+        self,
+        owner: LogOwner,
+        log: ReplicatedLog,
+        end: Callable[[str], None],
+        chunk_size: int = CHUNK_SIZE,
+        clock: Callable[[], float] = boot_seconds,
+    ) -> None:
+        self.owner = owner
+        self.log = log
+        self.chunk_size = chunk_size
+        #: Aborts all connections of clients.
+        self.abort: Callable[[], None] = _do_nothing
+        self._end = end
+        self._clock = clock
+        #: Only one thread appends at a time.
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        #: When the log acknowledged a batch that is not written to the disk yet; None without one.
+        self._unwritten: float | None = None
+        self._threads = [
+            threading.Thread(target=self._run_beats, name="beat", daemon=True),
+            threading.Thread(target=self._run_fence, name="fence", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Begin to append beats, and to watch the lease."""
+        for thread in self._threads:
+            thread.start()
+
+    def may_act(self) -> bool:
+        """True if the owner may deliver, answer and expire messages now."""
+        return self.owner.may_act()
+
+    # -- in the writer's thread
+
+    def ship(self, batch: DurableBatch) -> bytes:
+        """Append a batch to the log, and return the state after it. Ends the process if fenced."""
+        content = payload.encode(batch.changes, batch.records.parts)
+        with self._lock:
+            self._carry_out(self.owner.ship(content, int(batch.last), self.chunk_size))
+            self._unwritten = self._clock()
+            return self.owner.judge.state.encode()
+
+    def written(self) -> None:
+        self._unwritten = None
+
+    def _carry_out(self, steps: Steps[Result]) -> Result:
+        """Carry out steps of the owner. Ends the process if one fails."""
+        try:
+            return carry_out(steps, self.log, _refuse_apply, self._sleep)
+        except BaseException as error:
+            self._end(str(error) or repr(error))
+            raise
+
+    def _sleep(self, seconds: float) -> None:
+        self._stopped.wait(seconds)
+
+    # -- in threads of its own
+
+    def _run_beats(self) -> None:
+        timing = self.owner.timing
+        while not self._stopped.wait(timing.beat / BEAT_PART):
+            unwritten = self._unwritten
+            if unwritten is not None and self._clock() > unwritten + timing.silence:
+                self._end(
+                    f"a batch cannot be written to the data directory for {timing.silence:g} s: "
+                    "this node hands over"
+                )
+                return
+            if self.owner.beat_is_due():
+                self._beat()
+
+    def _beat(self) -> None:
+        with self._lock:
+            if self.owner.beat_is_due() and not self._stopped.is_set():
+                self._carry_out(self.owner.beat())
+
+    def _run_fence(self) -> None:
+        """Abort all connections when a successor may act: its claim may be in the log now."""
+        aborted = 0.0
+        while not self._stopped.wait(FENCE_SECONDS):
+            due = self.owner.abort_at
+            if self._clock() >= due and due != aborted:
+                aborted = due
+                self.abort()
+
+    def stop(self) -> None:
+        """Append no further record, and close the log."""
+        self._stopped.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+        self.log.close()
+
+
+def _do_nothing() -> None:
+    """Do nothing: the owner has no clients yet."""
+
+
+def _refuse_apply(step: Apply) -> None:
+    raise AssertionError("the owner writes batches to its directory itself")

@@ -1,0 +1,68 @@
+"""Aborts all connections of clients from a thread that is not the event loop's.
+
+A node of a cluster whose lease is over must not act, but its event loop may be stuck, and output of
+earlier acts may wait in the sockets. The sockets get the option SO_LINGER 0, so that the kernel
+throws their output away when they are closed, by the event loop or by the end of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from trellis import logs
+from trellis.server.turn import LoopTurn
+
+#: Seconds in which the event loop must abort the connections; else the process ends.
+ANSWER_SECONDS: Final = 0.5
+#: SO_LINGER: on, 0 seconds.
+_DISCARD: Final = struct.pack("ii", 1, 0)
+
+
+class ConnectionFence:
+    """Aborts the connections of a turn's links. `end` ends the process, with a reason."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, turn: LoopTurn, end: Callable[[str], None]
+    ) -> None:
+        self._loop = loop
+        self._turn = turn
+        self._end = end
+
+    def abort(self) -> None:
+        """Abort all connections; end the process if the event loop does not answer in time."""
+        self.discard_output()
+        answered = threading.Event()
+        self._loop.call_soon_threadsafe(self._abort_links, answered)
+        if not answered.wait(ANSWER_SECONDS):
+            self._end("the lease is over, and the event loop does not answer")
+
+    def discard_output(self) -> None:
+        """Let the kernel throw away what clients have not received when their sockets close."""
+        for link in list(self._turn.links):
+            descriptor = link.descriptor
+            if descriptor < 0:
+                continue
+            try:
+                with socket.socket(fileno=os.dup(descriptor)) as sock:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
+            except OSError:
+                pass  # The connection was closed meanwhile.
+
+    def _abort_links(self, answered: threading.Event) -> None:
+        links = list(self._turn.links)
+        for link in links:
+            link.abort()
+        answered.set()
+        if links:
+            logs.warning(
+                "cluster_aborted",
+                connections=len(links),
+                note="the replicated log has acknowledged nothing for so long that a successor "
+                "may act",
+            )
