@@ -12,7 +12,7 @@ from protocols.amqp.connection.handshake import GREETING
 from tests.clients import start_ok
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Mqtt0, Running
-from trellis.refusals import FIELD_MAX, LINES_MAX, RefusalLog
+from trellis.server.refusals import FIELD_MAX, LINES_MAX, RefusalLog
 
 Line = tuple[str, dict[str, Any]]
 

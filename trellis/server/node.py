@@ -25,7 +25,6 @@ from trellis.auth.authenticate import Accounts
 from trellis.auth.jwt import TokenAuthenticator
 from trellis.auth.rates import PublishRates
 from trellis.process import raise_descriptor_limit
-from trellis.refusals import RefusalLog
 from trellis.server import matching_profile as profile
 from trellis.server.admission import Admission
 from trellis.server.alarms import AlarmWatch
@@ -37,6 +36,7 @@ from trellis.server.gc_policy import GcPolicy
 from trellis.server.listener_context import ListenerContext
 from trellis.server.memory import MemoryAccount
 from trellis.server.recovery import open_directory, restore
+from trellis.server.refusals import RefusalLog
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 from trellis.server.turn import LoopTurn
 from trellis.settings import Settings, SettingsError, fill
