@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from protocols.amqp.connection.handshake import GREETING
-from tests.clients import start_ok
+from tests.clients import mqtt_publish, start_ok
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Mqtt0, Running
+from tests.wire.mqtt.client import subscribe
 from trellis.server.refusals import FIELD_MAX, LINES_MAX, RefusalLog
 
 Line = tuple[str, dict[str, Any]]
@@ -131,6 +132,31 @@ async def test_a_session_that_two_devices_use(
     assert running.node.refusals.counts == {"session_taken_over": len(devices) - 1}
     running.node.refusals.report()
     assert (await refused(running, caplog, "session_taken_over")).endswith("repeated=1")
+
+
+async def test_topics_that_a_user_may_not_use(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line names the first refused publication of a connection, and one each SUBSCRIBE."""
+    caplog.set_level("INFO")
+    rules = ["allow publish mine/#", "allow subscribe mine/#"]
+    running = await start(users=[{**KNOWN, "rules": rules}])
+    client = await running.mqtt("device", user="known/known")
+    for number in (1, 2, 3):
+        await client.socket.send(mqtt_publish("others/t", b"x", 1, number))
+    line = await refused(running, caplog, "publication_refused")
+    assert line.startswith(
+        "publication_refused protocol=mqtt user=known vhost=/ address=127.0.0.1 client_id=device"
+    )
+    assert "others.t" in line and "Further refused publications" in line
+    await client.socket.send(subscribe(4, ("mine/a", 0), ("others/#", 0), ("theirs/#", 0)))
+    line = await refused(running, caplog, "subscription_refused")
+    assert line == (
+        "subscription_refused protocol=mqtt user=known vhost=/ address=127.0.0.1 "
+        'client_id=device filter=others/# note="the user may not read topics of this filter: '
+        'grant `read` on the exchange, or allow the filter with a rule"'
+    )
+    assert running.node.refusals.counts == {"publication_refused": 1, "subscription_refused": 1}
 
 
 async def test_malformed_packets_and_full_limits(

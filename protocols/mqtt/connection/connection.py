@@ -116,6 +116,8 @@ class MqttConnection(SessionConnection):
         #: that it accepts (0: any size).
         self.packet_max: i64 = LOGIN_INPUT_MAX
         self.send_max: i64 = 0
+        #: True once a publication that the user may not publish is logged.
+        self._logged_denial = False
         self.deadline = self.agenda.now + front.options.handshake_ms
         #: The virtual host of the session.
         self.vhost: VirtualHost = front.broker.vhosts["/"]
@@ -176,13 +178,26 @@ class MqttConnection(SessionConnection):
             else:
                 heard = ticket if message.qos else None  # With QoS 0, no answer is sent.
                 fate = publish_once(vhost, context, route, plan, message, heard, publication)
-        except BrokerError:
+        except BrokerError as error:
             fate = plan.fate
+            self._log_denial(error)
         if vhost.alarmed:
             self.block()
         elif plan.behind:
             self.wait_for_dead_letters(vhost)
         return fate
+
+    def _log_denial(self, error: BrokerError) -> None:
+        """Log the first publication of this connection that its user may not publish."""
+        if not self._logged_denial:
+            self._logged_denial = True
+            self.service.log_refusal(
+                "publication_refused",
+                self,
+                f"{error}. Further refused publications of this connection are counted and not "
+                "logged",
+                {"client_id": self.client_id},
+            )
 
     def resume_input(self) -> None:
         super().resume_input()

@@ -257,6 +257,7 @@ class SubscribeTask(SubscriptionChange):
         self._level = level
         #: Reason codes of the topic filters: the requested QoS, or an error.
         self._codes = bytearray()
+        self._logged = False
         self._done = 0
         #: Topic filters whose retained messages were not sent yet.
         self._retained: list[str] = []
@@ -282,15 +283,15 @@ class SubscribeTask(SubscriptionChange):
             return
         verdict = read_scope(self._identity, request.topic_filter, self.session.vhost.name)
         if verdict == READ_NONE:
-            self._codes[at] = NOT_AUTHORISED
+            self._refuse(at, request.topic_filter, NOT_AUTHORISED)
         elif self._exceeds_quota(request.topic_filter):
-            self._codes[at] = QUOTA_EXCEEDED
+            self._refuse(at, request.topic_filter, QUOTA_EXCEEDED)
             self._service.sessions.refused_subscriptions += 1
         else:
             try:
                 self._subscribe(request, verdict == READ_SOME)
             except LimitExceeded:
-                self._codes[at] = QUOTA_EXCEEDED
+                self._refuse(at, request.topic_filter, QUOTA_EXCEEDED)
 
     def _exceeds_quota(self, topic_filter: str) -> bool:
         """True if a subscription to this filter would be new and exceed a limit of the session."""
@@ -346,6 +347,25 @@ class SubscribeTask(SubscriptionChange):
                 self._service.sys.send_all(self.session, topic_filter)
             else:
                 send_retained(self.session, topic_filter)
+
+    def _refuse(self, at: int, topic_filter: str, code: int) -> None:
+        """Refuse the topic filter number `at`; log the first refused filter of the packet."""
+        self._codes[at] = code
+        if not self._logged:
+            self._logged = True
+            reason = (
+                "the user may not read topics of this filter: grant `read` on the exchange, or "
+                "allow the filter with a rule"
+                if code == NOT_AUTHORISED
+                else "a limit on subscriptions is reached: see mqtt.subscriptions, "
+                "mqtt.shared_subscriptions and limits.pattern_nodes"
+            )
+            self._service.log_refusal(
+                "subscription_refused",
+                self._connection,
+                reason,
+                {"client_id": self.session.name, "filter": topic_filter},
+            )
 
     def reply(self) -> bytes:
         if self._level == LEVEL_5:
