@@ -32,14 +32,23 @@ _MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _HERE: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
+#: The default path of the WebSocket, as in RabbitMQ, and a second one, as in other MQTT brokers:
+#: clients that were made for those connect without a changed URL.
+DEFAULT_PATH: Final = "/ws"
+ALSO_SERVED: Final = "/mqtt"
+
+
 class OriginPolicy:
     """The path of the WebSocket, and the origins of the pages that may open it.
+
+    With the default path, the WebSocket is served at ALSO_SERVED too.
 
     Pages of the broker's own host may always open it. `origins` are lowercase; `*` allows all.
     """
 
     def __init__(self, path: str, origins: list[str]) -> None:
         self.path = path
+        self.paths = (path, ALSO_SERVED) if path == DEFAULT_PATH else (path,)
         self.origins = origins
 
     def allows(self, origin: str) -> bool:
@@ -106,7 +115,7 @@ def upgrade(policy: OriginPolicy, data: bytes, peer: Peer) -> tuple[bytes, bytes
     headers = _fields(request)
     if request.method != b"GET":
         raise UpgradeRefused("request", 405, "the method must be GET, to open a WebSocket")
-    if request.target.decode("ascii", "replace").partition("?")[0] != policy.path:
+    if request.target.decode("ascii", "replace").partition("?")[0] not in policy.paths:
         raise UpgradeRefused(
             "path", 404, f"no such page: MQTT over WebSocket is served at {policy.path}"
         )

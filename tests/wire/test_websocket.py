@@ -439,6 +439,24 @@ REFUSED: Final = {
 }
 
 
+@pytest.mark.parametrize(
+    ("configured", "asked", "served"),
+    [
+        ("/ws", b"/ws", True),
+        ("/ws", b"/mqtt", True),
+        ("/ws", b"/mqtt?a=b", True),
+        ("/ws", b"/mqtt/", False),
+        ("/bus", b"/bus", True),
+        ("/bus", b"/mqtt", False),
+        ("/bus", b"/ws", False),
+    ],
+)
+def test_the_paths_of_the_websocket(configured: str, asked: bytes, served: bool) -> None:
+    layer = WebSocketLayer(OriginPolicy(configured, []), Peer(), WebSocketTally())
+    layer.receive(REQUEST.replace(b"/ws", asked) + b"\r\n")
+    assert layer.open is served
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_asks_for_no_websocket_is_told_why_and_counted(name: str) -> None:
     request, status, reason = REFUSED[name]

@@ -276,7 +276,9 @@ class Mqtts(TlsListener, frozen=True, kw_only=True):
     ] = False
 
 
-WebSocketPath = Annotated[str, option("path of the WebSocket", check=check_path)]
+WebSocketPath = Annotated[
+    str, option("path of the WebSocket; /ws includes /mqtt", check=check_path)
+]
 Origins = Annotated[
     str,
     option(
