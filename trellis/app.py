@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -32,6 +32,7 @@ from trellis.server.listener import BoundListener, ListenError, bind
 from trellis.server.listener_context import ListenerContext
 from trellis.server.node import BrokerNode
 from trellis.server.rate_limited_link import RateLimitedLink
+from trellis.server.reachability import log_reachability
 from trellis.server.recovery import codecs, open_directory
 from trellis.server.reload import Read, SettingsReload
 from trellis.server.turn import TurnLink
@@ -61,17 +62,18 @@ def run(
     read: Read | None = None,
     disk: Disk | None = None,
     membership: Membership | None = None,
+    files: Sequence[str] = (),
 ) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code.
 
     `read` is called at SIGHUP, and returns the new settings. The store is written to `disk`, by
-    default the file system of the operating system. A node of a cluster has a `membership`. A
-    failed start prints one line to stderr.
+    default the file system of the operating system. A node of a cluster has a `membership`. The log
+    names the settings `files` that were read. A failed start prints one line to stderr.
     """
     logs.set_up(settings.log.level)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until `_Signals` handles it.
     try:
-        app = App(settings, read, disk, membership or join_cluster(settings))
+        app = App(settings, read, disk, membership or join_cluster(settings), files)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(app.serve())
     except (ListenError, ReplicationError, SettingsError, StoreError) as error:
@@ -144,8 +146,10 @@ class App:
         read: Read | None = None,
         disk: Disk | None = None,
         membership: Membership | None = None,
+        files: Sequence[str] = (),
     ) -> None:
         self.settings = settings
+        self._files = files
         self._membership = membership
         self._read = read or (lambda: settings)
         self._disk = disk
@@ -305,8 +309,10 @@ class App:
             version=trellis.__version__,
             compiled="yes" if trellis.compiled() else "no",
             data=data,
+            settings=",".join(self._files) or "no file",
             pid=os.getpid(),
         )
+        log_reachability(self.settings, node.accounts)
         if node.directory is None:
             logs.warning("memory_only", note="data.dir is :memory:, so no data survives a stop")
         if not trellis.compiled():

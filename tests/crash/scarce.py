@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import sys
 import threading
+from collections.abc import Sequence
 from random import Random
 
 from broker.store.disk import Disk
@@ -80,8 +81,9 @@ def serve(seed: int, arguments: list[str]) -> int:
         read: Read | None = None,
         disk: Disk | None = None,
         membership: Membership | None = None,
+        files: Sequence[str] = (),
     ) -> int:
-        return plain(settings, read, ScarceDisk(seed), membership)
+        return plain(settings, read, ScarceDisk(seed), membership, files)
 
     app.run = run
     return main(["serve", *arguments])

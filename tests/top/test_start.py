@@ -10,12 +10,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from tests.broker import BrokerProcess
 from tests.top.conftest import Start
-from tests.top.running import settings
+from tests.top.running import KNOWN, settings
 from trellis.auth.settings_users import GENERATED_USER_FILE, authenticator_from_settings
 from trellis.server.listener import ListenError, bind
 from trellis.settings import Amqp, Settings, SettingsError
@@ -234,6 +235,49 @@ def test_an_address_that_this_machine_lacks_is_left_out_beside_one_that_it_has()
     bound = bind("amqp", Amqp(port=0, host="192.0.2.1,127.0.0.1"))
     assert [sock.getsockname()[0] for sock in bound.sockets] == ["127.0.0.1"]
     bound.close()
+
+
+@pytest.mark.parametrize(
+    ("sections", "line"),
+    [
+        (
+            {},
+            (
+                'reachable clients="this machine" note="the listeners for clients are on loopback; set '
+                'amqp.host and mqtt.host to serve other machines"'
+            ),
+        ),
+        (
+            {"amqp": {"port": 0, "host": "0.0.0.0"}},
+            'reachable clients="all machines" listeners=amqp',
+        ),
+        (
+            {"amqp": {"port": 0, "host": "0.0.0.0"}, "users": [KNOWN | {"loopback_only": True}]},
+            (
+                'no_remote_user listeners=amqp note="clients of other machines can connect, but no '
+                "user may log in from there; add one: `trellis users add NAME`, then `trellis permissions "
+                "set NAME '.*' '.*' '.*'`\""
+            ),
+        ),
+    ],
+)
+async def test_the_log_says_whether_clients_of_other_machines_can_log_in(
+    start: Start, caplog: pytest.LogCaptureFixture, sections: dict[str, Any], line: str
+) -> None:
+    caplog.set_level("INFO")
+    await start(**sections)
+    assert [text for text in caplog.messages if "reachable" in text or "remote_user" in text] == [
+        line
+    ]
+
+
+def test_the_log_names_the_settings_files(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.toml", tmp_path / "b.toml"
+    first.write_text("[log]\nlevel = 'info'\n")
+    second.write_text("")
+    broker = BrokerProcess("--config", str(first), "--config", str(second))
+    assert f" settings={os.devnull},{first},{second} " in broker.log
+    broker.stop()
 
 
 async def test_listeners_that_are_not_enabled_are_not_there(start: Start) -> None:

@@ -140,6 +140,17 @@ class Accounts(Authenticator):
         self.passwords_hashed = 0
         self._closed = False
 
+    @property
+    def serves_other_machines(self) -> bool:
+        """True if some client of another machine may log in with a password, or without a user."""
+        stored = () if self.users is None else self.users.by_name.values()
+        return (
+            self._anonymous is not None
+            and self._anonymous_remote
+            or any(not account.loopback_only for account in self._accounts.values())
+            or any(user.password_hash for user in stored)
+        )
+
     def replace(
         self, accounts: list[Account], anonymous: Identity | None, anonymous_remote: bool
     ) -> None:

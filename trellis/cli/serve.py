@@ -1,8 +1,10 @@
 """`trellis serve`: run the broker."""
 
 import argparse
+import os
 
 from trellis.cli.parsing import Commands, add_command, add_settings, load_settings
+from trellis.settings.loading import config_files
 
 
 def add(commands: Commands) -> None:
@@ -16,7 +18,8 @@ def add(commands: Commands) -> None:
 def serve(arguments: argparse.Namespace) -> int:
     """Run the broker until SIGTERM or SIGINT."""
     settings = load_settings(arguments).settings
+    files = [str(file) for file in config_files(arguments.config, os.environ)]
     # Imported here, so that the other commands start without the event loop and both protocols.
     from trellis.app import run
 
-    return run(settings, lambda: load_settings(arguments).settings)
+    return run(settings, lambda: load_settings(arguments).settings, files=files)
