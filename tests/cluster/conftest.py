@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.programs import KafkaNodes, Kfake
+from trellis.cluster import topic
 from trellis.cluster.kafka_log import KafkaLog
 from trellis.cluster.topic import KafkaTopic
 from trellis.settings.cluster import ClusterSettings
@@ -61,6 +62,12 @@ def open_log() -> Iterator[OpenLog]:
     yield opened
     for log in logs:
         log.close()
+
+
+@pytest.fixture
+def brief_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let requests that Kafka does not answer end soon."""
+    monkeypatch.setattr(topic, "REQUEST_SECONDS", 2.0)
 
 
 def cluster_on(

@@ -76,10 +76,14 @@ class KafkaNodes:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._ports = {node: _free_ports() for node in range(1, count + 1)}
         self.servers = ",".join(f"127.0.0.1:{port}" for port, _ in self._ports.values())
-        for node in self._ports:
-            self._format(node)
-            self.start(node)
-        self._wait_for_nodes()
+        try:
+            for node in self._ports:
+                self._format(node)
+                self.start(node)
+            self._wait_for_nodes()
+        except BaseException:
+            self.close()
+            raise
 
     def start(self, node: int) -> None:
         """Start a node. Its data are those that it had."""

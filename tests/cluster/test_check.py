@@ -243,6 +243,7 @@ def test_records_at_both_ends_of_a_long_log_are_read(
     assert lines[0].startswith("TOPIC: the record at offset 700 is not one of this version of")
 
 
+@pytest.mark.usefixtures("brief_requests")
 def test_command_without_kafka_is_one_error(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster", "check"]) == 2
     text = "trellis: cluster.servers is empty: name the Kafka nodes, as HOST:PORT\n"

@@ -141,6 +141,7 @@ def test_absent_topic_and_absent_kafka_are_told_apart(kfake: Kfake, name: str) -
     )
 
 
+@pytest.mark.usefixtures("brief_requests")
 def test_kafka_that_is_away_at_the_start_is_unreachable(name: str) -> None:
     kfake = Kfake()
     kfake.close()

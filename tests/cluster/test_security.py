@@ -49,6 +49,7 @@ def test_log_over_tls_with_a_login(
     assert log.synced(["one"]) == {"one": (1, "0.1.0")}
 
 
+@pytest.mark.usefixtures("brief_requests")
 @pytest.mark.parametrize(
     ("trusted", "password", "reason"),
     [(True, "wrong", "SASL authentication error"), (False, "hunter2", "certificate verify failed")],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.replication.contract import Apply, Timing
+from broker.replication.contract import Apply, LogUnreachable, Timing
 from broker.replication.engine import carry_out
 from broker.replication.follower import Follower
 from broker.replication.owner import LogOwner
@@ -16,6 +16,7 @@ from broker.replication.records import ClusterState
 from broker.replication.standby import Standby
 from tests.cluster.conftest import OpenLog, cluster_on, created
 from tests.cluster.programs import KafkaNodes
+from tests.cluster.test_contract import read_all
 from tests.cluster.test_leader_kill import leader_of
 from trellis.cluster.kafka_log import KafkaLog
 from trellis.settings.cluster import ClusterSettings
@@ -141,3 +142,31 @@ def test_silent_owner_is_replaced_within_seconds(
     assert two.owner.epoch == 2
     assert two.applied == one.shipped
     print(f"takeover after {gap:.2f} s")
+
+
+def test_stopped_kafka_pauses_the_owner_and_replaces_it_not(
+    kafka_node: KafkaNodes, name: str, open_log: OpenLog
+) -> None:
+    cluster = created(fast(kafka_node, name), replicas=1)
+    one, two = Node(open_log(cluster, "one"), 1), Node(open_log(cluster, "two"), 2)
+    third = open_log(cluster, "three")
+    one.start()
+    one.wait_for(20)
+    two.start()
+    try:
+        one.wait_for(20)
+        kafka_node.pause()
+        try:
+            for _ in range(3):  # Each read waits longer than the silence.
+                with pytest.raises(LogUnreachable):
+                    third.read(0)
+        finally:
+            kafka_node.resume()
+        one.wait_for(100)
+    finally:
+        one.stop()
+        two.stop()
+    assert (one.failure, two.failure) == (None, None)
+    assert two.owner is None
+    assert two.applied <= one.shipped
+    assert read_all(third, 0)[-1][0] == third.bounds()[1] - 1
