@@ -17,6 +17,8 @@ class ThreadedLog:
         self.reported: dict[str, tuple[int, str]] = {}
         #: Raised by the next append, which has no effect; None for an append that succeeds.
         self.failure: OutcomeUnknown | None = None
+        #: Number of reads that found the log standing still.
+        self.unanswered = 0
         self._lock = threading.Lock()
         self._moves = threading.Event()
         self._moves.set()
@@ -38,6 +40,7 @@ class ThreadedLog:
 
     def read(self, offset: int) -> LogSpan:
         if not self._moves.is_set():
+            self.unanswered += 1
             raise LogUnreachable("the log stands still")
         with self._lock:
             return self.records.read(offset)

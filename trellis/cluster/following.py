@@ -7,12 +7,13 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from broker.replication.contract import Apply, LogUnreachable, Timing
+from broker.replication.contract import Apply, LogUnreachable, ReplicaFull, Timing
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog, carry_out
 from broker.replication.follower import Follower
 from broker.replication.owner import LogOwner
 from broker.replication.standby import Standby
+from trellis import logs
 from trellis.cluster.clock import boot_seconds, wall_ms
 
 #: Least number of seconds between two reports of the offset at which this node would begin to read.
@@ -43,6 +44,8 @@ class Following:
         self._version = version
         self._clock = clock
         self._stopped = threading.Event()
+        #: Why the last batch could not be written; empty unless the disk is full.
+        self.blocked_reason = ""
         self._reported = -1
         self._report_at = 0.0
         self.standby = Standby(
@@ -74,7 +77,18 @@ class Following:
         self._stopped.set()
 
     def _apply(self, step: Apply) -> None:
-        self._directory.apply(step)
+        try:
+            self._directory.apply(step)
+        except ReplicaFull as error:
+            if not self.blocked_reason:
+                logs.error(
+                    "cluster_blocked",
+                    reason=str(error),
+                    note="this node follows no further until there is space",
+                )
+            self.blocked_reason = str(error)
+            raise
+        self.blocked_reason = ""
         self._report()
 
     def _sleep(self, seconds: float) -> None:
