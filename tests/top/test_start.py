@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -237,35 +237,31 @@ def test_an_address_that_this_machine_lacks_is_left_out_beside_one_that_it_has()
     bound.close()
 
 
+NO_REMOTE_USER: Final = (
+    'no_remote_user listeners=amqp note="clients of other machines can connect, but no user may '
+    "log in from there; add one: `trellis users add NAME`, then "
+    "`trellis permissions set NAME '.*' '.*' '.*'`\""
+)
+LOCAL: Final = (
+    'reachable clients="this machine" note="the listeners for clients are on loopback; '
+    'set amqp.host and mqtt.host to serve other machines"'
+)
+
+
 @pytest.mark.parametrize(
-    ("sections", "line"),
+    ("host", "local_user", "line"),
     [
-        (
-            {},
-            (
-                'reachable clients="this machine" note="the listeners for clients are on loopback; set '
-                'amqp.host and mqtt.host to serve other machines"'
-            ),
-        ),
-        (
-            {"amqp": {"port": 0, "host": "0.0.0.0"}},
-            'reachable clients="all machines" listeners=amqp',
-        ),
-        (
-            {"amqp": {"port": 0, "host": "0.0.0.0"}, "users": [KNOWN | {"loopback_only": True}]},
-            (
-                'no_remote_user listeners=amqp note="clients of other machines can connect, but no '
-                "user may log in from there; add one: `trellis users add NAME`, then `trellis permissions "
-                "set NAME '.*' '.*' '.*'`\""
-            ),
-        ),
+        ("127.0.0.1", False, LOCAL),
+        ("0.0.0.0", False, 'reachable clients="all machines" listeners=amqp'),
+        ("0.0.0.0", True, NO_REMOTE_USER),
     ],
 )
 async def test_the_log_says_whether_clients_of_other_machines_can_log_in(
-    start: Start, caplog: pytest.LogCaptureFixture, sections: dict[str, Any], line: str
+    start: Start, caplog: pytest.LogCaptureFixture, host: str, local_user: bool, line: str
 ) -> None:
     caplog.set_level("INFO")
-    await start(**sections)
+    user = {**KNOWN, "loopback_only": local_user}
+    await start(amqp={"port": 0, "host": host}, users=[user])
     assert [text for text in caplog.messages if "reachable" in text or "remote_user" in text] == [
         line
     ]
