@@ -314,7 +314,11 @@ evaluates their panels with the engine of Prometheus. As with RabbitMQ, the dash
 """
 
 BEHAVIOURS = [
-    ("high availability", "clusters, quorum queues, replicas", "standbys of a whole broker, over a log on Kafka"),
+    (
+        "high availability",
+        "clusters, quorum queues, replicas",
+        "standbys of a whole broker, over a log on Kafka",
+    ),
     ("quorum queue", "replicated", "a durable queue with a delivery limit"),
     ("permissions that change", "apply to new connections and channels", "apply at once"),
     ("`x-delivery-limit`", "quorum queues", "classic queues too"),
