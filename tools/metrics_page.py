@@ -18,6 +18,7 @@ import pamqp.header
 import trustme
 
 from broker.queues.consumer import Consumer
+from broker.replication.figures import ClusterFigures
 from broker.stream.queue import QueueStreamReader, StreamQueue
 from protocols.amqp.connection.handshake import GREETING
 from protocols.end_reasons import SHUTDOWN
@@ -61,6 +62,8 @@ in the query:
   with the other metrics. The label `rabbitmq_endpoint` is `aggregated`, `per-object` or `detailed`.
 - A page of single objects lists at most 100,000 of them. `trellis_detailed_families_cut` on
   the page is the number of families that were cut for this reason.
+- A node of a cluster ([high-availability.md](high-availability.md)) has `trellis_cluster_...`, also
+  while it is a standby. Brokers without a cluster do not have these metrics.
 
 `tools/metrics_page.py` generates this page, and a test checks that it is up to date.
 """
@@ -90,6 +93,7 @@ async def pages() -> list[tuple[str, MetricsPage]]:
         )
         accounts = authenticator_from_settings(settings, None)
         node = BrokerNode(settings, accounts, Path(directory), print)
+        node.cluster_figures = lambda: ClusterFigures("orders", "active")
         try:
             mqtt = node.mqtt.connect(Peer())
             mqtt.receive_data(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")

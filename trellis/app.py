@@ -237,7 +237,7 @@ class App:
             )
         shares = DescriptorShares(raise_descriptor_limit())
         disk = self._disk = self._disk or RealDisk(shares.spares)
-        health = StandbyHealth(settings.limits.handshake, lambda: membership.state)
+        health = StandbyHealth(settings.limits.handshake, membership.figures)
         listener = settings.listeners.get("metrics")
         if listener is not None:
             ports = bound["metrics"] = bind("metrics", listener)
@@ -381,6 +381,7 @@ def lease_to(node: BrokerNode, membership: Membership) -> None:
     membership.discard_output = fence.discard_output
     ownership.abort = fence.abort
     node.turn.may_act = ownership.may_act
+    node.cluster_figures = membership.figures
 
 
 def _ignore_refusal(reason: str) -> None:

@@ -10,9 +10,11 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.broker import environment
 from tests.cluster.log_server import LogServer
@@ -64,6 +66,20 @@ class NodeProcess:
                 return int(response.status)
         except urllib.error.HTTPError as error:
             return error.code
+
+    def metrics(self) -> dict[Any, float]:
+        """Return the metrics of the cluster by name, those of states by ("state", state)."""
+        url = f"http://{self.addresses['metrics']}/metrics"
+        with urllib.request.urlopen(url, timeout=PATIENCE) as response:
+            text = response.read().decode()
+        return {
+            ("state", sample.labels["state"])
+            if "state" in sample.labels
+            else sample.name.removeprefix("trellis_cluster_"): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name.startswith("trellis_cluster_")
+        }
 
     def channel(self) -> BlockingChannel:
         """Return a channel of a new connection, with publisher confirms."""

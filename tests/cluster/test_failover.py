@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker
 from tests.cluster.log_server import LogServer
 from tests.cluster.nodes import PATIENCE, QUEUE, TIMES, NodeProcess, consume, node_over, publish
 from trellis.cluster.membership import FENCED
+from trellis.monitoring.cluster_metrics import STATES
 
 
 @pytest.fixture
@@ -41,6 +43,23 @@ def start(
     return node
 
 
+def check_metrics(active: NodeProcess, standby: NodeProcess) -> None:
+    """Wait until the standby has the last batch of an idle owner, and check both nodes' metrics."""
+    end = time.monotonic() + PATIENCE
+    here, there = active.metrics(), standby.metrics()
+    while here["batch"] != there["batch"] and time.monotonic() < end:
+        here, there = active.metrics(), standby.metrics()
+    assert here["batch"] == there["batch"] > 0
+    assert (here["state", "active"], there["state", "following"]) == (1, 1)
+    assert sum(here["state", state] for state in STATES) == 1
+    assert sum(there["state", state] for state in STATES) == 1
+    assert here["epoch"] == there["epoch"] == 1
+    assert here["batches_appended_total"] >= 1 > there["batches_appended_total"]
+    assert here["append_seconds_total"] > 0 == there["append_seconds_total"]
+    assert here["lease_seconds"] > 0 == there["lease_seconds"]
+    assert here["silence_seconds"] == 0
+
+
 def test_a_standby_takes_over_with_all_confirmed_messages(
     server: LogServer, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:
@@ -53,6 +72,7 @@ def test_a_standby_takes_over_with_all_confirmed_messages(
     channel = first.channel()
     channel.queue_declare(QUEUE, durable=True)
     publish(channel, range(100))
+    check_metrics(first, second)
     assert consume(channel, 10) == list(range(10))
     publish(channel, range(100, 110))  # Confirmed after the acknowledgements, so these count too.
     first.kill()

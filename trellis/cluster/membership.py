@@ -20,6 +20,7 @@ import trellis
 from broker.replication.contract import LogUnreachable, Timing
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog
+from broker.replication.figures import ClusterFigures
 from broker.store.codecs import Codecs
 from broker.store.disk import Disk
 from trellis import logs
@@ -54,6 +55,7 @@ class Membership:
         self.state: State = "following"
         #: The replicated log in the hands of this node; None while it follows.
         self.ownership: Ownership | None = None
+        self._following: Following | None = None
         #: Throws away what the sockets of all clients have not sent yet. Runs in any thread.
         self.discard_output: Callable[[], None] = _do_nothing
         self._timing = timing
@@ -75,6 +77,7 @@ class Membership:
             following = await asyncio.to_thread(
                 self._begin, disk, directory, segment_size, codecs, log
             )
+            self._following = following
             logs.info(
                 "cluster_following",
                 cluster=self.name,
@@ -98,6 +101,25 @@ class Membership:
         self.ownership.start()
         logs.info("cluster_owner", cluster=self.name, epoch=owner.epoch, offset=owner.next - 1)
         return self.ownership
+
+    def figures(self) -> ClusterFigures:
+        """Return the figures of this node for the metrics."""
+        ownership, following = self.ownership, self._following
+        if following is None:
+            return ClusterFigures(self.name, self.state)
+        standby = following.standby
+        known = standby.state if ownership is None else ownership.owner.judge.state
+        return ClusterFigures(
+            self.name,
+            self.state,
+            known.epoch,
+            known.last,
+            known.number,
+            standby.quiet if ownership is None else 0.0,
+            0.0 if ownership is None else ownership.lease_left,
+            0 if ownership is None else ownership.appended,
+            0.0 if ownership is None else ownership.append_seconds,
+        )
 
     async def _connect(self, stop: asyncio.Event) -> tuple[ReplicatedLog, int] | None:
         """Connect to the replicated log, again and again if it is unreachable; None if stopped."""

@@ -56,6 +56,10 @@ class Ownership(BatchShipping):
         self._stopped = threading.Event()
         #: When the log acknowledged a batch that is not written to the disk yet; None without one.
         self._unwritten: float | None = None
+        #: Number of batches that the log acknowledged, and the seconds from the beginning of their
+        #: appends to the acknowledgements.
+        self.appended = 0
+        self.append_seconds = 0.0
         self._threads = [
             threading.Thread(target=self._run_beats, name="beat", daemon=True),
             threading.Thread(target=self._run_fence, name="fence", daemon=True),
@@ -70,14 +74,23 @@ class Ownership(BatchShipping):
         """True if the owner may deliver, answer and expire messages now."""
         return self.owner.may_act()
 
+    @property
+    def lease_left(self) -> float:
+        """Seconds for which the owner may still act without a further record."""
+        owner = self.owner
+        return max(0.0, owner.sent + owner.timing.lease - self._clock())
+
     # -- in the writer's thread
 
     def ship(self, batch: DurableBatch) -> bytes:
         """Append a batch to the log, and return the state after it. Ends the process if fenced."""
         content = payload.encode(batch.changes, batch.records.parts)
         with self._lock:
+            began = self._clock()
             self._carry_out(self.owner.ship(content, int(batch.last), self.chunk_size))
-            self._unwritten = self._clock()
+            self._unwritten = now = self._clock()
+            self.appended += 1
+            self.append_seconds += now - began
             return self.owner.judge.state.encode()
 
     def written(self) -> None:

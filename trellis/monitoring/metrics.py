@@ -24,6 +24,7 @@ from trellis.monitoring import (
     node_metrics,
     stream_protocol,
 )
+from trellis.monitoring.cluster_metrics import add_cluster
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
@@ -65,6 +66,8 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     node_metrics.add_identity(page, node, node_metrics.AGGREGATED)
     node_metrics.add_alarms(page, node)
     _state(page, node)
+    if node.cluster_figures is not None:
+        add_cluster(page, node.cluster_figures())
     return page
 
 

@@ -13,6 +13,7 @@ from broker.access.identity import Authenticator
 from broker.broker import Broker
 from broker.errors import BrokerError
 from broker.limits import BrokerLimits
+from broker.replication.figures import ClusterFigures
 from broker.store.disk import Disk, RealDisk
 from broker.store.memory import MemoryStore
 from broker.store.opening import OpenedStore
@@ -96,6 +97,8 @@ class BrokerNode:
             else DurableStoreWriter(opened.store, loop, failed, self.reserve)
         )
         self.refusals = RefusalLog(loop)
+        #: Returns the figures of this node of a cluster; None without a cluster.
+        self.cluster_figures: Callable[[], ClusterFigures] | None = None
         self.turn = LoopTurn(loop, self.broker, self.store_writer)
         self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))
         self.mqtt = MqttFront(self.broker, fill(MqttOptions(trellis.__version__), settings))

@@ -1,0 +1,28 @@
+"""Figures that a node of a cluster tells its operator, for the metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFigures:
+    """The figures of one node at one time."""
+
+    #: Name of the broker, the same on all its nodes.
+    cluster: str
+    #: following, opening, active or fenced.
+    state: str
+    #: Epoch of the claim in force; 0 before the first claim.
+    epoch: int = 0
+    #: Offset of the last record of the log that counts; -1 before the first one.
+    offset: int = -1
+    #: Number of the last whole batch.
+    batch: int = 0
+    #: Seconds without a record of the owner, as a standby counts them; 0 for the owner.
+    silence: float = 0.0
+    #: Seconds for which the owner may still act without a further record; 0 for a standby.
+    lease: float = 0.0
+    #: Number of batches that this node appended as the owner, and the seconds that this took.
+    appended: int = 0
+    append_seconds: float = 0.0

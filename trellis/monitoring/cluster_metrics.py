@@ -1,0 +1,69 @@
+"""The metrics of a node of a cluster, also while the node serves no clients."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.replication.figures import ClusterFigures
+from trellis.monitoring.page import MetricsPage
+
+#: The states of a node, in the order of its life.
+STATES: Final = ("following", "opening", "active", "fenced")
+
+
+def add_cluster(page: MetricsPage, figures: ClusterFigures) -> None:
+    """Add the metrics of a node of a cluster."""
+    name = figures.cluster
+    for state in STATES:
+        page.gauge(
+            "trellis_cluster_state",
+            "1 for the state of this node of a cluster, 0 for the other states.",
+            state == figures.state,
+            cluster=name,
+            state=state,
+        )
+    page.gauge(
+        "trellis_cluster_epoch",
+        "Epoch of the claim in force: the number of claims by which nodes became active.",
+        figures.epoch,
+        cluster=name,
+    )
+    page.gauge(
+        "trellis_cluster_offset",
+        "Offset of the last record of the replicated log that this node has read and that counts. "
+        "The difference between the active node and a standby is the standby's lag in records.",
+        figures.offset,
+        cluster=name,
+    )
+    page.gauge(
+        "trellis_cluster_batch",
+        "Number of the last batch of the replicated log that this node has.",
+        figures.batch,
+        cluster=name,
+    )
+    page.gauge(
+        "trellis_cluster_silence_seconds",
+        "Seconds without a record of the active node, as this standby counts them. The standby "
+        "claims the log at cluster.silence.",
+        figures.silence,
+        cluster=name,
+    )
+    page.gauge(
+        "trellis_cluster_lease_seconds",
+        "Seconds for which this active node may still act without a further record in the log.",
+        figures.lease,
+        cluster=name,
+    )
+    page.counter(
+        "trellis_cluster_batches_appended",
+        "Total number of batches that this active node appended to the replicated log.",
+        figures.appended,
+        cluster=name,
+    )
+    page.counter(
+        "trellis_cluster_append_seconds",
+        "Total time that this active node waited for the replicated log to acknowledge batches, "
+        "in seconds.",
+        figures.append_seconds,
+        cluster=name,
+    )
