@@ -426,7 +426,7 @@ async def test_commands_ask_a_broker(running: Running) -> None:
     running.node.ready = False
     code, _, err = await trellis("health", "--url", health)
     assert code == 1
-    assert "answered 503: not ready: starting or stopping" in err
+    assert "answered 503: not ready: starting, stopping or without a lease" in err
     await session.leave()
 
 

@@ -116,8 +116,8 @@ class MqttConnection(SessionConnection):
         #: that it accepts (0: any size).
         self.packet_max: i64 = LOGIN_INPUT_MAX
         self.send_max: i64 = 0
-        #: True once a publication that the user may not publish is logged.
-        self._logged_denial = False
+        #: True once a refused publication is logged: the log gets one line for a connection.
+        self.logged_denial = False
         self.deadline = self.agenda.now + front.options.handshake_ms
         #: The virtual host of the session.
         self.vhost: VirtualHost = front.broker.vhosts["/"]
@@ -189,8 +189,8 @@ class MqttConnection(SessionConnection):
 
     def _log_denial(self, error: BrokerError) -> None:
         """Log the first publication of this connection that its user may not publish."""
-        if not self._logged_denial:
-            self._logged_denial = True
+        if not self.logged_denial:
+            self.logged_denial = True
             self.service.log_refusal(
                 "publication_refused",
                 self,

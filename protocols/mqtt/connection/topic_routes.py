@@ -19,8 +19,6 @@ class TopicRoutes:
     def __init__(self, connection: MqttConnection) -> None:
         self._connection = connection
         self._topics = connection.service.topics
-        #: True once a topic with too many levels is logged: the log gets one line for a connection.
-        self._logged_depth = False
 
     def find(self, context: PublishContext, topic: bytes, slot: SearchSlot) -> Route | None:
         """Return a new route for a topic; None if the search for the route's plan pauses.
@@ -31,22 +29,22 @@ class TopicRoutes:
         topics = self._topics
         before = topics.too_deep
         route = topics.resolve(context, topic, slot)
-        if topics.too_deep > before and not self._logged_depth:
-            self._logged_depth = True
+        if topics.too_deep > before and not self._connection.logged_denial:
+            self._connection.logged_denial = True
             self._log_depth(topic)
         return route
 
     def _log_depth(self, topic: bytes) -> None:
         """Log a topic that has too many levels."""
         connection = self._connection
-        connection.service.log(
+        connection.service.log_refusal(
             "topic_refused",
+            connection,
+            f"the topic has more than mqtt.max_levels = {self._topics.max_levels} levels: raise the "
+            "setting or shorten the topic. Further refused publications of this connection are "
+            "counted and not logged",
             {
-                "user": connection.user,
                 "client_id": connection.client_id,
                 "topic": topic[:LOGGED_TOPIC].decode(errors="replace"),
-                "note": "the topic has more than mqtt.max_levels = "
-                f"{self._topics.max_levels} levels: raise the setting or shorten the topic. "
-                "Further topics of this connection are counted and not logged",
             },
         )
