@@ -40,8 +40,8 @@ class TopicRoutes:
         connection.service.log_refusal(
             "topic_refused",
             connection,
-            f"the topic has more than mqtt.max_levels = {self._topics.max_levels} levels: raise the "
-            "setting or shorten the topic. Further refused publications of this connection are "
+            f"the topic has more than mqtt.max_levels = {self._topics.max_levels} levels: raise "
+            "the setting or shorten the topic. Further refused publications of this connection are "
             "counted and not logged",
             {
                 "client_id": connection.client_id,
