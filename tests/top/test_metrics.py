@@ -12,6 +12,7 @@ import pamqp.commands as spec
 import pytest
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 
+from broker.replication.figures import ClusterFigures
 from broker.vhost.vhost import VirtualHost
 from tests.clients import marshal, mqtt_publish, publication
 from tests.test_packaging import metrics_used
@@ -135,6 +136,7 @@ async def test_every_metric_of_the_rules_and_the_dashboard_is_there(
     start: Start, tmp_path: object
 ) -> None:
     running = await start(data={"dir": str(tmp_path)})
+    running.node.cluster_figures = lambda: ClusterFigures("orders", "active")
     await (
         await running.amqp()
     ).leave()  # A reason has a sample once a connection was closed for it.
