@@ -36,7 +36,7 @@ from trellis.server.reachability import log_reachability
 from trellis.server.recovery import codecs, open_directory
 from trellis.server.reload import Read, SettingsReload
 from trellis.server.turn import TurnLink
-from trellis.settings import Settings, SettingsError
+from trellis.settings import NodeSettings, Settings, SettingsError
 
 if TYPE_CHECKING:
     from trellis.cluster.membership import Membership
@@ -100,6 +100,11 @@ def join_cluster(settings: Settings) -> Membership | None:
         return None
     if settings.stream.journals:
         raise SettingsError(f"stream.journals: {STREAMS_REFUSED}; remove the journals")
+    if settings.node.name == NodeSettings().name:
+        raise SettingsError(
+            f"node.name: '{settings.node.name}' is the default; give each node of the cluster a "
+            "name that no other node has"
+        )
     try:
         from trellis.cluster.joining import membership_from_settings
     except ImportError as error:

@@ -5,6 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from trellis.app import join_cluster
+from trellis.settings import Settings, SettingsError
+from trellis.settings.cluster import ClusterSettings
+
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
     """Run a program in a new Python process."""
@@ -32,3 +38,10 @@ def test_check_without_the_extra_names_it() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("trellis: Kafka's client cannot be imported (")
     assert done.stderr.endswith("); pip install 'trellis-broker[cluster]'\n")
+
+
+def test_a_node_without_a_name_of_its_own_does_not_join() -> None:
+    """Nodes report their offsets under their names, so two nodes must not share one."""
+    cluster = ClusterSettings(name="orders", servers="127.0.0.1:9092")
+    with pytest.raises(SettingsError, match="node.name: 'trellis' is the default; give each node"):
+        join_cluster(Settings(cluster=cluster))
