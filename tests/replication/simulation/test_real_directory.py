@@ -27,13 +27,12 @@ def check(first: int, count: int) -> None:
     assert takeovers > 2 * count and checkpoints > 10 * count and killed > count
 
 
-@pytest.mark.parametrize("first", range(0, 12, 4))
-def test_real_directories_keep_the_promises_of_a_cluster(first: int) -> None:
-    check(first, 4)
+def test_real_directories_keep_the_promises_of_a_cluster() -> None:
+    check(0, 4)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(12, 1_012, 50))
+@pytest.mark.parametrize("first", range(4, 1_004, 50))
 def test_the_same_with_many_seeds(first: int) -> None:
     check(first, 50)
 
