@@ -31,10 +31,6 @@ NOTES: Final = {
 LogRefusal = Callable[[str, dict[str, object]], None]
 
 
-def _unlogged(event: str, fields: dict[str, object]) -> None:
-    """Drop an event."""
-
-
 class Admission:
     """The limits on connections, and the open connections by address.
 
@@ -48,7 +44,7 @@ class Admission:
         connections: int,
         unauthenticated_per_address: int,
         per_address: int = 0,
-        log: LogRefusal = _unlogged,
+        log: LogRefusal | None = None,
     ) -> None:
         self.connections = connections
         self.per_address = per_address
@@ -79,7 +75,7 @@ class Admission:
     def count_refusal(self, reason: str, address: str = "") -> None:
         """Count and log a refused connection; `reason` is one of REASONS."""
         self.refused[reason] += 1
-        if address:
+        if address and self._log is not None:
             self._log("connection_refused", {"address": address, "note": NOTES[reason]})
 
     def _count_unauthenticated(self, address: str) -> int:
