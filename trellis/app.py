@@ -6,11 +6,12 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 
@@ -19,24 +20,23 @@ from broker.replication.records import ReplicationError
 from broker.store.disk import Disk, Lock, RealDisk, StoreError
 from broker.store.opening import OpenedStore
 from trellis import logs
+from trellis.auth.authenticate import Accounts
 from trellis.auth.settings_users import authenticator_from_settings
-from trellis.http.health import StandbyHealth
+from trellis.cluster.address import NodeAddress
 from trellis.http.service import HTTP_LISTENERS, HttpService
 from trellis.process import raise_descriptor_limit
 from trellis.server import file_modes
 from trellis.server.descriptors import DescriptorShares
 from trellis.server.fence import ConnectionFence
-from trellis.server.layered_link import LayeredLink
-from trellis.server.link import Link
+from trellis.server.link_factory import link_factory
 from trellis.server.listener import BoundListener, ListenError, bind
-from trellis.server.listener_context import ListenerContext
 from trellis.server.node import BrokerNode
-from trellis.server.rate_limited_link import RateLimitedLink
 from trellis.server.reachability import log_reachability
 from trellis.server.recovery import codecs, open_directory
 from trellis.server.reload import Read, SettingsReload
 from trellis.server.turn import TurnLink
 from trellis.settings import NodeSettings, Settings, SettingsError
+from trellis.standby import StandbyServer
 
 if TYPE_CHECKING:
     from trellis.cluster.membership import Membership
@@ -197,7 +197,7 @@ class App:
             opened: OpenedStore | None = None
             try:
                 if self._membership is not None:
-                    opened = await self._take_over(self._membership, directory, bound)
+                    opened = await self._take_over(self._membership, accounts, directory, bound)
                     if opened is None:
                         return
                 for name, listener in settings.listeners.items():
@@ -227,12 +227,16 @@ class App:
                 lock.release()
 
     async def _take_over(
-        self, membership: Membership, directory: Path | None, bound: dict[str, BoundListener]
+        self,
+        membership: Membership,
+        accounts: Accounts,
+        directory: Path | None,
+        bound: dict[str, BoundListener],
     ) -> OpenedStore | None:
         """Follow the cluster until this node owns its log, then open the store.
 
-        Return None if the broker stops before. Meanwhile only the metrics port is open, and answers
-        about the health of this node. Raises SettingsError, StoreError, ReplicationError.
+        Return None if the broker stops before. Meanwhile the ports are those of a standby
+        (standby.py). Raises SettingsError, ListenError, StoreError, ReplicationError.
         """
         settings = self.settings
         if directory is None:
@@ -242,26 +246,26 @@ class App:
             )
         shares = DescriptorShares(raise_descriptor_limit())
         disk = self._disk = self._disk or RealDisk(shares.spares)
-        health = StandbyHealth(settings.limits.handshake, membership.figures)
-        listener = settings.listeners.get("metrics")
-        if listener is not None:
-            ports = bound["metrics"] = bind("metrics", listener)
-            ports.serve(health.server.protocol, _ignore_refusal)
-            self.addresses["metrics"] = ports.address
-        with _Signals(self.stop, _ignore_reload):
-            print(f"following metrics={self.addresses.get('metrics', '')}", flush=True)
-            ownership = await membership.follow(
-                disk, directory, settings.store.segment, codecs(), self._stop
-            )
-            if ownership is None:
-                return None
-            salt = ownership.owner.judge.state.salt
-            opened = await asyncio.to_thread(open_directory, disk, directory, settings.store, salt)
+        standby = StandbyServer(settings, accounts, membership)
+        try:
+            with _Signals(self.stop, _ignore_reload):
+                standby.open(bound)
+                self.addresses = {name: ports.address for name, ports in bound.items()}
+                membership.address = node_address(settings, self.addresses)
+                print(f"following {_listed(self.addresses)}", flush=True)
+                ownership = await membership.follow(
+                    disk, directory, settings.store.segment, codecs(), self._stop
+                )
+                if ownership is None:
+                    return None
+                salt = ownership.owner.judge.state.salt
+                opened = await asyncio.to_thread(
+                    open_directory, disk, directory, settings.store, salt
+                )
+        finally:
+            await standby.close()
         opened.store.shipping = ownership
         opened.store.stream_refusal = STREAMS_REFUSED
-        if listener is not None:
-            bound["metrics"].pause()
-            await health.server.close()
         return opened
 
     async def _serve(
@@ -325,10 +329,7 @@ class App:
                 "not_compiled",
                 note="interpreted hot paths are many times slower; see README, Compiled or not",
             )
-        print(
-            "ready " + " ".join(f"{name}={address}" for name, address in self.addresses.items()),
-            flush=True,
-        )
+        print(f"ready {_listed(self.addresses)}", flush=True)
         self.started.set()
 
     async def _shut_down(self, node: BrokerNode, bound: dict[str, BoundListener]) -> None:
@@ -389,8 +390,16 @@ def lease_to(node: BrokerNode, membership: Membership) -> None:
     node.cluster_figures = membership.figures
 
 
-def _ignore_refusal(reason: str) -> None:
-    """Ignore a refused connection to the health of a standby."""
+def node_address(settings: Settings, addresses: dict[str, str]) -> NodeAddress:
+    """Return the addresses at which clients reach this node, for its claims."""
+    ports = {name: int(address.rpartition(":")[2]) for name, address in addresses.items()}
+    host = settings.cluster.advertised or socket.gethostname()
+    return NodeAddress(settings.node.name, host, ports)
+
+
+def _listed(addresses: dict[str, str]) -> str:
+    """Return the addresses of listeners as text."""
+    return " ".join(f"{name}={address}" for name, address in addresses.items())
 
 
 def _ignore_reload() -> None:
@@ -405,16 +414,6 @@ def _log_waiting(links: list[TurnLink]) -> None:
         clients=",".join(link.label for link in links[:NAMED_MAX]),
         note=f"clients that do not answer within {ANSWER_SECONDS:g} s are aborted",
     )
-
-
-def link_factory(context: ListenerContext) -> Callable[[], asyncio.Protocol]:
-    """Return the factory of a listener's links: the cheapest class that has all features needed."""
-    kind = RateLimitedLink if context.rates.enabled else LayeredLink if context.has_layers else Link
-
-    def make() -> asyncio.Protocol:
-        return cast(asyncio.Protocol, kind(context))
-
-    return make
 
 
 class _Signals:

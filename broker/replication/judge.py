@@ -102,6 +102,7 @@ class Judge:
             nonce=claim.nonce,
             salt=claim.state.salt if first else state.salt,
             format=max(state.format, claim.state.format),
+            owner=claim.state.owner,
         )
         return True
 

@@ -32,8 +32,9 @@ KINDS: Final = {CLAIM: "claim", BATCH: "batch", BEAT: "beat", MARK: "mark", CALL
 
 #: Magic, version, kind, epoch, nonce, the writer's wall clock in ms of Unix time.
 _HEAD: Final = struct.Struct(">4sBBIQq")
-#: Epoch, nonce, last, salt, format, position, number, batch offset, wall clock, length of the name.
-_STATE: Final = struct.Struct(">IQqIHqqqqH")
+#: Epoch, nonce, last, salt, format, position, number, batch offset, wall clock, lengths of the name
+#: and of the owner's description.
+_STATE: Final = struct.Struct(">IQqIHqqqqHH")
 #: `seen`, digest of the settings, length of the state.
 _CLAIM: Final = struct.Struct(">q32sH")
 #: Number, chunk, chunks, position before, offset of the batch before, position after.
@@ -77,6 +78,8 @@ class ClusterState:
     batch_offset: int = -1
     #: The highest wall clock of a record that counts, in ms of Unix time.
     wall: int = 0
+    #: Description of the node that owns the log, as its claim gives it; "" before the first claim.
+    owner: str = ""
 
     # Each record makes a new state. These two name all fields, because replace() is slower.
 
@@ -93,6 +96,7 @@ class ClusterState:
             self.number,
             self.batch_offset,
             max(self.wall, wall),
+            self.owner,
         )
 
     def after_batch(self, number: int, position: int, batch_offset: int) -> ClusterState:
@@ -108,11 +112,12 @@ class ClusterState:
             number,
             batch_offset,
             self.wall,
+            self.owner,
         )
 
     def encode(self) -> bytes:
         """Return the state as bytes."""
-        name = self.name.encode()
+        name, owner = self.name.encode(), self.owner.encode()
         return (
             _STATE.pack(
                 self.epoch,
@@ -125,23 +130,26 @@ class ClusterState:
                 self.batch_offset,
                 self.wall,
                 len(name),
+                len(owner),
             )
             + name
+            + owner
         )
 
     @staticmethod
     def decode(data: bytes) -> ClusterState:
         """Return the state in these bytes. Raises ForeignRecord if they are malformed."""
         try:
-            *numbers, length = _STATE.unpack_from(data)
-            name = data[_STATE.size :].decode()
+            *numbers, name_size, owner_size = _STATE.unpack_from(data)
+            middle = _STATE.size + name_size
+            name, owner = data[_STATE.size : middle].decode(), data[middle:].decode()
         except (struct.error, UnicodeDecodeError) as error:
             raise ForeignRecord(f"malformed state of a cluster: {error}") from error
-        if len(data) != _STATE.size + length:
+        if len(data) != middle + owner_size:
             raise ForeignRecord(
-                f"malformed state of a cluster: {len(data)} bytes instead of {_STATE.size + length}"
+                f"malformed state of a cluster: {len(data)} bytes instead of {middle + owner_size}"
             )
-        return ClusterState(name, *numbers)
+        return ClusterState(name, *(*numbers, owner))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +178,8 @@ class Claim(LogRecord):
 
     #: The last offset that the writer had read when it decided to claim.
     seen: int
-    #: The state as the writer knew it then; its salt and format are those of the segment log.
+    #: The state as the writer knew it then; its salt and format are those of the segment log, and
+    #: its owner is the description of the writer.
     state: ClusterState
     #: SHA-256 of the settings that must be the same on all nodes.
     digest: bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from broker.replication.contract import (
     ANSWER_GAP_MAX,
@@ -47,6 +48,8 @@ class Standby:
         #: Salt and format of the segment log that a first claim gives.
         self.salt = 0
         self.format = 0
+        #: Description of this node, for its claims: a text of at most 65,535 bytes.
+        self.description = ""
         self._timing = timing
         self._clock = clock
         self._wall = wall
@@ -131,6 +134,7 @@ class Standby:
         state, nonce = self.state, self._new_nonce()
         if state.epoch == 0:
             state = ClusterState(state.name, salt=self.salt, format=self.format)
+        state = replace(state, owner=self.description)
         claim = Claim(
             CLAIM,
             state.epoch + 1,

@@ -6,6 +6,7 @@ PORT is that of the LogServer, TIMES is silence,lease,beat in seconds.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,9 +19,11 @@ from trellis.settings import Settings
 
 
 def main(port: int, directory: str, times: str) -> int:
-    listeners = ("amqp", "mqtt", "metrics")
+    listeners = ("amqp", "mqtt", "ws", "metrics", "http")
     sections: dict[str, Any] = {name: {"port": 0, "host": "127.0.0.1"} for name in listeners}
-    sections["http"] = {"enabled": False}
+    sections["ws"]["enabled"] = True
+    sections["node"] = {"name": Path(directory).name}
+    sections["cluster"] = {"name": "broker", "advertised": "127.0.0.1"}
     sections["data"] = {"dir": directory}
     sections["store"] = {"segment": 1 << 20, "reserve": False}
     sections["shutdown"] = {"grace": 1}

@@ -24,6 +24,7 @@ from broker.replication.figures import ClusterFigures
 from broker.store.codecs import Codecs
 from broker.store.disk import Disk
 from trellis import logs
+from trellis.cluster.address import NodeAddress
 from trellis.cluster.following import Following, FollowingStopped
 from trellis.cluster.ownership import Ownership
 
@@ -58,6 +59,8 @@ class Membership:
         self._following: Following | None = None
         #: Throws away what the sockets of all clients have not sent yet. Runs in any thread.
         self.discard_output: Callable[[], None] = _do_nothing
+        #: The addresses at which clients reach this node while it is active, for its claims.
+        self.address = NodeAddress("", "")
         self._timing = timing
         self._open_log = open_log
         self._digest = digest
@@ -102,6 +105,18 @@ class Membership:
         logs.info("cluster_owner", cluster=self.name, epoch=owner.epoch, offset=owner.next - 1)
         return self.ownership
 
+    def active_server(self, listener: str) -> str:
+        """Return HOST:PORT at which the active node serves the clients of a listener.
+
+        Return "" if this node knows no active node, or the active node has no such listener.
+        """
+        if self._following is None:
+            return ""
+        address = NodeAddress.decode(self._following.standby.state.owner)
+        if address is None or address.node == self.address.node:
+            return ""  # This node was active before it was started again.
+        return address.server(listener)
+
     def figures(self) -> ClusterFigures:
         """Return the figures of this node for the metrics."""
         ownership, following = self.ownership, self._following
@@ -139,7 +154,9 @@ class Membership:
         self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, log: ReplicatedLog
     ) -> Following:
         replica = ReplicaDirectory(disk, str(directory), self.name, codecs, segment_size)
-        return Following(replica, log, self._timing, self._digest, trellis.__version__)
+        following = Following(replica, log, self._timing, self._digest, trellis.__version__)
+        following.standby.description = self.address.encode()
+        return following
 
     def end(self, reason: str) -> None:
         """End the process at once: this node does not own the log any more, or may not own it.

@@ -47,6 +47,7 @@ class Response:
     """An HTTP response.
 
     `challenge` requests basic authentication. For status 405, `allow` lists the path's methods.
+    `location` is the URL at which the client finds what it asks for; "" for none.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class Response:
         content_type: str = "text/plain; charset=utf-8",
         challenge: bool = False,
         allow: str = "",
+        location: str = "",
     ) -> None:
         self.allow = allow
+        self.location = location
         self.status = status
         self.body = body
         self.content_type = content_type
@@ -219,6 +222,8 @@ class HttpServer:
             ]
         if response.allow:
             headers.append(("Allow", response.allow))
+        if response.location:
+            headers.append(("Location", response.location))
         if response.challenge:
             headers.append(("WWW-Authenticate", 'Basic realm="trellis"'))
         writer.write(

@@ -130,6 +130,13 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             check=check_host,
         ),
     ] = ""
+    redirect: Annotated[
+        bool,
+        option(
+            "a standby answers clients with the address of the active node; false keeps the ports "
+            "of a standby closed"
+        ),
+    ] = True
     options: Annotated[
         dict[str, object],
         option(

@@ -27,7 +27,7 @@ A connection ends through one of four verbs, which are methods of AmqpConnection
 
 Every end is counted once, with the reason that the first verb gave:
 
-    close       protocol_error, expelled, too_fast, shutdown, internal_error
+    close       protocol_error, expelled, too_fast, shutdown, standby, internal_error
     reject      protocol_error (unknown protocol header), login_refused
     abort       handshake_timeout, heartbeat_timeout, too_much_before_login, reads_nothing,
                 incomplete_message

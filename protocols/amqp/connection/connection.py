@@ -65,13 +65,19 @@ from protocols.amqp.errors import AmqpError, from_broker
 from protocols.amqp.options import AmqpOptions
 from protocols.budget import BUDGET, COLD, SEARCHING
 from protocols.connection import ConnectionRegistry
-from protocols.end_reasons import EXPELLED, INTERNAL_ERROR, SHUTDOWN, TOO_FAST
+from protocols.end_reasons import EXPELLED, INTERNAL_ERROR, SHUTDOWN, STANDBY, TOO_FAST
 from protocols.incomplete_message import INCOMPLETE_MAX
 from protocols.listing import row_of
 from protocols.peer import Peer
 
 #: Reply codes for the reasons with which `Connection.close` is called.
-_CLOSE_CODES: Final = {EXPELLED: 320, SHUTDOWN: 320, TOO_FAST: 506, INTERNAL_ERROR: 541}
+_CLOSE_CODES: Final = {
+    EXPELLED: 320,
+    SHUTDOWN: 320,
+    STANDBY: 320,
+    TOO_FAST: 506,
+    INTERNAL_ERROR: 541,
+}
 _PUBLISH: Final[i64] = 60 << 16 | 40
 _ACK: Final[i64] = 60 << 16 | 80
 _CHANNEL_CLOSE: Final[i64] = 20 << 16 | 40
