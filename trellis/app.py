@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 import trellis
+from broker.replication.address import NodeAddress
 from broker.replication.records import ReplicationError
 from broker.store.disk import Disk, Lock, RealDisk, StoreError
 from broker.store.opening import OpenedStore
 from trellis import logs
 from trellis.auth.authenticate import Accounts
 from trellis.auth.settings_users import authenticator_from_settings
-from trellis.cluster.address import NodeAddress
 from trellis.http.service import HTTP_LISTENERS, HttpService
 from trellis.process import raise_descriptor_limit
 from trellis.server import file_modes

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import trellis
+from broker.replication.address import NodeAddress
 from broker.replication.contract import LogUnreachable, Timing
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog
@@ -24,7 +25,6 @@ from broker.replication.figures import ClusterFigures
 from broker.store.codecs import Codecs
 from broker.store.disk import Disk
 from trellis import logs
-from trellis.cluster.address import NodeAddress
 from trellis.cluster.following import Following, FollowingStopped
 from trellis.cluster.ownership import Ownership
 
