@@ -201,6 +201,10 @@ class Queue(MessageSource):
         self._sequence += 1
         return self._sequence
 
+    def skip(self, count: int) -> None:
+        """Leave out the next sequence numbers. Only while no message waits that was never sent."""
+        self._sequence += count
+
     def next_sequence(self) -> i64:
         """Return the sequence number of the next message that is put into the queue."""
         return self._sequence + self._waiting.size + self._paged + 1

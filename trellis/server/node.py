@@ -102,6 +102,8 @@ class BrokerNode:
         self.turn = LoopTurn(loop, self.broker, self.store_writer)
         self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))
         self.mqtt = MqttFront(self.broker, fill(MqttOptions(trellis.__version__), settings))
+        if opened is not None and opened.store.shipping is not None:
+            self.mqtt.options.will_grace_ms = int(settings.cluster.grace * 1000)
         for front in self.fronts:
             front.log = self.refusals.add
         if opened is not None:

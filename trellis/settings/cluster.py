@@ -130,6 +130,16 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             check=check_host,
         ),
     ] = ""
+    grace: Annotated[
+        float,
+        option(
+            "time after a takeover in which MQTT clients may connect again before their wills are "
+            "published, or the delays of their wills begin",
+            ge=0,
+            le=86_400,
+            unit="s",
+        ),
+    ] = 30.0
     redirect: Annotated[
         bool,
         option(
