@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 import trellis
-from broker.replication.address import NodeAddress
+from broker.replication.description import NodeDescription
 from broker.replication.records import ReplicationError
 from broker.store.disk import Disk, Lock, RealDisk, StoreError
 from broker.store.opening import OpenedStore
@@ -36,6 +36,7 @@ from trellis.server.recovery import codecs, open_directory
 from trellis.server.reload import Read, SettingsReload
 from trellis.server.turn import TurnLink
 from trellis.settings import NodeSettings, Settings, SettingsError
+from trellis.settings.digest import settings_digest
 from trellis.standby import StandbyServer
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ class App:
             with _Signals(self.stop, _ignore_reload):
                 standby.open(bound)
                 self.addresses = {name: ports.address for name, ports in bound.items()}
-                membership.address = node_address(settings, self.addresses)
+                membership.description = describe_node(settings, self.addresses)
                 print(f"following {_listed(self.addresses)}", flush=True)
                 ownership = await membership.follow(
                     disk, directory, settings.store.segment, codecs(), self._stop
@@ -390,11 +391,11 @@ def lease_to(node: BrokerNode, membership: Membership) -> None:
     node.cluster_figures = membership.figures
 
 
-def node_address(settings: Settings, addresses: dict[str, str]) -> NodeAddress:
-    """Return the addresses at which clients reach this node, for its claims."""
+def describe_node(settings: Settings, addresses: dict[str, str]) -> NodeDescription:
+    """Return the description of this node; `addresses` are those of its listeners."""
     ports = {name: int(address.rpartition(":")[2]) for name, address in addresses.items()}
     host = settings.cluster.advertised or socket.gethostname()
-    return NodeAddress(settings.node.name, host, ports)
+    return NodeDescription(settings.node.name, host, ports, settings_digest(settings).hex())
 
 
 def _listed(addresses: dict[str, str]) -> str:

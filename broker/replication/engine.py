@@ -27,6 +27,16 @@ class ReplicatedLog(Protocol):
     time: one appends, the other one reads.
     """
 
+    @property
+    def identity(self) -> str:
+        """The identity of the log: that of another log under the same name differs."""
+
+    def expect(self, identity: str) -> None:
+        """Check that this is the log of an identity; "" is that of any log.
+
+        Raises ReplicationError if this is another log.
+        """
+
     def append(self, data: bytes) -> int:
         """Append a record, and return its offset once the log has committed it.
 

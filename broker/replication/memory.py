@@ -48,9 +48,15 @@ class MemoryLog:
 class MemoryNodeLog:
     """A `ReplicatedLog` on a log in memory, as one node uses it."""
 
+    #: All logs in memory have the same identity.
+    identity = "memory"
+
     def __init__(self, log: MemoryLog, node: str) -> None:
         self._log = log
         self._node = node
+
+    def expect(self, identity: str) -> None:
+        """Accept each identity."""
 
     def append(self, data: bytes) -> int:
         """Append a record, and return its offset."""

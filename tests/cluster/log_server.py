@@ -70,6 +70,11 @@ class SocketLog:
     def __init__(self, port: int) -> None:
         self._appends, self._reads = Channel(port), Channel(port)
 
+    identity = "memory"
+
+    def expect(self, identity: str) -> None:
+        assert identity in ("", self.identity)
+
     def append(self, data: bytes) -> int:
         try:
             return cast(int, self._appends.ask({"append": base64.b64encode(data).decode()}))

@@ -100,8 +100,10 @@ def node_over(server: LogServer, directory: Path, times: str = TIMES) -> NodePro
     return NodeProcess(directory, "tests.cluster.node_process", *arguments)
 
 
-def node_on_kafka(cluster: ClusterSettings, directory: Path) -> NodeProcess:
-    """Return a node, started as users start it, whose log is on Kafka."""
+def node_on_kafka(
+    cluster: ClusterSettings, directory: Path, more: dict[str, str] | None = None
+) -> NodeProcess:
+    """Return a node, started as users start it, whose log is on Kafka; `more` are more flags."""
     flags = {
         "config": os.devnull,
         "data-dir": str(directory),
@@ -112,6 +114,7 @@ def node_on_kafka(cluster: ClusterSettings, directory: Path) -> NodeProcess:
         "cluster-lease": str(cluster.lease),
         "cluster-beat": str(cluster.beat),
         **{f"{name}-port": "0" for name in ("amqp", "mqtt", "metrics", "http")},
+        **(more or {}),
     }
     given = [word for name, value in flags.items() for word in (f"--{name}", value)]
     return NodeProcess(directory, "trellis", "serve", *given)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.replication.contract import LogTrimmed, LogUnreachable, ReplicaDiverged, Timing
+from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.owner import LogOwner
 from broker.replication.records import BATCH, CALL, CLAIM, BatchChunk, decode
@@ -44,7 +45,7 @@ class Standby:
         self.path, self.log = path, log
         self.disk = disk or SimulatedDisk()
         self.directory = ReplicaDirectory(self.disk, str(path), "broker", codecs())
-        self.following = Following(self.directory, log, timing, bytes(32), "1.0")
+        self.following = Following(self.directory, log, timing, NodeDescription("node"), "1.0")
         self.end: LogOwner | BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

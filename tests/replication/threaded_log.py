@@ -12,6 +12,8 @@ from broker.replication.memory import MemoryLog
 class ThreadedLog:
     """A `ReplicatedLog` that all nodes of a test share. `stand_still` lets it answer nothing."""
 
+    identity = "memory"
+
     def __init__(self) -> None:
         self.records = MemoryLog()
         self.reported: dict[str, tuple[int, str]] = {}
@@ -22,6 +24,9 @@ class ThreadedLog:
         self._lock = threading.Lock()
         self._moves = threading.Event()
         self._moves.set()
+
+    def expect(self, identity: str) -> None:
+        assert identity in ("", self.identity)
 
     def stand_still(self) -> None:
         """Let all calls wait until `move`."""

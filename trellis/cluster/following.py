@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.replication.contract import Apply, LogUnreachable, ReplicaFull, Timing
+from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog, carry_out
 from broker.replication.follower import Follower
 from broker.replication.owner import LogOwner
+from broker.replication.records import DIGEST_SIZE
 from broker.replication.standby import Standby
 from trellis import logs
 from trellis.cluster.clock import boot_seconds, wall_ms
@@ -34,11 +36,11 @@ class Following:
         directory: ReplicaDirectory,
         log: ReplicatedLog,
         timing: Timing,
-        digest: bytes,
+        description: NodeDescription,
         version: str,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
-        """`digest` is that of the settings that must be the same on all nodes."""
+        """`description` is that of this node."""
         self._directory = directory
         self._log = log
         self._version = version
@@ -46,6 +48,9 @@ class Following:
         self._stopped = threading.Event()
         #: Why the last batch could not be written; empty unless the disk is full.
         self.blocked_reason = ""
+        self._description = description
+        #: The description of the owner, as text, for which the log line was written.
+        self._owner = ""
         self._reported = -1
         self._report_at = 0.0
         self.standby = Standby(
@@ -54,8 +59,9 @@ class Following:
             clock,
             wall_ms,
             lambda: secrets.randbits(63),
-            digest,
+            bytes.fromhex(description.settings) or bytes(DIGEST_SIZE),
         )
+        self.standby.description = description.encode()
         self.standby.salt = secrets.randbits(32) or 1
         self.standby.format = LOG_FORMAT
 
@@ -66,6 +72,7 @@ class Following:
         after `stop`, ReplicationError or StoreError if the node cannot go on.
         """
         try:
+            self._note_owner(self._directory.state.owner)
             owner = carry_out(self.standby.follow(), self._log, self._apply, self._sleep)
             self._directory.finish()
             return owner
@@ -89,7 +96,25 @@ class Following:
             self.blocked_reason = str(error)
             raise
         self.blocked_reason = ""
+        self._note_owner(step.state.owner)
         self._report()
+
+    def _note_owner(self, text: str) -> None:
+        """Log which node owns the log, and if it has other settings than this node."""
+        if text == self._owner:
+            return
+        self._owner = text
+        owner, here = NodeDescription.decode(text), self._description
+        if owner.node == here.node:
+            return
+        if owner.settings and here.settings and owner.settings != here.settings:
+            logs.warning(
+                "cluster_settings_differ",
+                node=owner.node,
+                note="the sections limits and mqtt of that node and of this one differ, so this "
+                "node may refuse definitions when it takes over; compare `trellis config` of both",
+            )
+        logs.info("cluster_active", node=owner.node, host=owner.host)
 
     def _sleep(self, seconds: float) -> None:
         """Wait. Give back disk space in this time, if there is any to give back."""

@@ -57,6 +57,19 @@ class KafkaLog:
         accepted = int(self._topic.settings().get("max.message.bytes", CHUNK_SIZE))
         self.chunk_size = max(1, min(CHUNK_SIZE, accepted - MESSAGE_OVERHEAD))
 
+    @property
+    def identity(self) -> str:
+        """Kafka's id of the topic."""
+        return self.topic_id
+
+    def expect(self, identity: str) -> None:
+        """Check that the topic that this log was connected to has an id; "" is that of any topic.
+
+        Raises ReplicationError if the topic was made anew.
+        """
+        if identity and identity != self.topic_id:
+            raise self._replaced(self.topic_id, identity)
+
     def append(self, data: bytes) -> int:
         """Append a record, and return its offset once the log has committed it.
 
@@ -113,19 +126,22 @@ class KafkaLog:
         """Check that the topic is the one that this node follows, and has one partition."""
         self._checked = time.monotonic()
         facts = self._topic.facts()
-        name = self._cluster.log_topic
         if self.topic_id and facts.id != self.topic_id:
-            raise TopicReplaced(
-                f"topic '{name}' at {self._cluster.servers} was deleted and made anew: its id is "
-                f"{facts.id}, and this node has followed {self.topic_id}; give the broker a new "
-                "topic, or adopt the directory that is farthest (`trellis cluster adopt`)"
-            )
+            raise self._replaced(facts.id, self.topic_id)
         if facts.partitions != 1:
             raise ReplicationError(
-                f"topic '{name}' has {facts.partitions} partitions, must have 1: create a new "
-                "topic with `trellis cluster check --create`, and set cluster.topic to it"
+                f"topic '{self._cluster.log_topic}' has {facts.partitions} partitions, must have "
+                "1: create a new topic with `trellis cluster check --create`, and set "
+                "cluster.topic to it"
             )
         self.topic_id = facts.id
+
+    def _replaced(self, found: str, followed: str) -> TopicReplaced:
+        return TopicReplaced(
+            f"topic '{self._cluster.log_topic}' at {self._cluster.servers} was deleted and made "
+            f"anew: its id is {found}, and this node has followed {followed}; give the broker a "
+            "new topic, or adopt the directory that is farthest (`trellis cluster adopt`)"
+        )
 
 
 def group_name(cluster: ClusterSettings, node: str) -> str:

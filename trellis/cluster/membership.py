@@ -13,12 +13,13 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
 import trellis
-from broker.replication.address import NodeAddress
 from broker.replication.contract import LogUnreachable, Timing
+from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog
 from broker.replication.figures import ClusterFigures
@@ -44,13 +45,11 @@ class Membership:
         name: str,
         timing: Timing,
         open_log: Callable[[], tuple[ReplicatedLog, int]],
-        digest: bytes = bytes(32),
     ) -> None:
         """`name` is the name of the broker, the same on all its nodes.
 
         `open_log` connects to the replicated log, in a thread. It returns the log and the largest
         payload of a chunk in bytes, and raises LogUnreachable if it should be called again.
-        `digest` is the SHA-256 of the settings that must be the same on all nodes.
         """
         self.name = name
         self.state: State = "following"
@@ -59,11 +58,10 @@ class Membership:
         self._following: Following | None = None
         #: Throws away what the sockets of all clients have not sent yet. Runs in any thread.
         self.discard_output: Callable[[], None] = _do_nothing
-        #: The addresses at which clients reach this node while it is active, for its claims.
-        self.address = NodeAddress("", "")
+        #: The description of this node, for its claims.
+        self.description = NodeDescription()
         self._timing = timing
         self._open_log = open_log
-        self._digest = digest
 
     async def follow(
         self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, stop: asyncio.Event
@@ -112,10 +110,10 @@ class Membership:
         """
         if self._following is None:
             return ""
-        address = NodeAddress.decode(self._following.standby.state.owner)
-        if address is None or address.node == self.address.node:
+        owner = NodeDescription.decode(self._following.standby.state.owner)
+        if owner.node == self.description.node:
             return ""  # This node was active before it was started again.
-        return address.server(listener)
+        return owner.server(listener)
 
     def figures(self) -> ClusterFigures:
         """Return the figures of this node for the metrics."""
@@ -154,9 +152,13 @@ class Membership:
         self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, log: ReplicatedLog
     ) -> Following:
         replica = ReplicaDirectory(disk, str(directory), self.name, codecs, segment_size)
-        following = Following(replica, log, self._timing, self._digest, trellis.__version__)
-        following.standby.description = self.address.encode()
-        return following
+        try:
+            log.expect(NodeDescription.decode(replica.state.owner).log)
+        except BaseException:
+            replica.close()
+            raise
+        description = replace(self.description, log=log.identity)
+        return Following(replica, log, self._timing, description, trellis.__version__)
 
     def end(self, reason: str) -> None:
         """End the process at once: this node does not own the log any more, or may not own it.
