@@ -208,7 +208,7 @@ class App:
                     settings, accounts, directory, self.fail, self._disk, opened
                 )
                 if self._membership is not None:
-                    lease_to(node, self._membership)
+                    lease_to(node, self._membership, opened)
                 http = self.http = HttpService(node)
                 try:
                     await self._serve(node, http, bound)
@@ -380,11 +380,16 @@ class App:
         logs.info("stopped", aborted=aborted)
 
 
-def lease_to(node: BrokerNode, membership: Membership) -> None:
+def lease_to(node: BrokerNode, membership: Membership, opened: OpenedStore | None) -> None:
     """Let the event loop act only while this node owns the log, and fence its connections."""
+    from trellis.cluster.retention import Retention
+
     ownership = membership.ownership
-    assert ownership is not None
-    fence = ConnectionFence(asyncio.get_running_loop(), node.turn, membership.end)
+    assert ownership is not None and opened is not None
+    loop, cluster = asyncio.get_running_loop(), node.settings.cluster
+    limits = Retention(cluster.keep, cluster.keep_time, cluster.keep_most)
+    membership.keep_log(node.broker, opened.store.catalog, limits, loop.call_soon_threadsafe)
+    fence = ConnectionFence(loop, node.turn, membership.end)
     membership.discard_output = fence.discard_output
     ownership.abort = fence.abort
     node.turn.may_act = ownership.may_act

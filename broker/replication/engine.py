@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 from broker.replication.contract import (
@@ -18,13 +18,14 @@ from broker.replication.contract import (
     Step,
     Steps,
 )
+from broker.replication.report import NodeReport
 
 
 class ReplicatedLog(Protocol):
     """One partition of a cluster that speaks the Kafka protocol.
 
-    Each call blocks, so it belongs in a thread, never in the event loop. Two threads may call at a
-    time: one appends, the other one reads.
+    Each call blocks, so it belongs in a thread, never in the event loop. Three threads may call at
+    a time: one appends, one reads, and one does the rest.
     """
 
     @property
@@ -53,17 +54,14 @@ class ReplicatedLog(Protocol):
     def trim(self, offset: int) -> None:
         """Remove the records before an offset. Raises LogUnreachable."""
 
-    def commit_synced(self, offset: int, version: str) -> None:
-        """Report the offset at which this node would begin to read, and its version of Trellis.
+    def report(self, report: NodeReport) -> None:
+        """Replace the report of this node. Raises LogUnreachable."""
 
-        Raises LogUnreachable.
-        """
+    def reports(self) -> dict[str, NodeReport]:
+        """Return the reports of all nodes of the cluster by name. Raises LogUnreachable."""
 
-    def synced(self, names: Iterable[str]) -> dict[str, tuple[int, str] | None]:
-        """Return for each named node the offset and version that it reported; None without one.
-
-        Raises LogUnreachable.
-        """
+    def forget(self, node: str) -> None:
+        """Remove the report of a node that does not run. Raises LogUnreachable."""
 
     def close(self) -> None:
         """Close the connections. No other call may follow."""

@@ -26,3 +26,10 @@ class ClusterFigures:
     #: Number of batches that this node appended as the owner, and the seconds that this took.
     appended: int = 0
     append_seconds: float = 0.0
+    #: The offset up to which this node trimmed the log as the owner; -1 if it has not.
+    trimmed: int = -1
+    #: Size in bytes of the batches that this node appended as the owner, and that are in the log.
+    log_bytes: int = 0
+    #: Number of nodes for which the log is kept, and of struck nodes; 0 for a standby.
+    listed: int = 0
+    struck: int = 0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from broker.replication.contract import LogSpan, LogTrimmed
+from broker.replication.report import NodeReport
 
 
 class MemoryLog:
@@ -13,8 +12,8 @@ class MemoryLog:
     def __init__(self) -> None:
         self.low = 0
         self._records: list[bytes] = []
-        #: The offset and version that each node reported, by the name of the node.
-        self.reports: dict[str, tuple[int, str]] = {}
+        #: The report of each node.
+        self.reports: dict[str, NodeReport] = {}
 
     @property
     def tip(self) -> int:
@@ -70,13 +69,17 @@ class MemoryNodeLog:
         """Remove the records before an offset."""
         self._log.trim(offset)
 
-    def commit_synced(self, offset: int, version: str) -> None:
-        """Report the offset at which this node would begin to read, and its version."""
-        self._log.reports[self._node] = (offset, version)
+    def report(self, report: NodeReport) -> None:
+        """Replace the report of this node."""
+        self._log.reports[self._node] = report
 
-    def synced(self, names: Iterable[str]) -> dict[str, tuple[int, str] | None]:
-        """Return for each named node the offset and version that it reported; None without one."""
-        return {name: self._log.reports.get(name) for name in names}
+    def reports(self) -> dict[str, NodeReport]:
+        """Return the reports of all nodes."""
+        return dict(self._log.reports)
+
+    def forget(self, node: str) -> None:
+        """Remove the report of a node."""
+        self._log.reports.pop(node, None)
 
     def close(self) -> None:
         """Do nothing: a log in memory has no connections."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from broker.replication.contract import (
@@ -20,7 +21,18 @@ from broker.replication.contract import (
     Timing,
 )
 from broker.replication.judge import Judge
-from broker.replication.records import BATCH, BEAT, MARK, BatchChunk, LogRecord, Mark, decode
+from broker.replication.records import (
+    BATCH,
+    BEAT,
+    CLAIM,
+    DIGEST_SIZE,
+    MARK,
+    BatchChunk,
+    Claim,
+    LogRecord,
+    Mark,
+    decode,
+)
 
 #: Seconds from the earliest possible claim of a successor until the old owner aborts all of its
 #: connections.
@@ -125,6 +137,25 @@ class LogOwner:
         """
         offset = yield from self._append(Mark(MARK, *self._claim, self._wall(), self.judge.state))
         self.marks.append(offset)
+
+    def hand_over(self, nonce: int, description: str) -> Steps[None]:
+        """Claim the log in the name of a successor, and own it no more.
+
+        `nonce` is the number in the successor's report, `description` that of the successor. Call
+        this after the last batch. Raises Fenced.
+        """
+        state = replace(self.judge.state, owner=description)
+        claim = Claim(
+            CLAIM,
+            state.epoch + 1,
+            nonce,
+            self._wall(),
+            self.next - 1,
+            state,
+            bytes(DIGEST_SIZE),
+        )
+        yield from self._append(claim)
+        self._fenced = True
 
     def trimmable(self, synced: Iterable[int | None]) -> int | None:
         """Return the offset up to which the log may be trimmed; None if it must not be.

@@ -19,7 +19,7 @@ from broker.replication.contract import (
     Timing,
 )
 from broker.replication.follower import Follower
-from broker.replication.owner import LogOwner
+from broker.replication.owner import ABORT_MARGIN, LogOwner
 from broker.replication.records import CALL, CLAIM, Claim, ClusterState, LogRecord
 
 #: Share of the silence after which a standby asks whether the log still commits records.
@@ -50,6 +50,9 @@ class Standby:
         self.format = 0
         #: Description of this node, for its claims: a text of at most 65,535 bytes.
         self.description = ""
+        #: The number by which the owner can hand the log over to this node; 0 if it cannot. No
+        #: other node, and no earlier process of this node, has the same number.
+        self.handover_nonce = 0
         self._timing = timing
         self._clock = clock
         self._wall = wall
@@ -73,6 +76,8 @@ class Standby:
         """Follow the log until this node owns it. Raises ReplicationError if it cannot go on."""
         while True:
             yield from self._read()
+            if 0 < self.handover_nonce == self.state.nonce:
+                return (yield from self._accept())
             if self.quiet < self._timing.silence * CALL_SHARE:
                 yield Sleep(POLL_SECONDS)
             elif self._call_acknowledged is None:
@@ -163,6 +168,19 @@ class Standby:
                 yield Sleep(POLL_SECONDS)
         if (self.state.epoch, self.state.nonce) != (claim.epoch, nonce):
             return None
+        return self._owner(sent)
+
+    def _accept(self) -> Steps[LogOwner]:
+        """Own the log by the claim that the former owner has appended in the name of this node.
+
+        The claim may be old, so the node may act only from its own first record on. Raises Fenced.
+        """
+        owner = self._owner(-self._timing.silence - ABORT_MARGIN)
+        yield from owner.beat()
+        return owner
+
+    def _owner(self, sent: float) -> LogOwner:
+        """Return the owner of the log; `sent` is the time when its last record was sent."""
         return LogOwner(
             self.follower.judge,
             self.follower.next,

@@ -30,7 +30,8 @@ def main(port: int, directory: str, times: str) -> int:
     settings = msgspec.convert(sections, Settings)
     silence, lease, beat = (float(text) for text in times.split(","))
     timing = Timing(silence, lease, beat)
-    membership = Membership("broker", timing, lambda: (SocketLog(port), CHUNK_SIZE))
+    name = Path(directory).name
+    membership = Membership("broker", timing, lambda: (SocketLog(port, name), CHUNK_SIZE))
     return run(settings, membership=membership)
 
 

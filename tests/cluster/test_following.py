@@ -14,7 +14,8 @@ from broker.replication.contract import LogTrimmed, LogUnreachable, ReplicaDiver
 from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.owner import LogOwner
-from broker.replication.records import BATCH, CALL, CLAIM, BatchChunk, decode
+from broker.replication.records import BATCH, BEAT, CALL, CLAIM, BatchChunk, Claim, decode
+from broker.replication.report import NodeReport
 from broker.store.contract import Defined, MessageStored, StoreEntry
 from broker.store.opening import open_store
 from tests.cluster.test_ownership import SALT, claim, wait_for
@@ -129,10 +130,48 @@ def test_a_standby_reports_what_is_durable(log: ThreadedLog, tmp_path: Path) -> 
     owner = Owner(log)
     owner.write(QUEUE, stored(b"one"))
     standby = Standby(tmp_path / "standby", log, timing=PATIENT)
-    wait_for(lambda: "node" in log.reported)
+    wait_for(lambda: log.reported.get("node", NodeReport(0)).offset > 0)
     standby.stop()
-    offset, version = log.reported["node"]
-    assert offset in (1, 2) and version == "1.0"
+    report = log.reported["node"]
+    assert report.offset in (1, 2) and report.version == "1.0"
+    assert (report.state, report.server.node, report.nonce > 0) == ("following", "node", True)
+
+
+def test_standby_to_which_the_owner_hands_the_log_over_owns_it_at_once(
+    log: ThreadedLog, tmp_path: Path
+) -> None:
+    owner = Owner(log)
+    owner.write(QUEUE, stored(b"one"))
+    standby = Standby(tmp_path / "standby", log, timing=PATIENT)
+    wait_for(lambda: "node" in log.reported)
+    nonce = log.reported["node"].nonce
+    state = replace(owner.batches.state, owner="the description of the standby")
+    log.append(Claim(CLAIM, 2, nonce, 0, log.records.tip - 1, state, bytes(32)).encode())
+    taken = standby.join()
+    assert isinstance(taken, LogOwner)
+    assert (taken.epoch, taken.judge.state.owner) == (2, "the description of the standby")
+    assert kinds(log)[-2:] == [CLAIM, BEAT]
+    assert taken.may_act()
+    assert standby.contents() == [b"one"]
+
+
+def test_standby_does_not_own_the_log_if_another_claim_follows_that_of_the_former_owner(
+    log: ThreadedLog, tmp_path: Path
+) -> None:
+    owner = Owner(log)
+    owner.write(QUEUE, stored(b"one"))
+    log.stand_still()
+    standby = Standby(tmp_path / "standby", log, timing=PATIENT)
+    wait_for(lambda: "node" in log.reported)
+    nonce, state = log.reported["node"].nonce, owner.batches.state
+    for epoch, number in ((2, nonce), (3, 1)):
+        claimed = Claim(CLAIM, epoch, number, 0, log.records.tip - 1, state, bytes(32))
+        log.records.append(claimed.encode())
+        state = replace(state, epoch=epoch, nonce=number)
+    log.move()
+    wait_for(lambda: standby.following.standby.state.epoch == 3)
+    standby.stop()
+    assert kinds(log)[-1] == CLAIM
 
 
 def test_a_standby_stops_and_goes_on_where_it_was(log: ThreadedLog, tmp_path: Path) -> None:
@@ -213,7 +252,7 @@ def test_a_standby_that_lacks_a_part_of_the_log_ends(
 
 def test_a_log_that_cannot_be_told_the_offset_is_followed(tmp_path: Path) -> None:
     class Silent(ThreadedLog):
-        def commit_synced(self, offset: int, version: str) -> None:
+        def report(self, report: NodeReport) -> None:
             raise LogUnreachable("no coordinator")
 
     log = Silent()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 
 from broker.replication.contract import LogSpan, LogUnreachable, OutcomeUnknown
 from broker.replication.memory import MemoryLog
+from broker.replication.report import NodeReport
 
 
 class ThreadedLog:
@@ -16,7 +16,7 @@ class ThreadedLog:
 
     def __init__(self) -> None:
         self.records = MemoryLog()
-        self.reported: dict[str, tuple[int, str]] = {}
+        self.reported: dict[str, NodeReport] = {}
         #: Raised by the next append, which has no effect; None for an append that succeeds.
         self.failure: OutcomeUnknown | None = None
         #: Number of reads that found the log standing still.
@@ -54,11 +54,14 @@ class ThreadedLog:
         with self._lock:
             self.records.trim(offset)
 
-    def commit_synced(self, offset: int, version: str) -> None:
-        self.reported["node"] = offset, version
+    def report(self, report: NodeReport) -> None:
+        self.reported["node"] = report
 
-    def synced(self, names: Iterable[str]) -> dict[str, tuple[int, str] | None]:
-        return {name: self.reported.get(name) for name in names}
+    def reports(self) -> dict[str, NodeReport]:
+        return dict(self.reported)
+
+    def forget(self, node: str) -> None:
+        self.reported.pop(node, None)
 
     def close(self) -> None:
         pass

@@ -7,19 +7,19 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from broker.replication.contract import Apply, LogUnreachable, ReplicaFull, Timing
+from broker.replication.contract import Apply, ReplicaFull, Timing
 from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog, carry_out
 from broker.replication.follower import Follower
 from broker.replication.owner import LogOwner
 from broker.replication.records import DIGEST_SIZE
+from broker.replication.report import NodeReport
 from broker.replication.standby import Standby
 from trellis import logs
 from trellis.cluster.clock import boot_seconds, wall_ms
+from trellis.cluster.reporting import Reporting
 
-#: Least number of seconds between two reports of the offset at which this node would begin to read.
-REPORT_SECONDS: Final = 1.0
 #: The format of the segment log (docs/storage.md).
 LOG_FORMAT: Final = 1
 
@@ -51,8 +51,7 @@ class Following:
         self._description = description
         #: The description of the owner, as text, for which the log line was written.
         self._owner = ""
-        self._reported = -1
-        self._report_at = 0.0
+        self._reporting = Reporting(log, self.report)
         self.standby = Standby(
             Follower(directory.state),
             timing,
@@ -62,6 +61,7 @@ class Following:
             bytes.fromhex(description.settings) or bytes(DIGEST_SIZE),
         )
         self.standby.description = description.encode()
+        self.standby.handover_nonce = secrets.randbits(63) | 1
         self.standby.salt = secrets.randbits(32) or 1
         self.standby.format = LOG_FORMAT
 
@@ -73,10 +73,12 @@ class Following:
         """
         try:
             self._note_owner(self._directory.state.owner)
+            self._reporting.start()
             owner = carry_out(self.standby.follow(), self._log, self._apply, self._sleep)
             self._directory.finish()
             return owner
         finally:
+            self._reporting.stop()
             self._directory.close()
 
     def stop(self) -> None:
@@ -97,7 +99,6 @@ class Following:
             raise
         self.blocked_reason = ""
         self._note_owner(step.state.owner)
-        self._report()
 
     def _note_owner(self, text: str) -> None:
         """Log which node owns the log, and if it has other settings than this node."""
@@ -124,14 +125,16 @@ class Following:
         if self._stopped.wait(max(0.0, until - self._clock())):
             raise FollowingStopped
 
-    def _report(self) -> None:
-        """Report now and then up to which offset the directory has all batches durably."""
-        offset = self._directory.stored_state.last + 1
-        if offset == self._reported or self._clock() < self._report_at:
-            return
-        self._report_at = self._clock() + REPORT_SECONDS
-        try:
-            self._log.commit_synced(offset, self._version)
-        except LogUnreachable:
-            return
-        self._reported = offset
+    def report(self, state: str = "following") -> NodeReport:
+        """Return the report of this node: up to which offset the directory has all batches."""
+        known = self.standby.state
+        return NodeReport(
+            self._directory.stored_state.last + 1,
+            self._version,
+            state,
+            known.epoch,
+            known.number,
+            wall_ms(),
+            self.standby.handover_nonce,
+            self.standby.description,
+        )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import Final
 
 from confluent_kafka import KafkaException
 
 from broker.replication.contract import CHUNK_SIZE, LogSpan, LogTrimmed
 from broker.replication.records import ReplicationError
+from broker.replication.report import NodeReport
 from trellis.cluster.appender import KafkaAppender
 from trellis.cluster.client_errors import LogBehind, LogShorter, TopicAbsent, TopicReplaced
 from trellis.cluster.client_options import MESSAGE_OVERHEAD
@@ -101,21 +101,17 @@ class KafkaLog:
         """Remove the records before an offset. Raises LogUnreachable."""
         self._topic.trim(offset)
 
-    def commit_synced(self, offset: int, version: str) -> None:
-        """Report the offset at which this node would begin to read, and its version of Trellis.
+    def report(self, report: NodeReport) -> None:
+        """Replace the report of this node. Raises LogUnreachable."""
+        self._topic.report(self._group, report.offset, report.encode())
 
-        Raises LogUnreachable.
-        """
-        self._topic.report(self._group, offset, version)
+    def reports(self) -> dict[str, NodeReport]:
+        """Return the reports of all nodes of the cluster by name. Raises LogUnreachable."""
+        return node_reports(self._cluster, self._topic)
 
-    def synced(self, names: Iterable[str]) -> dict[str, tuple[int, str] | None]:
-        """Return for each named node the offset and version that it reported; None without one.
-
-        Raises LogUnreachable.
-        """
-        groups = {name: group_name(self._cluster, name) for name in names}
-        found = self._topic.reports(groups.values())
-        return {name: found[group] for name, group in groups.items()}
+    def forget(self, node: str) -> None:
+        """Remove the report of a node that does not run. Raises LogUnreachable."""
+        self._topic.delete_group(group_name(self._cluster, node))
 
     def close(self) -> None:
         """Close the connections. No other call may follow."""
@@ -142,6 +138,17 @@ class KafkaLog:
             f"anew: its id is {found}, and this node has followed {followed}; give the broker a "
             "new topic, or adopt the directory that is farthest (`trellis cluster adopt`)"
         )
+
+
+def node_reports(cluster: ClusterSettings, topic: KafkaTopic) -> dict[str, NodeReport]:
+    """Return the reports of all nodes of a cluster by name. Raises LogUnreachable."""
+    prefix = group_name(cluster, "")
+    found = topic.reports(topic.groups(prefix))
+    return {
+        group.removeprefix(prefix): NodeReport.decode(*report)
+        for group, report in found.items()
+        if report is not None
+    }
 
 
 def group_name(cluster: ClusterSettings, node: str) -> str:

@@ -18,16 +18,23 @@ from pathlib import Path
 from typing import Final, Literal
 
 import trellis
+from broker.broker import Broker
 from broker.replication.contract import LogUnreachable, Timing
 from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog
 from broker.replication.figures import ClusterFigures
+from broker.replication.records import ClusterState
+from broker.replication.report import NodeReport
+from broker.store.catalog import Catalog
 from broker.store.codecs import Codecs
 from broker.store.disk import Disk
 from trellis import logs
+from trellis.cluster.clock import wall_ms
 from trellis.cluster.following import Following, FollowingStopped
+from trellis.cluster.listed_nodes import ListedNodes
 from trellis.cluster.ownership import Ownership
+from trellis.cluster.retention import Retention
 
 State = Literal["following", "opening", "active", "fenced"]
 
@@ -115,12 +122,42 @@ class Membership:
             return ""  # This node was active before it was started again.
         return owner.server(listener)
 
+    def keep_log(
+        self,
+        broker: Broker,
+        catalog: Catalog,
+        limits: Retention,
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """Begin to report this active node, and to trim the log.
+
+        `catalog` is that of the data directory; `call_soon` calls a function in the loop's thread.
+        """
+        ownership = self.ownership
+        assert ownership is not None
+
+        def report() -> NodeReport:
+            known = ownership.owner.judge.state
+            return NodeReport(
+                ClusterState.decode(catalog.replica_state).last + 1,
+                trellis.__version__,
+                self.state,
+                known.epoch,
+                known.number,
+                wall_ms(),
+                0,
+                self.description.encode(),
+            )
+
+        ownership.keep(report, self.description.node, limits, ListedNodes(broker, call_soon))
+
     def figures(self) -> ClusterFigures:
         """Return the figures of this node for the metrics."""
         ownership, following = self.ownership, self._following
         if following is None:
             return ClusterFigures(self.name, self.state)
         standby = following.standby
+        retention = None if ownership is None else ownership.retention
         known = standby.state if ownership is None else ownership.owner.judge.state
         return ClusterFigures(
             self.name,
@@ -132,6 +169,10 @@ class Membership:
             0.0 if ownership is None else ownership.lease_left,
             0 if ownership is None else ownership.appended,
             0.0 if ownership is None else ownership.append_seconds,
+            -1 if retention is None else retention.trimmed,
+            0 if retention is None else retention.size,
+            0 if retention is None else len(retention.nodes.listed),
+            0 if retention is None else len(retention.nodes.struck),
         )
 
     async def _connect(self, stop: asyncio.Event) -> tuple[ReplicatedLog, int] | None:

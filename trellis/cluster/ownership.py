@@ -3,6 +3,8 @@
     thread "store"     ship, then the write to the local disk, then the confirms (store_writer.py)
     thread "beat"      a beat whenever the owner has sent no record for a while
     thread "fence"     aborts all connections when a successor may act
+    thread "report"    reports the state of this node (reporting.py)
+    thread "retention" appends marks, and trims the log (retention.py)
     event loop         asks `may_act` before its agenda and before each flush (turn.py)
 
 The process ends at once, without a clean stop, if another node owns the log, if the outcome of an
@@ -20,8 +22,11 @@ from broker.replication import payload
 from broker.replication.contract import CHUNK_SIZE, Apply, Result, Steps
 from broker.replication.engine import ReplicatedLog, carry_out
 from broker.replication.owner import LogOwner
+from broker.replication.report import NodeReport
 from broker.store.durable import BatchShipping, DurableBatch
 from trellis.cluster.clock import boot_seconds
+from trellis.cluster.reporting import Reporting
+from trellis.cluster.retention import LogRetention, NodeListStore, Retention
 
 #: Seconds between two looks of the thread that aborts connections.
 FENCE_SECONDS: Final = 0.02
@@ -60,6 +65,11 @@ class Ownership(BatchShipping):
         #: appends to the acknowledgements.
         self.appended = 0
         self.append_seconds = 0.0
+        #: Total size in bytes of the payloads of these batches.
+        self.shipped = 0
+        #: Trims the log; None until the broker is restored.
+        self.retention: LogRetention | None = None
+        self._reporting: Reporting | None = None
         self._threads = [
             threading.Thread(target=self._run_beats, name="beat", daemon=True),
             threading.Thread(target=self._run_fence, name="fence", daemon=True),
@@ -91,10 +101,44 @@ class Ownership(BatchShipping):
             self._unwritten = now = self._clock()
             self.appended += 1
             self.append_seconds += now - began
+            self.shipped += len(content)
             return self.owner.judge.state.encode()
 
     def written(self) -> None:
         self._unwritten = None
+
+    # -- in any thread but the loop's
+
+    def keep(
+        self,
+        report: Callable[[], NodeReport],
+        node: str,
+        limits: Retention,
+        nodes: NodeListStore,
+    ) -> None:
+        """Begin to report this node, and to trim the log.
+
+        `report` returns the report of this node, `node` is its name, `nodes` the list of all.
+        """
+        self._reporting = Reporting(self.log, report)
+        self._reporting.start()
+        self.retention = LogRetention(
+            node, self.owner, self.log, limits, nodes, self._clock, lambda: self.shipped, self._mark
+        )
+        self.retention.start()
+
+    def _mark(self) -> None:
+        with self._lock:
+            self._carry_out(self.owner.mark())
+
+    def hand_over(self, successor: NodeReport) -> None:
+        """Claim the log in the name of a standby. This node owns the log no more.
+
+        Call this after the last batch. Ends the process if the node is fenced.
+        """
+        with self._lock:
+            self._carry_out(self.owner.hand_over(successor.nonce, successor.description))
+            self._stopped.set()
 
     def _carry_out(self, steps: Steps[Result]) -> Result:
         """Carry out steps of the owner. Ends the process if one fails."""
@@ -139,6 +183,9 @@ class Ownership(BatchShipping):
     def stop(self) -> None:
         """Append no further record, and close the log."""
         self._stopped.set()
+        for part in (self.retention, self._reporting):
+            if part is not None:
+                part.stop()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -150,9 +151,9 @@ class KafkaTopic:
         futures = self._admin.delete_records([wanted], request_timeout=REQUEST_SECONDS)
         self._wait("trim topic", next(iter(futures.values())))
 
-    def report(self, group: str, offset: int, version: str) -> None:
-        """Commit an offset and a version of Trellis as those of a consumer group."""
-        position = TopicPartition(self._name, PARTITION, offset, metadata=version)
+    def report(self, group: str, offset: int, text: str) -> None:
+        """Commit an offset and a text as those of a consumer group."""
+        position = TopicPartition(self._name, PARTITION, offset, metadata=text)
         futures = self._admin.alter_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, [position])], request_timeout=REQUEST_SECONDS
         )
@@ -160,7 +161,7 @@ class KafkaTopic:
         self._check(done.topic_partitions[0])
 
     def reports(self, groups: Iterable[str]) -> dict[str, tuple[int, str] | None]:
-        """Return the offset and version that each consumer group committed; None without one."""
+        """Return the offset and text that each consumer group committed; None without one."""
         wanted = [TopicPartition(self._name, PARTITION)]
         futures: dict[str, Future[Any]] = {}
         for group in groups:
@@ -171,13 +172,29 @@ class KafkaTopic:
         return {group: self._reported(future) for group, future in futures.items()}
 
     def _reported(self, future: Future[Any]) -> tuple[int, str] | None:
-        """Return the offset and version in the answer about one consumer group; None without."""
+        """Return the offset and text in the answer about one consumer group; None without."""
         try:
             position = self._wait("read the synced offsets in topic", future).topic_partitions[0]
         except GroupAbsent:
             return None
         self._check(position)
         return (position.offset, position.metadata or "") if position.offset >= 0 else None
+
+    def groups(self, prefix: str) -> list[str]:
+        """Return the names of all consumer groups that begin with a prefix."""
+        future = self._admin.list_consumer_groups(request_timeout=REQUEST_SECONDS)
+        found = self._wait("list the consumer groups for topic", future)
+        for error in found.errors:
+            raise unreachable(
+                "list the consumer groups for topic", self._cluster, error_in(error)
+            ) from error
+        return sorted(group.group_id for group in found.valid if group.group_id.startswith(prefix))
+
+    def delete_group(self, group: str) -> None:
+        """Delete a consumer group, unless it does not exist."""
+        futures = self._admin.delete_consumer_groups([group], request_timeout=REQUEST_SECONDS)
+        with suppress(GroupAbsent):
+            self._wait("delete a consumer group of topic", futures[group])
 
     def _offset(self, spec: OffsetSpec, seconds: float) -> int:
         """Return an end of the log, from the leader of the partition."""

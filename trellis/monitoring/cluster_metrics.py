@@ -54,6 +54,33 @@ def add_cluster(page: MetricsPage, figures: ClusterFigures) -> None:
         figures.lease,
         cluster=name,
     )
+    page.gauge(
+        "trellis_cluster_trimmed_offset",
+        "Offset before which this active node has removed the records of the replicated log; -1 if "
+        "it has removed none.",
+        figures.trimmed,
+        cluster=name,
+    )
+    page.gauge(
+        "trellis_cluster_log_bytes",
+        "Size in bytes of the batches that this active node appended and that are still in the "
+        "replicated log. At cluster.keep_most, the node that is farthest behind is struck.",
+        figures.log_bytes,
+        cluster=name,
+    )
+    page.gauge(
+        "trellis_cluster_nodes",
+        "Number of nodes for which the active node keeps the replicated log.",
+        figures.listed,
+        cluster=name,
+    )
+    page.gauge(
+        "trellis_cluster_nodes_struck",
+        "Number of nodes for which the replicated log is not kept any more, because they are too "
+        "far behind: they must be seeded.",
+        figures.struck,
+        cluster=name,
+    )
     page.counter(
         "trellis_cluster_batches_appended",
         "Total number of batches that this active node appended to the replicated log.",

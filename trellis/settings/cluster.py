@@ -11,6 +11,10 @@ from broker.replication.records import ReplicationError
 from trellis.settings.declaration import Section, option
 
 TIMING: Final = Timing()
+#: Defaults of the retention of the log: bytes, seconds, and the most bytes.
+RETENTION_BYTES: Final = 1 << 30
+RETENTION_SECONDS: Final = 600.0
+RETENTION_MOST: Final = 10 << 30
 #: Longest name of a broker: the names of the topic and of the consumer groups contain it.
 NAME_MAX: Final = 100
 #: Options of librdkafka that the rules of the replicated log decide.
@@ -130,6 +134,27 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             check=check_host,
         ),
     ] = ""
+    keep: Annotated[
+        int,
+        option(
+            "the active node makes a part of the log removable after this size of batches",
+            ge=1 << 20,
+            unit="bytes",
+        ),
+    ] = RETENTION_BYTES
+    keep_time: Annotated[
+        float,
+        option("... or after this time, whichever comes first", ge=1, le=86_400, unit="s"),
+    ] = RETENTION_SECONDS
+    keep_most: Annotated[
+        int,
+        option(
+            "size of the log from which on it is not kept any more for the node that is farthest "
+            "behind; that node must then be seeded",
+            ge=1 << 20,
+            unit="bytes",
+        ),
+    ] = RETENTION_MOST
     grace: Annotated[
         float,
         option(
