@@ -51,6 +51,9 @@ class ReplicatedLog(Protocol):
         LogUnreachable, LogTrimmed.
         """
 
+    def bounds(self) -> tuple[int, int]:
+        """Return the offset of the first record of the log, and its tip. Raises LogUnreachable."""
+
     def trim(self, offset: int) -> None:
         """Remove the records before an offset. Raises LogUnreachable."""
 

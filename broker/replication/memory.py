@@ -65,6 +65,10 @@ class MemoryNodeLog:
         """Return records from an offset on, and the tip. Raises LogTrimmed."""
         return self._log.read(offset)
 
+    def bounds(self) -> tuple[int, int]:
+        """Return the offset of the first record of the log, and its tip."""
+        return self._log.low, self._log.tip
+
     def trim(self, offset: int) -> None:
         """Remove the records before an offset."""
         self._log.trim(offset)

@@ -51,6 +51,8 @@ class LogServer:
     def answer(self, request: dict[str, Any]) -> Any:
         if "append" in request:
             return self.log.append(base64.b64decode(request["append"]))
+        if "bounds" in request:
+            return self.log.low, self.log.tip
         if "trim" in request:
             return self.log.trim(request["trim"])
         if "report" in request:
@@ -104,6 +106,10 @@ class SocketLog:
             raise LogTrimmed(answer["low"], offset)
         records = [(at, base64.b64decode(data)) for at, data in answer["records"]]
         return LogSpan(records, answer["tip"])
+
+    def bounds(self) -> tuple[int, int]:
+        low, tip = self._ask_more({"bounds": True})
+        return low, tip
 
     def trim(self, offset: int) -> None:
         self._ask_more({"trim": offset})

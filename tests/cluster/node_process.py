@@ -1,6 +1,6 @@
 """A process with one node of a cluster: python -m tests.cluster.node_process PORT DIRECTORY TIMES.
 
-PORT is that of the LogServer, TIMES is silence,lease,beat in seconds.
+PORT is that of the LogServer, TIMES is silence,lease,beat[,keep_time] in seconds.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ def main(port: int, directory: str, times: str) -> int:
     sections["data"] = {"dir": directory}
     sections["store"] = {"segment": 1 << 20, "reserve": False}
     sections["shutdown"] = {"grace": 1}
+    silence, lease, beat, *keep_time = (float(text) for text in times.split(","))
+    if keep_time:
+        sections["cluster"]["keep_time"] = keep_time[0]
     settings = msgspec.convert(sections, Settings)
-    silence, lease, beat = (float(text) for text in times.split(","))
     timing = Timing(silence, lease, beat)
     name = Path(directory).name
     membership = Membership("broker", timing, lambda: (SocketLog(port, name), CHUNK_SIZE))

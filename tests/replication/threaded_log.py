@@ -50,6 +50,9 @@ class ThreadedLog:
         with self._lock:
             return self.records.read(offset)
 
+    def bounds(self) -> tuple[int, int]:
+        return self.records.low, self.records.tip
+
     def trim(self, offset: int) -> None:
         with self._lock:
             self.records.trim(offset)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from broker.replication.contract import LogUnreachable
@@ -120,9 +120,11 @@ class LogRetention:
             self._append_mark()
         reports = self._log.reports()
         known = self._nodes.durable
-        wanted = known.after(reports)
+        wanted = known.after(reports, self._log.bounds()[0])
         if self.size > self._limits.most:
             wanted = self._strike(wanted, reports)
+        if self._owner.marks:
+            wanted = replace(wanted, mark=self._owner.marks[-1])
         if wanted != known:
             self._nodes.change(wanted)
         for name, report in reports.items():
