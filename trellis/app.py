@@ -38,6 +38,7 @@ from trellis.server.turn import TurnLink
 from trellis.settings import NodeSettings, Settings, SettingsError
 from trellis.settings.digest import settings_digest
 from trellis.standby import StandbyServer
+from trellis.switching import Switching
 
 if TYPE_CHECKING:
     from trellis.cluster.membership import Membership
@@ -394,6 +395,7 @@ def lease_to(node: BrokerNode, membership: Membership, opened: OpenedStore | Non
     ownership.abort = fence.abort
     node.turn.may_act = ownership.may_act
     node.cluster_figures = membership.figures
+    node.switch = Switching(node, membership).switch
 
 
 def describe_node(settings: Settings, addresses: dict[str, str]) -> NodeDescription:

@@ -24,7 +24,7 @@ from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog
 from broker.replication.figures import ClusterFigures
-from broker.replication.records import ClusterState
+from broker.replication.records import ClusterState, ReplicationError
 from broker.replication.report import NodeReport
 from broker.store.catalog import Catalog
 from broker.store.codecs import Codecs
@@ -35,6 +35,7 @@ from trellis.cluster.following import Following, FollowingStopped
 from trellis.cluster.listed_nodes import ListedNodes
 from trellis.cluster.ownership import Ownership
 from trellis.cluster.retention import Retention
+from trellis.cluster.succession import successor
 
 State = Literal["following", "opening", "active", "fenced"]
 
@@ -150,6 +151,20 @@ class Membership:
             )
 
         ownership.keep(report, self.description.node, limits, ListedNodes(broker, call_soon))
+
+    def successor(self, wanted: str = "") -> tuple[str, NodeReport]:
+        """Return the name and the report of the standby to hand the log over to. May block.
+
+        `wanted` is its name; "" for the standby that has most of the log. Raises ReplicationError.
+        """
+        ownership = self.ownership
+        assert ownership is not None
+        try:
+            reports = ownership.log.reports()
+        except LogUnreachable as error:
+            raise ReplicationError(f"the nodes of the cluster cannot be listed: {error}") from error
+        known = ownership.owner.judge.state
+        return successor(reports, self.description.node, known.number, wall_ms(), wanted)
 
     def figures(self) -> ClusterFigures:
         """Return the figures of this node for the metrics."""

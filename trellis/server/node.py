@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import trellis
@@ -99,6 +99,9 @@ class BrokerNode:
         self.refusals = RefusalLog(loop)
         #: Returns the figures of this node of a cluster; None without a cluster.
         self.cluster_figures: Callable[[], ClusterFigures] | None = None
+        #: Hands the log of the cluster over to the standby of a name, "" for any, and returns the
+        #: name; None without a cluster.
+        self.switch: Callable[[str], Awaitable[str]] | None = None
         self.turn = LoopTurn(loop, self.broker, self.store_writer)
         self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))
         self.mqtt = MqttFront(self.broker, fill(MqttOptions(trellis.__version__), settings))

@@ -174,6 +174,11 @@ class DurableStoreWriter(StoreWriter):
             self._write_queue.put(self.durable.take())
 
     @property
+    def idle(self) -> bool:
+        """True if all entries are written."""
+        return not self._busy and not self.durable.unbatched
+
+    @property
     def unwritten_bytes(self) -> int:
         return self.durable.unwritten_bytes
 

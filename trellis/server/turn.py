@@ -295,6 +295,12 @@ class LoopTurn:
         if seconds > LONG_SECONDS:
             self._count_long_turn(seconds, time.thread_time() - cpu_before)
 
+    def flush(self) -> None:
+        """Flush all links with output, although the broker is frozen: the log is handed over."""
+        dirty, self._dirty = self._dirty, []
+        for link in dirty:
+            link.flush()
+
     @property
     def leased(self) -> bool:
         """True if the broker may act now; always without a cluster."""
