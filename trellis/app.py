@@ -215,6 +215,8 @@ class App:
                     await self._serve(node, http, bound)
                 finally:
                     await node.store_writer.close()
+                    if self._membership is not None and not self.failure:
+                        await asyncio.to_thread(self._membership.leave)
                     node.close()
                     node.gc_policy.close()
                     node.broker.authenticator.close()

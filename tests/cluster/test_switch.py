@@ -20,6 +20,7 @@ from broker.replication.report import NodeReport
 from tests.cluster.log_server import LogServer
 from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, publish
 from tests.cluster.test_failover import nodes, server, start
+from trellis.app import DONE
 from trellis.cluster.membership import FENCED
 from trellis.cluster.succession import BATCHES_MAX, REPORT_AGE_MAX, successor
 
@@ -95,6 +96,20 @@ def test_switch_keeps_all_confirmed_messages_and_needs_no_silence(
     count = again.queue_declare(QUEUE, durable=True, passive=True).method.message_count
     assert len(confirmed) <= count <= len(confirmed) + 1
     assert consume(again, len(confirmed)) == confirmed
+
+
+def test_node_that_stops_hands_the_log_over(
+    server: LogServer, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    first, second = pair(nodes, server, tmp_path)
+    publish(first.channel(), range(50))
+    first.process.send_signal(signal.SIGTERM)
+    assert first.process.wait(PATIENCE) == DONE
+    second.wait_for("ready")
+    assert consume(second.channel(), 50) == list(range(50))
+    second.process.send_signal(signal.SIGTERM)
+    assert second.process.wait(PATIENCE) == DONE
+    assert "no standby can take over" in second.errors.read_text()
 
 
 def test_switch_back_and_forth(server: LogServer, nodes: list[NodeProcess], tmp_path: Path) -> None:
