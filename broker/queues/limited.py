@@ -36,7 +36,7 @@ class DeadLetterHost:
         raise NotImplementedError
 
     def is_behind(self, queue: LimitedQueue) -> bool:
-        """True if `queue` must not discard messages now, because too many dead letters wait."""
+        """True if `queue` must not discard messages now: too many of its dead letters wait."""
         return False
 
     def publish_delayed(self, queue: LimitedQueue, message: Message) -> None:

@@ -4,10 +4,10 @@
                      ^                                                  |
                      +------------------- requeue ----------------------+
 
-A queue is first in, first out. Each message has a sequence number in its queue. A message that a
-consumer returns (a requeue) goes back to its old place: `returned` is sorted by sequence number.
-All sequence numbers in `returned` are lower than the numbers in `waiting`, so `returned` goes
-first.
+A queue is first in, first out (FIFO). Each message has a sequence number in its queue. A message
+that a consumer returns (a requeue) goes back to its old place: `returned` is sorted by sequence
+number. All sequence numbers in `returned` are lower than the numbers in `waiting`, so `returned`
+goes first.
 
 Backpressure: a consumer is ready while it has credit (prefetch) and its outlet accepts data. If no
 consumer is ready, messages wait in the queue. One invariant saves a drain per message: while
@@ -277,12 +277,12 @@ class Queue(MessageSource):
         The caller must first remove a waiting message from the queue.
         """
         if self.private:
-            self._deliver_up_to = _NO_LIMIT  # MQTT knows by other means what it sent.
+            self._deliver_up_to = _NO_LIMIT  # MQTT sessions keep this state.
             return True
         return self._open_window().permits(message.position, self.depth == 0)
 
     def _open_window(self) -> DeliveryWindow:
-        """Return the queue's window. Open it when the queue delivers for the first time."""
+        """Return the queue's delivery window. The first delivery opens it."""
         if self._window is None:
             self._window = DeliveryWindow(self, self.store, 0, 0)
         return self._window

@@ -7,7 +7,10 @@ from broker.replication.records import BatchChunk, ClusterState
 
 
 class BatchAssembly:
-    """The chunks of the batch that is being received. Only chunks that count may be added."""
+    """The chunks of the batch that is being received.
+
+    Callers add only chunks that count (see `Judge`).
+    """
 
     def __init__(self) -> None:
         self._chunks: list[BatchChunk] = []
@@ -54,5 +57,5 @@ class BatchAssembly:
         return not self._chunks
 
     def discard(self) -> None:
-        """Drop an incomplete batch, whose later chunks will not count: a new claim is in force."""
+        """Drop an incomplete batch: a new claim is in force, so its later chunks will not count."""
         self._chunks = []

@@ -44,13 +44,13 @@ class ReplicatedLog(Protocol):
         """Remove the records before an offset. Raises LogUnreachable."""
 
     def commit_synced(self, offset: int, version: str) -> None:
-        """Report the offset at which this node would begin to read, and its version of Trellis.
+        """Report the offset from which a restart of this node would read, and its Trellis version.
 
         Raises LogUnreachable.
         """
 
     def synced(self, names: Iterable[str]) -> dict[str, tuple[int, str] | None]:
-        """Return for each named node the offset and version that it reported; None without one.
+        """Return the offset and version that each named node reported; None without a report.
 
         Raises LogUnreachable.
         """
@@ -65,11 +65,11 @@ def carry_out(
     apply: Callable[[Apply], None],
     sleep: Callable[[float], None],
 ) -> Result:
-    """Carry out steps until their flow ends, and return its result.
+    """Carry out the steps of a flow until the flow ends, and return the flow's result.
 
     `apply` makes a batch and a state durable, and may raise ReplicaFull; `sleep` waits for a number
-    of seconds. The errors of the contract are thrown into the flow; all other errors leave this
-    function, and the flow does not go on.
+    of seconds. The errors of the contract are thrown into the flow; this function raises all other
+    errors, and the flow does not continue.
     """
     try:
         step = next(steps)

@@ -1,4 +1,4 @@
-"""A replicated log in memory: the contract's model, for simulations and tests."""
+"""A replicated log in memory, the reference model of the contract for simulations and tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.replication.contract import LogSpan, LogTrimmed
 
 
 class MemoryLog:
-    """Records with consecutive offsets, and a beginning that moves when the log is trimmed."""
+    """Records with consecutive offsets; trimming moves the first offset."""
 
     def __init__(self) -> None:
         self.low = 0
@@ -65,11 +65,11 @@ class MemoryNodeLog:
         self._log.trim(offset)
 
     def commit_synced(self, offset: int, version: str) -> None:
-        """Report the offset at which this node would begin to read, and its version."""
+        """Report the offset from which this node would read after a restart, and its version."""
         self._log.reports[self._node] = (offset, version)
 
     def synced(self, names: Iterable[str]) -> dict[str, tuple[int, str] | None]:
-        """Return for each named node the offset and version that it reported; None without one."""
+        """Return the offset and version that each named node reported; None without a report."""
         return {name: self._log.reports.get(name) for name in names}
 
     def close(self) -> None:

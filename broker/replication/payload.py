@@ -31,7 +31,7 @@ RECORDS: Final = 2
 _FORMAT: Final = struct.Struct(">B")
 _SECTION: Final = struct.Struct(">BQ")
 
-#: A position, and the definition that was made, changed or removed there.
+#: A position, and the definition that was made, changed or removed at it.
 Change = tuple[int, StoreEntry]
 
 

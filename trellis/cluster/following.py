@@ -16,18 +16,18 @@ from broker.replication.standby import Standby
 from trellis import logs
 from trellis.cluster.clock import boot_seconds, wall_ms
 
-#: Least number of seconds between two reports of the offset at which this node would begin to read.
+#: Minimum number of seconds between two reports of the offset from which this node would read.
 REPORT_SECONDS: Final = 1.0
 #: The format of the segment log (docs/storage.md).
 LOG_FORMAT: Final = 1
 
 
 class FollowingStopped(Exception):
-    """The end of the thread, because the broker stops."""
+    """Raised in the thread of a standby when the broker stops."""
 
 
 class Following:
-    """The life of a standby, up to its claim."""
+    """A standby from its start up to its claim."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class Following:
         version: str,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
-        """`digest` is that of the settings that must be the same on all nodes."""
+        """`digest` is the digest of the settings that must be the same on all nodes."""
         self._directory = directory
         self._log = log
         self._version = version
         self._clock = clock
         self._stopped = threading.Event()
-        #: Why the last batch could not be written; empty unless the disk is full.
+        #: The reason why the last batch could not be written; empty unless the disk is full.
         self.blocked_reason = ""
         self._reported = -1
         self._report_at = 0.0
@@ -62,8 +62,9 @@ class Following:
     def run(self) -> LogOwner:
         """Follow the log until this node owns it. Blocks, so a thread calls it.
 
-        The directory is closed then, and holds all batches of the log. Raises FollowingStopped
-        after `stop`, ReplicationError or StoreError if the node cannot go on.
+        When the call returns, the data directory is closed, and holds all batches of the log.
+        Raises FollowingStopped after `stop`, ReplicationError or StoreError if the node cannot go
+        on.
         """
         try:
             owner = carry_out(self.standby.follow(), self._log, self._apply, self._sleep)
@@ -73,7 +74,7 @@ class Following:
             self._directory.close()
 
     def stop(self) -> None:
-        """Let `run` end soon."""
+        """Make `run` end soon."""
         self._stopped.set()
 
     def _apply(self, step: Apply) -> None:
@@ -92,7 +93,7 @@ class Following:
         self._report()
 
     def _sleep(self, seconds: float) -> None:
-        """Wait. Give back disk space in this time, if there is any to give back."""
+        """Wait. Use the time to free disk space, if there is any to free."""
         until = self._clock() + seconds
         while self._directory.compact() and self._clock() < until:
             pass
@@ -100,7 +101,7 @@ class Following:
             raise FollowingStopped
 
     def _report(self) -> None:
-        """Report now and then up to which offset the directory has all batches durably."""
+        """Report, at intervals, up to which offset the data directory has all batches durably."""
         offset = self._directory.stored_state.last + 1
         if offset == self._reported or self._clock() < self._report_at:
             return

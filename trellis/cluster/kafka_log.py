@@ -24,8 +24,8 @@ CHECK_SECONDS: Final = 10.0
 class KafkaLog:
     """A `ReplicatedLog` on Kafka. Call `connect` before all other methods.
 
-    The constructor starts the connections and does not wait for them, so that the first append of a
-    standby that takes over waits for nothing.
+    The constructor starts the connections and does not wait for them. By the time a standby takes
+    over, they are open, and its first append is not delayed.
     """
 
     def __init__(self, cluster: ClusterSettings, node: str) -> None:
@@ -68,7 +68,7 @@ class KafkaLog:
     def read(self, offset: int) -> LogSpan:
         """Return records from an offset on, and the tip of the log.
 
-        Raises LogUnreachable, LogTrimmed, and ReplicationError if this is not the log any more that
+        Raises LogUnreachable, LogTrimmed, and ReplicationError if the log is no longer the one that
         this node has followed.
         """
         self._appender.serve()
@@ -89,14 +89,14 @@ class KafkaLog:
         self._topic.trim(offset)
 
     def commit_synced(self, offset: int, version: str) -> None:
-        """Report the offset at which this node would begin to read, and its version of Trellis.
+        """Report the offset from which a restart of this node would read, and its Trellis version.
 
         Raises LogUnreachable.
         """
         self._topic.report(self._group, offset, version)
 
     def synced(self, names: Iterable[str]) -> dict[str, tuple[int, str] | None]:
-        """Return for each named node the offset and version that it reported; None without one.
+        """Return the offset and version that each named node reported; None without a report.
 
         Raises LogUnreachable.
         """

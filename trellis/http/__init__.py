@@ -6,7 +6,7 @@ Reading order:
     answering         the broker's end: checks users, runs handlers, sends rows in slices
     management/       the routes and handlers of the management API
     gateway/          the process of the http port: connections, bodies, JSON
-    gateway_process   starts the gateway at the first request, and again when it is gone
+    gateway_process   starts the gateway at the first request, and again after it has ended
     slices            the time that all calls may use in one turn of the event loop
     logins            checks the credentials of a request
     origins           rules for requests of browsers and proxies

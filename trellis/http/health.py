@@ -1,4 +1,4 @@
-"""Health and metrics of a node that follows its cluster: it lives, and serves no clients."""
+"""Health and metrics of a node that follows its cluster: it lives, but serves no clients."""
 
 from __future__ import annotations
 

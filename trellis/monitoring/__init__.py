@@ -9,6 +9,6 @@ Reading order:
     http_counters   counters of the HTTP servers, for the metrics
     listings        the rows of `trellis list`
 
-Nothing is counted here: metrics and listings read the counters of the broker, the front ends and
-the servers. docs/metrics.md lists all metrics.
+This package counts nothing: metrics and listings read the counters of the broker, the front ends
+and the servers. docs/metrics.md lists all metrics.
 """

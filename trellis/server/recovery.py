@@ -61,7 +61,7 @@ def codecs() -> Codecs:
 
 
 def report(line: str) -> None:
-    """Log the text `line`, which names a stored message that cannot be read and is lost."""
+    """Log `line`, a text about a stored message that cannot be read and is lost."""
     logs.error("store_damaged", reason=line)
 
 
@@ -70,12 +70,12 @@ def open_directory(
 ) -> OpenedStore:
     """Read the data directory, which must be locked. Raises StoreError.
 
-    `salt` is the salt of the logs of a cluster; None without a cluster. A directory that belongs to
-    a cluster is then refused: another node may have settled its messages.
+    `salt` is the salt of the logs of a cluster; None without a cluster. Without a cluster, a
+    directory that belongs to a cluster is refused: another node may have settled its messages.
     """
     progress = RecoveryProgress()
     collecting = gc.isenabled()
-    gc.disable()  # None of the objects made from the log is garbage.
+    gc.disable()  # Recovery makes no garbage, so collections would be wasted time.
     try:
         opened = open_store(
             disk,

@@ -15,6 +15,6 @@
     extensions.py   rows for `trellis list`, delayed messages
     serializers.py  queues, exchanges, bindings and policies as JSON
 
-Everything runs on the broker's event loop. A request that changes something is answered when the
+All handlers run on the broker's event loop. A request that changes something is answered when the
 change is durable. Long lists are made in slices.
 """
