@@ -29,7 +29,8 @@ class BatchAssembly:
                 raise ReplicaDiverged(
                     f"batch {chunk.number} at offset {offset} follows position {found[1]} and the "
                     f"batch at offset {found[2]}, but this node has batch {state.number} with "
-                    f"position {state.position} at offset {state.batch_offset}: seed this node"
+                    f"position {state.position} at offset {state.batch_offset}; "
+                    "give this node an empty data directory"
                 )
             self._chunks, self._offset = [], offset
         first = self._chunks[0] if self._chunks else chunk
@@ -40,7 +41,8 @@ class BatchAssembly:
         ):
             raise ReplicaDiverged(
                 f"the record at offset {offset} is chunk {chunk.chunk} of batch {chunk.number}, "
-                f"but chunk {len(self._chunks)} of batch {first.number} is due: seed this node"
+                f"but chunk {len(self._chunks)} of batch {first.number} is due; "
+                "give this node an empty data directory"
             )
         self._chunks.append(chunk)
         if len(self._chunks) < chunk.chunks:

@@ -42,7 +42,8 @@ class LogTrimmed(ReplicationError):
 
     def __init__(self, low: int, offset: int) -> None:
         super().__init__(
-            f"cannot read offset {offset}: the log now begins at offset {low}; seed this node"
+            f"cannot read offset {offset}: the log now begins at offset {low}; stop "
+            "another node, and give this node a copy of its data directory"
         )
         self.low = low
 

@@ -134,8 +134,8 @@ class ReplicaDirectory:
 
     def _diverged(self, reason: str) -> ReplicaDiverged:
         return ReplicaDiverged(
-            f"the data directory '{self.path}' differs from the replicated log: {reason}; seed "
-            "this node"
+            f"the data directory '{self.path}' differs from the replicated log: {reason}; "
+            "give this node an empty data directory"
         )
 
     # -- following

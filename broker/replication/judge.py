@@ -70,7 +70,8 @@ class Judge:
             if record.epoch > state.epoch:
                 raise LogGap(
                     f"the record at offset {offset} has epoch {record.epoch}, and the epoch in "
-                    f"force is {state.epoch}: the claim between them is missing; seed this node"
+                    f"force is {state.epoch}: the claim between them is missing; "
+                    "stop another node, and give this node a copy of its data directory"
                 )
             # Before the first claim, no claim is in force.
             counts = state.epoch > 0 and record.epoch == state.epoch and record.nonce == state.nonce
@@ -91,7 +92,8 @@ class Judge:
         if claim.epoch > state.epoch + 1:
             raise LogGap(
                 f"a claim has epoch {claim.epoch}, and the epoch in force is {state.epoch}: the "
-                "claim between them is missing; seed this node"
+                "claim between them is missing; stop another node, and give this node a copy of "
+                "its data directory"
             )
         if claim.epoch != state.epoch + 1 or state.last > claim.seen:
             return False

@@ -70,7 +70,9 @@ def decode(data: bytes) -> Payload:
         sections = _sections(data)
         changes = [_change(row) for row in json.loads(sections.pop(DEFINITIONS, b"[]"))]
     except (struct.error, ValueError, TypeError) as error:
-        raise ReplicaDiverged(f"a batch is malformed: {error}; seed this node") from error
+        raise ReplicaDiverged(
+            f"a batch is malformed: {error}; give this node an empty data directory"
+        ) from error
     records = sections.pop(RECORDS, b"")
     if sections:
         raise ForeignRecord(

@@ -152,7 +152,7 @@ def test_kafka_that_is_away_at_the_start_is_unreachable(name: str) -> None:
 
 
 @pytest.mark.parametrize("kafka", ["kfake", pytest.param("kafka_node", marks=KAFKA)])
-def test_topic_that_was_made_anew_is_refused(
+def test_topic_that_was_created_again_is_refused(
     kafka: str, request: pytest.FixtureRequest, name: str, open_log: OpenLog
 ) -> None:
     cluster = created(cluster_on(request.getfixturevalue(kafka).servers, name), replicas=1)
@@ -164,10 +164,10 @@ def test_topic_that_was_made_anew_is_refused(
     created(cluster, replicas=1)
     fresh = open_log(cluster, "two")
     assert fresh.topic_id != log.topic_id
-    anew = f"topic '{cluster.log_topic}' at .* was deleted and made anew: its id is .*, and this "
-    with pytest.raises(TopicReplaced, match=anew):
+    replaced = f"topic '{cluster.log_topic}' at .* was deleted and created again: its id is .*, "
+    with pytest.raises(TopicReplaced, match=replaced):
         fresh.connect(log.topic_id)
-    with pytest.raises(TopicReplaced, match=anew):
+    with pytest.raises(TopicReplaced, match=replaced):
         log.read(3)
 
 

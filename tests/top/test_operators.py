@@ -216,7 +216,7 @@ async def test_a_policy_key_without_effect_is_logged(
         ),
         (
             "user 'admin' set key 'ha-mode' of policy 'o' in vhost 'a': "
-            "no effect: a queue has no replica here, because a broker is one process"
+            "no effect: single queues are not replicated; standbys have all queues"
         ),
     ]
     assert (await api(broker, "GET", "policies/a/p"))[1]["definition"] == policy["definition"]

@@ -77,7 +77,7 @@ class KafkaLog:
         try:
             return self._reader.read(offset)
         except (LogBehind, LogShorter, LogTrimmed, TopicAbsent):
-            self._check_topic()  # It may have been made anew.
+            self._check_topic()  # The topic may have been created again.
             raise
 
     def bounds(self) -> tuple[int, int]:
@@ -116,9 +116,10 @@ class KafkaLog:
         name = self._cluster.log_topic
         if self.topic_id and facts.id != self.topic_id:
             raise TopicReplaced(
-                f"topic '{name}' at {self._cluster.servers} was deleted and made anew: its id is "
-                f"{facts.id}, and this node has followed {self.topic_id}; give the broker a new "
-                "topic, or adopt the directory that is farthest (`trellis cluster adopt`)"
+                f"topic '{name}' at {self._cluster.servers} was deleted and created again: "
+                f"its id is {facts.id}, and this node has followed {self.topic_id}, and cannot "
+                "follow another topic: keep the data directories of all nodes, and read their "
+                "messages with `trellis store dump --contents`"
             )
         if facts.partitions != 1:
             raise ReplicationError(

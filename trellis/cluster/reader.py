@@ -164,6 +164,6 @@ class KafkaReader:
         if now < self._short_since + SHORT_SECONDS:
             return LogBehind(text)
         return LogShorter(
-            f"{text}: records were lost, or the topic was made anew; do not delete the data "
-            "directory, and adopt the directory that is farthest (`trellis cluster adopt`)"
+            f"{text}: records were lost, or the topic was created again; keep the data "
+            "directories of all nodes, and read their messages with `trellis store dump --contents`"
         )
