@@ -1,6 +1,4 @@
-"""The names of a virtual host's queues, in groups: a walk over all names copies them group by
-group.
-"""
+"""The names of a virtual host's queues, in groups: a walk copies the names group by group."""
 
 from __future__ import annotations
 

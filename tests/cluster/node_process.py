@@ -1,6 +1,6 @@
 """A process with one node of a cluster: python -m tests.cluster.node_process PORT DIRECTORY TIMES.
 
-PORT is that of the LogServer, TIMES is silence,lease,beat in seconds.
+PORT is the port of the LogServer; TIMES is silence,lease,beat in seconds.
 """
 
 from __future__ import annotations

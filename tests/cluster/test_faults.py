@@ -18,13 +18,13 @@ from trellis.cluster.client_errors import LogShorter, TopicAbsent, TopicReplaced
 from trellis.cluster.kafka_log import KafkaLog
 from trellis.settings.cluster import ClusterSettings
 
-#: Times with which the outcome of an append is unknown after 2.4 s (with `impatient`).
+#: Times for which the outcome of an append is unknown after 2.4 s (with `impatient`).
 SHORT = {"silence": 0.2, "lease": 0.15, "beat": 0.05}
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the outcome of an append be unknown after twice the silence + 2 s."""
+    """Make the outcome of an append unknown after twice the silence + 2 s."""
     monkeypatch.setattr(client_options, "DELIVERY_LEAST", 0.0)
 
 
@@ -44,7 +44,7 @@ def new_topic(
     partitions: int = 1,
     replicas: int = 3,
 ) -> None:
-    """Create the topic of a cluster in another way than Trellis does."""
+    """Create the topic of a cluster with other settings than Trellis uses."""
     topic = NewTopic(cluster.log_topic, partitions, replicas, config=settings)
     admin = admin_of(cluster)
     admin.create_topics([topic])[cluster.log_topic].result(10)
@@ -109,7 +109,7 @@ def test_stopped_cluster_is_unreachable_and_a_late_record_arrives_once(
         kfake.resume()
         log.append(b"b")
         found = [data for _, data in read_all(log, 0)]
-        # The request with the late record was under way, and the nodes may still carry it out.
+        # The request with the late record was in flight, and the nodes may still carry it out.
         assert found in ([b"a", b"b"], [b"a", b"late", b"b"])
     finally:
         kfake.close()

@@ -31,7 +31,10 @@ QUEUE = Defined("/", "queue", "q", {})
 
 
 class Standby:
-    """A following node, and a thread that runs it. `end` is its owner or its error."""
+    """A following node, and a thread that runs the node.
+
+    `end` is the resulting owner, or the error.
+    """
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class Standby:
         assert isinstance(self.join(), FollowingStopped)
 
     def contents(self) -> list[bytes]:
-        """Return the contents of the messages that a start on the directory finds."""
+        """Return the contents of the messages that a broker started on the directory restores."""
         opened = open_store(
             self.disk, str(self.path), codecs(), SALT, pytest.fail, lambda recovery: None
         )
@@ -94,7 +97,7 @@ class Owner:
         assert self.log.append(chunk.encode()) == step.batch.offset
 
     def skip_positions(self) -> None:
-        """Let the next batch begin behind a batch that the log lacks."""
+        """Make the next batch begin after a batch that the log lacks."""
         self.batches.state = replace(self.batches.state, position=9)
 
 
@@ -149,7 +152,7 @@ def test_no_log_that_stands_still_is_claimed(log: ThreadedLog, tmp_path: Path) -
     Owner(log)
     log.stand_still()
     standby = Standby(tmp_path / "standby", log)
-    # The node reads every 0.05 s, so it waits for more than three silences.
+    # The node reads every 0.05 s, so this wait is longer than three silences.
     wait_for(lambda: log.unanswered >= 20)
     assert standby.end is None and kinds_of(log) == [CLAIM]
     standby.following.stop()
@@ -158,7 +161,7 @@ def test_no_log_that_stands_still_is_claimed(log: ThreadedLog, tmp_path: Path) -
 
 
 def kinds_of(log: ThreadedLog) -> list[int]:
-    """Return the kinds of all records, although the log stands still."""
+    """Return the kinds of all records, even while the log answers nothing."""
     return [decode(data).kind for _, data in log.records.read(0).records]
 
 

@@ -11,7 +11,8 @@ from tests.cluster.conftest import cluster_on, created
 from tests.cluster.nodes import QUEUE, NodeProcess, consume, node_on_kafka, publish
 from trellis.settings.cluster import ClusterSettings
 
-#: Marks of tests on a real Kafka: one process starts the node, for all of them.
+#: Pytest marks of tests on a real Kafka: all these tests run in one process, which starts the node
+#: once.
 KAFKA = [pytest.mark.long, pytest.mark.xdist_group("kafka")]
 
 
