@@ -106,7 +106,7 @@ def test_trimmed_log_without_records_goes_on_at_its_tip(of_node: OfNode) -> None
     assert log.append(b"c") == 2
 
 
-def test_synced_offsets_are_those_that_the_named_nodes_reported_last(of_node: OfNode) -> None:
+def test_synced_offsets_are_the_last_reports_of_the_named_nodes(of_node: OfNode) -> None:
     one, two = of_node("one"), of_node("two")
     one.append(b"a")
     assert one.synced(["one", "two"]) == {"one": None, "two": None}

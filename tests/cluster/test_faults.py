@@ -255,7 +255,7 @@ def test_close_ends_an_append_that_waits(kfake: Kfake, name: str, open_log: Open
 
 
 @pytest.mark.usefixtures("impatient")
-def test_log_lines_of_the_client_are_those_of_trellis(
+def test_log_lines_of_the_client_have_the_format_of_trellis(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     kfake = Kfake()

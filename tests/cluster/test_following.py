@@ -127,7 +127,7 @@ def test_a_standby_applies_all_batches_and_then_owns_the_log(
     assert standby.contents() == [b"one", b"two"]
 
 
-def test_a_standby_reports_what_is_durable(log: ThreadedLog, tmp_path: Path) -> None:
+def test_standby_reports_its_durable_offset(log: ThreadedLog, tmp_path: Path) -> None:
     owner = Owner(log)
     owner.write(QUEUE, stored(b"one"))
     standby = Standby(tmp_path / "standby", log, timing=PATIENT)

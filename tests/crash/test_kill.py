@@ -31,7 +31,7 @@ def weather(directory: Path, seed: int, kills: list[str]) -> Storm:
 
 
 @pytest.mark.long
-def test_a_broker_that_is_killed_five_times_keeps_what_it_promised(tmp_path: Path) -> None:
+def test_broker_that_is_killed_five_times_keeps_its_guarantees(tmp_path: Path) -> None:
     seed = int(os.environ.get("TRELLIS_CRASH_SEED") or Random().randrange(1 << 32))
     kills = [IN_CHECKPOINT, AT_WORK, IN_RECOVERY, IN_CHECKPOINT]
     Random(seed).shuffle(kills)
@@ -46,7 +46,7 @@ def test_a_broker_that_is_killed_five_times_keeps_what_it_promised(tmp_path: Pat
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
-def test_a_broker_that_is_killed_two_hundred_times_keeps_what_it_promised(
+def test_broker_that_is_killed_two_hundred_times_keeps_its_guarantees(
     seed: int, tmp_path: Path
 ) -> None:
     """Kill a broker ten times on each of twenty directories."""

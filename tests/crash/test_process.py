@@ -142,7 +142,7 @@ def log_is_a_file(directory: Path) -> str:
 
 
 @pytest.mark.parametrize("make", [catalog_is_read_only, lock_is_not_writable, log_is_a_file])
-def test_what_cannot_be_used_is_named(make: Callable[[Path], str], tmp_path: Path) -> None:
+def test_unusable_data_directory_is_reported(make: Callable[[Path], str], tmp_path: Path) -> None:
     says = make(tmp_path)
     assert refused(tmp_path).startswith(says)
 

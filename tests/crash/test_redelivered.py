@@ -129,7 +129,7 @@ async def take(port: int, queue: str, count: int) -> dict[int, bool]:
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-def test_a_broker_that_stops_in_order_redelivers_exactly_what_consumers_held(
+def test_broker_that_stops_in_order_redelivers_exactly_the_unsettled_deliveries(
     tmp_path: Path, queue: str
 ) -> None:
     async def first(port: int) -> None:
@@ -156,7 +156,7 @@ def test_a_broker_that_stops_in_order_redelivers_exactly_what_consumers_held(
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(8))
-def test_a_killed_broker_redelivers_what_consumers_held(tmp_path: Path, seed: int) -> None:
+def test_killed_broker_redelivers_the_unsettled_deliveries(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     helds = [Held(queue) for queue in QUEUES]
 

@@ -322,7 +322,7 @@ def test_a_dynamic_security_file_that_cannot_be_read_permits_nothing(tmp_path: P
     assert notes(result) == [(4, "plugin_opt_config_file dynamic.json")]
 
 
-def test_what_dynamic_security_has_and_rules_lack_is_named(tmp_path: Path) -> None:
+def test_import_reports_parts_of_dynamic_security_that_rules_lack(tmp_path: Path) -> None:
     _, _, iterations, salt, password = mosquitto_hash(b"x", b"s" * 12, 101).split("$")
     acls = [
         ("unsubscribePattern", "#", False),

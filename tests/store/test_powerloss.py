@@ -290,7 +290,7 @@ def test_stragglers_moved_to_the_end_come_back_after_they_were_settled() -> None
     assert complaints(moved_forward, 3).get("settled and back", 0) > 10
 
 
-def test_a_checkpoint_written_over_the_last_one_loses_what_was_confirmed() -> None:
+def test_checkpoint_written_over_the_last_one_loses_confirmed_messages() -> None:
     assert complaints(overwritten, 3).get("confirmed and lost", 0) > 10
 
 

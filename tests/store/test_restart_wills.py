@@ -117,7 +117,7 @@ def test_the_end_of_the_session_ends_the_delay(tmp_path: Path, here: bool) -> No
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_who_comes_back_in_time_cancels_it(tmp_path: Path, clean: bool) -> None:
+def test_client_that_reconnects_in_time_cancels_its_will(tmp_path: Path, clean: bool) -> None:
     world = Home(tmp_path)
     mortal(world, 100)
     world = again(world, 1, clean)

@@ -22,7 +22,7 @@ from tests.wire.mqtt.client import (
 )
 
 
-def test_a_session_is_there_with_its_subscriptions_and_hears_what_it_asked_for(
+def test_session_is_restored_with_its_subscriptions_and_gets_its_messages(
     tmp_path: Path,
 ) -> None:
     world = Home(tmp_path)

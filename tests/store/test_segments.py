@@ -286,7 +286,7 @@ def test_a_segment_is_read_without_its_heads() -> None:
         assert again.recovered == digest(log.state) and again.log.salt == 7
 
 
-def test_what_looks_like_a_record_inside_a_message_is_never_read_as_one() -> None:
+def test_bytes_of_a_message_that_look_like_a_record_are_never_read_as_one() -> None:
     inner = Log(SimulatedDisk(), 1 << 20, salt=1)
     for number in range(5, 40):
         inner.position = number * 3

@@ -93,7 +93,7 @@ def test_the_heap_is_looked_at_rarely_and_more_rarely_if_that_takes_long() -> No
 
 
 @given(st.lists(st.tuples(st.integers(-400, 400), st.integers(-50, 50)), max_size=60))
-def test_the_estimate_follows_what_is_held_although_freed_memory_stays(
+def test_estimate_follows_held_objects_although_freed_memory_stays(
     steps: list[tuple[int, int]],
 ) -> None:
     """Counted and uncounted memory change; the resident size (RSS) is their highest sum so far.
@@ -272,7 +272,7 @@ async def test_the_disk_is_looked_at_when_much_was_written(
         pass
 
 
-async def test_where_space_cannot_be_promised_the_reserve_is_a_threshold(
+async def test_reserve_is_a_threshold_on_file_systems_that_copy_on_write(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "copies_on_write", lambda path: True)

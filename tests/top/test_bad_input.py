@@ -307,7 +307,7 @@ async def _declare_and_delete(client: Amqp0) -> None:
 
 
 @pytest.mark.long
-async def test_amqp_clients_who_know_no_close_are_let_go_after_a_wrong_password(
+async def test_amqp_clients_without_the_close_capability_are_disconnected_after_a_wrong_password(
     running: Running,
 ) -> None:
     answer = await says(

@@ -56,7 +56,7 @@ async def test_pages_of_the_metrics_port(running: Running) -> None:
     } == PAGES
 
 
-async def test_an_answer_says_what_it_is_and_ends_the_connection(running: Running) -> None:
+async def test_response_has_a_content_type_and_ends_the_connection(running: Running) -> None:
     status, headers, body = await running.ask(
         "metrics", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     )
@@ -343,7 +343,7 @@ async def test_sessions_are_listed(running: Running) -> None:
     await here.leave()
 
 
-async def test_listing_goes_on_while_what_is_listed_changes(running: Running) -> None:
+async def test_listing_continues_while_its_objects_change(running: Running) -> None:
     client = await running.amqp()
     await client.queue("q")
     for number in range(1_200):

@@ -124,7 +124,7 @@ async def test_a_user_has_as_many_connections_and_channels_as_its_limits(broker:
         ),
     ],
 )
-async def test_what_is_not_valid_is_refused(
+async def test_invalid_operator_policy_is_refused(
     broker: Running, path: str, body: Any, status: int, says: str
 ) -> None:
     got, answer = await api(broker, "PUT", path, body)

@@ -356,7 +356,7 @@ def test_get_brings_contents_in_the_readers_frames() -> None:
         )
 
 
-def test_messages_from_mqtt_have_a_delivery_mode_and_what_that_cannot_say() -> None:
+def test_messages_from_mqtt_have_a_delivery_mode_and_headers_for_the_rest() -> None:
     world = World()
     target = world.amqp(4_096)
     target.queue("q", "amq.topic", "#")

@@ -106,7 +106,9 @@ class Ledger:
 
 @settings(max_examples=150, deadline=None)
 @given(steps=STEPS, overflow=st.sampled_from(["drop-head", "reject-publish"]))
-def test_statistics_count_what_the_client_read(steps: list[tuple[str, Any]], overflow: str) -> None:
+def test_statistics_count_the_deliveries_of_the_client(
+    steps: list[tuple[str, Any]], overflow: str
+) -> None:
     ledger = Ledger(overflow)
     for what, choice in steps:
         ledger.step(what, choice)
