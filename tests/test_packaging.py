@@ -411,7 +411,7 @@ def test_prometheus_scrapes_the_broker_of_the_compose_file_and_finds_its_rules()
     ] == [RULES]
 
 
-def test_every_alert_has_a_summary_and_a_remedy() -> None:
+def test_every_alert_has_a_severity_a_summary_and_a_description() -> None:
     alerts = [rule["alert"] for rule in _rules()]
     assert len(set(alerts)) == len(alerts)
     for rule in _rules():

@@ -56,7 +56,7 @@ async def test_pages_of_the_metrics_port(running: Running) -> None:
     } == PAGES
 
 
-async def test_response_has_a_content_type_and_ends_the_connection(running: Running) -> None:
+async def test_response_has_its_headers_and_ends_the_connection(running: Running) -> None:
     status, headers, body = await running.ask(
         "metrics", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     )

@@ -60,7 +60,7 @@ def test_properties_are_delivered_unaltered_and_in_order(
 
 
 @pytest.mark.parametrize("size", [0, 10, 20_000])
-def test_single_property_is_read(size: int) -> None:
+def test_each_property_alone_is_delivered(size: int) -> None:
     world = World()
     reader, writer = Client5(world, "r"), Client5(world, "w")
     reader.subscribe(wish("a", 0))
