@@ -1,4 +1,4 @@
-"""A comparison with RabbitMQ's definitions, item by item: equal, different or missing, and how.
+"""Compares RabbitMQ's definitions, item by item: equal, different or missing, with the reason.
 
 This table is the only source of these statements. The import of definitions reports differences
 with these texts, `trellis doctor` prints them before anything runs, and `tools/moving_page.py`

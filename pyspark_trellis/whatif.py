@@ -91,8 +91,8 @@ def what_if(
     """Return the comparison of the routing of the history by the current and the proposed
     definitions.
 
-    Without `current`, the journal says which messages reached a queue, and `before` of each queue
-    is None. If `current` lacks the exchange of a message, the journal says if the message reached
+    Without `current`, the journal shows which messages reached a queue, and `before` of each queue
+    is None. If `current` lacks the exchange of a message, the journal shows if the message reached
     a queue.
     """
     span = hist.span(history)

@@ -157,7 +157,7 @@ COMMANDS = [
 ]
 
 #: RabbitMQ's metrics, each with "" if Trellis has the metric, otherwise with the substitute or the
-#: reason. In a name, `*` stands for any text. A test compares both brokers
+#: reason. In a name, `*` matches any text. A test compares both brokers
 #: (tests/interop/test_differential_metrics.py).
 METRICS = [
     ("rabbitmq_connections", ""),
@@ -259,7 +259,7 @@ METRICS = [
 ]
 
 #: Labels that RabbitMQ's metrics have and Trellis's metrics lack; for each label, the metrics and
-#: the reason. In a name, `*` stands for any text, and `detailed_` is left out.
+#: the reason. In a name, `*` matches any text, and `detailed_` is left out.
 LOST_LABELS = [
     ("queue_type", "rabbitmq_global_messages_*", "counted by protocol only"),
     ("queue_type", "rabbitmq_global_messages_dead_lettered_*", "counted for all queues"),

@@ -34,8 +34,8 @@ MOSQUITTO: Final = "mosquitto"
 #: Size in bytes of the hashes of SHA-512, and of the longest salt that Mosquitto makes.
 _SHA512_SIZE: Final = 64
 _SHA512_SALT_MAX: Final = 64
-#: Most iterations of an imported PBKDF2 hash (about 0.6 s). Mosquitto makes hashes with 101 or
-#: 1,000.
+#: Largest number of iterations of an imported PBKDF2 hash (about 0.6 s). Mosquitto makes hashes
+#: with 101 or 1,000 iterations.
 ITERATIONS_MAX: Final = 1_000_000
 #: Bounds of imported argon2 hashes: memory in KiB, memory in KiB times passes (about 0.7 s), and
 #: lanes.

@@ -147,7 +147,7 @@ def accounts_from_settings(settings: Settings, directory: Path | None) -> list[A
 
 
 def _generated_account(name: str, directory: Path | None) -> Account:
-    """Return the account of the generated user: the stored one, or one with a new password.
+    """Return the generated user's account: the stored one, or an account with a new password.
 
     A new password is logged once; its hash is kept in the data directory. Raises SettingsError.
     """

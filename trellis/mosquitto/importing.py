@@ -205,7 +205,7 @@ class MosquittoImport:
         acl = None
         if files.acl is not None:
             text = self._text(files.acl)
-            # A file that cannot be read permits nothing, as an empty one.
+            # A file that cannot be read permits nothing, like an empty file.
             acl = read_acl(text or "", file_of(files.acl), self.report)
         if acl is not None:
             self._apply(acl)

@@ -11,9 +11,10 @@ from broker.replication.records import ReplicationError
 from trellis.settings.declaration import Section, option
 
 TIMING: Final = Timing()
-#: Longest name of a broker: the names of the topic and of the consumer groups contain it.
+#: Length of the longest name of a broker: the names of the topic and of the consumer groups contain
+#: it.
 NAME_MAX: Final = 100
-#: Options of librdkafka that the rules of the replicated log decide.
+#: Options of librdkafka whose values the rules of the replicated log fix.
 FIXED_OPTIONS: Final = frozenset(
     (
         "acks",
@@ -125,8 +126,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     advertised: Annotated[
         str,
         option(
-            "host at which clients reach this node; standbys name it to clients while this node is "
-            'active; "" is the name of the machine',
+            "host at which clients reach this node, for redirects by standbys, which are not "
+            'implemented yet; "" is the name of the machine',
             check=check_host,
         ),
     ] = ""
@@ -149,7 +150,10 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
 
     @property
     def timing(self) -> Timing:
-        """The clock rules. Raises ReplicationError if the times do not fit together."""
+        """The time limits of the cluster.
+
+        Raises ReplicationError if the times do not fit together.
+        """
         return Timing(self.silence, self.lease, self.beat)
 
     @property

@@ -39,7 +39,7 @@ class ExchangeOptions:
 
 
 class Exchange(Destination):
-    """An exchange with its bindings; the subclass says which bindings match a message.
+    """An exchange with its bindings; the subclass decides which bindings match a message.
 
     `bindings` maps each destination to the bindings that lead there, by `Binding.identity`. So all
     bindings to a deleted destination are found at once.

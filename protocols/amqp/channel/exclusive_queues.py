@@ -14,7 +14,7 @@ from broker.vhost.vhost import VirtualHost
 
 #: The number of queues that one task deletes in one turn of the event loop.
 CLEARED: Final = 100
-#: Least length at which the list of a connection is searched for deleted queues.
+#: Shortest length at which the list of a connection is searched for deleted queues.
 _LISTED_LEAST: Final = 8
 
 
