@@ -71,7 +71,7 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
         raise SettingsError(
             f"matcher.profile: {path} has format {profile.format}, "
             f"and this version of Trellis reads only {FORMAT}; "
-            "write it anew with `trellis pipeline advise` of this version"
+            "write it again with `trellis pipeline advise` of this version"
         )
     for each in profile.exchanges:
         if each.matcher is not None and each.matcher not in allowed:

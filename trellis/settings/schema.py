@@ -329,8 +329,7 @@ class DefinitionsSettings(Section, frozen=True, kw_only=True):
     file: Annotated[
         str,
         option(
-            'JSON file that is imported at every start; existing objects stay as they are; "" is '
-            "none"
+            'JSON file that is imported at every start; existing objects do not change; "" is none'
         ),
     ] = ""
 
