@@ -28,9 +28,7 @@ WORDS_MAX: Final = 128
 
 
 class VisitBound:
-    """The bound for a set of patterns of one grammar, in the memory of one dict entry per prefix of
-    a mask.
-    """
+    """The bound for a set of patterns of one grammar: one dict entry per prefix of a mask."""
 
     __slots__ = ("_counts", "_words", "grammar", "nodes")
 

@@ -32,7 +32,7 @@ DASHBOARD = ROOT / "config" / "grafana" / "dashboards" / "trellis.json"
 
 PACKAGES = ("matching", "broker", "protocols", "trellis", "pyspark_trellis")
 
-#: Words of PromQL that can stand in place of a metric.
+#: Words of PromQL that are no names of metrics.
 _PROMQL_WORDS = {"and", "or", "unless", "bool", "offset"}
 
 

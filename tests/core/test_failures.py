@@ -14,7 +14,7 @@ from tests.wire.amqp.test_bulk_work import expire, fill
 
 
 class FailingStore(MemoryStore):
-    """A store that can be told to fail."""
+    """A store that fails when the test sets an error."""
 
     def __init__(self) -> None:
         super().__init__()

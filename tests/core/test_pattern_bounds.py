@@ -51,7 +51,7 @@ class Bindings:
             self.model.remove(pattern)
 
     def replace(self) -> Queue:
-        """Have a policy replace the queue; return the old queue."""
+        """Replace the queue by means of a policy; return the old queue."""
         old = self.queue
         self.world.vhost.applied_policies.set_policy(
             policy_of("/", "p", {"pattern": "q", "definition": {"max-length": 10}})

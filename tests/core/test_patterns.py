@@ -1,4 +1,4 @@
-"""Regular expressions of operators: the usual ones are accepted, the slow ones are refused."""
+"""Regular expressions of operators: usual ones are accepted, and slow ones are refused."""
 
 from __future__ import annotations
 

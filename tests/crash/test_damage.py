@@ -1,7 +1,7 @@
 """Damage to any file of a data directory, and missing files.
 
-The broker must refuse to start with a clear error, or start and report what is lost. It must never
-deliver a wrong message, and never lose one silently.
+The broker must refuse to start with a clear error, or start and report the loss. The broker must
+never deliver a wrong message, and never lose a message silently.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests that a broker killed at any moment keeps what it confirmed."""
+"""Tests that a broker killed at any moment keeps all confirmed messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.crash.storm import AT_WORK, IN_CHECKPOINT, IN_RECOVERY, Storm, storm
 
 
 def weather(directory: Path, seed: int, kills: list[str]) -> Storm:
-    """Run a storm: kill a broker repeatedly under load, and check what it kept.
+    """Run a storm: kill a broker repeatedly under load, and check the kept messages.
 
     A failure names the seed. A new run with this seed repeats the moments of the kills, but not the
     work between them.

@@ -40,7 +40,7 @@ class Held:
 
 
 async def publish(port: int, random: Random, first: int) -> int:
-    """Publish to each queue until the broker is gone; return the number for the next message."""
+    """Publish to each queue until the broker ends; return the number for the next message."""
     client = await Amqp.connect(port)
     try:
         while True:
@@ -54,7 +54,7 @@ async def publish(port: int, random: Random, first: int) -> int:
 
 
 async def hold(port: int, random: Random, held: Held) -> None:
-    """Consume until the broker is gone, and settle a part of the messages."""
+    """Consume until the broker ends, and settle a part of the messages."""
     try:
         while True:
             client = await Amqp.connect(port)

@@ -50,7 +50,7 @@ EQUAL: Final = (
     "rabbitmq_auth_attempts_succeeded_total",
     "rabbitmq_alarms_*",
 )
-#: Metrics whose samples must be equal one by one, with all labels.
+#: Metrics whose single samples must be equal, with all labels.
 SAME: Final = (
     "rabbitmq_cluster_*",
     "rabbitmq_detailed_queue_messages",

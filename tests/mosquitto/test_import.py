@@ -207,7 +207,8 @@ def test_settings_of_general_options(tmp_path: Path) -> None:
             f"listener 1883\nlistener_allow_anonymous true\nlistener 8883\n{TLS}",
             "false",
         ),
-        # The listener on loopback is not taken, so it lets no client in without a user name.
+        # The listener on loopback is not imported, so no client without a user name may connect to
+        # it.
         (
             (
                 "per_listener_settings true\nlistener 1883\n"

@@ -1,4 +1,4 @@
-"""Compares each job with plain Python that processes the same messages one by one."""
+"""Compares each job with plain Python, which processes the same messages individually."""
 
 from __future__ import annotations
 

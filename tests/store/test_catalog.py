@@ -36,7 +36,7 @@ def loaded(catalog: Catalog) -> Loaded:
 
 
 def at(path: Path) -> tuple[Loaded, int, int]:
-    """Return what a start reads: definitions, log position, last position used."""
+    """Return the data that a start reads: definitions, log position, last position used."""
     catalog = Catalog(str(path))
     try:
         return loaded(catalog), catalog.log_position, catalog.last

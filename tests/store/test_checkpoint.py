@@ -404,8 +404,8 @@ def test_incomplete_checkpoint_is_ignored_while_the_replaced_files_exist() -> No
         again = Log(SimulatedDisk({**before, checkpoint: harmed}))
         assert again.recovered == digest(log.state)
         assert [finding.kind for finding in again.recovery.findings] == ["ignored"]
-    # If the replaced files are gone, recovery reads the intact part of the checkpoint and reports
-    # the rest.
+    # If the replaced files are missing, recovery reads the intact part of the checkpoint, and
+    # reports the rest.
     after = {path: kept for path, kept in before.items() if path in disk.names}
     again = Log(SimulatedDisk({**after, checkpoint: data[:-1]}))
     assert again.recovered == digest(log.state) and [

@@ -86,7 +86,7 @@ def check_figures(random: Random) -> None:
     again = Log(SimulatedDisk(log.log.disk.contents()))  # type: ignore[attr-defined]
     assert again.recovered == digest(log.state) and not again.recovery.findings
     assert figures(again) == figures(log)
-    # Recovery knows the least: what a file still needs.
+    # Recovery alone cannot tell which messages a file still needs.
     for known, least in zip(log.log.files, again.log.files, strict=True):
         assert known.needs.keys() >= least.needs.keys()
     drop_dead_files(again.log)

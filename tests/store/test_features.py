@@ -45,7 +45,7 @@ class Lasting(World):
 
 
 def later(directory: Path, seconds: float = 1.0) -> Lasting:
-    """Start the broker again some time later. Its monotonic clock begins anew."""
+    """Start the broker again some time later. Its monotonic clock restarts."""
     return Lasting(directory, 5_000, 1_700_000_000.0 + seconds)
 
 

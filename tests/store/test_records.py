@@ -84,7 +84,7 @@ CODECS.register(FramedCodec(), [PlainEncoding, AmendedEncoding], [1])
 
 positions = st.integers(1, (1 << 62))
 numbers = st.integers(1, (1 << 62))
-#: Routing keys as clients may send them, also ones that are not UTF-8.
+#: Routing keys that clients may send, including keys that are not UTF-8.
 keys = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
     st.binary(max_size=60).map(lambda data: data.decode("utf-8", "surrogateescape")),
@@ -110,7 +110,7 @@ def messages(draw: st.DrawFn) -> Message:
     return message
 
 
-#: Annotations, also near ANNOTATION_MODULUS; 0 stands for no annotation.
+#: Annotations, including values near ANNOTATION_MODULUS; 0 means no annotation.
 serials = st.one_of(
     st.just(0),
     st.integers(-ANNOTATION_MODULUS - 3, -1),

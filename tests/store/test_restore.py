@@ -179,7 +179,7 @@ declarations: st.SearchStrategy[Step] = st.one_of(
     st.builds(
         lambda name: lambda world: Client(world, connect(name)).send(DISCONNECT), some(SESSIONS)
     ),
-    # These are not durable, and end with their connection.
+    # The exclusive queues are not durable, and end with their connection.
     st.builds(
         lambda source, key: amqp(
             spec.Queue.Declare(queue="", exclusive=True, durable=True), bind(source, "", key)
@@ -270,7 +270,7 @@ def test_arguments_of_every_type_survive_a_restart(tmp_path: Path) -> None:
         )
     client.read()
     assert world.queue("q").depth == 1
-    # The binding is the same one: it is not added again, and can be removed.
+    # The binding is equal to the old one: it is not added again, and can be removed.
     client.connection.receive_data(
         method(1, 50, 20, b"\0\0" + short("q") + short("amq.headers") + short("k") + b"\0" + table)
     )
@@ -336,7 +336,7 @@ def test_a_binding_key_may_have_any_bytes(tmp_path: Path) -> None:
     world.crash()
 
 
-# -- removed definitions, and new ones of the same name
+# -- removed definitions, and new definitions of the same name
 
 
 def test_bindings_of_a_deleted_queue_leave_in_slices_and_its_successor_keeps_its_own(

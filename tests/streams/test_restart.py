@@ -325,7 +325,7 @@ def test_a_backup_of_a_running_broker_has_its_streams(tmp_path: Path) -> None:
 def test_a_reader_gets_every_row_or_an_error(
     sizes: list[int], kept: int, data: st.DataObject
 ) -> None:
-    """A reader gets consecutive rows or an error, whatever retention removes meanwhile."""
+    """A reader gets consecutive rows or an error, whichever rows retention removes meanwhile."""
     world = World()
     client, reader = world.amqp(), world.amqp()
     declare(client, x_stream_max_segment_size_bytes=8_192, x_max_length_bytes=kept)

@@ -131,7 +131,7 @@ async def test_the_right_password_and_no_other_is_accepted(accounts: Make) -> No
 
 
 async def test_the_details_of_a_refusal_are_for_the_log(accounts: Make) -> None:
-    """The client gets one reason for all refusals, the log tells them apart."""
+    """The client gets one reason for all refusals; the log distinguishes them."""
     them = accounts()
     for user, password, details in (
         ("quick", "se cret", "the password is wrong"),

@@ -22,8 +22,8 @@ HANDSHAKE: Final = 1.0
 #: Random bytes, the same in every run.
 NOISE: Final = random.Random(2).randbytes(300_000)
 CLOSE: Final = b"\x00\x0a\x00\x32"
-#: Seconds between two bytes of a client that sends slowly. It never completes its login, so it is
-#: disconnected at the handshake timeout.
+#: Seconds between two bytes of a client that sends slowly. The client never completes its login, so
+#: it is disconnected at the handshake timeout.
 DRIP: Final = 0.02
 
 Talk = Callable[[Running], Coroutine[Any, Any, bytes]]

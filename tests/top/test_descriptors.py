@@ -1,4 +1,4 @@
-"""Brokers with few file descriptors: durable messages are confirmed, whatever clients connect."""
+"""Brokers with few file descriptors: durable messages are confirmed, with any number of clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ async def _client(broker: BrokerProcess) -> Amqp0:
 
 
 async def _client_once_accepted(broker: BrokerProcess) -> Amqp0:
-    """Repeat the login until the broker notices that other clients are gone; return the client."""
+    """Repeat the login until the broker notices that other clients have disconnected; return the
+    client.
+    """
     for _ in range(1_000):
         client = Amqp0(await Socket.connect(broker.addresses["amqp"].port))
         try:

@@ -97,7 +97,7 @@ async def test_a_request_that_comes_byte_by_byte_is_answered(running: Running) -
 async def test_silent_clients_do_not_keep_others_out(running: Running) -> None:
     silent = [await running.socket("metrics") for _ in range(MAX_CONNECTIONS + 5)]
     assert (await running.get("metrics", "/healthz"))[0] == 200
-    # The oldest connections were closed to make room for later ones.
+    # The oldest connections were closed to make room for later connections.
     assert await silent[0].read() == b""
     page = await running.scrape()
     assert page.value("trellis_http_closed_total", listener="metrics", reason="too_many") >= 6

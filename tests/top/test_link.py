@@ -262,7 +262,7 @@ async def test_out_of_descriptors_accepting_pauses_and_goes_on(running: Running)
     assert page.value("trellis_connections_refused_total", reason="descriptors") >= 1
 
 
-# -- who is there
+# -- the clients that are connected
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ async def test_a_virtual_host_has_as_many_connections_and_queues_as_its_limits(
     status, answer = await api(broker, "PUT", "queues/a/two", {}, "admin")
     assert (status, answer["error"]) == (400, "bad_request")
     assert "queue limit in vhost 'a' (1) is reached" in answer["reason"]
-    # Once the limits are gone, both are accepted again.
+    # Once the limits are deleted, both are accepted again.
     assert (await api(broker, "DELETE", "vhost-limits/a/max-queues"))[0] == 204
     assert (await api(broker, "DELETE", "vhost-limits/a/max-queues"))[0] == 404
     assert (await api(broker, "PUT", "vhost-limits/a/max-connections", {"value": -1}))[0] == 204

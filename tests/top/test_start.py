@@ -1,4 +1,4 @@
-"""Tests of failed starts: one line that says the problem, and no files left behind."""
+"""Tests of failed starts: one line about the problem, and no files left behind."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ async def test_a_slow_disk_holds_back_confirms_and_nothing_else(
     assert await sensor.packet() == (0x40, b"\x00\x01")
     await publish(other, b"is not kept", delivery_mode=1)
     await confirmed(other, 1)
-    # The reader need not wait: a delivery does not say that a message is durable.
+    # The reader need not wait: a delivery does not imply that a message is durable.
     reader = await running.amqp()
     assert await bodies(reader, "q", 2) == [b"waits", b"is not kept"]
     await heard(client)
@@ -366,7 +366,7 @@ async def test_publishers_wait_for_a_checkpoint_of_a_log_that_is_too_large_and_g
     assert of(running).backlogged
     await publish(client, *[b"waits"] * 100)
     for _ in range(20):
-        await heard(reader)  # Others are heard meanwhile.
+        await heard(reader)  # Input of other clients is handled meanwhile.
     go_on.set()
     await confirmed(client, number + 100)
     await running.until(lambda: not of(running).log_throttled)

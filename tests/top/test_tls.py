@@ -153,7 +153,7 @@ async def test_certificates_are_chosen_by_the_name_that_is_asked_for(
             await running.tls("mqtts", authority.client(), name)
 
 
-# -- who does not get in
+# -- clients that are refused
 
 
 def legacy() -> ssl.SSLContext:

@@ -344,7 +344,7 @@ def test_a_failure_for_one_connection_closes_it_and_does_not_end_the_review_of_t
     fragile.identities["u"] = rights(read="^$")
     failing_review(world, fragile)
     assert world.queue("q").consumer_count == 0
-    # The client whose permissions could not be renewed does not keep the old ones.
+    # A client whose permissions could not be renewed does not keep the old permissions.
     closed = [
         one.reply_code
         for client in clients

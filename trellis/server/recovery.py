@@ -137,7 +137,7 @@ def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> Res
             reason=adapted.reason,
             note="an earlier version stored the arguments unchecked; they have no effect, and the "
             "queue keeps its messages; declare the queue again without the arguments, or with "
-                "valid ones",
+            "valid ones",
         )
     for finding in broker.streams.findings[:MAX_LOGGED]:
         (logs.info if finding.kind == CUT else logs.warning)("stream_finding", what=str(finding))

@@ -65,7 +65,7 @@ def test_a_wrong_payload_is_caught(wrong: type[StandbyDirectory]) -> None:
         try:
             complaints += Wrong(seed).run()
         except (AssertionError, KeyError):
-            return  # The broker or a check stumbles over what is missing.
+            return  # The broker or a check fails at the missing data.
         if complaints:
             return
     raise AssertionError("nothing was found")

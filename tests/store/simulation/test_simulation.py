@@ -1,4 +1,4 @@
-"""Tests that a whole broker keeps what it confirmed, although it crashes and its disk fills up.
+"""Tests that a whole broker keeps all confirmed changes, although it crashes and its disk fills up.
 
 `make test-long` runs 20,000 seeds. `python -m tests.store.simulation SEED` prints all
 steps of a seed that fails.

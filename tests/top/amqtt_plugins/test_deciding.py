@@ -1,4 +1,4 @@
-"""Tests that amqtt's plugins, and misbehaving ones, decide logins and access to topics."""
+"""Tests that amqtt's plugins, including misbehaving plugins, decide logins and access to topics."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from trellis.auth.amqtt_plugins import PluginTopicRules
 pytestmark = pytest.mark.filterwarnings("ignore:The 'acl' option is deprecated:DeprecationWarning")
 
 
-# -- who may come in
+# -- clients that may log in
 
 
 async def test_a_password_file_of_amqtt_decides_about_clients_of_both_protocols(

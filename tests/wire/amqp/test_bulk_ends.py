@@ -1,4 +1,4 @@
-"""Channels, connections and consumers end in bounded work, however many there are.
+"""Any number of channels, connections and consumers ends in bounded work.
 
 Each test counts steps or turns; none looks at a clock.
 """

@@ -483,7 +483,8 @@ def test_a_message_that_does_not_fit_closes_the_channel_and_stays_for_other_cons
     # A delivery that was not acknowledged is redelivered, or over its delivery limit of 0.
     left = 2 if no_ack or "x_delivery_limit" in arguments else 3
     assert (queue.depth, queue.unacked, queue.consumer_count) == (left, 0, 0)
-    # The client may go on with another channel; it meets the same message, once for each consumer.
+    # The client may continue with another channel, which gets the same message, once for each
+    # consumer.
     reader.send(spec.Channel.CloseOk(), spec.Channel.Open())
     assert world.broker.agenda.idle
     larger = deliveries(publisher.send(spec.Basic.Consume(queue="q", consumer_tag="u")))

@@ -221,10 +221,10 @@ def test_a_held_high_priority_does_not_block_a_low_one() -> None:
 
 
 def test_the_capabilities_that_are_told_are_kept() -> None:
-    """Check that the broker does what its capabilities say.
+    """Check that the broker has the capabilities that it announces.
 
-    It sends basic.cancel, and closes the connection after a refused login. (test_alarms covers
-    connection.blocked.)
+    The broker sends basic.cancel, and closes the connection after a refused login. (test_alarms
+    covers connection.blocked.)
     """
     world = World()
     start = unmarshal(_greeting(world))[0]

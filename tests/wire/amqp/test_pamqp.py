@@ -233,7 +233,7 @@ def test_many_broken_streams_have_one_answer_that_pamqp_reads(raw: bytes, cuts: 
     assert heard(raw, cuts) == whole
     said = whole[0]
     if not said.endswith(GREETING):
-        # Contents are relayed unread, whatever stands in them.
+        # Contents are relayed unread, with any bytes.
         unmarshal(
             b"".join(
                 one.data

@@ -1,4 +1,4 @@
-"""Acknowledgements, rejections and requeues: removed messages, and the order of requeued ones."""
+"""Acknowledgements, rejections and requeues: removed messages, and the order of requeues."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Ledger:
         elif what == "purge":
             client.send(spec.Queue.Purge(queue="q"))
         elif what == "all" and self.held:
-            # Settle first, then deliver: what is requeued may be delivered again at once.
+            # Settle first, then deliver: a requeued message may be delivered again at once.
             held, self.held = self.held, []
             self.seen["ack"] += len(held) if choice else 0
             method = B.Ack(0, True) if choice else B.Nack(0, True, requeue=True)

@@ -81,7 +81,7 @@ def delivered(frames: list[Any]) -> list[tuple[str, str, bool, bytes, dict[str, 
             exchange, key, again, body, _ = found.pop()
             properties = {
                 name: value for name, value in frame.properties if value not in (None, "")
-            }  # pamqp adds an empty one.
+            }  # pamqp adds an empty table.
             found.append((exchange, key, again, body, properties))
         else:
             found.append((frame.exchange, frame.routing_key, frame.redelivered, b"", {}))
@@ -388,7 +388,7 @@ def test_another_virtual_host_gets_no_message() -> None:
     assert world.fates() == {"unroutable": 1}
 
 
-# -- what cannot be said
+# -- messages that the other protocol cannot represent
 
 
 @pytest.mark.parametrize(

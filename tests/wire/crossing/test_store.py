@@ -56,7 +56,7 @@ def waits(client: Client, data: bytes, answer: bytes) -> None:
     assert client.read() == answer + PINGRESP
 
 
-# -- who waits
+# -- replies that wait for the store
 
 
 def test_connack_waits_when_a_persistent_session_begins_or_ends() -> None:
@@ -220,7 +220,7 @@ def test_other_clients_are_served_while_one_waits() -> None:
     )  # Permitted before the SUBACK (section 3.8.4).
 
 
-# -- what the durable state says
+# -- the content of the durable state
 
 
 def outstanding(world: World) -> list[Delivery]:
@@ -383,7 +383,7 @@ def test_the_state_follows_a_message_through_everything_that_may_happen_to_it() 
     assert len(world.store.state.retained) == 1
 
 
-# -- who asks for what another one asked for just now
+# -- requests that repeat a change of another client
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The scenarios of Eclipse's interoperability suite (paho.mqtt.testing), with the settings of
 config/conformance.toml: 10 scenarios for MQTT 3.1.1, 27 for MQTT 5.
 
-The tests are written anew from the steps of each scenario (client_test5.py of commit
+The tests are new implementations of the steps of each scenario (client_test5.py of commit
 1bfd446d), without the suite's delays.
 """
 

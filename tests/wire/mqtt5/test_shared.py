@@ -221,7 +221,7 @@ class Sharing(RuleBasedStateMachine):
         self.world = World()
         self.expiry = 1_000 if persistent else 0
         self.writer = Client5(self.world, "w")
-        # One member stays, so that the groups exist.
+        # A remaining member keeps the groups in existence.
         self.clients: dict[str, Client5 | None] = {name: self.connect(name) for name in "abc"}
         self.outstanding: dict[str, dict[Any, Any]] = {name: {} for name in "abc"}
         self.sent = 0
