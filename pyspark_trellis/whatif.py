@@ -38,7 +38,9 @@ class WhatIfChange:
 
 @dataclass(frozen=True)
 class LostTopic:
-    """A topic whose messages reached a queue, but by the proposed definitions reach none."""
+    """A topic whose messages reached a queue, but would reach none under the proposed
+    definitions.
+    """
 
     vhost: str
     exchange: str

@@ -224,13 +224,15 @@ class MessageSource(Destination):
 
     @abstractmethod
     def requeue(self, delivery: Delivery) -> None:
-        """Put a message that a consumer did not settle back to its old place in the queue."""
+        """Put an unsettled message, which its consumer returns, back at its old place in the
+        queue.
+        """
         raise NotImplementedError
 
     def requeue_failed(self, delivery: Delivery) -> None:
         """Requeue a message whose delivery failed: it was rejected, or its channel has ended.
 
-        This differs from `requeue` only in a queue with delayed retry (`retries.py`).
+        The effect differs from that of `requeue` only in a queue with delayed retry (`retries.py`).
         """
         self.requeue(delivery)
 

@@ -182,7 +182,7 @@ class DeliveryWindow(Waiter):
         self.queue.mark_durable()
 
     def lower(self, mark: i64) -> None:
-        """Append a lower mark, because messages above `mark` wait that were not delivered."""
+        """Append a lower mark, because undelivered messages above `mark` are waiting."""
         if mark < self.top:
             self._ticket = None
             self._overdue = False

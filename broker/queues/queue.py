@@ -223,7 +223,9 @@ class Queue(MessageSource):
         return -int(self.next_sequence()) if lowered else int(self.next_sequence())
 
     def requeue(self, delivery: Delivery) -> None:
-        """Put a message that a consumer did not settle back to its old place in the queue."""
+        """Put an unsettled message, which its consumer returns, back at its old place in the
+        queue.
+        """
         if self.dead:
             if self.replacement is not None:
                 self.replacement.requeue(delivery)
@@ -866,7 +868,8 @@ class Queue(MessageSource):
         if self.consumers or self.standby:
             cancelling = ConsumerCancellation(self.agenda, self.standby, self.consumers)
             self.consumers, self.standby = NO_CONSUMERS, NO_CONSUMERS
-            # Not in this call: a client that deletes the queue gets the reply first.
+            # The consumers are cancelled later: a client that deletes the queue gets the reply
+            # first.
             cancelling.schedule()
         return purged
 

@@ -46,7 +46,7 @@ class MemoryLog:
 
 
 class MemoryNodeLog:
-    """A `ReplicatedLog` on a log in memory, as one node uses it."""
+    """A `ReplicatedLog` of one node, on a MemoryLog that several nodes share."""
 
     def __init__(self, log: MemoryLog, node: str) -> None:
         self._log = log

@@ -1,4 +1,4 @@
-"""Dropping of dead files: gives back the space of files without live entries, without reading them.
+"""Drops dead files: frees the space of files without live entries, without reading these files.
 
     1. write into the head of the next segment that the files before it were dropped
     2. sync that segment: from now on, recovery ignores the dropped files

@@ -22,7 +22,8 @@ USER_LIMITS: Final = (MAX_CONNECTIONS, MAX_CHANNELS)
 OPTIONS: Final = ("description", "tags", "default_queue_type", "protected_from_deletion")
 #: The queue types that a virtual host can have as its default.
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
-#: Largest size of a description in bytes, and largest number of tags and bytes of one tag.
+#: Largest size of a description in bytes, largest number of tags, and largest size of one tag in
+#: bytes.
 DESCRIPTION_MAX: Final = 4_096
 TAGS_MAX: Final = 64
 TAG_BYTES_MAX: Final = 255

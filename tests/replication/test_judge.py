@@ -255,7 +255,7 @@ def test_no_record_counts_before_the_first_claim(kind: int) -> None:
         MARK: Mark(MARK, 0, 0, 0, ClusterState(NAME)),
     }
     assert not judge.judge(0, records[kind])
-    # So the first claim of a node that has read nothing is valid.
+    # The first claim of a node that has read nothing is therefore valid.
     assert judge.judge(1, claim(1, 11, -1))
 
 

@@ -117,8 +117,8 @@ class Link(TurnLink):
                 except Exception as error:  # noqa: BLE001  the client must get a reason
                     self._fail(connection, error)
         else:
-            # This chunk waits for its turn; the link reads the next chunk after this one was
-            # handled.
+            # This chunk waits for its turn; the link reads the next chunk after the turn has
+            # handled this one.
             self._unread_input = data if self._unread_input is None else self._unread_input + data
             self._pause_reading()
             self._turn.add_to_login_queue(self)

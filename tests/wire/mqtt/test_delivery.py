@@ -456,7 +456,7 @@ def test_no_message_overtakes_a_qos_2_publication_that_waits_for_the_disk() -> (
     publish(world, b"3", qos=2)
     publish(world, b"4")
     publish(world, b"5", qos=2)
-    # There is room in flight now, but messages behind a waiting one must wait too.
+    # A message may be sent now, but messages behind a waiting message must wait too.
     assert reader.send(puback(1), puback(2)) == b""
     world.durable()
     assert [(one.body, one.packet_id, one.dup) for one in publications(reader.read())] == [
