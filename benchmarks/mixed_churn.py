@@ -77,7 +77,7 @@ class Churn:
         return pages * os.sysconf("SC_PAGESIZE")
 
     def run(self, seconds: float) -> None:
-        """Let clients come and go for `seconds`."""
+        """Connect and disconnect clients for `seconds`."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._round += 1

@@ -118,7 +118,7 @@ class Shape(Generic[S]):
 class Shapes(Matcher[S]):
     """The matcher for very many patterns of few shapes.
 
-    It needs the least memory, and is the fastest algorithm in interpreted Python.
+    This algorithm needs the least memory, and is the fastest in interpreted Python.
     """
 
     def __init__(self, grammar: Grammar, limit: int = 512) -> None:

@@ -481,7 +481,7 @@ class Store:
         self.append(MessageSettled(queue, position), None)
 
     def _announce(self, ticket: Ticket | None) -> None:
-        """Let the ticket, if any, wait for the next batch, and request this batch if needed.
+        """Make the ticket, if any, wait for the next batch, and request this batch if needed.
 
         A ticket that waits for several consecutive entries of one batch counts only one append.
         """
@@ -499,13 +499,13 @@ class Store:
         self.request_batch()
 
     def wait_for(self, position: i64, ticket: Ticket) -> None:
-        """Let the ticket wait for the entry at a position, unless the entry is durable already."""
+        """Make the ticket wait for the entry at a position, unless the entry is already durable."""
         if position > self.durable:
             ticket.outstanding += 1
             self._add_ticket(position, ticket)
 
     def _add_ticket(self, position: i64, ticket: Ticket) -> None:
-        """Let the ticket wait for the batch that holds the entry at a position."""
+        """Make the ticket wait for the batch that holds the entry at a position."""
         self._tickets.append(ticket)
         if not self.urgent:
             self.urgent = True
@@ -519,12 +519,12 @@ class Store:
             self.request_batch()
 
     def wait_for_next_batch(self, ticket: Ticket) -> None:
-        """Let the ticket wait for the next batch."""
+        """Make the ticket wait for the next batch."""
         ticket.outstanding += 1
         self._add_ticket(self.position + 1, ticket)
 
     def wait_for_all(self, ticket: Ticket) -> None:
-        """Let the ticket wait until all entries appended so far are durable.
+        """Make the ticket wait until all entries appended so far are durable.
 
         Called for a request that changes nothing, such as the declaration of an existing queue: the
         queue's first declaration may not be durable yet.

@@ -115,7 +115,7 @@ class BatchShipping:
         raise NotImplementedError
 
     def written(self) -> None:
-        """Note that the batch which was shipped last is written to the disk."""
+        """Record that the last shipped batch is written to the disk."""
         raise NotImplementedError
 
 

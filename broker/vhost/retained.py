@@ -299,7 +299,7 @@ class RetainedIndexing(Task):
 class RetainedSending(Task):
     """A task that delivers retained messages to a new subscription, in slices.
 
-    It pauses while the client does not read fast enough.
+    The task pauses while the client does not read fast enough.
     """
 
     def __init__(

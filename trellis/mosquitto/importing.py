@@ -107,7 +107,7 @@ class MosquittoImport:
         }
 
     def _note_plugins(self) -> None:
-        """Note the plugins whose work is not imported."""
+        """Record the plugins that are not imported, with the reason."""
         for plugin in self._conf.plugins:
             name, line = Path(plugin.path).name, plugin.line
             if _PERSIST in name:

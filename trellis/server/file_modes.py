@@ -30,7 +30,7 @@ _FILES: Final = (
 
 
 def restrict(directory: Path) -> None:
-    """Let only the user of the broker access the data directory and the broker's files in it.
+    """Permit only the user of the broker to access the data directory and the broker's files in it.
 
     Log each path whose mode cannot be changed, such as a directory of another user, and continue.
     """

@@ -69,7 +69,7 @@ class StoreWriter:
         self.wrote_much: Callable[[], None] = _do_nothing
 
     def sync(self) -> None:
-        """Have the appended entries written, at once or up to LAZY_SECONDS later."""
+        """Write the appended entries to the disk, at once or up to LAZY_SECONDS later."""
         self.store.sync()
 
     @property

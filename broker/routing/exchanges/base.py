@@ -131,7 +131,7 @@ class Exchange(Destination):
         return found
 
     def redirect(self, old: Destination, new: Destination) -> None:
-        """Let all bindings to the old destination lead to the new destination."""
+        """Move all bindings from the old destination to the new destination."""
         mine = self.bindings.pop(old, None)
         if mine is not None:
             self.version += 1

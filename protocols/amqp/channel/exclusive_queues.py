@@ -100,7 +100,7 @@ class AutoDeletion(BulkTask):
         return bool(self._queues)
 
     def do_slice(self) -> None:
-        """Look at the next CLEARED queues; delete each auto-delete queue without consumers."""
+        """Examine the next CLEARED queues; delete each auto-delete queue without consumers."""
         vhost = self._vhost
         left = CLEARED
         while left > 0 and self._queues:

@@ -78,7 +78,7 @@ class SharedDeliveries(BulkTask):
             self._start_pass(memberships)
 
     def refuse(self, membership: SharedSubscription) -> None:
-        """Note that the session had no room for a message of this shared subscription.
+        """Record that the session had no room for a message of this shared subscription.
 
         The subscription is drained as soon as the session has room.
         """
