@@ -45,15 +45,16 @@ if TYPE_CHECKING:
 
 #: Seconds between two checks, during a stop, whether all clients have disconnected.
 POLL_SECONDS: Final = 0.02
-#: Seconds after which a stop logs the clients that it waits for, and the most clients in that line.
+#: Seconds after which a stop logs the clients that it waits for, and the largest number of clients
+#: in that line.
 NAMED_AFTER_SECONDS: Final = 1.0
 NAMED_MAX: Final = 10
-#: Seconds in which a client with no unsent output must answer or disconnect during a stop.
+#: Seconds in which a client without unsent output must answer or disconnect during a stop.
 ANSWER_SECONDS: Final = 3.0
-#: Exit codes: a clean stop, a store that cannot be written any more, and a start that failed for a
+#: Exit codes: a clean stop, a store that can no longer be written, and a start that failed for a
 #: reason that the operator can correct.
 DONE, FAILED, MISCONFIGURED = 0, 1, 2
-#: Reason for which a node of a cluster refuses to declare a stream.
+#: The reason why a node of a cluster refuses to declare a stream.
 STREAMS_REFUSED: Final = (
     "the rows of streams are not replicated yet, and this broker is a node of a cluster"
 )
@@ -167,7 +168,7 @@ class App:
         self.node: BrokerNode | None = None
         self.http: HttpService | None = None
         self.reloading: SettingsReload | None = None
-        #: Reason why the store cannot be written any more; "" if it can.
+        #: The reason why the store can no longer be written; "" if it can be written.
         self.failure = ""
         #: Set when clients may connect.
         self.started = asyncio.Event()
@@ -178,7 +179,7 @@ class App:
         self._stop.set()
 
     def fail(self, reason: str) -> None:
-        """Stop at once, without waiting for clients: the store cannot be written any more."""
+        """Stop at once, without waiting for clients: the store can no longer be written."""
         self.failure = reason
         self._skip_grace = True
         self._stop.set()
@@ -283,7 +284,7 @@ class App:
         for task in tasks:
             task.add_done_callback(
                 lambda _: self._stop.set()
-            )  # These tasks never end, except by an error, which stops the broker.
+            )  # The tasks end only by an error, which stops the broker.
         reloading = self.reloading = SettingsReload(node, self._read, http.reload)
         try:
             with _Signals(self.stop, reloading.request):
@@ -356,7 +357,7 @@ class App:
         named = False
         while links:
             for link in list(links):
-                # Repeated, since a link that was just accepted appears in `links` a little later.
+                # Repeated, because a link that was just accepted appears in `links` a little later.
                 link.close()
             await asyncio.sleep(POLL_SECONDS)
             waited = loop.time() - began
@@ -417,7 +418,7 @@ def _ignore_reload() -> None:
 
 
 def _log_waiting(links: list[TurnLink]) -> None:
-    """Log which clients a stop waits for."""
+    """Log the clients for which a stop waits."""
     logs.info(
         "stop_waits",
         connections=len(links),

@@ -7,7 +7,10 @@ from broker.replication.records import BatchChunk, ClusterState
 
 
 class BatchAssembly:
-    """The chunks of the batch that is being received. Only chunks that count may be added."""
+    """The chunks of the batch that is being received.
+
+    Callers add only chunks that count (see `Judge`).
+    """
 
     def __init__(self) -> None:
         self._chunks: list[BatchChunk] = []
@@ -26,7 +29,8 @@ class BatchAssembly:
                 raise ReplicaDiverged(
                     f"batch {chunk.number} at offset {offset} follows position {found[1]} and the "
                     f"batch at offset {found[2]}, but this node has batch {state.number} with "
-                    f"position {state.position} at offset {state.batch_offset}: seed this node"
+                    f"position {state.position} at offset {state.batch_offset}; "
+                    "give this node an empty data directory"
                 )
             self._chunks, self._offset = [], offset
         first = self._chunks[0] if self._chunks else chunk
@@ -37,7 +41,8 @@ class BatchAssembly:
         ):
             raise ReplicaDiverged(
                 f"the record at offset {offset} is chunk {chunk.chunk} of batch {chunk.number}, "
-                f"but chunk {len(self._chunks)} of batch {first.number} is due: seed this node"
+                f"but chunk {len(self._chunks)} of batch {first.number} is due; "
+                "give this node an empty data directory"
             )
         self._chunks.append(chunk)
         if len(self._chunks) < chunk.chunks:
@@ -54,5 +59,5 @@ class BatchAssembly:
         return not self._chunks
 
     def discard(self) -> None:
-        """Drop an incomplete batch, whose later chunks will not count: a new claim is in force."""
+        """Drop an incomplete batch: a new claim is in force, so its later chunks will not count."""
         self._chunks = []

@@ -76,11 +76,11 @@ def carry_out(
     apply: Callable[[Apply], None],
     sleep: Callable[[float], None],
 ) -> Result:
-    """Carry out steps until their flow ends, and return its result.
+    """Carry out the steps of a flow until the flow ends, and return the flow's result.
 
     `apply` makes a batch and a state durable, and may raise ReplicaFull; `sleep` waits for a number
-    of seconds. The errors of the contract are thrown into the flow; all other errors leave this
-    function, and the flow does not go on.
+    of seconds. The errors of the contract are thrown into the flow; this function raises all other
+    errors, and the flow does not continue.
     """
     try:
         step = next(steps)

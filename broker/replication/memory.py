@@ -1,4 +1,4 @@
-"""A replicated log in memory: the contract's model, for simulations and tests."""
+"""A replicated log in memory, the reference model of the contract for simulations and tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from broker.replication.report import NodeReport
 
 
 class MemoryLog:
-    """Records with consecutive offsets, and a beginning that moves when the log is trimmed."""
+    """Records with consecutive offsets; trimming moves the first offset."""
 
     def __init__(self) -> None:
         self.low = 0
@@ -45,7 +45,7 @@ class MemoryLog:
 
 
 class MemoryNodeLog:
-    """A `ReplicatedLog` on a log in memory, as one node uses it."""
+    """A `ReplicatedLog` of one node, on a MemoryLog that several nodes share."""
 
     #: All logs in memory have the same identity.
     identity = "memory"

@@ -34,16 +34,16 @@ from broker.replication.records import (
     decode,
 )
 
-#: Seconds from the earliest possible claim of a successor until the old owner aborts all of its
-#: connections.
+#: Seconds between the earliest possible claim of a successor and the moment at which the old owner
+#: aborts all of its connections.
 ABORT_MARGIN: Final = 0.3
 
 
 class LogOwner:
-    """The node whose claim is in force. It has one append under way at a time.
+    """The node whose claim is in force. At most one append is in flight.
 
-    The offset of each append is the fence: the owner expects its last offset + 1. If the offset is
-    higher, the owner first reads the records in between. After Fenced the node must end.
+    The owner expects each append to get its last offset + 1. If the offset is higher, other nodes
+    have appended, and the owner first reads the records in between. After Fenced the node must end.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class LogOwner:
         self.timing = timing
         #: The offset that the next record is expected to have.
         self.next = next_offset
-        #: When the last acknowledged record was sent, in seconds of `clock`.
+        #: The time at which the last acknowledged record was sent, in seconds of `clock`.
         self.sent = sent
-        #: Offsets of the acknowledged marks that the log may still have, in order.
+        #: Offsets of the acknowledged marks that may still be in the log, in order.
         self.marks: list[int] = []
         self._claim = (judge.state.epoch, judge.state.nonce)
         self._clock = clock
@@ -77,8 +77,9 @@ class LogOwner:
     def may_act(self) -> bool:
         """True if the owner may deliver, answer and expire messages now.
 
-        Test this before each act: the node may have been paused since the last test. No standby can
-        own the log yet: it waits longer than the lease, and counts from a later moment.
+        Test this before each such action: the node may have been paused since the last test. While
+        this is True, no standby can own the log: a standby waits longer than the lease, and counts
+        from a later moment.
         """
         return not self._fenced and self._clock() < self.sent + self.timing.lease
 
@@ -97,10 +98,12 @@ class LogOwner:
     def ship(
         self, payload: bytes, position: int, chunk_size: int = CHUNK_SIZE
     ) -> Steps[ReceivedBatch]:
-        """Append a batch whose last entry has this position. Return once all of its chunks count.
+        """Append a batch whose last entry has this position.
 
-        Only then the batch may be written to the data directory, and confirmed. A batch is shipped
-        once, also if the data directory is full later. Raises Fenced.
+        Return once all chunks of the batch count.
+
+        The batch may be written to the data directory, and confirmed, only after this call. A batch
+        is shipped once, even if the data directory turns out to be full. Raises Fenced.
         """
         state = self.judge.state
         epoch, nonce = self._claim
@@ -158,7 +161,7 @@ class LogOwner:
         self._fenced = True
 
     def trimmable(self, synced: Iterable[int | None]) -> int | None:
-        """Return the offset up to which the log may be trimmed; None if it must not be.
+        """Return the offset up to which the log may be trimmed; None if no trim is allowed.
 
         `synced` has for each listed standby the offset at which it would begin to read, or None if
         the standby has not reported one.
@@ -195,7 +198,7 @@ class LogOwner:
         return offset
 
     def _read_between(self, offset: int) -> Steps[None]:
-        """Judge the records of other nodes before an offset. Raises Fenced."""
+        """Judge the records that other nodes appended before an offset. Raises Fenced."""
         while self.next < offset:
             try:
                 span: LogSpan = yield Read(self.next)

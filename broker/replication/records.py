@@ -30,7 +30,7 @@ MARK: Final = 4
 CALL: Final = 5
 KINDS: Final = {CLAIM: "claim", BATCH: "batch", BEAT: "beat", MARK: "mark", CALL: "call"}
 
-#: Magic, version, kind, epoch, nonce, the writer's wall clock in ms of Unix time.
+#: Magic number, version, kind, epoch, nonce, the writer's wall clock in ms of Unix time.
 _HEAD: Final = struct.Struct(">4sBBIQq")
 #: Epoch, nonce, last, salt, format, position, number, batch offset, wall clock, lengths of the name
 #: and of the owner's description.
@@ -40,7 +40,7 @@ _CLAIM: Final = struct.Struct(">q32sH")
 #: Number, chunk, chunks, position before, offset of the batch before, position after.
 _BATCH: Final = struct.Struct(">qIIqqq")
 
-#: Size in bytes of all that a batch record has besides its payload.
+#: Size in bytes of a batch record without its payload.
 BATCH_OVERHEAD: Final = _HEAD.size + _BATCH.size
 #: Size in bytes of the digest of settings.
 DIGEST_SIZE: Final = 32
@@ -51,12 +51,12 @@ class ReplicationError(Exception):
 
 
 class ForeignRecord(ReplicationError):
-    """A record of the log is not Trellis's, or a newer version of Trellis wrote it."""
+    """A record of the log was written by another program, or by a newer version of Trellis."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The knowledge of a reader after a record: the owner of the log, and the last batch.
+    """The state of the log after a record: the owner of the log, and the last batch.
 
     A reader judges all later records by its state alone.
     """
@@ -76,12 +76,13 @@ class ClusterState:
     #: Number of the last whole batch, and offset of its first chunk; 0 and -1 before the first one.
     number: int = 0
     batch_offset: int = -1
-    #: The highest wall clock of a record that counts, in ms of Unix time.
+    #: The highest wall clock of the records that count, in ms of Unix time.
     wall: int = 0
     #: Description of the node that owns the log, as its claim gives it; "" before the first claim.
     owner: str = ""
 
-    # Each record makes a new state. These two name all fields, because replace() is slower.
+    # Each record makes a new state. `after_record` and `after_batch` name all fields, because
+    # replace() is slower.
 
     def after_record(self, last: int, wall: int) -> ClusterState:
         """Return the state after a record that counts, from its offset and wall clock."""
@@ -154,7 +155,10 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """A record of the replicated log: its kind and writer. Beats and calls have no other fields."""
+    """A record of the replicated log: its kind and writer.
+
+    Beats and calls have no further fields.
+    """
 
     kind: int
     epoch: int
@@ -191,7 +195,10 @@ class Claim(LogRecord):
 
 @dataclass(frozen=True, slots=True)
 class BatchChunk(LogRecord):
-    """One chunk of a batch. All chunks of a batch have equal number fields, except `chunk`."""
+    """One chunk of a batch.
+
+    All chunks of a batch have the same values in all number fields except `chunk`.
+    """
 
     #: Number of the batch: the number of the batch before it + 1.
     number: int
@@ -230,7 +237,7 @@ class Mark(LogRecord):
 
 
 def decode(data: bytes) -> LogRecord:
-    """Return the record in these bytes. Raises ForeignRecord if they are no record of Trellis."""
+    """Return the record in these bytes. Raises ForeignRecord if Trellis did not write the bytes."""
     try:
         magic, version, kind, epoch, nonce, wall = _HEAD.unpack_from(data)
     except struct.error:

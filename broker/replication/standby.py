@@ -22,7 +22,7 @@ from broker.replication.follower import Follower
 from broker.replication.owner import ABORT_MARGIN, LogOwner
 from broker.replication.records import CALL, CLAIM, Claim, ClusterState, LogRecord
 
-#: Share of the silence after which a standby asks whether the log still commits records.
+#: Fraction of the silence after which a standby checks whether the log still commits records.
 CALL_SHARE = 2 / 3
 
 
@@ -30,9 +30,9 @@ class Standby:
     """A node that does not own the log.
 
     Silence counts only while the log answers and this node has read all of it: an unreachable log
-    proves nothing about its owner. Silence also counts only while the log commits: after two thirds
-    of the silence the standby appends a call, which a stalled log does not acknowledge. When such a
-    log recovers, the pending batch of its owner comes first.
+    proves nothing about its owner. Silence also counts only while the log commits records: after
+    two thirds of the silence the standby appends a call, which a stalled log does not acknowledge.
+    When a stalled log recovers, the pending batch of the owner comes before the call.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Standby:
         digest: bytes,
     ) -> None:
         self.follower = follower
-        #: Salt and format of the segment log that a first claim gives.
+        #: Salt and format of the segment log that this node puts in the log's first claim.
         self.salt = 0
         self.format = 0
         #: Description of this node, for its claims: a text of at most 65,535 bytes.
@@ -64,16 +64,20 @@ class Standby:
         #: When an answer of the log last showed that this node had read all of it; None if the last
         #: answer did not show this.
         self._answered: float | None = None
-        #: When the log acknowledged the call of this silence; None before.
+        #: The time at which the log acknowledged the call of this silence; None before the
+        #: acknowledgement.
         self._call_acknowledged: float | None = None
 
     @property
     def state(self) -> ClusterState:
-        """The state of the log as far as it was read."""
+        """The state of the log after the records read so far."""
         return self.follower.judge.state
 
     def follow(self) -> Steps[LogOwner]:
-        """Follow the log until this node owns it. Raises ReplicationError if it cannot go on."""
+        """Follow the log until this node owns it.
+
+        Raises ReplicationError if the node cannot continue.
+        """
         while True:
             yield from self._read()
             if 0 < self.handover_nonce == self.state.nonce:
@@ -110,7 +114,7 @@ class Standby:
         self._answered = now
 
     def _read_span(self) -> Steps[LogSpan]:
-        """Read the next records; if they were trimmed, the records at the beginning of the log."""
+        """Read the next records; if they were trimmed, the first records of the trimmed log."""
         try:
             span: LogSpan = yield Read(self.follower.next)
         except LogTrimmed as trimmed:
@@ -125,7 +129,7 @@ class Standby:
         self._answered = self._call_acknowledged = None
 
     def _call(self) -> Steps[None]:
-        """Append a call, to test whether the log commits records."""
+        """Append a call, which tests whether the log commits records."""
         state = self.state
         try:
             yield Append(LogRecord(CALL, state.epoch, state.nonce, self._wall()).encode())
@@ -154,8 +158,8 @@ class Standby:
         try:
             offset: int = yield Append(claim.encode())
         except OutcomeUnknown:
-            # The claim may come to stand in the log later. It is then the claim of a node that does
-            # not answer: after another silence, a node claims the next epoch.
+            # The log may still append the claim later. Such a claim belongs to a node that does not
+            # answer: after another silence, a node claims the next epoch.
             return None
         while self.follower.next <= offset:
             try:

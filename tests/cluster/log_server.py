@@ -1,6 +1,6 @@
 """A replicated log in memory that broker processes reach over a loopback socket.
 
-A request is a line of JSON, and so is its answer. The server stands for Kafka in tests of the
+A request is a line of JSON, and an answer is too. The server stands for Kafka in tests of the
 broker's own part; the tests of the connection to Kafka use Kafka itself.
 """
 
@@ -19,7 +19,7 @@ from broker.replication.report import NodeReport
 
 #: Seconds after which a client gives up waiting for an answer.
 PATIENCE = 20.0
-#: Most records of one answer.
+#: Largest number of records in one answer.
 MOST = 200
 
 
@@ -29,7 +29,7 @@ class LogServer:
     def __init__(self) -> None:
         self.log = MemoryLog()
         self.lock = threading.Lock()
-        #: Cleared while the log answers nothing.
+        #: Cleared while the server answers no request.
         self.moves = threading.Event()
         self.moves.set()
         outer = self

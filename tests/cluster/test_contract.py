@@ -22,7 +22,8 @@ from tests.cluster.conftest import OpenLog, cluster_on, created
 #: Opens the test's log for a node.
 OfNode = Callable[[str], ReplicatedLog]
 CHUNK = 8 << 20
-#: Marks of tests on a real Kafka: one process starts the node, for all of them.
+#: Pytest marks of tests on a real Kafka: all these tests run in one process, which starts the node
+#: once.
 KAFKA = [pytest.mark.long, pytest.mark.xdist_group("kafka")]
 
 

@@ -33,7 +33,10 @@ QUEUE = Defined("/", "queue", "q", {})
 
 
 class Standby:
-    """A following node, and a thread that runs it. `end` is its owner or its error."""
+    """A following node, and a thread that runs the node.
+
+    `end` is the resulting owner, or the error.
+    """
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class Standby:
         assert isinstance(self.join(), FollowingStopped)
 
     def contents(self) -> list[bytes]:
-        """Return the contents of the messages that a start on the directory finds."""
+        """Return the contents of the messages that a broker started on the directory restores."""
         opened = open_store(
             self.disk, str(self.path), codecs(), SALT, pytest.fail, lambda recovery: None
         )
@@ -96,7 +99,7 @@ class Owner:
         assert self.log.append(chunk.encode()) == step.batch.offset
 
     def skip_positions(self) -> None:
-        """Let the next batch begin behind a batch that the log lacks."""
+        """Make the next batch begin after a batch that the log lacks."""
         self.batches.state = replace(self.batches.state, position=9)
 
 
@@ -126,7 +129,7 @@ def test_a_standby_applies_all_batches_and_then_owns_the_log(
     assert standby.contents() == [b"one", b"two"]
 
 
-def test_a_standby_reports_what_is_durable(log: ThreadedLog, tmp_path: Path) -> None:
+def test_standby_reports_its_durable_offset(log: ThreadedLog, tmp_path: Path) -> None:
     owner = Owner(log)
     owner.write(QUEUE, stored(b"one"))
     standby = Standby(tmp_path / "standby", log, timing=PATIENT)
@@ -189,7 +192,7 @@ def test_no_log_that_stands_still_is_claimed(log: ThreadedLog, tmp_path: Path) -
     Owner(log)
     log.stand_still()
     standby = Standby(tmp_path / "standby", log)
-    # The node reads every 0.05 s, so it waits for more than three silences.
+    # The node reads every 0.05 s, so this wait is longer than three silences.
     wait_for(lambda: log.unanswered >= 20)
     assert standby.end is None and kinds_of(log) == [CLAIM]
     standby.following.stop()
@@ -198,7 +201,7 @@ def test_no_log_that_stands_still_is_claimed(log: ThreadedLog, tmp_path: Path) -
 
 
 def kinds_of(log: ThreadedLog) -> list[int]:
-    """Return the kinds of all records, although the log stands still."""
+    """Return the kinds of all records, even while the log answers nothing."""
     return [decode(data).kind for _, data in log.records.read(0).records]
 
 

@@ -14,7 +14,8 @@ from tests.cluster.test_faults import delete
 from trellis.app import MISCONFIGURED
 from trellis.settings.cluster import ClusterSettings
 
-#: Marks of tests on a real Kafka: one process starts the node, for all of them.
+#: Pytest marks of tests on a real Kafka: all these tests run in one process, which starts the node
+#: once.
 KAFKA = [pytest.mark.long, pytest.mark.xdist_group("kafka")]
 
 

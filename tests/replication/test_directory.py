@@ -404,7 +404,7 @@ def test_a_damaged_directory_does_not_follow(place: Place) -> None:
     assert first != path
     contents[first] = contents[first][:200] + b"?" + contents[first][201:]
     place.disk = SimulatedDisk(contents)
-    with pytest.raises(ReplicaDiverged, match="seed this node"):
+    with pytest.raises(ReplicaDiverged, match="give this node an empty data directory"):
         place.open()
 
 

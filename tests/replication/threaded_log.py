@@ -10,16 +10,16 @@ from broker.replication.report import NodeReport
 
 
 class ThreadedLog:
-    """A `ReplicatedLog` that all nodes of a test share. `stand_still` lets it answer nothing."""
+    """A `ReplicatedLog` that all nodes of a test share. After `stand_still`, all calls wait."""
 
     identity = "memory"
 
     def __init__(self) -> None:
         self.records = MemoryLog()
         self.reported: dict[str, NodeReport] = {}
-        #: Raised by the next append, which has no effect; None for an append that succeeds.
+        #: The error of the next append, which then has no effect; None for an append that succeeds.
         self.failure: OutcomeUnknown | None = None
-        #: Number of reads that found the log standing still.
+        #: Number of reads that found the log stopped.
         self.unanswered = 0
         self._lock = threading.Lock()
         self._moves = threading.Event()
@@ -29,11 +29,11 @@ class ThreadedLog:
         assert identity in ("", self.identity)
 
     def stand_still(self) -> None:
-        """Let all calls wait until `move`."""
+        """Make all calls wait until `move`."""
         self._moves.clear()
 
     def move(self) -> None:
-        """Let the waiting calls go on."""
+        """Resume the waiting calls."""
         self._moves.set()
 
     def append(self, data: bytes) -> int:

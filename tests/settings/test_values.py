@@ -21,7 +21,7 @@ from trellis.settings.options import OPTIONS, USER_OPTIONS
 # --- which value holds ---
 
 
-def test_nothing_given_is_all_defaults() -> None:
+def test_settings_without_a_source_are_the_defaults() -> None:
     assert load(environ={}) == Settings()
 
 

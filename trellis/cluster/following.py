@@ -25,11 +25,11 @@ LOG_FORMAT: Final = 1
 
 
 class FollowingStopped(Exception):
-    """The end of the thread, because the broker stops."""
+    """Raised in the thread of a standby when the broker stops."""
 
 
 class Following:
-    """The life of a standby, up to its claim."""
+    """A standby from its start up to its claim."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Following:
         self._version = version
         self._clock = clock
         self._stopped = threading.Event()
-        #: Why the last batch could not be written; empty unless the disk is full.
+        #: The reason why the last batch could not be written; empty unless the disk is full.
         self.blocked_reason = ""
         self._description = description
         #: The description of the owner, as text, for which the log line was written.
@@ -68,8 +68,9 @@ class Following:
     def run(self) -> LogOwner:
         """Follow the log until this node owns it. Blocks, so a thread calls it.
 
-        The directory is closed then, and holds all batches of the log. Raises FollowingStopped
-        after `stop`, ReplicationError or StoreError if the node cannot go on.
+        When the call returns, the data directory is closed, and holds all batches of the log.
+        Raises FollowingStopped after `stop`, ReplicationError or StoreError if the node cannot go
+        on.
         """
         try:
             self._note_owner(self._directory.state.owner)
@@ -82,7 +83,7 @@ class Following:
             self._directory.close()
 
     def stop(self) -> None:
-        """Let `run` end soon."""
+        """Make `run` end soon."""
         self._stopped.set()
 
     def _apply(self, step: Apply) -> None:
@@ -118,7 +119,7 @@ class Following:
         logs.info("cluster_active", node=owner.node, host=owner.host)
 
     def _sleep(self, seconds: float) -> None:
-        """Wait. Give back disk space in this time, if there is any to give back."""
+        """Wait. Use the time to free disk space, if there is any to free."""
         until = self._clock() + seconds
         while self._directory.compact() and self._clock() < until:
             pass

@@ -24,8 +24,8 @@ CHECK_SECONDS: Final = 10.0
 class KafkaLog:
     """A `ReplicatedLog` on Kafka. Call `connect` before all other methods.
 
-    The constructor starts the connections and does not wait for them, so that the first append of a
-    standby that takes over waits for nothing.
+    The constructor starts the connections and does not wait for them. By the time a standby takes
+    over, they are open, and its first append is not delayed.
     """
 
     def __init__(self, cluster: ClusterSettings, node: str) -> None:
@@ -81,7 +81,7 @@ class KafkaLog:
     def read(self, offset: int) -> LogSpan:
         """Return records from an offset on, and the tip of the log.
 
-        Raises LogUnreachable, LogTrimmed, and ReplicationError if this is not the log any more that
+        Raises LogUnreachable, LogTrimmed, and ReplicationError if the log is no longer the one that
         this node has followed.
         """
         self._appender.serve()
@@ -90,7 +90,7 @@ class KafkaLog:
         try:
             return self._reader.read(offset)
         except (LogBehind, LogShorter, LogTrimmed, TopicAbsent):
-            self._check_topic()  # It may have been made anew.
+            self._check_topic()  # The topic may have been created again.
             raise
 
     def bounds(self) -> tuple[int, int]:
@@ -134,9 +134,10 @@ class KafkaLog:
 
     def _replaced(self, found: str, followed: str) -> TopicReplaced:
         return TopicReplaced(
-            f"topic '{self._cluster.log_topic}' at {self._cluster.servers} was deleted and made "
-            f"anew: its id is {found}, and this node has followed {followed}; give the broker a "
-            "new topic, or adopt the directory that is farthest (`trellis cluster adopt`)"
+            f"topic '{self._cluster.log_topic}' at {self._cluster.servers} was deleted and created "
+            f"again: its id is {found}, and this node has followed {followed}, and cannot follow "
+            "another topic: keep the data directories of all nodes, and read their messages with "
+            "`trellis store dump --contents`"
         )
 
 

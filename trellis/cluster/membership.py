@@ -41,7 +41,7 @@ State = Literal["following", "opening", "active", "fenced"]
 
 #: Seconds between two attempts to connect to the replicated log.
 RETRY_SECONDS: Final = 1.0
-#: Exit code of a process whose node does not own the log any more.
+#: Exit code of a process whose node no longer owns the log.
 FENCED: Final = 3
 
 
@@ -61,10 +61,10 @@ class Membership:
         """
         self.name = name
         self.state: State = "following"
-        #: The replicated log in the hands of this node; None while it follows.
+        #: The log that this node owns; None while the node follows.
         self.ownership: Ownership | None = None
         self._following: Following | None = None
-        #: Throws away what the sockets of all clients have not sent yet. Runs in any thread.
+        #: Discards the unsent output of all client connections. May run in any thread.
         self.discard_output: Callable[[], None] = _do_nothing
         #: The description of this node, for its claims.
         self.description = NodeDescription()
@@ -74,9 +74,9 @@ class Membership:
     async def follow(
         self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, stop: asyncio.Event
     ) -> Ownership | None:
-        """Follow the log until this node owns it. Return None if `stop` is set before.
+        """Follow the log until this node owns it. Return None if `stop` is set earlier.
 
-        Raises ReplicationError or StoreError if the node cannot go on.
+        Raises ReplicationError or StoreError if the node cannot continue.
         """
         connected = await self._connect(stop)
         if connected is None:
@@ -185,7 +185,7 @@ class Membership:
         logs.info("cluster_handed_over", node=name, epoch=report.epoch + 1)
 
     def figures(self) -> ClusterFigures:
-        """Return the figures of this node for the metrics."""
+        """Return the figures of this node that the metrics report."""
         ownership, following = self.ownership, self._following
         if following is None:
             return ClusterFigures(self.name, self.state)
@@ -209,7 +209,10 @@ class Membership:
         )
 
     async def _connect(self, stop: asyncio.Event) -> tuple[ReplicatedLog, int] | None:
-        """Connect to the replicated log, again and again if it is unreachable; None if stopped."""
+        """Connect to the replicated log, with retries while it is unreachable.
+
+        Return None if stopped.
+        """
         known = ""
         while not stop.is_set():
             try:
@@ -235,9 +238,9 @@ class Membership:
         return Following(replica, log, self._timing, description, trellis.__version__)
 
     def end(self, reason: str) -> None:
-        """End the process at once: this node does not own the log any more, or may not own it.
+        """End the process at once: this node no longer owns the log, or may have lost it.
 
-        A clean stop would write and answer. Output that clients have not received is thrown away.
+        A clean stop would write and answer. Unsent output to clients is discarded.
         """
         self.state = "fenced"
         self.discard_output()

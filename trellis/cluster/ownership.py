@@ -28,17 +28,17 @@ from trellis.cluster.clock import boot_seconds
 from trellis.cluster.reporting import Reporting
 from trellis.cluster.retention import LogRetention, NodeListStore, Retention
 
-#: Seconds between two looks of the thread that aborts connections.
+#: Seconds between two checks of the thread that aborts connections.
 FENCE_SECONDS: Final = 0.02
-#: Part of a beat's interval between two looks of the thread that appends beats.
+#: The thread that appends beats checks at intervals of this fraction of a beat interval.
 BEAT_PART: Final = 4
 
 
 class Ownership(BatchShipping):
-    """The log of the cluster in the hands of this node, from its claim on.
+    """The replicated log, as its owner uses it from the claim on.
 
-    `end` ends the process, with a reason; it does not return to a process that goes on. `abort`
-    aborts all connections of clients; it is called in a thread, once in each silence.
+    `end` ends the process, for a reason; `end` does not return to the caller. `abort` aborts all
+    client connections; a thread calls `abort` once in each silence.
     """
 
     def __init__(
@@ -52,17 +52,18 @@ class Ownership(BatchShipping):
         self.owner = owner
         self.log = log
         self.chunk_size = chunk_size
-        #: Aborts all connections of clients.
+        #: Aborts all client connections.
         self.abort: Callable[[], None] = _do_nothing
         self._end = end
         self._clock = clock
         #: Only one thread appends at a time.
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        #: When the log acknowledged a batch that is not written to the disk yet; None without one.
+        #: The time at which the log acknowledged a batch that is not yet written to the disk; None
+        #: if there is no such batch.
         self._unwritten: float | None = None
-        #: Number of batches that the log acknowledged, and the seconds from the beginning of their
-        #: appends to the acknowledgements.
+        #: Number of batches that the log acknowledged, and the total of the seconds that their
+        #: appends took.
         self.appended = 0
         self.append_seconds = 0.0
         #: Total size in bytes of the payloads of these batches.
@@ -93,7 +94,10 @@ class Ownership(BatchShipping):
     # -- in the writer's thread
 
     def ship(self, batch: DurableBatch) -> bytes:
-        """Append a batch to the log, and return the state after it. Ends the process if fenced."""
+        """Append a batch to the log, and return the state after the batch.
+
+        Ends the process if fenced.
+        """
         content = payload.encode(batch.changes, batch.records.parts)
         with self._lock:
             began = self._clock()

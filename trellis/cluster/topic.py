@@ -34,11 +34,12 @@ from trellis.settings.cluster import ClusterSettings
 PARTITION: Final = 0
 #: Seconds within which Kafka must answer a request.
 REQUEST_SECONDS: Final = 5.0
-#: Seconds within which the leader must tell the tip.
+#: Seconds within which the leader must report the tip.
 TIP_SECONDS: Final = 0.5
-#: Seconds between two questions whether the nodes know a new topic.
+#: Seconds between two checks whether the nodes know a new topic.
 KNOWN_SECONDS: Final = 0.05
-#: Copies of the log, and copies that must have a record before Kafka acknowledges it.
+#: Number of copies of the log, and of the copies that must have a record before Kafka acknowledges
+#: it.
 REPLICAS: Final = 3
 IN_SYNC: Final = 2
 _ASK: Final = "ask the leader for an end of topic"
@@ -62,7 +63,8 @@ class TopicFacts:
     #: Kafka's id of the topic: a topic that is deleted and created again has another id.
     id: str
     partitions: int
-    #: Number of copies of the partition, and of those that have all acknowledged records.
+    #: Number of copies of the partition, and of the copies that are in sync (have all acknowledged
+    #: records).
     replicas: int
     in_sync: int
     has_leader: bool
@@ -77,7 +79,7 @@ class KafkaTopic:
         self._admin = AdminClient(admin_options(cluster), logger=ClientLog("admin"))
 
     def facts(self) -> TopicFacts:
-        """Return the facts about the topic. Raises TopicAbsent too."""
+        """Return the facts about the topic. Also raises TopicAbsent."""
         futures = self._admin.describe_topics(
             TopicCollection([self._name]), request_timeout=REQUEST_SECONDS
         )
@@ -96,7 +98,7 @@ class KafkaTopic:
         return self._settings(ResourceType.TOPIC, self._name, "read the settings of topic")
 
     def nodes(self) -> list[int]:
-        """Return the ids of the Kafka nodes that are brokers."""
+        """Return the ids of the nodes of the Kafka cluster that are Kafka brokers."""
         found = self._wait(
             "list the nodes for topic",
             self._admin.describe_cluster(request_timeout=REQUEST_SECONDS),
@@ -126,7 +128,7 @@ class KafkaTopic:
             time.sleep(KNOWN_SECONDS)
 
     def _is_known(self) -> bool:
-        """True if the nodes have learned of the topic."""
+        """True if the Kafka nodes know the topic."""
         try:
             return self.facts().has_leader
         except TopicAbsent:
@@ -137,9 +139,10 @@ class KafkaTopic:
         return self._offset(OffsetSpec.earliest(), REQUEST_SECONDS)
 
     def tip(self) -> int:
-        """Return the offset that the next record will have, as the leader of the partition knows.
+        """Return the offset that the next record will have, as the partition's leader reports it.
 
-        A consumer's connection would answer later: behind the fetch that waits for records.
+        The connection of a consumer would answer later, because its fetch for new records blocks
+        it.
         """
         return self._offset(OffsetSpec.latest(), TIP_SECONDS)
 
@@ -197,12 +200,13 @@ class KafkaTopic:
             self._wait("delete a consumer group of topic", futures[group])
 
     def _offset(self, spec: OffsetSpec, seconds: float) -> int:
-        """Return an end of the log, from the leader of the partition."""
+        """Return the first or the next offset of the log, from the leader of the partition."""
         try:
             return self._ask_offset(spec, seconds)
         except LogUnreachable:
-            # The library asks the leader that it knows, also after the answer of this node that
-            # another one leads. It forgets the leader when it learns the topic anew.
+            # The library keeps asking the leader that it knows, even after this node has answered
+            # that another node leads. The library drops that leader when it reads the topic's
+            # metadata again.
             self._learn_leader(seconds)
             return self._ask_offset(spec, seconds)
 
@@ -235,7 +239,7 @@ class KafkaTopic:
             raise unreachable("use the synced offsets in topic", self._cluster, position.error)
 
     def _wait(self, task: str, future: Future[Any]) -> Any:
-        """Return the result of a request; `task` completes "cannot"."""
+        """Return the result of a request; `task` is the text after "cannot" in its error."""
         try:
             return future.result(REQUEST_SECONDS + 1)
         except KafkaException as error:

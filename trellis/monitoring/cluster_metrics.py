@@ -1,4 +1,4 @@
-"""The metrics of a node of a cluster, also while the node serves no clients."""
+"""The metrics of a node of a cluster, available also while the node serves no clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from broker.replication.figures import ClusterFigures
 from trellis.monitoring.page import MetricsPage
 
-#: The states of a node, in the order of its life.
+#: The states of a node, in the order in which the node passes through them.
 STATES: Final = ("following", "opening", "active", "fenced")
 
 
@@ -50,7 +50,7 @@ def add_cluster(page: MetricsPage, figures: ClusterFigures) -> None:
     )
     page.gauge(
         "trellis_cluster_lease_seconds",
-        "Seconds for which this active node may still act without a further record in the log.",
+        "Seconds for which this active node may still act without another record in the log.",
         figures.lease,
         cluster=name,
     )

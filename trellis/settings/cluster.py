@@ -15,9 +15,10 @@ TIMING: Final = Timing()
 RETENTION_BYTES: Final = 1 << 30
 RETENTION_SECONDS: Final = 600.0
 RETENTION_MOST: Final = 10 << 30
-#: Longest name of a broker: the names of the topic and of the consumer groups contain it.
+#: Length of the longest name of a broker: the names of the topic and of the consumer groups contain
+#: it.
 NAME_MAX: Final = 100
-#: Options of librdkafka that the rules of the replicated log decide.
+#: Options of librdkafka whose values the rules of the replicated log fix.
 FIXED_OPTIONS: Final = frozenset(
     (
         "acks",
@@ -129,8 +130,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     advertised: Annotated[
         str,
         option(
-            "host at which clients reach this node; standbys name it to clients while this node is "
-            'active; "" is the name of the machine',
+            "host at which clients reach this node, for redirects by standbys, which are not "
+            'implemented yet; "" is the name of the machine',
             check=check_host,
         ),
     ] = ""
@@ -191,7 +192,10 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
 
     @property
     def timing(self) -> Timing:
-        """The clock rules. Raises ReplicationError if the times do not fit together."""
+        """The time limits of the cluster.
+
+        Raises ReplicationError if the times do not fit together.
+        """
         return Timing(self.silence, self.lease, self.beat)
 
     @property

@@ -100,7 +100,7 @@ def action(state: str, verb: str) -> str:
 class Closing:
     """The part of a connection that closes the connection.
 
-    The connection is a parameter of each method, so that the two objects form no reference cycle.
+    Each method gets the connection as a parameter, so that the two objects form no reference cycle.
     """
 
     def __init__(self) -> None:

@@ -113,7 +113,8 @@ class AmqpConnection(ConnectionInterface):
         #: A content that came in several chunks, while the search for its destinations pauses; None
         #: at other times.
         self._searching: tuple[ChannelPublisher, Assembly] | None = None
-        #: The check of the consumers after a change of permissions; None if there was none.
+        #: The check of the consumers after a change of permissions; None if no change has happened
+        #: yet.
         self._reauthorization: ConsumerReauthorization | None = None
         #: Position in the input after the frame that is being handled.
         self._cursor: i64 = 0
@@ -570,7 +571,7 @@ class AmqpConnection(ConnectionInterface):
             return
         interval: i64 = self.handshake.heartbeat * 1000
         if self.stalled:
-            self.last_input_at = now  # The broker does not read, so the client is not silent.
+            self.last_input_at = now  # The broker does not read, so silence does not count.
         if now - self.last_input_at > 2 * interval:
             self.abort("heartbeat_timeout")
         else:
@@ -579,7 +580,7 @@ class AmqpConnection(ConnectionInterface):
         self.touch()
 
     def excuse(self, pause: int) -> None:
-        """Do not count a pause of `pause` ms against the client, and send a heartbeat soon."""
+        """Add a pause of `pause` ms to the client's deadline, and send a heartbeat soon."""
         super().excuse(pause)
         if self.state == states.RUNNING and self.deadline > 0:
             self.deadline = self.agenda.now

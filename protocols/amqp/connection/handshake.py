@@ -2,8 +2,8 @@
 
 states.py has the table of the steps. A Handshake handles the client's methods during the handshake,
 and keeps the results: the client's properties, its user and identity, and the limits that both
-sides have agreed on. The connection is a parameter of each method, so that the two objects form no
-reference cycle.
+sides have agreed on. Each method gets the connection as a parameter, so that the two objects form
+no reference cycle.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Handshake:
     def _on_verdict(self, connection: ConnectionInterface, verdict: Verdict) -> None:
         """Continue or reject a login whose credentials have been checked."""
         if connection.finished or connection.state != states.VERDICT:
-            return  # The broker is shutting down, or the client has gone.
+            return  # The broker is shutting down, or the client has disconnected.
         identity, front = verdict.identity, connection.front
         if identity is None:
             front.count_login("busy" if verdict.busy else "refused")
@@ -300,7 +300,8 @@ def mechanisms(peer: Peer) -> str:
 def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
     """Return the credentials in a connection.start-ok. Raises AmqpError."""
     if mechanism == "EXTERNAL" and peer.certificate:
-        # The response may name another user to act for. As that is not supported, it is not read.
+        # The response may name another user on whose behalf the client acts. Trellis does not
+        # support that, and ignores the name.
         login = Credentials(peer.certificate, b"", "/", peer.address, peer.local)
         login.proven = True
         return login

@@ -3,11 +3,11 @@
     positions   1 2 . . 5 6   7 8 . 10 11     12 13 14 ...       rising; a gap is a settled message
                 in flight     returned        tail
 
-The client has received all messages up to the last message for which it sent a PUBREC: these are
-in flight. It may have received the following messages, if they are among the first R (R is its
+The client has received all messages up to the last message for which it sent a PUBREC: these are in
+flight. The client may have received the following messages, if they are among the first R (R is its
 receive maximum) or before the last gap: these are returned to the inbox, and sent again with DUP.
-It has not received any later message: these are the tail. A message keeps its sequence number in
-the inbox, and so its packet identifier.
+The client has received none of the later messages: these are the tail. A message keeps its sequence
+number in the inbox, and so its packet identifier.
 
 After a takeover in a cluster, the former owner may have sent messages to the client that the log
 does not have, under the identifiers that follow. A client with QoS 2 would take another message
