@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.replication.contract import ReceivedBatch, ReplicaDiverged
-from broker.replication.records import BatchChunk, ClusterState
+from broker.replication.records import REMEDY, BatchChunk, ClusterState
 
 
 class BatchAssembly:
@@ -29,8 +29,7 @@ class BatchAssembly:
                 raise ReplicaDiverged(
                     f"batch {chunk.number} at offset {offset} follows position {found[1]} and the "
                     f"batch at offset {found[2]}, but this node has batch {state.number} with "
-                    f"position {state.position} at offset {state.batch_offset}; "
-                    "give this node an empty data directory"
+                    f"position {state.position} at offset {state.batch_offset}; {REMEDY}"
                 )
             self._chunks, self._offset = [], offset
         first = self._chunks[0] if self._chunks else chunk
@@ -41,8 +40,7 @@ class BatchAssembly:
         ):
             raise ReplicaDiverged(
                 f"the record at offset {offset} is chunk {chunk.chunk} of batch {chunk.number}, "
-                f"but chunk {len(self._chunks)} of batch {first.number} is due; "
-                "give this node an empty data directory"
+                f"but chunk {len(self._chunks)} of batch {first.number} is due; {REMEDY}"
             )
         self._chunks.append(chunk)
         if len(self._chunks) < chunk.chunks:

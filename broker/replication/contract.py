@@ -17,7 +17,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from broker.replication.records import ClusterState, ReplicationError
+from broker.replication.records import REMEDY, ClusterState, ReplicationError
 
 Result = TypeVar("Result")
 
@@ -42,8 +42,7 @@ class LogTrimmed(ReplicationError):
 
     def __init__(self, low: int, offset: int) -> None:
         super().__init__(
-            f"cannot read offset {offset}: the log now begins at offset {low}; stop "
-            "another node, and give this node a copy of its data directory"
+            f"cannot read offset {offset}: the log now begins at offset {low}; {REMEDY}"
         )
         self.low = low
 

@@ -21,7 +21,7 @@ from typing import Final
 from broker.replication import payload
 from broker.replication.compaction import LogCompaction
 from broker.replication.contract import Apply, ReceivedBatch, ReplicaDiverged, ReplicaFull
-from broker.replication.records import ClusterState, ReplicationError
+from broker.replication.records import REMEDY, ClusterState, ReplicationError
 from broker.store.catalog import Catalog, CatalogUnwritten
 from broker.store.codecs import Codecs
 from broker.store.contract import HOLDERS, Defined, StoreEntry, Undefined
@@ -69,6 +69,10 @@ class ReplicaDirectory:
         #: Numbers of the definitions that can hold messages.
         self._holder_numbers: set[int] = set()
         self._received = ReceivedRecords(codecs, 0)
+        #: True while the log may have live records that are not counted as live, because the object
+        #: that holds them is defined in a batch that was read later. In a copy of the directory of
+        #: a running node (`trellis cluster seed`), the log is newer than the catalog.
+        self._uncounted = False
         #: The batch whose write failed because the disk was full, and the batch's number.
         self._stopped: tuple[int, DurableBatch] | None = None
         try:
@@ -113,6 +117,7 @@ class ReplicaDirectory:
         self._received = ReceivedRecords(self._codecs, log.seed)
         self._log = log
         self._compaction = LogCompaction(log, self._holder_numbers)
+        self._uncounted = False
         return log
 
     def _make_log(self, salt: int) -> SegmentLog:
@@ -134,8 +139,7 @@ class ReplicaDirectory:
 
     def _diverged(self, reason: str) -> ReplicaDiverged:
         return ReplicaDiverged(
-            f"the data directory '{self.path}' differs from the replicated log: {reason}; "
-            "give this node an empty data directory"
+            f"the data directory '{self.path}' differs from the replicated log: {reason}; {REMEDY}"
         )
 
     # -- following
@@ -170,15 +174,20 @@ class ReplicaDirectory:
         if stopped is None or stopped[0] != batch.number:
             stopped = self._stopped = batch.number, self._prepare(batch, state)
         changes = stopped[1].changes
+        ahead = self._log is not None and int(self._log.last) > batch.position
         for position, entry in changes:
             if isinstance(entry, Defined) and entry.kind in HOLDERS:
                 number = entry.definition.get("number")
                 self._holder_numbers.add(number if isinstance(number, int) else position)
+                self._uncounted |= ahead
         stopped[1].write()
         self._stopped = None
         self._holder_numbers -= {
             int(entry.number) for _, entry in changes if isinstance(entry, Undefined)
         }
+        if self._uncounted and not ahead and self._log is not None:
+            self._log.close()
+            self._open_log(int(self._log.salt))
 
     def _prepare(self, batch: ReceivedBatch, state: ClusterState) -> DurableBatch:
         """Return the batch to write, without its records if the local log already has them."""
@@ -273,7 +282,11 @@ class ReplicaDirectory:
 
         A step takes a few milliseconds at most. Raises StoreError.
         """
-        return self._compaction is not None and self._compaction.step()
+        log = self._log
+        if log is None or self._uncounted or log.last > self.state.position:
+            return False  # The log may have live records that are not counted as live.
+        assert self._compaction is not None
+        return self._compaction.step()
 
     # -- the end
 

@@ -18,7 +18,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from broker.replication.records import CALL, Claim, ClusterState, LogRecord, Mark, ReplicationError
+from broker.replication.records import (
+    CALL,
+    REMEDY,
+    Claim,
+    ClusterState,
+    LogRecord,
+    Mark,
+    ReplicationError,
+)
 
 
 class LogGap(ReplicationError):
@@ -70,8 +78,7 @@ class Judge:
             if record.epoch > state.epoch:
                 raise LogGap(
                     f"the record at offset {offset} has epoch {record.epoch}, and the epoch in "
-                    f"force is {state.epoch}: the claim between them is missing; "
-                    "stop another node, and give this node a copy of its data directory"
+                    f"force is {state.epoch}: the claim between them is missing; {REMEDY}"
                 )
             # Before the first claim, no claim is in force.
             counts = state.epoch > 0 and record.epoch == state.epoch and record.nonce == state.nonce
@@ -92,8 +99,7 @@ class Judge:
         if claim.epoch > state.epoch + 1:
             raise LogGap(
                 f"a claim has epoch {claim.epoch}, and the epoch in force is {state.epoch}: the "
-                "claim between them is missing; stop another node, and give this node a copy of "
-                "its data directory"
+                f"claim between them is missing; {REMEDY}"
             )
         if claim.epoch != state.epoch + 1 or state.last > claim.seen:
             return False

@@ -42,6 +42,11 @@ _BATCH: Final = struct.Struct(">qIIqqq")
 
 #: Size in bytes of a batch record without its payload.
 BATCH_OVERHEAD: Final = _HEAD.size + _BATCH.size
+#: Advice for a node whose data directory cannot follow the log.
+REMEDY: Final = (
+    "replace the data directory of this node by a copy of another node's directory, which "
+    "`trellis cluster seed` makes"
+)
 #: Size in bytes of the digest of settings.
 DIGEST_SIZE: Final = 32
 

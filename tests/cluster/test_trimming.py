@@ -40,7 +40,7 @@ def test_standby_over_a_trimmed_log_takes_over_and_an_empty_node_asks_to_be_seed
 
     empty = start(nodes, server, tmp_path / "empty", OFTEN)
     assert empty.process.wait(PATIENCE) == MISCONFIGURED
-    assert "seed this node" in empty.errors.read_text()
+    assert "trellis cluster seed" in empty.errors.read_text()
 
     assert first.kill()
     second.wait_for("ready")

@@ -232,7 +232,7 @@ def test_records_out_of_reach_stop_the_reader(kind: int, nonce: int) -> None:
         MARK: Mark(MARK, 3, nonce, 0, ClusterState(NAME, 3, nonce, 3)),
         CLAIM: claim(4, nonce, 3),
     }
-    with pytest.raises(LogGap, match="give this node a copy of its data directory"):
+    with pytest.raises(LogGap, match="trellis cluster seed"):
         judge.judge(4, records[kind])
     assert judge.state == before
 

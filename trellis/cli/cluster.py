@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -18,11 +19,13 @@ from trellis.cli.parsing import (
     add_settings,
     load_settings,
 )
+from trellis.cli.store import copy_directory, data_directory
 from trellis.settings.cluster import ClusterSettings
 
 _CHECK = "name each setting of the Kafka cluster and its topic that is unsafe for this broker"
 _STATUS = "show the nodes of the cluster, and how far each of them is behind"
 _SWITCH = "let a standby become the active node; the present one ends its process"
+_SEED = "copy the data directory of a node for a new node, or for one that is too far behind"
 _FORGET = "remove a node that does not run any more, so that the log is not kept for this node"
 
 
@@ -64,6 +67,20 @@ def add(commands: Commands) -> None:
         help="name of the standby [the one that has most of the log]",
     )
     add_login(switch)
+    seed = _add_tool(
+        tools,
+        "seed",
+        seed_node,
+        "NODE TARGET",
+        _SEED,
+        "Run it on the machine of a node that runs, then move TARGET to the data directory of the "
+        "new node, and start the new node.",
+    )
+    seed.add_argument("node", metavar="NODE", help="name of the new node (its node.name)")
+    seed.add_argument(
+        "target", type=Path, metavar="TARGET", help="directory to create; it must not exist yet"
+    )
+    add_settings(seed, "data")
     forget = _add_tool(tools, "forget", forget_node, "NODE", _FORGET, "The node must be stopped.")
     forget.add_argument("node", metavar="NODE", help="name of the node")
     add_settings(forget, "cluster")
@@ -90,7 +107,7 @@ def _add_tool(
 
 def _needs_tool(arguments: argparse.Namespace) -> int:
     raise CommandError(
-        "name a tool: check, status, switch or forget (see `trellis cluster --help`)", 2
+        "name a tool: check, status, switch, seed or forget (see `trellis cluster --help`)", 2
     )
 
 
@@ -164,6 +181,24 @@ def switch_cluster(arguments: argparse.Namespace) -> int:
     """Hand the log over to a standby."""
     answer = ask(arguments, "POST", "trellis", "cluster", "switch", body={"to": arguments.node})
     print(f"handed over to node '{answer['to']}'")
+    return 0
+
+
+def seed_node(arguments: argparse.Namespace) -> int:
+    """Copy the data directory of this node for another node."""
+    cluster, directory = _cluster(arguments), str(data_directory(arguments))
+    from trellis.cluster import status
+
+    try:
+        status.announce(cluster, arguments.node, directory)
+    except status.FAILURES as error:
+        raise CommandError(str(error)) from None
+    size = copy_directory(directory, str(arguments.target.expanduser()))
+    print(
+        f"{size} bytes copied to {arguments.target}: move it to the data directory of node "
+        f"'{arguments.node}', and start the node; the log is kept for it until "
+        f"`trellis cluster forget {arguments.node}`"
+    )
     return 0
 
 

@@ -162,8 +162,8 @@ class LogRetention:
                 node=name,
                 offset=left.struck[name],
                 note="the log has grown beyond cluster.keep_most because this node does not "
-                "follow it; its records are removed now, so give the node an empty data directory "
-                "and seed it (`trellis cluster seed`)",
+                "follow it; its records are removed now, so give the node a copy of another "
+                "node's data directory (`trellis cluster seed`)",
             )
         return left
 

@@ -1,13 +1,18 @@
-"""`trellis cluster status` and `forget`: what Kafka knows about the nodes of a cluster."""
+"""`trellis cluster status`, `forget` and `seed`: the reports of the nodes that Kafka keeps."""
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
+import trellis
 from broker.replication.contract import LogUnreachable
-from broker.replication.records import ReplicationError
+from broker.replication.records import ClusterState, ReplicationError
 from broker.replication.report import NodeReport
+from broker.store.disk import StoreError
+from broker.store.opening import CATALOG
 from trellis.cluster.clock import wall_ms
 from trellis.cluster.kafka_log import group_name, node_reports
 from trellis.cluster.topic import KafkaTopic, TopicFacts
@@ -18,7 +23,7 @@ LOST_SECONDS: Final = 12.0
 #: State of a node that has not reported for LOST_SECONDS.
 LOST: Final = "lost"
 #: The errors that end these commands.
-FAILURES: Final = (LogUnreachable, ReplicationError)
+FAILURES: Final = (LogUnreachable, ReplicationError, StoreError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,47 @@ def _row(name: str, report: NodeReport, newest: int, low: int, now: int) -> dict
     }
 
 
+def announce(cluster: ClusterSettings, node: str, directory: str) -> None:
+    """Report a new node that gets a copy of a data directory: the log is kept for it from now on.
+
+    `directory` is that of a node that runs. Raises LogUnreachable, ReplicationError, StoreError.
+    """
+    topic = KafkaTopic(cluster)
+    report = node_reports(cluster, topic).get(node)
+    if report is not None and wall_ms() - report.wall <= LOST_SECONDS * 1000:
+        raise ReplicationError(_still_here(node, report))
+    state = stored_state(directory)
+    if state.name != cluster.name:
+        raise ReplicationError(
+            f"the data directory '{directory}' belongs to "
+            + (f"the broker '{state.name}'" if state.name else "a broker without a cluster")
+            + f", and this cluster is '{cluster.name}': correct cluster.name or data.dir"
+        )
+    announced = NodeReport(state.last + 1, trellis.__version__, "seeding", wall=wall_ms())
+    topic.report(group_name(cluster, node), announced.offset, announced.encode())
+
+
+def _still_here(node: str, report: NodeReport) -> str:
+    return (
+        f"node '{node}' is {report.state} and reported a moment ago: stop it, and repeat this "
+        f"command after {LOST_SECONDS:g} s"
+    )
+
+
+def stored_state(directory: str) -> ClusterState:
+    """Return the state that a data directory has, also while its broker runs.
+
+    The state has an empty name if the directory belongs to no cluster. Raises StoreError.
+    """
+    path = f"{directory}/{CATALOG}"
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as catalog:
+            row = catalog.execute("SELECT state FROM replica").fetchone()
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot read the catalog '{path}': {error}") from error
+    return ClusterState("") if row is None else ClusterState.decode(row[0])
+
+
 def forget(cluster: ClusterSettings, node: str) -> None:
     """Remove a node from the cluster: the log is not kept for this node any more.
 
@@ -76,9 +122,6 @@ def forget(cluster: ClusterSettings, node: str) -> None:
         names = ", ".join(sorted(reports)) or "none"
         raise ReplicationError(f"node '{node}' has not reported; nodes that have: {names}")
     if not report.forgotten and wall_ms() - report.wall <= LOST_SECONDS * 1000:
-        raise ReplicationError(
-            f"node '{node}' is {report.state} and reported a moment ago: stop it, and repeat this "
-            f"command after {LOST_SECONDS:g} s"
-        )
+        raise ReplicationError(_still_here(node, report))
     gone = NodeReport(report.offset, report.version, LOST, wall=report.wall, forgotten=True)
     topic.report(group_name(cluster, node), gone.offset, gone.encode())

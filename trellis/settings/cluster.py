@@ -130,8 +130,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     advertised: Annotated[
         str,
         option(
-            "host at which clients reach this node, for redirects by standbys, which are not "
-            'implemented yet; "" is the name of the machine',
+            "host at which clients reach this node; standbys name it to clients while this node is "
+            'active; "" is the name of the machine',
             check=check_host,
         ),
     ] = ""
