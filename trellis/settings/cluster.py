@@ -138,20 +138,26 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     keep: Annotated[
         int,
         option(
-            "the active node makes a part of the log removable after this size of batches",
+            "total size of the batches after which the active node appends a mark, up to which the "
+            "log can be trimmed",
             ge=1 << 20,
             unit="bytes",
         ),
     ] = RETENTION_BYTES
     keep_time: Annotated[
         float,
-        option("... or after this time, whichever comes first", ge=1, le=86_400, unit="s"),
+        option(
+            "time after which the active node appends a mark, if cluster.keep does not come first",
+            ge=1,
+            le=86_400,
+            unit="s",
+        ),
     ] = RETENTION_SECONDS
     keep_most: Annotated[
         int,
         option(
-            "size of the log from which on it is not kept any more for the node that is farthest "
-            "behind; that node must then be seeded",
+            "size of the log above which the active node trims records that the slowest standby "
+            "has not read; that standby must then be seeded",
             ge=1 << 20,
             unit="bytes",
         ),
