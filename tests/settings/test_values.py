@@ -176,6 +176,7 @@ def test_every_option_has_help_and_a_valid_default() -> None:
 NO_SETTING = {
     ("AmqpOptions", "version"): "the version of the program",
     ("MqttOptions", "version"): "the version of the program",
+    ("MqttOptions", "will_grace_ms"): "cluster.grace, but only on a node that has taken over",
     ("BrokerLimits", "transaction"): "a safety limit far above the use of clients",
     ("BrokerLimits", "contexts"): "the size of a cache",
 }
