@@ -11,7 +11,7 @@ class ClusterFigures:
 
     #: Name of the broker, the same on all its nodes.
     cluster: str
-    #: State of the node: following, opening, active or fenced.
+    #: State of the node: following, claiming, opening, active or fenced.
     state: str
     #: Epoch of the claim in force; 0 before the first claim.
     epoch: int = 0

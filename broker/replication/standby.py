@@ -53,6 +53,8 @@ class Standby:
         #: The number by which the owner can hand the log over to this node; 0 if it cannot. No
         #: other node, and no earlier process of this node, has the same number.
         self.handover_nonce = 0
+        #: True while the node waits for the outcome of its claim.
+        self.claiming = False
         self._timing = timing
         self._clock = clock
         self._wall = wall
@@ -92,7 +94,9 @@ class Standby:
             ):
                 yield Sleep(POLL_SECONDS)
             else:
+                self.claiming = True
                 owner = yield from self._claim()
+                self.claiming = False
                 if owner is not None:
                     return owner
 

@@ -1,6 +1,7 @@
-"""The membership of a node in its cluster, from its start to the claim that makes it the owner.
+"""The membership of a node in its cluster, from its start to the stop of its process.
 
-following   the node follows the log; it serves no clients
+following   the node follows the log, and tells clients the address of the active node
+claiming    the node asks the log to become the owner
 opening     the node owns the log, and opens its data directory
 active      the node serves clients
 fenced      another node owns the log, or may own it: the process ends
@@ -190,11 +191,12 @@ class Membership:
         if following is None:
             return ClusterFigures(self.name, self.state)
         standby = following.standby
+        claiming = self.state == "following" and standby.claiming
         retention = None if ownership is None else ownership.retention
         known = standby.state if ownership is None else ownership.owner.judge.state
         return ClusterFigures(
             self.name,
-            self.state,
+            "claiming" if claiming else self.state,
             known.epoch,
             known.last,
             known.number,

@@ -8,7 +8,7 @@ from broker.replication.figures import ClusterFigures
 from trellis.monitoring.page import MetricsPage
 
 #: The states of a node, in the order in which the node passes through them.
-STATES: Final = ("following", "opening", "active", "fenced")
+STATES: Final = ("following", "claiming", "opening", "active", "fenced")
 
 
 def add_cluster(page: MetricsPage, figures: ClusterFigures) -> None:
