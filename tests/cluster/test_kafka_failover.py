@@ -90,4 +90,4 @@ def test_node_refuses_a_topic_that_was_made_anew_while_the_node_was_stopped(
     [line] = [
         line for line in nodes[1].errors.read_text().splitlines() if line.startswith("trellis:")
     ]
-    assert "was deleted and made anew" in line
+    assert "was deleted and created again" in line

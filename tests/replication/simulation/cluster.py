@@ -154,8 +154,8 @@ class Cluster:
         catalog, before = source.directory.copy_catalog(), source.directory.checkpoints
 
         def finish() -> None:
-            if source.directory.checkpoints != before or not source.running:
-                # The log of a seeded node must hold all entries that follow its catalog.
+            torn = source.directory.checkpoints != before and not source.directory.copied_any_time
+            if torn or not source.running:
                 self._seed(node)
                 return
             node.is_struck = False

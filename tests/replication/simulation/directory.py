@@ -34,6 +34,11 @@ class Directory:
     written at once or not at all.
     """
 
+    #: True if a copy may be made while the source makes a checkpoint: between the copy of the
+    #: catalog and the copy of the log. In this model, a copied log must hold all entries that follow
+    #: its catalog. The real directory finds out which of its records are live.
+    copied_any_time = False
+
     def __init__(self, name: str) -> None:
         self.log: list[Entry] = []
         self.synced = 0

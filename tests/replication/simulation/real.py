@@ -46,6 +46,7 @@ class RealDirectory(Directory):
     """The data directory of a node, with the interface of its model."""
 
     replica_type: type[ReplicaDirectory] = ReplicaDirectory
+    copied_any_time = True
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
