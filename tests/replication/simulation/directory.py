@@ -34,9 +34,9 @@ class Directory:
     written at once or not at all.
     """
 
-    #: True if a copy may be made while the source makes a checkpoint: between the copy of the
-    #: catalog and the copy of the log. In this model, a copied log must hold all entries that follow
-    #: its catalog. The real directory finds out which of its records are live.
+    #: True if the source may make a checkpoint between the copy of its catalog and the copy of its
+    #: log. In this model, a copied log must hold all entries that follow the copied catalog. The
+    #: real directory finds out which of its records are live.
     copied_any_time = False
 
     def __init__(self, name: str) -> None:
