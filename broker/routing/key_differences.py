@@ -110,7 +110,8 @@ class KeyComparison:
         if (self._separator == AMQP.separator) == (self._noun == TOPIC):
             theirs, mine = mine, theirs
         return Difference(
-            SEPARATOR, f"it would match if the {self._noun} had '{theirs}' instead of '{mine}'"
+            SEPARATOR,
+            f"the binding would match if the {self._noun} had '{theirs}' instead of '{mine}'",
         )
 
     def _matches(self, pattern: list[str], words: list[str]) -> bool:
@@ -179,7 +180,7 @@ class KeyComparison:
             return None
         return Difference(
             CHARACTER,
-            f"it would match if word {place + 1} of the {self._noun} were '{wanted}', "
+            f"the binding would match if word {place + 1} of the {self._noun} were '{wanted}', "
             f"not '{given}'",
         )
 
@@ -223,7 +224,7 @@ class KeyComparison:
             return Difference(
                 EMPTY_WORD, "the binding key has a separator more, at an end or twice in a row"
             )
-        return Difference(MORE, f"it would match if the {self._noun} had one more word")
+        return Difference(MORE, f"the binding would match if the {self._noun} had one more word")
 
     def _of_less(self, word: str) -> Difference:
         if word == "":
@@ -231,7 +232,8 @@ class KeyComparison:
                 EMPTY_WORD, f"the {self._noun} has a separator more, at an end or twice in a row"
             )
         return Difference(
-            LESS, f"it would match if the {self._noun} had one word less (without '{word}')"
+            LESS,
+            f"the binding would match if the {self._noun} had one word less (without '{word}')",
         )
 
 
@@ -276,9 +278,10 @@ def header_difference(arguments: Fields, headers: Fields) -> Difference | None:
     if failing not in headers:
         asked = "is missing" if value is None else f"is missing: the binding asks for {value!r}"
         return Difference(
-            HEADER, f"it would match if the header '{failing}' were set, which {asked}"
+            HEADER, f"the binding would match if the header '{failing}' were set, which {asked}"
         )
     return Difference(
         HEADER,
-        f"it would match if the header '{failing}' were {value!r}, not {headers[failing]!r}",
+        f"the binding would match if the header '{failing}' were {value!r}, "
+        f"not {headers[failing]!r}",
     )

@@ -46,7 +46,7 @@ def reason_of(exchange: Exchange, binding: Binding, key: str, properties: Proper
         return "chosen at random: each message is routed to another binding"
     if isinstance(exchange, (ConsistentHashExchange, ModulusHashExchange)):
         return "a hash of the message chooses this binding"
-    return f"an exchange of type {exchange.kind} routes every message to every binding"
+    return f"every binding of an exchange of type {exchange.kind} matches"
 
 
 def headers_of(properties: Properties) -> Fields:

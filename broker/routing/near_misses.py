@@ -201,7 +201,9 @@ class NearMissSearch:
             for binding in found[:CANDIDATES_PER_STEP]:
                 target = binding.destination
                 if target not in self._reached and not target.dead:
-                    text = f"it matches the {self._noun}, but in exchange '{exchange.name}'"
+                    text = (
+                        f"the binding matches the {self._noun}, but in exchange '{exchange.name}'"
+                    )
                     difference = Difference(OTHER_EXCHANGE, text)
                     self._add(NearMiss(exchange.name, binding.key, target, difference, binding))
             yield None

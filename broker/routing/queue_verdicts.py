@@ -22,10 +22,11 @@ from broker.routing.subscriber import Subscriber
 from broker.stream.queue import StreamQueue
 
 #: Kinds of verdicts: the destination takes the message; takes it and drops its oldest message;
-#: drops the new message; keeps it until its delay is over; refuses it, and the publisher gets a
-#: negative confirm; cannot represent the routing key.
+#: keeps it only if a consumer is ready for it; drops it; keeps it until its delay is over; refuses
+#: it, and the publisher gets a negative confirm; cannot represent the routing key.
 TAKES: Final = "takes"
 DROPS_OLDEST: Final = "drops_oldest"
+NEEDS_CONSUMER: Final = "needs_consumer"
 DROPS: Final = "drops"
 DELAYS: Final = "delays"
 REFUSES: Final = "refuses"
@@ -82,20 +83,18 @@ def _of_limited(queue: LimitedQueue) -> Verdict:
         dead = ", and dead-letters it" if arguments.dead_letter_refused else ""
         return Verdict(REFUSES, f"full ({full}), and x-overflow refuses new messages{dead}")
     if full and (arguments.max_length == 0 or arguments.max_bytes == 0):
-        return Verdict(DROPS, f"the limit is 0 ({full}): a message is {_consumer_or(queue)}")
+        return Verdict(NEEDS_CONSUMER, f"the length limit is 0; else the message is {_end(queue)}")
     if full:
         return Verdict(DROPS_OLDEST, f"full ({full}): the oldest message is {_end(queue)}")
     if arguments.ttl == 0:
-        return Verdict(DROPS, f"its time to live is 0 ms: a message is {_consumer_or(queue)}")
+        return Verdict(
+            NEEDS_CONSUMER, f"the time to live is 0 ms; else the message is {_end(queue)}"
+        )
     if queue.behind:
         return Verdict(TAKES, "publishers wait, because many dead letters of the queue wait")
     if arguments.ttl > 0:
         return Verdict(TAKES, f"after {arguments.ttl} ms the message is {_end(queue)}")
     return Verdict(TAKES, "")
-
-
-def _consumer_or(queue: LimitedQueue) -> str:
-    return f"{_end(queue)} unless a consumer is ready for it"
 
 
 def _end(queue: LimitedQueue) -> str:

@@ -285,9 +285,9 @@ def test_the_verdict_says_what_a_queue_would_do_and_why() -> None:
         "full (1 of 1 messages): the oldest message is dropped",
     )
     assert verdict(world, "dying")[1].endswith("is dead-lettered to exchange 'amq.fanout'")
-    assert verdict(world, "expiring")[0] == "drops"
+    assert verdict(world, "expiring")[0] == "needs_consumer"
     assert verdict(world, "later") == ("takes", "after 500 ms the message is dropped")
-    assert verdict(world, "none")[0] == "drops"
+    assert verdict(world, "none")[0] == "needs_consumer"
     assert verdict(world, "bytes")[0] == "drops_oldest"
 
 

@@ -107,13 +107,13 @@ def test_a_binding_that_would_match_one_more_word_is_found(
 def test_a_key_of_an_mqtt_client_is_named_as_a_topic() -> None:
     found = KeyComparison(MQTT, swap("a.b"), "topic").difference("a/+", True)
     assert found is not None
-    assert found.text == "it would match if the topic had '/' instead of '.'"
+    assert found.text == "the binding would match if the topic had '/' instead of '.'"
     found = KeyComparison(AMQP, swap("a.b"), "topic").difference("a.*", True)
     assert found is not None
-    assert found.text == "it would match if the topic had '/' instead of '.'"
+    assert found.text == "the binding would match if the topic had '/' instead of '.'"
     found = KeyComparison(MQTT, "a.b.c", "topic").difference("a/+", True)
     assert found is not None
-    assert found.text == "it would match if the topic had one word less (without 'c')"
+    assert found.text == "the binding would match if the topic had one word less (without 'c')"
 
 
 def test_a_wildcard_character_of_a_direct_exchange_is_a_plain_character() -> None:
@@ -183,5 +183,5 @@ def test_near_misses_of_subscriptions_and_of_headers_exchanges_are_found() -> No
     world.vhost.bind("amq.headers", Binding("", world.queue("pdf"), 0, arguments))
     best = near_misses(world, "amq.headers", "", {"type": "PDF", "size": 1}).best()
     assert [one.difference.text for one in best] == [
-        "it would match if the header 'type' were 'pdf', not 'PDF'"
+        "the binding would match if the header 'type' were 'pdf', not 'PDF'"
     ]

@@ -38,8 +38,8 @@ from protocols.mqtt.codec.topics import EXCHANGE, RESERVED
 Row = dict[str, Any]
 #: The sections of an answer, in the order of its rows.
 SECTIONS: Final = ("rights", "exchanges", "bindings", "queues", "near_misses")
-#: Types of a destination other than `queue` and `stream`: an MQTT session or a group of sessions; an exchange; a
-#: queue that an exchange itself uses.
+#: Types of a destination other than `queue` and `stream`: an MQTT session or a group of sessions;
+#: an exchange; a queue that an exchange itself uses.
 SESSION, EXCHANGE_KIND, INTERNAL_KIND = "session", "exchange", "internal"
 
 
