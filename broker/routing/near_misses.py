@@ -101,7 +101,7 @@ class NearMissSearch:
         """Return the best near misses, at most NEAR_MISSES_MAX."""
         found: list[NearMiss] = []
         for kind in _ORDER:
-            found += self._found.get(kind, [])
+            found += sorted(self._found.get(kind, []), key=_order)
         return found[:NEAR_MISSES_MAX]
 
     def steps(self) -> Iterator[None]:
@@ -219,3 +219,7 @@ class NearMissSearch:
         known = self._found.setdefault(miss.difference.kind, [])
         if len(known) < NEAR_MISSES_MAX:
             known.append(miss)
+
+
+def _order(miss: NearMiss) -> tuple[str, str, str]:
+    return miss.exchange, miss.key, miss.destination.name

@@ -24,7 +24,7 @@ def lines_of(answer: Answer) -> Iterator[str]:
     yield from _head(answer)
     yield from _tree(answer)
     yield "" if answer["queues"] else "the message reaches no queue and no session"
-    for row in answer["queues"]:
+    for row in sorted(answer["queues"], key=lambda row: (row["name"], row["type"])):
         reason = f": {row['text']}" if row["text"] else ""
         yield f"{row['type']} '{row['name']}' {_VERDICTS[row['verdict']]}{reason}"
     if answer["near_misses"]:
@@ -53,6 +53,8 @@ def message_text(answer: Answer) -> str:
 
 def _head(answer: Answer) -> Iterator[str]:
     yield f"{message_text(answer)}, vhost '{answer['vhost']}'"
+    if "headers" in answer:
+        yield f"headers {answer['headers']}"
     if "topic" in answer:
         yield f"routing key '{answer['routing_key']}' of exchange '{answer['exchange']}'"
         if answer["retained"]:
@@ -76,7 +78,7 @@ def _tree(answer: Answer) -> Iterator[str]:
     """
     exchanges = {row["name"]: row for row in answer["exchanges"]}
     bindings: dict[str, list[Answer]] = {name: [] for name in exchanges}
-    for row in answer["bindings"]:
+    for row in sorted(answer["bindings"], key=_order):
         bindings[row["exchange"]].append(row)
     root = answer["exchange"]
     shown = {root}
@@ -98,6 +100,11 @@ def _tree(answer: Answer) -> Iterator[str]:
             stack.append(_branches(exchanges[child], bindings[child]))
         else:
             yield f"{indent}  exchange '{child}' does not exist"
+
+
+def _order(row: Answer) -> tuple[str, str, str]:
+    """Return the key that orders the bindings of an exchange: the broker has no order of them."""
+    return row["binding_key"], row["destination_type"], row["destination"]
 
 
 def _branches(exchange: Answer, bindings: list[Answer]) -> Iterator[tuple[str, str | None]]:
