@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 from matching.fields.criteria import PRESENT, Criteria, Fields, token
 from matching.grammar import AMQP, Grammar, swap
 
@@ -290,14 +292,23 @@ def header_difference(arguments: Fields, headers: Fields) -> Difference | None:
 
 
 def _is_similar(arguments: Fields, headers: Fields) -> bool:
-    """True unless several headers differ at first sight: most bindings are ruled out here."""
-    differing = 0
-    absent = 0
-    for name, value in arguments.items():
-        if name not in headers:
-            absent += not name.startswith("x-") and value is not None
-        elif value is not None and headers[name] != value:
-            differing += not name.startswith("x-")
-    if str(arguments.get("x-match", "all")).startswith("any"):
-        return differing == 1
-    return differing + absent < 2
+    """True unless several headers differ at first sight: most bindings are ruled out here.
+
+    Dicts are compared, because compiled code takes ten times as long for a Mapping.
+    """
+    wanted: dict[str, object] = arguments if isinstance(arguments, dict) else dict(arguments)
+    given: dict[str, object] = headers if isinstance(headers, dict) else dict(headers)
+    match = wanted.get("x-match")
+    is_any = match == "any" or match == "any-with-x"
+    different: i64 = 0
+    for name, value in wanted.items():
+        if value is None or name.startswith("x-"):
+            continue
+        if name not in given:
+            if not is_any:
+                different += 1
+        elif given[name] != value:
+            different += 1
+        if different > 1:
+            return False
+    return True
