@@ -31,7 +31,7 @@ TOPIC: Final = "topic"
 _WORD_MIN: Final = 2
 
 
-class Difference:
+class NearDifference:
     """One difference: its kind, and a text that says what would have to change."""
 
     def __init__(self, kind: str, text: str) -> None:
@@ -63,7 +63,7 @@ class KeyComparison:
         self._first_half = self._key[: self._half]
         self._last_half = self._key[self._half :]
 
-    def difference(self, binding_key: str, wildcards: bool) -> Difference | None:
+    def difference(self, binding_key: str, wildcards: bool) -> NearDifference | None:
         """Return the difference to a binding key; None if there is none or more than one.
 
         `wildcards` is True if the exchange is a topic exchange.
@@ -84,7 +84,7 @@ class KeyComparison:
             found = self._plain_difference(words)
         return found
 
-    def _pattern_difference(self, binding_key: str) -> Difference | None:
+    def _pattern_difference(self, binding_key: str) -> NearDifference | None:
         pattern = binding_key.split(self._separator)
         first = pattern[0]
         if self._has_other or self._other in binding_key:
@@ -98,7 +98,7 @@ class KeyComparison:
             return None
         return self._open_difference(pattern)
 
-    def _other_separator(self, binding_key: str, words: list[str]) -> Difference | None:
+    def _other_separator(self, binding_key: str, words: list[str]) -> NearDifference | None:
         """Return the difference if the keys agree once all separators are equal."""
         if not self._has_other and self._other not in binding_key:
             return None
@@ -111,7 +111,7 @@ class KeyComparison:
         mine = self._other if self._has_other else self._separator
         if (self._separator == AMQP.separator) == (self._noun == TOPIC):
             theirs, mine = mine, theirs
-        return Difference(
+        return NearDifference(
             SEPARATOR,
             f"the binding would match if the {self._noun} had '{theirs}' instead of '{mine}'",
         )
@@ -143,7 +143,7 @@ class KeyComparison:
             count += 1
         return count
 
-    def _plain_difference(self, pattern: list[str]) -> Difference | None:
+    def _plain_difference(self, pattern: list[str]) -> NearDifference | None:
         """Compare a pattern without a wildcard for many words; the lengths differ by 1 at most."""
         words = self._words
         size = len(words)
@@ -174,19 +174,19 @@ class KeyComparison:
             theirs += 1
         return True
 
-    def _of_word(self, wanted: str, given: str, place: int) -> Difference | None:
+    def _of_word(self, wanted: str, given: str, place: int) -> NearDifference | None:
         """Return the difference of one word, the only word that differs."""
         if wanted.casefold() == given.casefold():
             return _of_case(given, wanted)
         if wanted == "" or given == "" or not _is_one_change(wanted, given):
             return None
-        return Difference(
+        return NearDifference(
             CHARACTER,
             f"the binding would match if word {place + 1} of the {self._noun} were '{wanted}', "
             f"not '{given}'",
         )
 
-    def _of_all_case(self, pattern: list[str]) -> Difference | None:
+    def _of_all_case(self, pattern: list[str]) -> NearDifference | None:
         """Return the difference if several words differ in upper and lower case only."""
         one, folded = self._one, self._folded_words
         for number, wanted in enumerate(pattern):
@@ -194,7 +194,7 @@ class KeyComparison:
                 return None
         return _of_case(self._key, self._separator.join(pattern))
 
-    def _open_difference(self, pattern: list[str]) -> Difference | None:
+    def _open_difference(self, pattern: list[str]) -> NearDifference | None:
         """Compare a pattern with one wildcard for many words."""
         at = pattern.index(self._many)
         head, tail = pattern[:at], pattern[at + 1 :]
@@ -221,26 +221,28 @@ class KeyComparison:
         rest = words[:front] + words[front + 1 :]
         return self._matches([*head, self._many, *tail], rest)
 
-    def _of_more(self, word: str) -> Difference:
+    def _of_more(self, word: str) -> NearDifference:
         if word == "":
-            return Difference(
+            return NearDifference(
                 EMPTY_WORD, "the binding key has a separator more, at an end or twice in a row"
             )
-        return Difference(MORE, f"the binding would match if the {self._noun} had one more word")
+        return NearDifference(
+            MORE, f"the binding would match if the {self._noun} had one more word"
+        )
 
-    def _of_less(self, word: str) -> Difference:
+    def _of_less(self, word: str) -> NearDifference:
         if word == "":
-            return Difference(
+            return NearDifference(
                 EMPTY_WORD, f"the {self._noun} has a separator more, at an end or twice in a row"
             )
-        return Difference(
+        return NearDifference(
             LESS,
             f"the binding would match if the {self._noun} had one word less (without '{word}')",
         )
 
 
-def _of_case(given: str, wanted: str) -> Difference:
-    return Difference(CASE, f"only upper and lower case differ: '{wanted}', not '{given}'")
+def _of_case(given: str, wanted: str) -> NearDifference:
+    return NearDifference(CASE, f"only upper and lower case differ: '{wanted}', not '{given}'")
 
 
 def _is_one_change(first: str, second: str) -> bool:
@@ -259,7 +261,7 @@ def _is_one_change(first: str, second: str) -> bool:
     return first[at : at + 2] == second[at : at + 2][::-1] and first[at + 2 :] == second[at + 2 :]
 
 
-def header_difference(arguments: Fields, headers: Fields) -> Difference | None:
+def header_difference(arguments: Fields, headers: Fields) -> NearDifference | None:
     """Return the one header that keeps a binding of a headers exchange from matching.
 
     Return None if several headers would have to change.
@@ -281,10 +283,10 @@ def header_difference(arguments: Fields, headers: Fields) -> Difference | None:
     value = arguments[failing]
     if failing not in headers:
         asked = "is missing" if value is None else f"is missing: the binding asks for {value!r}"
-        return Difference(
+        return NearDifference(
             HEADER, f"the binding would match if the header '{failing}' were set, which {asked}"
         )
-    return Difference(
+    return NearDifference(
         HEADER,
         f"the binding would match if the header '{failing}' were {value!r}, "
         f"not {headers[failing]!r}",

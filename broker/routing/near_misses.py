@@ -29,7 +29,7 @@ from broker.routing.exchanges import (
     TopicExchange,
 )
 from broker.routing.explanation import STEPS, RouteExplanation
-from broker.routing.key_differences import KINDS, Difference, KeyComparison, header_difference
+from broker.routing.key_differences import KINDS, NearDifference, KeyComparison, header_difference
 from broker.routing.match_reasons import headers_of
 from broker.routing.plan_search import SearchScope
 from matching.grammar import AMQP, MQTT
@@ -58,7 +58,7 @@ class NearMiss:
         exchange: str,
         key: str,
         destination: Destination,
-        difference: Difference,
+        difference: NearDifference,
         binding: Binding | None = None,
     ) -> None:
         self.exchange = exchange
@@ -204,7 +204,7 @@ class NearMissSearch:
                     text = (
                         f"the binding matches the {self._noun}, but in exchange '{exchange.name}'"
                     )
-                    difference = Difference(OTHER_EXCHANGE, text)
+                    difference = NearDifference(OTHER_EXCHANGE, text)
                     self._add(NearMiss(exchange.name, binding.key, target, difference, binding))
             yield None
 
@@ -212,7 +212,7 @@ class NearMissSearch:
         queue = self._scope.default_target(self._key)
         if queue is not None and queue not in self._reached:
             text = "the routing key is the name of this queue: publish it to the default exchange"
-            difference = Difference(OTHER_EXCHANGE, text)
+            difference = NearDifference(OTHER_EXCHANGE, text)
             self._add(NearMiss("", self._key, queue, difference))
 
     def _add(self, miss: NearMiss) -> None:

@@ -33,38 +33,42 @@ REFUSES: Final = "refuses"
 UNREPRESENTABLE: Final = "cannot_represent"
 
 
-class Verdict:
-    """What a destination would do with a message: the kind, and the reason as a text."""
+class QueueVerdict:
+    """A verdict about a message: what a destination would do, as a kind and a text."""
 
     def __init__(self, kind: str, text: str) -> None:
         self.kind = kind
         self.text = text
 
 
-def verdict_of(target: Queue | Subscriber, qos: i64) -> Verdict:
+def verdict_of(target: Queue | Subscriber, qos: i64) -> QueueVerdict:
     """Return the verdict of a destination; `qos` is the highest QoS of its bindings."""
     if isinstance(target, Subscriber):
         return _of_subscriber(target, qos)
     if isinstance(target, DelayQueue):
-        return Verdict(DELAYS, "the exchange keeps the message until its delay is over")
+        return QueueVerdict(DELAYS, "the exchange keeps the message until its delay is over")
     if isinstance(target, RecentQueue):
-        return Verdict(TAKES, "the message joins the history of the exchange")
+        return QueueVerdict(TAKES, "the message joins the history of the exchange")
     if isinstance(target, DuplicateFilter):
-        return Verdict(TAKES, "the exchange remembers the message's x-deduplication-header")
+        return QueueVerdict(TAKES, "the exchange remembers the message's x-deduplication-header")
     if isinstance(target, StreamQueue):
-        return Verdict(TAKES, "the stream appends the message")
-    return _of_limited(target) if isinstance(target, LimitedQueue) else Verdict(TAKES, "")
+        return QueueVerdict(TAKES, "the stream appends the message")
+    return _of_limited(target) if isinstance(target, LimitedQueue) else QueueVerdict(TAKES, "")
 
 
-def _of_subscriber(target: Subscriber, qos: i64) -> Verdict:
+def _of_subscriber(target: Subscriber, qos: i64) -> QueueVerdict:
     if target.is_connected:
-        return Verdict(TAKES, f"a client is connected; QoS {qos} at most")
+        return QueueVerdict(TAKES, f"a client is connected; QoS {qos} at most")
     if qos == AT_MOST_ONCE:
-        return Verdict(DROPS, "no client is connected, and a subscription with QoS 0 does not wait")
+        return QueueVerdict(
+            DROPS, "no client is connected, and a subscription with QoS 0 does not wait"
+        )
     full = _full(target.inbox.depth, target.inbox.max_length)
     if full:
-        return Verdict(DROPS_OLDEST, f"the session is full ({full}): its oldest message is dropped")
-    return Verdict(
+        return QueueVerdict(
+            DROPS_OLDEST, f"the session is full ({full}): its oldest message is dropped"
+        )
+    return QueueVerdict(
         TAKES, f"no client is connected: messages with QoS 1 or 2 wait, QoS 0 is lost; QoS {qos}"
     )
 
@@ -74,27 +78,29 @@ def _full(depth: i64, most: i64) -> str:
     return f"{depth} of {most} messages" if most != UNLIMITED and depth >= most else ""
 
 
-def _of_limited(queue: LimitedQueue) -> Verdict:
+def _of_limited(queue: LimitedQueue) -> QueueVerdict:
     arguments = queue.arguments
     full = _full(queue.depth, arguments.max_length)
     if not full and arguments.max_bytes != UNLIMITED and queue.waiting_bytes >= arguments.max_bytes:
         full = f"{queue.waiting_bytes} of {arguments.max_bytes} bytes"
     if full and arguments.reject_publish:
         dead = ", and dead-letters it" if arguments.dead_letter_refused else ""
-        return Verdict(REFUSES, f"full ({full}), and x-overflow refuses new messages{dead}")
+        return QueueVerdict(REFUSES, f"full ({full}), and x-overflow refuses new messages{dead}")
     if full and (arguments.max_length == 0 or arguments.max_bytes == 0):
-        return Verdict(NEEDS_CONSUMER, f"the length limit is 0; else the message is {_end(queue)}")
+        return QueueVerdict(
+            NEEDS_CONSUMER, f"the length limit is 0; else the message is {_end(queue)}"
+        )
     if full:
-        return Verdict(DROPS_OLDEST, f"full ({full}): the oldest message is {_end(queue)}")
+        return QueueVerdict(DROPS_OLDEST, f"full ({full}): the oldest message is {_end(queue)}")
     if arguments.ttl == 0:
-        return Verdict(
+        return QueueVerdict(
             NEEDS_CONSUMER, f"the time to live is 0 ms; else the message is {_end(queue)}"
         )
     if queue.behind:
-        return Verdict(TAKES, "publishers wait, because many dead letters of the queue wait")
+        return QueueVerdict(TAKES, "publishers wait, because many dead letters of the queue wait")
     if arguments.ttl > 0:
-        return Verdict(TAKES, f"after {arguments.ttl} ms the message is {_end(queue)}")
-    return Verdict(TAKES, "")
+        return QueueVerdict(TAKES, f"after {arguments.ttl} ms the message is {_end(queue)}")
+    return QueueVerdict(TAKES, "")
 
 
 def _end(queue: LimitedQueue) -> str:

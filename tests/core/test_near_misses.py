@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import ExchangeOptions
-from broker.routing.key_differences import Difference, KeyComparison, header_difference
+from broker.routing.key_differences import NearDifference, KeyComparison, header_difference
 from matching.grammar import AMQP, MQTT, swap
 from tests.clients import World
 from tests.core.test_explanation import near_misses
@@ -22,7 +22,7 @@ KEYS = st.lists(st.sampled_from(KEY_WORDS), min_size=1, max_size=4)
 PATTERNS = st.lists(st.sampled_from([*KEY_WORDS, "*", "*", "#"]), min_size=1, max_size=5)
 
 
-def difference(key: str, binding_key: str, wildcards: bool = True) -> Difference | None:
+def difference(key: str, binding_key: str, wildcards: bool = True) -> NearDifference | None:
     """Return the difference between a routing key and an AMQP binding key."""
     return KeyComparison(AMQP, key, "routing key").difference(binding_key, wildcards)
 

@@ -120,8 +120,8 @@ async def test_the_rights_of_a_user_and_the_rule_that_decides_are_named(broker: 
     refusal, rights = await decisions("x", "amq.direct")
     assert refusal.startswith("write access to exchange 'amq.direct'")
     assert rights == [("write permission", "^sens", False)]
-    stored.define("nobody", "", [])
-    status, answer = await api(broker, "GET", "route?exchange=sensors&key=a&user=nobody")
+    stored.define("stranger", "", [])
+    status, answer = await api(broker, "GET", "route?exchange=sensors&key=a&user=stranger")
     assert (status, "has no permissions in vhost '/'" in answer["refusal"]) == (200, True)
     status, answer = await api(broker, "GET", "route?exchange=sensors&key=a&user=unknown")
     assert (status, answer["reason"]) == (404, "there is no user 'unknown'")

@@ -56,7 +56,7 @@ class _Expectations(msgspec.Struct, forbid_unknown_fields=True):
     expect: list[Expectation]
 
 
-class Result:
+class ExpectationResult:
     """The result of an expectation, and its line."""
 
     def __init__(self, passed: bool, line: str) -> None:
@@ -80,7 +80,7 @@ def read_expectations(path: str) -> list[Expectation]:
     return found
 
 
-def result_of(expectation: Expectation, ask: Ask) -> Result:
+def result_of(expectation: Expectation, ask: Ask) -> ExpectationResult:
     """Ask for the route of an expectation, and return the result. Raises CommandError."""
     try:
         answer = ask(expectation.vhost, expectation)
@@ -112,11 +112,11 @@ def _named(expectation: Expectation) -> str:
     return f"exchange '{expectation.exchange or 'amq.default'}', key '{expectation.key}'"
 
 
-def _result(expectation: Expectation, message: str, problems: list[str]) -> Result:
+def _result(expectation: Expectation, message: str, problems: list[str]) -> ExpectationResult:
     name = f"{expectation.name}: " if expectation.name else ""
     if problems:
-        return Result(False, f"FAILED  {name}{message}: {'; '.join(problems)}")
-    return Result(True, f"ok      {name}{message}")
+        return ExpectationResult(False, f"FAILED  {name}{message}: {'; '.join(problems)}")
+    return ExpectationResult(True, f"ok      {name}{message}")
 
 
 def _missing_reason(answer: dict[str, Any], queue: str) -> str:

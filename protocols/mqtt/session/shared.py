@@ -205,7 +205,7 @@ class SubscriptionGroup(Subscriber):
 
     @property
     def is_connected(self) -> bool:
-        return any([member.session.is_connected for member in self.members])
+        return any(member.session.is_connected for member in self.members)
 
     # -- members
 
