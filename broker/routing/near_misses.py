@@ -29,7 +29,7 @@ from broker.routing.exchanges import (
     TopicExchange,
 )
 from broker.routing.explanation import STEPS, RouteExplanation
-from broker.routing.key_differences import KINDS, NearDifference, KeyComparison, header_difference
+from broker.routing.key_differences import KINDS, KeyComparison, NearDifference, header_difference
 from broker.routing.match_reasons import headers_of
 from broker.routing.plan_search import SearchScope
 from matching.grammar import AMQP, MQTT

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import ExchangeOptions
-from broker.routing.key_differences import NearDifference, KeyComparison, header_difference
+from broker.routing.key_differences import KeyComparison, NearDifference, header_difference
 from matching.grammar import AMQP, MQTT, swap
 from tests.clients import World
 from tests.core.test_explanation import near_misses
