@@ -102,3 +102,13 @@ def test_keys_that_are_not_utf_8_are_printable() -> None:
     world.vhost.bind("amq.direct", Binding("caf\udce9", world.queue("q")))
     answer = rows_of(world, RouteQuestion("amq.direct", "caf\udce9"))
     assert answer["routing_key"] == answer["bindings"][0]["binding_key"] == "caf\\xe9"
+
+
+def test_a_long_explanation_is_not_counted_as_a_paused_publication() -> None:
+    world = World()
+    world.vhost.declare_exchange("x", "fanout", ExchangeOptions())
+    for number in range(1_000):
+        world.vhost.declare_queue(f"q{number}")
+        world.vhost.bind("x", Binding("", world.queue(f"q{number}")))
+    assert len(rows_of(world, RouteQuestion("x", "k"))["queues"]) == 1_000
+    assert world.vhost.paused_searches == 0

@@ -24,6 +24,7 @@ from broker.routing.explanation import MatchedBinding, RouteExplanation, WalkedE
 from broker.routing.key_differences import TOPIC
 from broker.routing.match_reasons import reason_of
 from broker.routing.near_misses import NearMiss, NearMissSearch
+from broker.routing.plan_search import SearchScope
 from broker.routing.planner import NO_PLAN
 from broker.routing.queue_verdicts import TAKES, UNREPRESENTABLE, verdict_of
 from broker.routing.route import Route
@@ -85,6 +86,8 @@ class RouteAnswer:
             {"headers": dict(question.headers)} if question.headers else {}
         )
         self._planner = vhost.declarations.planner
+        # A scope of its own: the broker's counts the searches of publications that paused.
+        self._scope = SearchScope(vhost.exchanges, vhost.queues, vhost.replies)
         self._identity: Identity | None = None
         if question.user is not None:
             self._identity = _in_vhost(question.user, question.client_id, vhost, identity_of)
@@ -145,9 +148,7 @@ class RouteAnswer:
     def rows(self) -> Iterator[tuple[str, Row] | None]:
         """Yield the rows with their sections, and None between two slices of work."""
         yield from self._rights()
-        explanation = RouteExplanation(
-            self._planner.scope, self._exchange, self._keys, self._properties
-        )
+        explanation = RouteExplanation(self._scope, self._exchange, self._keys, self._properties)
         yield from explanation.steps()
         for walked in explanation.walked:
             yield "exchanges", _exchange_row(walked)
