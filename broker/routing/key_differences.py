@@ -68,40 +68,30 @@ class KeyComparison:
 
         `wildcards` is True if the exchange is a topic exchange.
         """
-        if wildcards and (self._one in binding_key or self._many in binding_key):
-            return self._pattern_difference(binding_key)
-        gap = len(binding_key) - self._size
-        if gap == 0 and binding_key.casefold() == self._folded:
-            return _of_case(self._key, binding_key)
-        # One change leaves the first or the last half of the key as it is.
-        if not (
-            binding_key.startswith(self._first_half) or binding_key.endswith(self._last_half)
-        ) and not (self._has_other or self._other in binding_key):
-            return None
+        has_many = self._many in binding_key
+        has_wildcard = has_many or self._one in binding_key
+        is_mixed = self._has_other or self._other in binding_key
+        if not wildcards or not has_wildcard:
+            if len(binding_key) == self._size and binding_key.casefold() == self._folded:
+                return _of_case(self._key, binding_key)
+            if has_wildcard:
+                return None  # A direct exchange takes `*` and `#` as plain words.
+            # One change leaves the first or the last half of the key as it is.
+            if not is_mixed and not (
+                binding_key.startswith(self._first_half) or binding_key.endswith(self._last_half)
+            ):
+                return None
         words = binding_key.split(self._separator)
-        found = self._other_separator(binding_key, words)
-        if found is None and -2 < len(words) - len(self._words) < 2:
-            found = self._plain_difference(words)
-        return found
-
-    def _pattern_difference(self, binding_key: str) -> NearDifference | None:
-        pattern = binding_key.split(self._separator)
-        first = pattern[0]
-        if self._has_other or self._other in binding_key:
-            found = self._other_separator(binding_key, pattern)
-            if found is not None:
-                return found
-        if self._many not in pattern:
-            gap = len(pattern) - len(self._words)
-            return self._plain_difference(pattern) if -2 < gap < 2 else None
-        if len(pattern) > len(self._words) + 2 and first != self._many:
-            return None
-        return self._open_difference(pattern)
+        found = self._other_separator(binding_key, words) if is_mixed else None
+        if found is not None:
+            return found
+        if has_many and self._many in words:
+            return self._open_difference(words)
+        gap: i64 = len(words) - len(self._words)
+        return self._plain_difference(words) if -2 < gap < 2 else None
 
     def _other_separator(self, binding_key: str, words: list[str]) -> NearDifference | None:
         """Return the difference if the keys agree once all separators are equal."""
-        if not self._has_other and self._other not in binding_key:
-            return None
         uniform = words
         if self._other in binding_key:
             uniform = binding_key.replace(self._other, self._separator).split(self._separator)
@@ -134,11 +124,13 @@ class KeyComparison:
                 return False
         return True
 
-    def _agreeing(self, pattern: list[str], words: list[str]) -> int:
+    def _agreeing(self, pattern: list[str], words: list[str]) -> i64:
         """Return how many words agree, counted from the first word."""
         one = self._one
-        count = 0
-        most = min(len(pattern), len(words))
+        count: i64 = 0
+        most: i64 = len(pattern)
+        if len(words) < most:
+            most = len(words)
         while count < most and (pattern[count] == words[count] or pattern[count] == one):
             count += 1
         return count
@@ -146,15 +138,16 @@ class KeyComparison:
     def _plain_difference(self, pattern: list[str]) -> NearDifference | None:
         """Compare a pattern without a wildcard for many words; the lengths differ by 1 at most."""
         words = self._words
-        size = len(words)
-        front = self._agreeing(pattern, words)
-        if len(pattern) == size:
+        size: i64 = len(words)
+        wanted: i64 = len(pattern)
+        front: i64 = self._agreeing(pattern, words)
+        if wanted == size:
             if front == size:
                 return None
             if self._agrees_to_end(pattern, words, front + 1, front + 1):
-                return self._of_word(pattern[front], words[front], front)
+                return self._of_word(pattern[front], words[front], int(front))
             return self._of_all_case(pattern)
-        if len(pattern) > size:
+        if wanted > size:
             if not self._agrees_to_end(pattern, words, front + 1, front):
                 return None
             return self._of_more(pattern[front])
@@ -164,10 +157,11 @@ class KeyComparison:
             return None  # The empty routing key would be left, which has no word.
         return self._of_less(words[front])
 
-    def _agrees_to_end(self, pattern: list[str], words: list[str], mine: int, theirs: int) -> bool:
+    def _agrees_to_end(self, pattern: list[str], words: list[str], mine: i64, theirs: i64) -> bool:
         """True if pattern[mine:] and words[theirs:], of equal length, agree."""
         one = self._one
-        while mine < len(pattern):
+        size: i64 = len(pattern)
+        while mine < size:
             if pattern[mine] != words[theirs] and pattern[mine] != one:
                 return False
             mine += 1
@@ -176,7 +170,7 @@ class KeyComparison:
 
     def _of_word(self, wanted: str, given: str, place: int) -> NearDifference | None:
         """Return the difference of one word, the only word that differs."""
-        if wanted.casefold() == given.casefold():
+        if len(wanted) == len(given) and wanted.casefold() == given.casefold():
             return _of_case(given, wanted)
         if wanted == "" or given == "" or not _is_one_change(wanted, given):
             return None

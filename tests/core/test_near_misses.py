@@ -118,6 +118,7 @@ def test_a_key_of_an_mqtt_client_is_named_as_a_topic() -> None:
 
 def test_a_wildcard_character_of_a_direct_exchange_is_a_plain_character() -> None:
     assert difference("orders.new", "orders.*", False) is None
+    assert difference("orders.new.x", "orders.*", False) is None
     found = difference("orders.*", "Orders.*", False)
     assert found is not None and found.kind == "case"
 

@@ -13,8 +13,7 @@
     vhosts_policies.py   vhosts, policies
     definitions.py       definitions
     doctor.py            doctor
-    route.py             route          route_text.py        the answer as text
-                                        route_expectations.py  expectations as tests
+    route.py             route          route_text.py, route_expectations.py
     importing.py         import
     store.py             store
     cluster.py           cluster
