@@ -190,6 +190,11 @@ def _check(arguments: argparse.Namespace) -> None:
             "give EXCHANGE and KEY, or --mqtt TOPIC, or --expect FILE (see `trellis route --help`)",
             2,
         )
+    if arguments.expect is not None and (arguments.header or arguments.subject or arguments.json):
+        raise CommandError(
+            "--expect takes neither --header, --user nor --json: the file has `headers` and `user`",
+            2,
+        )
 
 
 def _question(arguments: argparse.Namespace) -> RouteQuestion:

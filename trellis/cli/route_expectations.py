@@ -137,5 +137,6 @@ def _binding_reason(answer: dict[str, Any], queue: str) -> str:
     """Return the binding that leads to a queue, and why it matches."""
     for row in answer["bindings"]:
         if row["destination"] == queue:
-            return f"'{row['binding_key']}' of exchange '{row['exchange']}': {row['reason']}"
+            exchange = row["exchange"] or "amq.default"
+            return f"'{row['binding_key']}' of exchange '{exchange}': {row['reason']}"
     return "a journal records every message"
