@@ -1,4 +1,4 @@
-"""A control for measurements: tells a slow machine from a slow measured program.
+"""A control for measurements, which distinguishes a slow machine from a slow measured program.
 
 A second process does the same small amount of work again and again, and measures its own CPU time.
 If that time is many times its usual value, the machine was slow: for example, a virtual machine

@@ -211,7 +211,7 @@ class BenchDisk(Disk):
 
 
 class InlineTimer:
-    """A timer that does not run by itself: `callback` is None once the timer is cancelled."""
+    """A timer that never runs on its own: `callback` is None once the timer is cancelled."""
 
     def __init__(self, callback: Callable[[], object]) -> None:
         self.callback: Callable[[], object] | None = callback

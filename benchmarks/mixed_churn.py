@@ -77,7 +77,7 @@ class Churn:
         return pages * os.sysconf("SC_PAGESIZE")
 
     def run(self, seconds: float) -> None:
-        """Let clients come and go for `seconds`."""
+        """Connect and disconnect clients for `seconds`."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._round += 1
@@ -121,7 +121,7 @@ class Churn:
         self._client.ask(amqp.queue_declare("backlog"), amqp.QUEUE_DECLARE_OK)
 
     def fill(self, size: int) -> None:
-        """Publish a backlog of transient messages of `size` bytes in all."""
+        """Publish a backlog of transient messages of `size` bytes altogether."""
         self._delete_backlog()
         body = bytes(5_000)
         some = amqp.publish("", "backlog", body, FRAME_MAX, False) * 100

@@ -34,14 +34,15 @@ from scale import PATIENCE, AmqpSocket, marshal, publication
 #: The directory of the attack on disk space: a file system that nothing else fills meanwhile.
 SHARED_MEMORY: Final = "/dev/shm"
 _MB: Final = 1_000_000
-#: Room on disk in the attack on disk space, in bytes: the disk reserve, and what the queue may use.
+#: Space on disk in the attack on disk space, in bytes: the disk reserve, and the space for the
+#: queue.
 _DISK_ROOM: Final = 150 * _MB + 300 * _MB
 #: Attack `descriptors`: the broker's hard limit of file descriptors, and the number of connections
 #: that a client tries to open.
 _DESCRIPTORS: Final = 256
 _CONNECTIONS: Final = 400
 #: Seconds for which the broker's process is stopped, and the keep-alive in seconds of a client that
-#: goes on sending.
+#: continues to send.
 _STOPPED: Final = 30
 _KEEP_ALIVE: Final = 5
 #: Seconds of publishing at full speed.

@@ -114,7 +114,9 @@ class TransportClient:
         self.read(4 + 2 * self._framed)
 
     def frame(self, data: bytes) -> bytes:
-        """Return the data in a WebSocket frame if the transport needs one, else unchanged."""
+        """Return the data in a WebSocket frame if the transport needs one; otherwise the data
+        itself.
+        """
         return Frame(Opcode.BINARY, data).serialize(mask=True) if self._framed else data
 
     def send(self, data: bytes) -> None:

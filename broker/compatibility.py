@@ -1,4 +1,4 @@
-"""A comparison with RabbitMQ's definitions, item by item: equal, different or missing, and how.
+"""Compares RabbitMQ's definitions, item by item: equal, different or missing, with the reason.
 
 This table is the only source of these statements. The import of definitions reports differences
 with these texts, `trellis doctor` prints them before anything runs, and `tools/moving_page.py`
@@ -30,8 +30,8 @@ class Comparison:
 
 
 _EQUAL: Final = Comparison(EQUAL, "")
-_NO_REPLICAS: Final = "no effect: a queue has no replica here, because a broker is one process"
-_NO_LOCATION: Final = "no effect: there is one node"
+_NO_REPLICAS: Final = "no effect: single queues are not replicated; standbys have all queues"
+_NO_LOCATION: Final = "no effect: all queues are on the active node"
 _PAGED: Final = "no effect: long queues are paged to disk in any mode"
 _NO_FEDERATION: Final = "no effect: there is no federation"
 _NO_UPSTREAM: Final = "kept, without effect: there is no federation"

@@ -1,10 +1,10 @@
 """Finds the subscribers whose patterns match a topic: a library of topic-matching algorithms.
 
-It depends on nothing else in this repository and knows nothing of brokers.
+The library imports no other package of this repository, and has no code about brokers.
 
 **Theory of operation.** A topic is a list of words (``stock.nyse.ibm``). A pattern is a list of
 words in which a word may be a wildcard: for exactly one word, or for any number of words. A
-`Grammar` says how topics and patterns are written; there are two, `AMQP` and `MQTT`. A `Matcher`
+`Grammar` defines the notation of topics and patterns; there are two, `AMQP` and `MQTT`. A `Matcher`
 holds (pattern, subscriber) pairs and answers `match(topic)` with the subscribers of all matching
 patterns. A subscriber is any hashable object; an answer contains it once, however many of its
 patterns match. Two patterns are the same only if their texts are equal. A matcher belongs to one
@@ -36,7 +36,7 @@ translated.
     covers      does one pattern match every topic that another pattern matches?
     fields      matching by message headers instead of topics
 
-Nothing here does I/O, reads a clock or waits. All modules run compiled and interpreted, also from a
+No module does I/O, reads a clock or waits. All modules run compiled and interpreted, also from a
 zip file on a machine that has only Python: pyroaring, cereggii and numpy are imported only by the
 modules that need them.
 

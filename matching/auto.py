@@ -60,8 +60,8 @@ class Auto(Shapes[S]):
         super()._start()
         #: True if new patterns go into the tables.
         self._compact = False
-        #: The trie that is being emptied into the tables. It is always empty before the next move
-        #: starts, because each change moves at least one pattern out of it.
+        #: The trie that is being emptied into the tables. This trie is always empty before the next
+        #: move starts, because each change moves at least one pattern out of it.
         self._leaving: Trie[S] | None = None
         self._moving = False
         self._iterated = False

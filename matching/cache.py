@@ -76,7 +76,7 @@ class RouteCache(Matcher[S]):
         self._kept = 0
         self.hits = 0
         self.misses = 0
-        #: The number of answers that were invalidated one by one.
+        #: The number of answers that were invalidated individually.
         self.dropped = 0
         #: The number of times that all answers were invalidated together.
         self.epochs = 0

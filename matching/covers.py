@@ -11,8 +11,8 @@ fixed.
 Pattern `a` covers pattern `b` if the runs of `a` occur in the runs of `b`, in order, with distances
 of at least a's gaps even when b's gaps are as short as possible. No run of `a` may cross a gap of
 `b`, because that gap may be arbitrarily long. Placing each run as far left as possible is optimal,
-so one pass over `b` suffices. (The set of words is unlimited. So a wildcard of `b` may stand for a
-word that no pattern names, and only a wildcard of `a` accepts that word.)
+so one pass over `b` suffices. (The set of words is unlimited. So a wildcard of `b` may match a word
+that no pattern names, and only a wildcard of `a` accepts that word.)
 
 A run is searched with a bit-parallel automaton in one int, so a comparison costs a few int
 operations per word: O(words). Two AMQP patterns of the maximum length, 128 words, take at most 0.03
@@ -47,7 +47,7 @@ class _Runs:
     def __init__(self, pattern: str, grammar: Grammar) -> None:
         words = grammar.split(pattern)
         if words and words[0] == grammar.many and grammar.split(""):
-            words = [grammar.one, *words]  # a topic of this grammar has at least one word
+            words = [grammar.one, *words]  # A topic of this grammar has at least one word.
         self.runs: list[list[str]] = [[]]
         self.gaps: list[int] = []
         for word in words:

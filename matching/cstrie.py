@@ -67,7 +67,7 @@ except ImportError:  # pragma: no cover - the tests' environment can compile
     from matching.uncompiled import mypyc_attr
 
 
-#: The I-nodes from the root to a node, and the content of the last one.
+#: The I-nodes from the root to a node, and the content of the last I-node.
 _Path: TypeAlias = tuple[list[INode[S]], CNode[S]]
 
 

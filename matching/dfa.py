@@ -64,7 +64,7 @@ class _Stamped(TrieNode[S]):
         super().__init__(depth)
         #: The order in which nodes were created; the nodes of a state are sorted by it.
         self.number = number
-        #: True for a `#` node, which stays active whatever words follow.
+        #: True for a `#` node, which stays active for all following words.
         self.stays = stays
         self.children_clock = clock
         self.bucket_clock = clock

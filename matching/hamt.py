@@ -36,7 +36,7 @@ _DEEPEST: Final = 7
 
 
 class Hamt(Generic[K, V]):
-    """An immutable map from hashable keys to values that are not None. It has at least one pair."""
+    """An immutable map from hashable keys to values that are not None, with at least one pair."""
 
     __slots__ = ("_size", "top")
 

@@ -84,7 +84,7 @@ class Algorithm:
             raise ImportError(f"No module named {self.requires!r}", name=self.requires)
 
 
-#: The built-in algorithms, the recommended ones first.
+#: The built-in algorithms; the recommended algorithms come first.
 ALGORITHMS: Final = (
     Algorithm(
         "auto",

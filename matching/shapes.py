@@ -37,7 +37,7 @@ from matching.trie import LONGEST_POOLED, Trie
 #: A shape as integers: the number of words, the index of the `#` (or -1), then the positions of the
 #: literal words.
 Form: TypeAlias = tuple[int, ...]
-#: The literal words of a pattern: a single word as it is, several words in a tuple.
+#: The literal words of a pattern: a single word, or a tuple of several words.
 Key: TypeAlias = object
 #: A function that makes the key from a topic's words, and a function that returns a key's bucket.
 Probe: TypeAlias = tuple[Callable[[list[str]], Key], Callable[[Key], Bucket[S]]]
@@ -118,7 +118,7 @@ class Shape(Generic[S]):
 class Shapes(Matcher[S]):
     """The matcher for very many patterns of few shapes.
 
-    It needs the least memory, and is the fastest algorithm in interpreted Python.
+    This algorithm needs the least memory, and is the fastest in interpreted Python.
     """
 
     def __init__(self, grammar: Grammar, limit: int = 512) -> None:

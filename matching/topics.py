@@ -84,8 +84,8 @@ class _Positions:
         """
         if positions & (self._one | self._many):
             return list(children)
-        # Several positions are possible only if one of them is at a `#`, which is open. Here no
-        # position is open, so there is a single one: at a literal word, or at the end.
+        # Several positions are possible only if one of them is at a `#`, which is open. No position
+        # is open at this point, so there is a single position: at a literal word, or at the end.
         return [self._words[positions.bit_length() - 1]] if positions < self.end else []
 
 
@@ -98,7 +98,7 @@ class TopicIndex(Generic[V]):
         self._topics = 0
 
     def put(self, topic: str, value: V) -> bool:
-        """Store the topic's value, replacing an older one. Return True if the topic is new.
+        """Store the topic's value in place of an older value. Return True if the topic is new.
 
         The topic is not validated: a wildcard character in it is an ordinary character.
         """

@@ -3,12 +3,12 @@
     a.*.c, b.*.c      one mask: word * word      prefixes: word, word *, word * word      3 nodes
     *.*.c             one more mask              prefixes: *, * *, * * word               6 nodes
 
-The mask of a pattern tells only where it has words and where wildcards. The same topic can visit
-two nodes of one level only if their paths differ in the positions of ``*``: at a position where
-both paths have a word, a topic has at most one of the two words. So the number of distinct prefixes
-of masks is an upper bound, however many patterns there are. 100,000 patterns of devices have a
-handful of masks. But 65,536 patterns that combine ``*`` and ``a`` in all ways in 16 levels have
-65,536 masks.
+The mask of a pattern has only the positions of its words and of its wildcards. The same topic can
+visit two nodes of one level only if their paths differ in the positions of ``*``: at a position
+where both paths have a word, a topic has at most one of the two words. So the number of distinct
+prefixes of masks is an upper bound, however many patterns there are. 100,000 patterns of devices
+have a handful of masks. But 65,536 patterns that combine ``*`` and ``a`` in all ways in 16 levels
+have 65,536 masks.
 
 After a ``#`` with further words, the rest of the pattern may begin at every position of the topic,
 so a topic can visit as many nodes of one mask as it has words. After a second ``#``, a topic can
@@ -28,9 +28,7 @@ WORDS_MAX: Final = 128
 
 
 class VisitBound:
-    """The bound for a set of patterns of one grammar. It takes the memory of one dict entry per
-    prefix of a mask.
-    """
+    """The bound for a set of patterns of one grammar: one dict entry per prefix of a mask."""
 
     __slots__ = ("_counts", "_words", "grammar", "nodes")
 
@@ -62,7 +60,7 @@ class VisitBound:
                 self.nodes -= nodes
 
     def with_pattern(self, pattern: str) -> int:
-        """Return the bound as it would be with one more pattern."""
+        """Return the bound for these patterns and one more pattern."""
         counts = self._counts
         return self.nodes + sum(
             nodes for prefix, nodes in self._prefixes(pattern) if prefix not in counts

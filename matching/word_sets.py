@@ -8,9 +8,9 @@
               1         b {1 2}              {0}
 
 At each position, a lookup unites the patterns that name the topic's word with the patterns that
-have a ``*`` there. It intersects the unions of all positions. It starts at the position with the
-fewest patterns, because the first set is copied. A pattern only matches topics of its own length,
-so every length has separate positions.
+have a ``*`` there. The lookup intersects the unions of all positions, and starts at the position
+with the fewest patterns, because the first set is copied. A pattern only matches topics of its own
+length, so every length has separate positions.
 
 Costs: O(words x patterns at the smallest position) per lookup, O(words) per subscription. Kept for
 comparison. Source: article 5, approach 2, which the article calls "particularly unfit", because the

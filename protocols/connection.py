@@ -52,6 +52,7 @@ from broker.vhost.vhost import VirtualHost
 from protocols.deferred_reply import DeferredReply
 from protocols.incomplete_message import INCOMPLETE_MAX, INCOMPLETE_PATIENCE, IncompleteMessage
 from protocols.peer import Peer
+from protocols.redirect import Redirect
 from protocols.tally import FrontCounters
 
 #: Largest size of the input that is kept for a client while its credentials are checked, in bytes.
@@ -88,6 +89,8 @@ class ConnectionRegistry:
         self.bytes_out = 0
         #: Function that logs a refusal, an event with its fields. The server sets it.
         self.log: Callable[[str, dict[str, object]], None] = _unlogged
+        #: The answers to all clients of a standby; None on a node that serves clients.
+        self.redirect: Redirect | None = None
 
     def enter(self, connection: Connection) -> None:
         """Add a new connection."""

@@ -6,10 +6,12 @@ from typing import Final
 
 #: Reasons for which the broker closes a connection, as counted in the metrics. EXPELLED: by an
 #: operator or after a change of permissions; TOO_FAST: a client above its rate limit; SHUTDOWN: the
-#: end of the broker process; INTERNAL_ERROR: an unexpected exception in the client's own work.
+#: end of the broker process; STANDBY: the node is a standby (redirect.py); INTERNAL_ERROR: an
+#: unexpected exception in the client's own work.
 EXPELLED: Final = "expelled"
 TOO_FAST: Final = "too_fast"
 SHUTDOWN: Final = "shutdown"
+STANDBY: Final = "standby"
 INTERNAL_ERROR: Final = "internal_error"
 #: The text that the client gets with INTERNAL_ERROR.
 INTERNAL_ERROR_TEXT: Final = (

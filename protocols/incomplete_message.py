@@ -30,7 +30,7 @@ class BlockedConnection(Protocol):
         """End the connection without telling the client the reason."""
 
     def touch(self) -> None:
-        """Let the server send the output, and notice the end of the connection."""
+        """Schedule a flush: the server sends the output, and notices the end of the connection."""
 
 
 class IncompleteMessage(Task):

@@ -183,7 +183,7 @@ def carrying(topics: Sequence[tuple[str, int]], messages: int) -> list[str]:
 def cache_size(topics: int) -> int:
     """Return the recommended size of the route cache, in routes.
 
-    It has room for all topics and a quarter more, rounded up to a power of two, between
+    The cache has room for all topics and a quarter more, rounded up to a power of two, between
     LEAST_ROUTES and MOST_ROUTES.
     """
     wanted = max(LEAST_ROUTES, topics + topics // 4)

@@ -33,9 +33,8 @@ from pyspark_trellis.routing import routed
 #: The maximum number of unroutable topics in an audit, and of overlaps. The topics and overlaps
 #: with the most messages are kept.
 MOST: Final = 1_000
-#: The largest weight of a difference in spelling, relative to the weight 1 of a word that differs.
-#: So few words that differ count more than many differences in spelling: 128 of these weigh less
-#: than one word.
+#: The largest weight of a difference in spelling; a word that differs has the weight 1. Up to 128
+#: differences in spelling together weigh less than one word that differs.
 _SPELLING: Final = 1 / 256
 _WHOLE: Final = 1 + _SPELLING
 

@@ -14,8 +14,8 @@ _CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): ")
 class PipelineError(Exception):
     """An error that a user can fix, in one line; it ends a command with exit code 2.
 
-    The line says what failed, for which object, why and what to do. The class is not a subclass of
-    ValueError, so that handlers of ValueError do not catch it.
+    The line names the failed action, the object, the reason and a remedy. The class is not a
+    subclass of ValueError, so that handlers of ValueError do not catch it.
     """
 
 

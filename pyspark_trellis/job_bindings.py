@@ -31,9 +31,9 @@ UNKNOWN: Final = "messages that only MQTT sessions receive count as unroutable o
 class JobBindings:
     """The bindings that a job examines.
 
-    `current` are the present bindings; None if only the journal tells where messages went.
+    `current` are the present bindings; None if only the journal shows the destinations of messages.
     `proposed` are the bindings to compare with, None for jobs other than whatif and report.
-    `sources` are lines of text that say where these bindings come from.
+    `sources` are lines of text about the origin of these bindings.
     """
 
     current: DefinitionsFile | None

@@ -2,9 +2,8 @@
 pipeline traffic` maintains counts per topic and minute (the rollup).
 
 Both are streaming queries with Spark's file sink. The sink's log of committed files
-(`_spark_metadata`) says which files are valid; a file of a killed task is not in the log. The
-checkpoint holds the position in the journal. Read the lake with Spark, which reads only the files
-in the log.
+(`_spark_metadata`) lists the valid files; a file of a killed task is not in the log. The checkpoint
+holds the position in the journal. Read the lake with Spark, which reads only the files in the log.
 """
 
 from __future__ import annotations

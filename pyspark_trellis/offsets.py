@@ -76,8 +76,8 @@ def remembered(start: dict[str, int], stream: JournalStream, bounds: OffsetRange
     """Check that a query can continue from its checkpoint. Raises PipelineError.
 
     The check fails if the query has read rows that are no longer in the stream, because the stream
-    is shorter or was rewritten. It also fails if retention has removed rows that the query has not
-    read yet.
+    is shorter or was rewritten. The check also fails if retention has removed rows that the query
+    has not read yet.
     """
     offset = start["next"]
     if offset > bounds.next or stream.rewritten(offset, start["epoch"]):

@@ -31,9 +31,9 @@ from pyspark_trellis import messages
 from pyspark_trellis.columns import check_segment
 from pyspark_trellis.errors import PipelineError
 
-#: Smaller batches are combined until they have this many rows. A batch costs Spark 0.1 ms, whatever
-#: its size, and copying a row costs 0.1 us; so batches of more than some 2,000 rows bring no
-#: further gain.
+#: Smaller batches are combined until they have this many rows. A batch of any size costs Spark 0.1
+#: ms, and copying a row costs 0.1 us. So batches of more than some 2,000 rows bring no further
+#: gain.
 GATHERED_ROWS: Final = 2_048
 #: Smaller batches are combined up to this many bytes.
 GATHERED_BYTES: Final = 4 << 20

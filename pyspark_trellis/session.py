@@ -35,7 +35,7 @@ _SMALL: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
 #: CPU time than with the default collector (measured twice, on a busy machine).
 _THROUGHPUT: Final = "-XX:+UseParallelGC"
 #: Only fatal events are logged. Spark raises its errors as exceptions, which commands report, so
-#: its log would tell the users of a command nothing more.
+#: its log would repeat these errors.
 _LOGGING: Final = """rootLogger.level = fatal
 rootLogger.appenderRef.stdout.ref = console
 appender.console.type = Console

@@ -147,8 +147,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Delete the digests of earlier batches, because all messages of this batch are confirmed.
 
-        This method publishes no messages. They became durable when the tasks got their confirms; if
-        Spark repeats the batch, the broker deduplicates them.
+        This method publishes no messages. The messages became durable when the tasks got their
+        confirms; if Spark repeats the batch, the broker deduplicates them.
         """
         files, root = _place(self._checkpoint)
         for each in files.get_file_info(fs.FileSelector(root, allow_not_found=True)):

@@ -125,7 +125,7 @@ class JournalRows:
 
 
 class _PatternFilter:
-    """A filter for the rows whose topics match a pattern. It caches the result for each topic."""
+    """A filter for the rows whose topics match a pattern; it caches the result for each topic."""
 
     def __init__(self, pattern: str, grammar: Grammar) -> None:
         self._trie: Trie[int] = Trie(grammar)

@@ -38,7 +38,9 @@ class WhatIfChange:
 
 @dataclass(frozen=True)
 class LostTopic:
-    """A topic whose messages reached a queue, but by the proposed definitions reach none."""
+    """A topic whose messages reached a queue, but would reach none under the proposed
+    definitions.
+    """
 
     vhost: str
     exchange: str
@@ -91,8 +93,8 @@ def what_if(
     """Return the comparison of the routing of the history by the current and the proposed
     definitions.
 
-    Without `current`, the journal says which messages reached a queue, and `before` of each queue
-    is None. If `current` lacks the exchange of a message, the journal says if the message reached
+    Without `current`, the journal shows which messages reached a queue, and `before` of each queue
+    is None. If `current` lacks the exchange of a message, the journal shows if the message reached
     a queue.
     """
     span = hist.span(history)

@@ -32,7 +32,7 @@ _STOP: Final = 20
 def command(*flags: str) -> list[str]:
     """Return the command line of `python -m trellis serve` with this Python.
 
-    The `flags` stand after the flags that every broker of the tests has, and override them.
+    The `flags` follow the flags that every broker of the tests has, and override them.
     """
     return [sys.executable, "-m", "trellis", "serve", *_FLAGS, *flags]
 
@@ -52,7 +52,7 @@ class Address(NamedTuple):
 class BrokerProcess:
     """A running `python -m trellis serve` with this Python: from source, or the installed wheel.
 
-    The `flags` stand after the flags that every broker of the tests has, and override them.
+    The `flags` follow the flags that every broker of the tests has, and override them.
     """
 
     def __init__(self, *flags: str, descriptors: int = 0) -> None:

@@ -29,7 +29,9 @@ _OLDEST_NODE = {"node": 18, "browser": 20}
 
 
 def _missing(name: str) -> str:
-    """Return what is missing for the runtime `name`, and how to install it; empty if nothing is."""
+    """Return the missing part of the runtime `name`, and its installation command; empty if
+    complete.
+    """
     for program in _PROGRAMS.get(name, (name,)):
         if _which(program) is None:
             return f"{program} is not on PATH"

@@ -397,7 +397,9 @@ def test_columns_are_chosen_and_ordered(capsys: pytest.CaptureFixture[str], port
     assert said == "queues have no column mesages; the nearest is messages"
 
 
-def test_json_is_what_the_broker_answered(capsys: pytest.CaptureFixture[str], port: int) -> None:
+def test_json_output_equals_the_answer_of_the_broker(
+    capsys: pytest.CaptureFixture[str], port: int
+) -> None:
     _, out, _ = run(capsys, "list", "queues", "--json", "--url", f"http://127.0.0.1:{port}")
     assert json.loads(out) == ROWS
 

@@ -19,7 +19,7 @@ DOCUMENTS = [
 ]
 
 
-def test_the_page_of_metrics_is_what_a_broker_exports() -> None:
+def test_page_of_metrics_equals_the_export_of_a_broker() -> None:
     made = subprocess.run(
         [sys.executable, "tools/metrics_page.py"],
         cwd=ROOT,
@@ -34,7 +34,7 @@ def test_the_page_of_metrics_is_what_a_broker_exports() -> None:
     )
 
 
-def test_the_page_of_moving_is_what_the_import_says() -> None:
+def test_page_about_rabbitmq_equals_the_tables_of_the_import() -> None:
     made = subprocess.run(
         [sys.executable, "tools/moving_page.py"],
         cwd=ROOT,
@@ -49,7 +49,7 @@ def test_the_page_of_moving_is_what_the_import_says() -> None:
     )
 
 
-def test_the_page_of_conformance_is_what_the_tests_say() -> None:
+def test_page_of_conformance_equals_the_marks_of_the_tests() -> None:
     made = subprocess.run(
         [sys.executable, "tools/conformance_page.py"],
         cwd=ROOT,
@@ -63,7 +63,7 @@ def test_the_page_of_conformance_is_what_the_tests_say() -> None:
     )
 
 
-def test_the_page_about_mosquitto_is_what_the_import_does() -> None:
+def test_page_about_mosquitto_equals_the_table_of_the_import() -> None:
     made = subprocess.run(
         [sys.executable, "tools/mosquitto_page.py"],
         cwd=ROOT,

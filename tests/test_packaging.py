@@ -32,7 +32,7 @@ DASHBOARD = ROOT / "config" / "grafana" / "dashboards" / "trellis.json"
 
 PACKAGES = ("matching", "broker", "protocols", "trellis", "pyspark_trellis")
 
-#: Words of PromQL that can stand in place of a metric.
+#: Words of PromQL that are no names of metrics.
 _PROMQL_WORDS = {"and", "or", "unless", "bool", "offset"}
 
 
@@ -209,7 +209,7 @@ def test_zig_compiles_for_this_machine_and_c_library(
 # The distribution
 
 
-def test_what_compiles_is_pinned(backend: ModuleType) -> None:
+def test_versions_of_compilers_are_pinned(backend: ModuleType) -> None:
     """Check the pins: the same source distribution must give the same C code in a year."""
     build_system = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]
     required = [*build_system["requires"], *backend.COMPILING, backend.ZIG]
@@ -364,7 +364,7 @@ def test_hadolint_finds_nothing() -> None:
     assert said.returncode == 0
 
 
-def test_dockerfile_copies_what_exists_and_is_not_ignored() -> None:
+def test_dockerfile_copies_existing_files_that_are_not_ignored() -> None:
     ignore = (ROOT / ".dockerignore").read_text().splitlines()
     allowed = [line[1:] for line in ignore if line.startswith("!")]
     copied = [
@@ -391,7 +391,7 @@ def test_compose_file_fits_its_schema() -> None:
     assert said.returncode == 0, said.stdout + said.stderr
 
 
-def test_compose_mounts_what_exists_and_publishes_on_loopback_only() -> None:
+def test_compose_mounts_existing_files_and_publishes_on_loopback_only() -> None:
     for service in _yaml(ROOT / "docker-compose.yml")["services"].values():
         mounted = [volume.split(":")[0] for volume in service["volumes"] if volume.startswith(".")]
         assert [source for source in mounted if not (ROOT / source).exists()] == []
@@ -411,7 +411,7 @@ def test_prometheus_scrapes_the_broker_of_the_compose_file_and_finds_its_rules()
     ] == [RULES]
 
 
-def test_every_alert_says_what_happened_and_what_to_do() -> None:
+def test_every_alert_has_a_severity_a_summary_and_a_description() -> None:
     alerts = [rule["alert"] for rule in _rules()]
     assert len(set(alerts)) == len(alerts)
     for rule in _rules():

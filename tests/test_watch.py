@@ -23,7 +23,7 @@ PLUGINS: Final = ("-p", "xdist", "-p", "tests.watch", "-p", "no:cacheprovider")
 ROOT: Final = Path(__file__).parent.parent
 
 #: Tests that pass, each in a group of its own. So a replaced worker may get a single test, and then
-#: pytest-xdist would wait for ever without tests/watch.py.
+#: pytest-xdist would wait forever without tests/watch.py.
 OTHERS: Final = """
 import faulthandler, os, signal, threading
 from pathlib import Path

@@ -8,8 +8,8 @@ The last line of such a run names the worker and the test that it ran.
     controller      ends the run with exit code 1 if a worker died, or if no worker reported
                     anything for too long
 
-Without this plugin, pytest-xdist waits for ever when a replaced worker gets a single test, or when
-a process that a dead worker started keeps the worker's pipe open.
+Without this plugin, pytest-xdist waits forever when a replaced worker gets a single test, or when a
+process that a dead worker started keeps the worker's pipe open.
 """
 
 from __future__ import annotations
@@ -207,7 +207,9 @@ class Controller:
                 return
 
     def _end(self, node: Node, reason: str) -> None:
-        """Make the main thread end the run; end the process if the run goes on for LAST_GRACE s."""
+        """Make the main thread end the run; end the process if the run continues for LAST_GRACE
+        s.
+        """
         self._reason = reason
         node.notify_inproc("errordown", node=node, error=reason)
         if not self._ended.wait(LAST_GRACE):

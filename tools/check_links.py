@@ -39,7 +39,7 @@ _HEADING = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t]*#*$", re.MULTILINE)
 _HTML_ANCHOR = re.compile(r"<\w+\s[^>]*?(?:id|name)=\"([^\"]+)\"")
 _MARKDOWN_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _FILE_PATH = re.compile(r"(?:\.\.?/)*[\w.-]+(?:/[\w.-]+)*/?")
-#: A path component in capitals that stands for any name, as in `results/DATE.json`.
+#: A path component in capitals that matches any name, as in `results/DATE.json`.
 _PLACEHOLDER = re.compile(r"(?<![^/.-])[A-Z]+(?!\.md)(?![^/.-])")
 #: Files of these kinds are also found by their names alone, in any directory.
 _BARE_NAME = re.compile(r"[\w-]+\.(?:py|md|sh)")

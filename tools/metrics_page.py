@@ -148,7 +148,7 @@ def open_channel(node: BrokerNode) -> None:
 
 def table(page: MetricsPage, without: Sequence[str]) -> str:
     """Return a Markdown table of a page's metrics, except the metrics named in `without`."""
-    lines = ["| name | kind | labels | what it counts |", "|---|---|---|---|"]
+    lines = ["| name | kind | labels | meaning |", "|---|---|---|---|"]
     for family in page.families.values():
         if family.name in without:
             continue

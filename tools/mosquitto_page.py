@@ -2,7 +2,7 @@
 
 python tools/mosquitto_page.py > page.md && mv page.md docs/moving-from-mosquitto.md
 
-The text above the marker stays as it is.
+The text above the marker does not change.
 """
 
 from __future__ import annotations

@@ -51,10 +51,11 @@ behaviours.
     trellis definitions import all.json
 
 `trellis doctor` prints one line for the equal objects of each section, and one line for each
-difference, with the objects that it concerns. `--all` prints a line for each object. The exit code
-is 1 if something is missing. The import takes what Trellis knows and names the rest: no policy,
-queue or virtual host is dropped because of one key. Messages do not move: let the consumers of the
-old broker finish, or connect them to both brokers for a while.
+difference, with the objects concerned. `--all` prints a line for each object. The exit code is 1 if
+a part of an object is missing in Trellis. The import takes every object and key that Trellis knows,
+and prints a line for each of the others: one unknown key does not prevent the import of its policy,
+queue or virtual host. The import moves no messages: let the consumers of the old broker finish, or
+connect the consumers to both brokers for a while.
 """
 
 TOOLS = """## Terraform and KEDA
@@ -90,9 +91,10 @@ KEDA's own code:
 {keda}```
 
 - The lengths are exact at any time. With `amqp`, the length is the number of ready messages.
-- Rates are computed from two answers, at least 5 s and at most 5 min apart: the `pollingInterval`
-  must be below 300. The first question for a queue, and the first after messages begin to flow,
-  gets a rate of 0. In the mode `MessageRate`, waiting messages make the target active even so.
+- A rate is computed from two answers that are at least 5 s and at most 5 min apart, so the
+  `pollingInterval` must be below 300. The rate is 0 in the first answer about a queue, and in the
+  first answer after messages begin to flow. In the mode `MessageRate`, waiting messages activate
+  the target even if the rate is 0.
 """
 
 #: RabbitMQ's settings and those of Trellis, with a remark.
@@ -129,8 +131,12 @@ SETTINGS = [
     ("`mqtt.max_packet_size_authenticated`", "mqtt.max_packet", ""),
     ("`auth_oauth2.*`", "jwt.keys", "and the other settings `jwt.*`"),
     ("`log.console.level`", "log.level", ""),
-    ("`cluster_formation.*`, `cluster_partition_handling`", "", "no clusters"),
-    ("`consumer_timeout`", "", "see [policies](#policies)"),
+    (
+        "`cluster_formation.*`, `cluster_partition_handling`",
+        "",
+        "see [high-availability.md](high-availability.md)",
+    ),
+    ("`consumer_timeout`", "limits.consumer_timeout", "in ms; no limit by default"),
     ("`default_queue_type`", "", "a property of each virtual host, not of the node"),
     ("`collect_statistics_interval`", "", "counters are exact at any time"),
     ("`auth_backends.*` (LDAP, HTTP)", "", "users, certificates and JSON web tokens only"),
@@ -151,7 +157,7 @@ COMMANDS = [
 ]
 
 #: RabbitMQ's metrics, each with "" if Trellis has the metric, otherwise with the substitute or the
-#: reason. In a name, `*` stands for any text. A test compares both brokers
+#: reason. In a name, `*` matches any text. A test compares both brokers
 #: (tests/interop/test_differential_metrics.py).
 METRICS = [
     ("rabbitmq_connections", ""),
@@ -253,7 +259,7 @@ METRICS = [
 ]
 
 #: Labels that RabbitMQ's metrics have and Trellis's metrics lack; for each label, the metrics and
-#: the reason. In a name, `*` stands for any text, and `detailed_` is left out.
+#: the reason. In a name, `*` matches any text, and `detailed_` is left out.
 LOST_LABELS = [
     ("queue_type", "rabbitmq_global_messages_*", "counted by protocol only"),
     ("queue_type", "rabbitmq_global_messages_dead_lettered_*", "counted for all queues"),
@@ -270,7 +276,7 @@ LOST_LABELS = [
     ("erlang_version", "rabbitmq_build_info", "no Erlang"),
     ("prometheus_client_version", "rabbitmq_build_info", "no plugins"),
     ("prometheus_plugin_version", "rabbitmq_build_info", "no plugins"),
-    ("rabbitmq_cluster_permanent_id", "rabbitmq_identity_info", "no clusters"),
+    ("rabbitmq_cluster_permanent_id", "rabbitmq_identity_info", "nodes have no such number"),
 ]
 
 #: RabbitMQ's dashboards, and the panels that have no data, with the reason.
@@ -292,16 +298,17 @@ METRICS_TEXT = """\
 Other differences:
 
 - `/metrics/detailed` lists connections and channels by virtual host too, and the parameter `vhost`
-  selects among all objects, not among queues only.
-- A page lists at most 100,000 objects, and says in `trellis_detailed_families_cut` and
-  `trellis_per_object_left_out` how much it leaves out. `trellis_detailed_families_unknown` is the
-  number of families in the query that do not exist; RabbitMQ ignores them, too.
+  selects among all objects, not only among queues.
+- A page lists at most 100,000 objects. `trellis_detailed_families_cut` and
+  `trellis_per_object_left_out` count the families and objects that a page leaves out.
+  `trellis_detailed_families_unknown` is the number of families in the query that do not exist;
+  RabbitMQ ignores such families, too.
 - The label of a connection or channel is its protocol and number; in RabbitMQ it is an Erlang
   process. Inboxes of MQTT sessions are among the queues.
 - The label `protocol` of MQTT clients is `mqtt`, in RabbitMQ `amqp091` (up to 3.11), `mqtt311` and
-  the like. Publishers that use MQTT are not in `rabbitmq_global_publishers`. RabbitMQ 3.10 counts
-  it down when a channel that never published ends.
-- `/metrics` has the totals of counters of channels and connections that have ended, too. In
+  similar names. `rabbitmq_global_publishers` does not count publishers that use MQTT. In RabbitMQ
+  3.10 this metric also falls when a channel that never published ends.
+- The totals in `/metrics` include the counters of channels and connections that have ended. In
   RabbitMQ these totals fall when a channel or a connection ends.
 - `rabbitmq_build_info`, `rabbitmq_identity_info` and `rabbitmq_alarms_...` are of type gauge; in
   RabbitMQ they have no type.
@@ -310,7 +317,7 @@ Other differences:
 DASHBOARDS_TEXT = """\
 RabbitMQ's dashboards for Grafana read the metrics of Trellis. tests/interop/test_dashboards.py
 evaluates their panels with the engine of Prometheus. As with RabbitMQ, the dashboards up to version
-3.13 need one scraped page for each broker, because they do not tell two pages apart.
+3.13 need one scraped page for each broker, because these dashboards cannot distinguish two pages.
 """
 
 BEHAVIOURS = [
@@ -374,15 +381,15 @@ def definitions() -> str:
     return "\n".join(
         [
             "## Definitions\n",
-            "The import and `trellis doctor` say what these tables say. The HTTP API returns an",
-            "item that is kept without effect, and the export has it.\n",
+            "The import and `trellis doctor` report these differences. An item that is kept",
+            "without effect appears in answers of the HTTP API and in exports.\n",
             "### Policies\n",
             compared(keys),
             "### Queues\n",
             compared(QUEUE_TYPES),
             compared(arguments),
             "### Exchanges\n",
-            f"Types: {kinds}. An exchange of another type is not imported, and named.\n",
+            f"Types: {kinds}. The import reports an exchange of another type, and leaves it out.\n",
             compared(EXCHANGE_ARGUMENTS),
             "### Parameters\n",
             compared({**COMPONENTS, "any other component": OTHER_PARAMETER}),

@@ -32,7 +32,7 @@ class Module:
 
 @dataclass(frozen=True)
 class PublicName:
-    """A module, class, function or method without leading underscore. `kind` says which."""
+    """A module, class, function or method without leading underscore; `kind` is which of them."""
 
     kind: str
     name: str

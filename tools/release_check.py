@@ -1,7 +1,7 @@
 """Build the files of a release, as far as one machine can, and check them: `make release-check`.
 
-It builds one source distribution. From the source distribution it builds a compiled wheel for each
-CPython version that is found, and the pure wheel. It checks that
+The program builds one source distribution. From this distribution it builds a compiled wheel for
+each installed CPython version, and the pure wheel. The program checks that
 
 - two builds give the same C code;
 - a compiled wheel is stripped and not larger than MOST_BYTES;

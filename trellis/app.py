@@ -6,52 +6,55 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 
 import trellis
+from broker.replication.description import NodeDescription
 from broker.replication.records import ReplicationError
 from broker.store.disk import Disk, Lock, RealDisk, StoreError
 from broker.store.opening import OpenedStore
 from trellis import logs
+from trellis.auth.authenticate import Accounts
 from trellis.auth.settings_users import authenticator_from_settings
-from trellis.http.health import StandbyHealth
 from trellis.http.service import HTTP_LISTENERS, HttpService
 from trellis.process import raise_descriptor_limit
 from trellis.server import file_modes
 from trellis.server.descriptors import DescriptorShares
 from trellis.server.fence import ConnectionFence
-from trellis.server.layered_link import LayeredLink
-from trellis.server.link import Link
+from trellis.server.link_factory import link_factory
 from trellis.server.listener import BoundListener, ListenError, bind
-from trellis.server.listener_context import ListenerContext
 from trellis.server.node import BrokerNode
-from trellis.server.rate_limited_link import RateLimitedLink
 from trellis.server.reachability import log_reachability
 from trellis.server.recovery import codecs, open_directory
 from trellis.server.reload import Read, SettingsReload
 from trellis.server.turn import TurnLink
 from trellis.settings import NodeSettings, Settings, SettingsError
+from trellis.settings.digest import settings_digest
+from trellis.standby import StandbyServer
+from trellis.switching import Switching
 
 if TYPE_CHECKING:
     from trellis.cluster.membership import Membership
 
 #: Seconds between two checks, during a stop, whether all clients have disconnected.
 POLL_SECONDS: Final = 0.02
-#: Seconds after which a stop logs the clients that it waits for, and the most clients in that line.
+#: Seconds after which a stop logs the clients that it waits for, and the largest number of clients
+#: in that line.
 NAMED_AFTER_SECONDS: Final = 1.0
 NAMED_MAX: Final = 10
-#: Seconds in which a client with no unsent output must answer or disconnect during a stop.
+#: Seconds in which a client without unsent output must answer or disconnect during a stop.
 ANSWER_SECONDS: Final = 3.0
-#: Exit codes: a clean stop, a store that cannot be written any more, and a start that failed for a
+#: Exit codes: a clean stop, a store that can no longer be written, and a start that failed for a
 #: reason that the operator can correct.
 DONE, FAILED, MISCONFIGURED = 0, 1, 2
-#: Reason for which a node of a cluster refuses to declare a stream.
+#: The reason why a node of a cluster refuses to declare a stream.
 STREAMS_REFUSED: Final = (
     "the rows of streams are not replicated yet, and this broker is a node of a cluster"
 )
@@ -165,7 +168,7 @@ class App:
         self.node: BrokerNode | None = None
         self.http: HttpService | None = None
         self.reloading: SettingsReload | None = None
-        #: Reason why the store cannot be written any more; "" if it can.
+        #: The reason why the store can no longer be written; "" if it can be written.
         self.failure = ""
         #: Set when clients may connect.
         self.started = asyncio.Event()
@@ -176,7 +179,7 @@ class App:
         self._stop.set()
 
     def fail(self, reason: str) -> None:
-        """Stop at once, without waiting for clients: the store cannot be written any more."""
+        """Stop at once, without waiting for clients: the store can no longer be written."""
         self.failure = reason
         self._skip_grace = True
         self._stop.set()
@@ -197,7 +200,7 @@ class App:
             opened: OpenedStore | None = None
             try:
                 if self._membership is not None:
-                    opened = await self._take_over(self._membership, directory, bound)
+                    opened = await self._take_over(self._membership, accounts, directory, bound)
                     if opened is None:
                         return
                 for name, listener in settings.listeners.items():
@@ -207,12 +210,14 @@ class App:
                     settings, accounts, directory, self.fail, self._disk, opened
                 )
                 if self._membership is not None:
-                    lease_to(node, self._membership)
+                    lease_to(node, self._membership, opened)
                 http = self.http = HttpService(node)
                 try:
                     await self._serve(node, http, bound)
                 finally:
                     await node.store_writer.close()
+                    if self._membership is not None and not self.failure:
+                        await asyncio.to_thread(self._membership.leave)
                     node.close()
                     node.gc_policy.close()
                     node.broker.authenticator.close()
@@ -227,12 +232,16 @@ class App:
                 lock.release()
 
     async def _take_over(
-        self, membership: Membership, directory: Path | None, bound: dict[str, BoundListener]
+        self,
+        membership: Membership,
+        accounts: Accounts,
+        directory: Path | None,
+        bound: dict[str, BoundListener],
     ) -> OpenedStore | None:
         """Follow the cluster until this node owns its log, then open the store.
 
-        Return None if the broker stops before. Meanwhile only the metrics port is open, and answers
-        about the health of this node. Raises SettingsError, StoreError, ReplicationError.
+        Return None if the broker stops before. Meanwhile the ports are those of a standby
+        (standby.py). Raises SettingsError, ListenError, StoreError, ReplicationError.
         """
         settings = self.settings
         if directory is None:
@@ -242,26 +251,26 @@ class App:
             )
         shares = DescriptorShares(raise_descriptor_limit())
         disk = self._disk = self._disk or RealDisk(shares.spares)
-        health = StandbyHealth(settings.limits.handshake, membership.figures)
-        listener = settings.listeners.get("metrics")
-        if listener is not None:
-            ports = bound["metrics"] = bind("metrics", listener)
-            ports.serve(health.server.protocol, _ignore_refusal)
-            self.addresses["metrics"] = ports.address
-        with _Signals(self.stop, _ignore_reload):
-            print(f"following metrics={self.addresses.get('metrics', '')}", flush=True)
-            ownership = await membership.follow(
-                disk, directory, settings.store.segment, codecs(), self._stop
-            )
-            if ownership is None:
-                return None
-            salt = ownership.owner.judge.state.salt
-            opened = await asyncio.to_thread(open_directory, disk, directory, settings.store, salt)
+        standby = StandbyServer(settings, accounts, membership)
+        try:
+            with _Signals(self.stop, _ignore_reload):
+                standby.open(bound)
+                self.addresses = {name: ports.address for name, ports in bound.items()}
+                membership.description = describe_node(settings, self.addresses)
+                print(f"following {_listed(self.addresses)}", flush=True)
+                ownership = await membership.follow(
+                    disk, directory, settings.store.segment, codecs(), self._stop
+                )
+                if ownership is None:
+                    return None
+                salt = ownership.owner.judge.state.salt
+                opened = await asyncio.to_thread(
+                    open_directory, disk, directory, settings.store, salt
+                )
+        finally:
+            await standby.close()
         opened.store.shipping = ownership
         opened.store.stream_refusal = STREAMS_REFUSED
-        if listener is not None:
-            bound["metrics"].pause()
-            await health.server.close()
         return opened
 
     async def _serve(
@@ -275,7 +284,7 @@ class App:
         for task in tasks:
             task.add_done_callback(
                 lambda _: self._stop.set()
-            )  # These tasks never end, except by an error, which stops the broker.
+            )  # The tasks end only by an error, which stops the broker.
         reloading = self.reloading = SettingsReload(node, self._read, http.reload)
         try:
             with _Signals(self.stop, reloading.request):
@@ -325,10 +334,7 @@ class App:
                 "not_compiled",
                 note="interpreted hot paths are many times slower; see README, Compiled or not",
             )
-        print(
-            "ready " + " ".join(f"{name}={address}" for name, address in self.addresses.items()),
-            flush=True,
-        )
+        print(f"ready {_listed(self.addresses)}", flush=True)
         self.started.set()
 
     async def _shut_down(self, node: BrokerNode, bound: dict[str, BoundListener]) -> None:
@@ -351,7 +357,7 @@ class App:
         named = False
         while links:
             for link in list(links):
-                # Repeated, since a link that was just accepted appears in `links` a little later.
+                # Repeated, because a link that was just accepted appears in `links` a little later.
                 link.close()
             await asyncio.sleep(POLL_SECONDS)
             waited = loop.time() - began
@@ -378,19 +384,33 @@ class App:
         logs.info("stopped", aborted=aborted)
 
 
-def lease_to(node: BrokerNode, membership: Membership) -> None:
+def lease_to(node: BrokerNode, membership: Membership, opened: OpenedStore | None) -> None:
     """Let the event loop act only while this node owns the log, and fence its connections."""
+    from trellis.cluster.retention import Retention
+
     ownership = membership.ownership
-    assert ownership is not None
-    fence = ConnectionFence(asyncio.get_running_loop(), node.turn, membership.end)
+    assert ownership is not None and opened is not None
+    loop, cluster = asyncio.get_running_loop(), node.settings.cluster
+    limits = Retention(cluster.keep, cluster.keep_time, cluster.keep_most)
+    membership.keep_log(node.broker, opened.store.catalog, limits, loop.call_soon_threadsafe)
+    fence = ConnectionFence(loop, node.turn, membership.end)
     membership.discard_output = fence.discard_output
     ownership.abort = fence.abort
     node.turn.may_act = ownership.may_act
     node.cluster_figures = membership.figures
+    node.switch = Switching(node, membership).switch
 
 
-def _ignore_refusal(reason: str) -> None:
-    """Ignore a refused connection to the health of a standby."""
+def describe_node(settings: Settings, addresses: dict[str, str]) -> NodeDescription:
+    """Return the description of this node; `addresses` are those of its listeners."""
+    ports = {name: int(address.rpartition(":")[2]) for name, address in addresses.items()}
+    host = settings.cluster.advertised or socket.gethostname()
+    return NodeDescription(settings.node.name, host, ports, settings_digest(settings).hex())
+
+
+def _listed(addresses: dict[str, str]) -> str:
+    """Return the addresses of listeners as text."""
+    return " ".join(f"{name}={address}" for name, address in addresses.items())
 
 
 def _ignore_reload() -> None:
@@ -398,23 +418,13 @@ def _ignore_reload() -> None:
 
 
 def _log_waiting(links: list[TurnLink]) -> None:
-    """Log which clients a stop waits for."""
+    """Log the clients for which a stop waits."""
     logs.info(
         "stop_waits",
         connections=len(links),
         clients=",".join(link.label for link in links[:NAMED_MAX]),
         note=f"clients that do not answer within {ANSWER_SECONDS:g} s are aborted",
     )
-
-
-def link_factory(context: ListenerContext) -> Callable[[], asyncio.Protocol]:
-    """Return the factory of a listener's links: the cheapest class that has all features needed."""
-    kind = RateLimitedLink if context.rates.enabled else LayeredLink if context.has_layers else Link
-
-    def make() -> asyncio.Protocol:
-        return cast(asyncio.Protocol, kind(context))
-
-    return make
 
 
 class _Signals:

@@ -1,4 +1,4 @@
-"""The log: one line for each event, with key=value fields, without payloads and passwords."""
+"""The log: one line for each event, with key=value fields, without message bodies and passwords."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def resident_bytes() -> int:
 
 
 def memory_bytes() -> int:
-    """Return the memory of this machine, or the limit of the container if less, in bytes."""
+    """Return the memory of this machine, or the limit of the container if it is lower, in bytes."""
     whole = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:

@@ -13,7 +13,10 @@ _CELLS: Final = 24
 
 
 class Interval:
-    """A limit on reports: one per interval. The first is due one interval after the creation."""
+    """A limit on reports: one per interval.
+
+    The first report is due one interval after the creation.
+    """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -35,7 +38,7 @@ class Interval:
 
 
 class ProgressLine:
-    """One line on stderr, rewritten as the work goes on; nothing if stderr is not a terminal.
+    """One line on stderr, rewritten during the work; nothing if stderr is not a terminal.
 
     This module is not compiled: when a compiled loop calls it, Python can handle Ctrl-C.
     """

@@ -13,7 +13,8 @@ from peers.results import Figures
 from peers.rounds import WrongPeerAnswer
 from peers.workloads import Case
 
-#: Most seconds that the load tool may run for a measurement; creating 100,000 bindings takes long.
+#: Longest time in seconds that the load tool may run for a measurement; to create 100,000 bindings
+#: takes long.
 PATIENCE: Final = 600.0
 #: The version of the load tool's JSON.
 FORMAT: Final = 1

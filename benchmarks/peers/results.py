@@ -34,7 +34,7 @@ class PeerCell:
 
     rounds: list[Figures] = field(default_factory=list)
     unable: str = ""  # why the workload was not tried with the peer
-    wrong: str = ""  # what was wrong with the peer's answer; then no figure counts
+    wrong: str = ""  # the fault in the peer's answer, after which no figure counts
     failed: str = ""  # why there is no answer: the peer ended, hung or refused
 
     @property
@@ -62,7 +62,7 @@ class About:
     settings: tuple[str, ...] = ()
     floor: bool = False
     warning: str = ""
-    missing: str = ""  # what was not installed; then the peer has no cells
+    missing: str = ""  # the missing package, without which the peer has no cells
 
 
 @dataclass

@@ -73,7 +73,7 @@ class PeerPlan:
 
 
 class RoundProgress:
-    """Reports the progress of a run: `tell` is called with a line for every step."""
+    """Reports the progress of a run: calls `tell` with a line for every step."""
 
     def __init__(
         self, steps: int, tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic

@@ -39,7 +39,7 @@ def times(value: float) -> str:
 
 
 def rows(header: Sequence[str], lines: Sequence[Sequence[str]], align: str = "---:") -> str:
-    """Return a Markdown table: the first column is left-aligned, the others as `align` says."""
+    """Return a Markdown table: the first column is left-aligned, the others as in `align`."""
     rule = ["---"] + [align] * (len(header) - 1)
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))
 

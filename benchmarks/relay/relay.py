@@ -127,7 +127,7 @@ class WritingConnection(RelayConnection):
                 writable.register(self._descriptor, select.POLLOUT)
                 writable.poll()
             except OSError:
-                return  # the client is gone; connection_lost follows
+                return  # The client has disconnected; connection_lost follows.
 
 
 def _length(data: bytes) -> tuple[int, int]:

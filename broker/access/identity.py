@@ -276,7 +276,7 @@ class Authenticator:
         return None
 
     def renew(self, identity: Identity) -> Identity | None:
-        """Return the present identity of a user who logged in before as `identity`.
+        """Return the present identity of a user that logged in earlier as `identity`.
 
         Return the same object if nothing has changed, and None if the user no longer exists.
         """
@@ -291,7 +291,7 @@ class Authenticator:
         return None
 
     def reserved_for(self, vhost: str, client_id: str) -> list[str]:
-        """Return the users for whom rules reserve a client identifier; empty if it is free."""
+        """Return the users for which rules reserve a client identifier; empty if there are none."""
         return []
 
     def close(self) -> None:

@@ -22,7 +22,8 @@ _VARIABLE: Final = re.compile(r"(\{username\}|\{vhost\})")
 _BEGINNING: Final = ("reserve", "client")
 #: The end of a pattern that matches any further characters.
 _ANY: Final = "*"
-#: Length of the longest pattern, in characters. It bounds the prefixes that one lookup tries.
+#: Length of the longest pattern, in characters. This length bounds the number of prefixes that one
+#: lookup tries.
 PATTERN_MAX: Final = 255
 
 
@@ -107,5 +108,5 @@ class Reservations:
         return 0, []
 
     def users(self, vhost: str, client_id: str) -> list[str]:
-        """Return the users for whom an identifier is reserved; an empty list if it is free."""
+        """Return the users for which an identifier is reserved; an empty list if it is free."""
         return self.find(vhost, client_id)[1]

@@ -6,7 +6,7 @@
 
 Each rule allows or denies publishing, subscribing or both (`all`). The first rule that matches a
 topic decides; a topic that no rule matches is denied. Filters have MQTT's form (`/`, `+`, a last
-`#`). In a rule a wildcard matches every word, also one that begins with `$`. `{username}`,
+`#`). In a rule a wildcard matches every word, including words that begin with `$`. `{username}`,
 `{vhost}` and `{client_id}` stand for the user name, the virtual host and the identifier of the
 client.
 
@@ -374,8 +374,8 @@ def _variables(user: str, vhost: str, client_id: str) -> dict[str, str]:
 def _substitute(pattern: str, user: str, vhost: str, client_id: str) -> str:
     """Replace the variables in a regular expression by the names, which then match literally.
 
-    All variables are replaced at once: a name that looks like a variable stays as it is. A variable
-    without a value matches nothing.
+    All variables are replaced at once: a name that looks like a variable is not replaced. A
+    variable without a value matches nothing.
     """
     values = _variables(user, vhost, client_id)
     parts = _VARIABLE.split(pattern)

@@ -178,7 +178,7 @@ class Users:
         read: str,
         ticket: Ticket | None = None,
     ) -> bool:
-        """Set what a user may configure, write and read in a virtual host.
+        """Set the permissions of a user to configure, write and read in a virtual host.
 
         Return True if the user had no permission there before. Raise PreconditionFailed if there is
         no such user or a pattern is invalid.

@@ -3,7 +3,7 @@
 Reading order:
 
     restore    restores the broker from the store: definitions first, then messages
-    objects    imports one object of a definitions document, and notes what is different or missing
+    objects    imports one object of a definitions document, and notes its differences
     rabbitmq   imports a document in RabbitMQ's JSON format, and reports
     trial      imports a document into a broker in memory: dry runs and `trellis doctor`
     exporting  exports definitions in RabbitMQ's JSON format

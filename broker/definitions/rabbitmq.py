@@ -7,10 +7,10 @@
 
 Each section is a list of objects.
 
-The import is idempotent. A user, permission, topic rule, parameter or policy that exists is
-replaced. An exchange or a queue that exists with other properties stays as it is, and is reported.
-An invalid object is not imported, and is reported. All other objects are imported. The parts of an
-object that Trellis does not have, or treats differently, are reported (broker/compatibility.py).
+The import is idempotent. An existing user, permission, topic rule, parameter or policy is replaced.
+An existing exchange or queue with other properties is not changed, and is reported. An invalid
+object is not imported, and is reported. All other objects are imported. The parts of an object that
+Trellis does not have, or treats differently, are reported (broker/compatibility.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Fates: what became of each message, and of each copy of it.
+"""Fates: the final outcome of each message, and of each copy of a message.
 
-A message that a client published ends with exactly one message fate, which says how the broker
-routed it. Each copy that was put into a queue, or was meant for one, ends with exactly one copy
-fate. The server counts both, and exports the counts as metrics (docs/metrics.md).
+A message that a client published ends with exactly one message fate, the result of its routing.
+Each copy that was put into a queue, or was meant for one, ends with exactly one copy fate. The
+server counts both, and exports the counts as metrics (docs/metrics.md).
 """
 
 from __future__ import annotations

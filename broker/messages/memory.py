@@ -1,7 +1,7 @@
 """Estimates of the memory that messages and bindings take, from evenly spaced samples.
 
-An exact sum would visit every message, perhaps a million, and the event loop would stand still
-meanwhile. A running total would cost time for every message.
+To compute an exact sum, the event loop would have to stop while all messages, perhaps a million,
+are visited. A running total would cost time for every message.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ ALWAYS: Final[i64] = 1 << 16
 #: The route leads to subscribers: a front end that cannot relay the message's bytes to them must
 #: take the slow path.
 SUBSCRIBERS: Final[i64] = 1 << 17
-#: The route has no destination: a publisher that set `mandatory` must be told.
+#: The route has no destination: a publisher that set `mandatory` must get the message back.
 NOWHERE: Final[i64] = 1 << 18
 #: The route leads to queues, which get messages of any QoS. A front end that can only relay a
 #: message must take the slow path.
@@ -205,9 +205,9 @@ SWAP_SEPARATORS: Final = bytes.maketrans(b"./", b"/.")
 class Message:
     """One published message.
 
-    All queues that hold the message share this object. So it does not change once it is in a queue,
-    except for the cache of `cache_recoded`. A queue with a time to live holds a copy, whose expiry
-    time is the earlier of the message's and the queue's.
+    All queues that hold the message share this object. So the object does not change once the
+    message is in a queue, except for the cache of `cache_recoded`. A queue with a time to live
+    holds a copy, whose expiry time is the earlier of the message's and the queue's.
 
     `expires` is a time of the agenda's clock in ms (0: never). `position` is the message's position
     in the store (0: not stored).
@@ -243,7 +243,7 @@ class Message:
 
     @property
     def properties(self) -> Properties:
-        """The properties by AMQP's names, whatever the encoding; never raises."""
+        """The properties by AMQP's names, for any encoding; never raises."""
         return self.encoding.properties(self.content)
 
     def cache_recoded(self, encoding: Encoding, content: bytes) -> bytes:

@@ -83,8 +83,8 @@ def count_death(
     """Count in `deaths` that a message died in `queue` for `reason`.
 
     The entry of this queue and reason moves to the front of the list. `exchange`, `keys` and
-    `expiration` say how the message was published; only a new entry gets them. `time` is in seconds
-    since the epoch.
+    `expiration` describe the publication of the message; only a new entry gets them. `time` is in
+    seconds since the epoch.
     """
     for death in deaths:
         if death.get("queue") == queue and death.get("reason") == reason:

@@ -11,6 +11,8 @@ Reading order:
     arguments     the arguments of a queue, and their permitted values
     policies      arguments for all queues and exchanges with a matching name
     limited       the queue with arguments: time to live, limits, dead letters
+    retries       returned messages that wait before their next delivery
+    deduplicated  the queue that deduplicates its messages
     heap          queues that order messages by a rank: the base of the next two
     priority      the queue of x-max-priority: higher priorities first
     delay         the queue of delayed messages (x-delay): earlier times first

@@ -87,7 +87,7 @@ _STREAM_ARGUMENTS: Final = (
     _SINGLE_ACTIVE_CONSUMER,
 )
 #: Declared arguments that make `hash_kind` count a queue as limited. The type quorum and a delivery
-#: limit do so, too.
+#: limit have the same effect.
 _LIMITING: Final = (
     "x-message-ttl",
     "x-expires",
@@ -110,7 +110,8 @@ _COMPARED: Final = (
 #: The arguments that have an effect.
 EFFECTIVE_ARGUMENTS: Final = frozenset(_COMPARED)
 
-#: Arguments that earlier versions stored without a check, because they had no effect then.
+#: Arguments that earlier versions stored without a check, because the arguments had no effect at
+#: that time.
 UNCHECKED_BEFORE: Final = frozenset(
     (
         "x-consumer-timeout",
@@ -141,7 +142,7 @@ BY_POLICY: Final = {
 
 _AGES: Final = re.compile(r"(\d{1,9})([YMDhms])")
 
-#: The arguments of a queue or policy that has none.
+#: The arguments of a queue or policy without any.
 EMPTY: Final[Mapping[str, object]] = {}
 
 
@@ -234,8 +235,8 @@ class QueueArguments:
     def hash_kind(self) -> str:
         """The `Destination.hash_kind` of the queue, for the seed of a consistent-hash binding.
 
-        It depends only on the declared arguments, which never change. If it depended on the policy,
-        too, a change of the policy would move messages between queues.
+        The value depends only on the declared arguments, which never change. If the value also
+        depended on the policy, a change of the policy would move messages between queues.
         """
         declared = self.arguments
         if self.stream:

@@ -1,4 +1,4 @@
-"""Consumers of a queue: which consumer gets the next message, and what a delivery is.
+"""Consumers of a queue, the choice of the consumer that gets the next message, and deliveries.
 
     MessageSource.pick() --> a ready Consumer --> deliver --> Delivery --> settle, reject or requeue
 
@@ -30,8 +30,9 @@ from broker.store.contract import Store
 
 #: A search that has looked at more consumers than this reduces `_search_left` by their number.
 MANY_CONSUMERS: Final[i64] = 64
-#: Consumers of one queue that are searched in one turn, in up to 5 ms, before the search continues
-#: in the next turn. The search that exceeds this number still ends, so that it is not repeated.
+#: Number of consumers of one queue that are searched in one turn, in up to 5 ms, before the search
+#: continues in the next turn. The search that exceeds this number still ends, so that it is not
+#: repeated.
 SEARCHED_PER_TURN: Final[i64] = 100_000
 
 
@@ -39,8 +40,8 @@ SEARCHED_PER_TURN: Final[i64] = 100_000
 class Delivery:
     """A message that was delivered to a consumer and is not settled yet.
 
-    `sequence` is the message's sequence number in the queue, `attempts` how often the message was
-    returned to the queue before.
+    `sequence` is the message's sequence number in the queue, `attempts` the number of times that
+    the message was returned to the queue.
     """
 
     __slots__ = ("attempts", "consumer", "message", "sequence")
@@ -63,8 +64,8 @@ class ReturnedMessage:
     """A message that was returned to its queue.
 
     The object has no reference to the consumer that returned the message, so that a requeued
-    message keeps no closed connection in memory. `counted` tells which count of bodies
-    includes the message's body (LimitedQueue): the number of the count, or 0 for none.
+    message keeps no closed connection in memory. `counted` is the number of the count of bodies
+    (LimitedQueue) that includes the message's body, or 0 for none.
     """
 
     __slots__ = ("attempts", "counted", "message", "sequence")
@@ -116,9 +117,9 @@ class CreditPool:
 class Consumer:
     """The receiver of a queue's messages; protocol front ends subclass it.
 
-    `credit` is how many more unsettled messages the consumer takes. `pool` limits the unsettled
-    messages of several consumers together; it may be None. Consumers of a higher `priority` get
-    messages first.
+    `credit` is the number of further unsettled messages that the consumer takes. `pool` limits the
+    unsettled messages of several consumers together; it may be None. Consumers of a higher
+    `priority` get messages first.
 
     At most three classes may subclass Consumer. In compiled code a list of consumers checks the
     class of each element: with up to three subclasses the check is three comparisons, with more it
@@ -156,7 +157,7 @@ class Consumer:
         """Tell the client that its consumer is cancelled because the queue was deleted."""
 
 
-#: The list of consumers of every queue that has none: one shared object, never changed.
+#: The list of consumers of every queue without consumers: one shared object, never changed.
 NO_CONSUMERS: Final[list[Consumer]] = []
 
 
@@ -223,13 +224,15 @@ class MessageSource(Destination):
 
     @abstractmethod
     def requeue(self, delivery: Delivery) -> None:
-        """Put a message that a consumer did not settle back to its old place in the queue."""
+        """Put an unsettled message, which its consumer returns, back at its old place in the
+        queue.
+        """
         raise NotImplementedError
 
     def requeue_failed(self, delivery: Delivery) -> None:
         """Requeue a message whose delivery failed: it was rejected, or its channel has ended.
 
-        This differs from `requeue` only in a queue with delayed retry (`retries.py`).
+        The effect differs from that of `requeue` only in a queue with delayed retry (`retries.py`).
         """
         self.requeue(delivery)
 
@@ -348,8 +351,8 @@ class MessageSource(Destination):
     def subscribe(self, consumer: Consumer) -> None:
         """Add a consumer to the consumers that take turns, or to the consumers that stand by.
 
-        If the new consumer has a higher priority than all present consumers, the present consumers
-        stand by from now on, except in a queue with a single active consumer.
+        If the new consumer has a higher priority than all present consumers, these stand by from
+        now on, except in a queue with a single active consumer.
         """
         first = self.consumers[0] if self.consumers else None
         if (

@@ -26,13 +26,13 @@ from broker.queues.paged_tail import read_stored
 from broker.queues.statistics import NOT_TAKEN
 from broker.store.contract import Store
 
-#: The largest number of values that a queue knows; they take up to 200 MB. If more messages with
-#: the header are in the queue, the queue forgets its oldest values.
+#: The largest number of values that a queue remembers; they take up to 200 MB. If more messages
+#: with the header are in the queue, the oldest values are evicted.
 VALUES_MAX: Final = 1_000_000
 
 
 class DeduplicatedQueue(LimitedQueue):
-    """A queue that drops a message if a message in it has the same value of HEADER."""
+    """A queue that drops a message if a message in the queue has the same value of HEADER."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class DeduplicatedQueue(LimitedQueue):
         host: DeadLetterHost,
     ) -> None:
         super().__init__(vhost, name, agenda, store, durable, arguments, host)
-        #: Hash of each known value -> position of its message in the store, 0 for none. The
-        #: position distinguishes a purged, unacknowledged message from a later message with the
-        #: same value.
+        #: Maps the hash of each known value to the position of its message in the store, 0 for
+        #: none. The position distinguishes a purged, unacknowledged message from a later message
+        #: with the same value.
         self._known: dict[bytes, int] = {}
-        #: The largest number of values that the queue knows.
+        #: The largest number of values that the queue remembers.
         self.values_max = VALUES_MAX
 
     @property
     def entries(self) -> int:
-        """The number of values that the queue knows."""
+        """The number of values that the queue remembers."""
         return len(self._known)
 
     def memory_bytes(self) -> i64:
@@ -109,7 +109,7 @@ class DeduplicatedQueue(LimitedQueue):
 
 
 def _value_of(message: Message) -> bytes | None:
-    """Return the hash of a message's value of HEADER; None if it has no such header."""
+    """Return the hash of a message's value of HEADER; None for a message without this header."""
     headers = message.properties.get("headers")
     if not isinstance(headers, dict) or HEADER not in headers:
         return None

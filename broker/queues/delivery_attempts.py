@@ -1,4 +1,4 @@
-"""The number of times that a message was returned: in the store, and in a header for consumers."""
+"""The number of times that a message was returned, as stored and as a header for consumers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from broker.store.contract import DeliveryCounted
 
 
 def store_attempts(queue: Queue, position: i64, attempts: i64) -> None:
-    """Store how often a message was returned, if the queue's arguments use this number.
+    """Store the number of returns of a message, if the queue's arguments use this number.
 
-    The mark of the queue says that the message was delivered once, so the first return needs no
-    entry.
+    The delivery mark of the queue already implies one delivery, so the first return needs no entry.
     """
     arguments = queue.arguments
     if (

@@ -36,7 +36,7 @@ from mypy_extensions import i64
 from broker.agenda import Agenda, Task
 from broker.store.contract import DeliveryCounted, DeliveryMark, Store, Ticket, Waiter
 
-#: Largest number of waiting messages below a mark, as a multiple of `Store.waiting_marked`.
+#: Largest number of messages that wait below a mark, as a multiple of `Store.waiting_marked`.
 FASTEST: Final[i64] = 8
 
 
@@ -56,11 +56,11 @@ class WindowedQueue(Protocol):
         """Deliver up to the new mark of the window."""
 
     def mark_durable(self) -> None:
-        """Deliver the messages that waited until the mark was durable."""
+        """Deliver the messages that were waiting for the mark to become durable."""
 
 
 class Patience(Task):
-    """The timer of one mark: lets its queue deliver without the mark if the disk is too slow."""
+    """The timer of one mark: lets the queue deliver without the mark if the disk is too slow."""
 
     def __init__(self, window: DeliveryWindow, ticket: Ticket) -> None:
         self._window = window
@@ -127,15 +127,16 @@ class DeliveryWindow(Waiter):
         return False
 
     def end_wait(self, ticket: Ticket) -> None:
-        """Deliver without the next mark if its ticket still waits for the disk."""
+        """Deliver without the next mark if that mark's ticket is still waiting for the disk."""
         if ticket is self._ticket:
             self._overdue = True
             self.queue.mark_durable()
 
     def prepare(self) -> None:
-        """Append a higher mark, because a consumer has come and no message waits.
+        """Append a higher mark, because a consumer has subscribed and no message waits.
 
-        The mark is valid at once: all messages that the consumer gets will be stored after it.
+        The mark is valid at once: all messages that the consumer gets will be stored after the
+        mark.
         """
         if self._ticket is None and self.renew_above <= self._store.position:
             self._raise(0, True, True)
@@ -181,7 +182,7 @@ class DeliveryWindow(Waiter):
         self.queue.mark_durable()
 
     def lower(self, mark: i64) -> None:
-        """Append a lower mark, because messages above `mark` wait that were not delivered."""
+        """Append a lower mark, because undelivered messages above `mark` are waiting."""
         if mark < self.top:
             self._ticket = None
             self._overdue = False

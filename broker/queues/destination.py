@@ -13,8 +13,8 @@ from matching.bucket import Bucket
 class Destination(Task):
     """An object to which bindings lead: a queue, a subscriber or an exchange.
 
-    A destination is itself a Task, so that deferred work such as a drain needs no second object.
-    Such an object and the destination would form a reference cycle.
+    A destination is itself a Task, so that deferred work such as a drain needs no second object,
+    which would form a reference cycle with the destination.
     """
 
     #: The word for this class of destination in the seed of a consistent-hash binding. The seed
@@ -30,6 +30,6 @@ class Destination(Task):
         self.number: i64 = 0
         #: The exchanges that have bindings to this destination.
         self.bound_to: Bucket[Destination] = None
-        #: True once the destination is deleted. Its bindings are removed in slices afterwards, and
-        #: no route leads to it any more.
+        #: True once the destination is deleted. Its bindings are then removed in slices, and no
+        #: route leads to the destination any more.
         self.dead = False

@@ -23,12 +23,12 @@ from broker.store.contract import Store
 #: The header whose value identifies a message, and the header with a message's own time to live.
 HEADER: Final = "x-deduplication-header"
 TTL: Final = "x-cache-ttl"
-#: The longest time to live in ms. A longer one is shortened to TTL_MAX.
+#: The longest time to live in ms. A longer time is shortened to TTL_MAX.
 TTL_MAX: Final = 1 << 50
 #: Estimated memory of an entry in bytes: its hash, its expiry, and its place in a dict.
 ENTRY_SIZE: Final[i64] = 200
-#: Largest number of expired entries that are removed with each new entry. Two per new entry let the
-#: filter shrink.
+#: Largest number of expired entries that are removed with each new entry. With a number of 2, the
+#: filter can shrink.
 _EXPIRED_REMOVED: Final = 2
 
 

@@ -105,8 +105,8 @@ class HeapQueue(LimitedQueue):
     def _is_paged_out(self, rank: int, sequence: int, returned: ReturnedMessage) -> bool:
         """True if only the position of a new message stays in memory.
 
-        A message that would be the head stays in memory, up to twice the window: ranks may fall
-        with each message.
+        A message that would be the new head stays in memory. If every new message has a lower rank
+        than the head, all of them would stay in memory, so the limit is twice the window.
         """
         waiting: i64 = len(self._heap)
         if (

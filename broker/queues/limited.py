@@ -36,7 +36,7 @@ class DeadLetterHost:
         raise NotImplementedError
 
     def is_behind(self, queue: LimitedQueue) -> bool:
-        """True if `queue` must not discard messages now, because too many dead letters wait."""
+        """True if `queue` must not discard messages now: too many of its dead letters wait."""
         return False
 
     def publish_delayed(self, queue: LimitedQueue, message: Message) -> None:
@@ -306,7 +306,7 @@ class LimitedQueue(Queue):
 
     def restore(self, positions: array[int], sequence: i64) -> None:
         super().restore(positions, sequence)
-        # This reads all messages of the queue; its limit in bytes bounds their total size.
+        # The loop reads all messages of the queue; its limit in bytes bounds their total size.
         if self.arguments.max_bytes != UNLIMITED:
             for message in read_stored(self.store, self.number, positions, False):
                 if message is not None:
@@ -384,7 +384,7 @@ class LimitedQueue(Queue):
                 size: i64 = returned.message.encoding.size(returned.message.content)
                 self.waiting_bytes = max(0, self.waiting_bytes - size)
             else:
-                returned.counted = self._count_number  # It has left: do not count it later.
+                returned.counted = self._count_number  # Removed: do not count it later.
         return returned
 
     def _is_counted(self, returned: ReturnedMessage, was_returned: bool) -> bool:

@@ -1,11 +1,11 @@
-"""The part of a long HeapQueue that is not in memory: a heap of numbers.
+"""The part of a long HeapQueue whose messages are not in memory: a heap of numbers.
 
     push(rank, sequence, message) --> heap of packed entries --> read() --> messages of the store
 
 An entry is one integer, in which rank, sequence number, position in the store, expiry and flags of
-a message follow each other. So integers sort by rank and sequence number, and an entry takes
-ENTRY_SIZE bytes, however long its message is. The content of a message is read again when its turn
-comes.
+a message follow each other. So the integers sort by rank and sequence number, and an entry takes
+ENTRY_SIZE bytes, however long its message is. The queue reads the content of a message again before
+the delivery.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from broker.store.contract import Store
 
 #: Estimated memory of an entry in bytes: an integer of up to 240 bits, and its place in a list.
 ENTRY_SIZE: Final[i64] = 72
-#: Numbers of bits of the fields that follow the rank. An expiry of 2^56 ms or more counts as never.
+#: Numbers of bits of the fields that follow the rank. An expiry of 2^56 ms or later counts as
+#: never.
 _SEQUENCE_BITS: Final = 56
 _POSITION_BITS: Final = 62
 _EXPIRY_BITS: Final = 56
@@ -65,7 +66,7 @@ def _pack(rank: int, sequence: int, message: Message) -> int:
 
 
 class PagedHeap:
-    """Stored messages of a HeapQueue, the one of the lowest rank first."""
+    """Stored messages of a HeapQueue; the message of the lowest rank comes first."""
 
     def __init__(self) -> None:
         self.entries: list[int] = []

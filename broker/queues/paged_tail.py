@@ -1,10 +1,10 @@
-"""The part of a long queue that is not in memory: positions of messages in the store.
+"""The part of a long queue whose messages are not in memory: their positions in the store.
 
     push(message) --> [chunk | chunk | ... | chunk] --> pop() --> messages, read from the store
 
 A message takes 17 bytes here: its position in the store, its expiry and its flags, which may differ
-from queue to queue. The content of a message is read again when its turn comes. A message that the
-store does not keep (position 0) stays in memory.
+from queue to queue. The queue reads the content of a message again before the delivery. A message
+that the store does not keep (position 0) stays in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from broker.queues.fifo import Fifo
 from broker.store.contract import Store
 
 #: Largest number of messages that are read at once. `Store.fetch` also limits the size of their
-#: contents. To read them takes up to about a millisecond.
+#: contents. The read takes up to about 1 ms.
 CHUNK_MESSAGES: Final[i64] = 256
 #: Memory of a message's position, expiry and flags in bytes.
 POSITION_SIZE: Final[i64] = 17

@@ -4,10 +4,10 @@
                      ^                                                  |
                      +------------------- requeue ----------------------+
 
-A queue is first in, first out. Each message has a sequence number in its queue. A message that a
-consumer returns (a requeue) goes back to its old place: `returned` is sorted by sequence number.
-All sequence numbers in `returned` are lower than the numbers in `waiting`, so `returned` goes
-first.
+A queue is first in, first out (FIFO). Each message has a sequence number in its queue. A message
+that a consumer returns (a requeue) goes back to its old place: `returned` is sorted by sequence
+number. All sequence numbers in `returned` are lower than the numbers in `waiting`, so `returned`
+goes first.
 
 Backpressure: a consumer is ready while it has credit (prefetch) and its outlet accepts data. If no
 consumer is ready, messages wait in the queue. One invariant saves a drain per message: while
@@ -201,6 +201,10 @@ class Queue(MessageSource):
         self._sequence += 1
         return self._sequence
 
+    def skip(self, count: int) -> None:
+        """Leave out the next sequence numbers. Only while no message waits that was never sent."""
+        self._sequence += count
+
     def next_sequence(self) -> i64:
         """Return the sequence number of the next message that is put into the queue."""
         return self._sequence + self._waiting.size + self._paged + 1
@@ -223,7 +227,9 @@ class Queue(MessageSource):
         return -int(self.next_sequence()) if lowered else int(self.next_sequence())
 
     def requeue(self, delivery: Delivery) -> None:
-        """Put a message that a consumer did not settle back to its old place in the queue."""
+        """Put an unsettled message, which its consumer returns, back at its old place in the
+        queue.
+        """
         if self.dead:
             if self.replacement is not None:
                 self.replacement.requeue(delivery)
@@ -277,12 +283,12 @@ class Queue(MessageSource):
         The caller must first remove a waiting message from the queue.
         """
         if self.private:
-            self._deliver_up_to = _NO_LIMIT  # MQTT knows by other means what it sent.
+            self._deliver_up_to = _NO_LIMIT  # MQTT sessions keep this state.
             return True
         return self._open_window().permits(message.position, self.depth == 0)
 
     def _open_window(self) -> DeliveryWindow:
-        """Return the queue's window. Open it when the queue delivers for the first time."""
+        """Return the queue's delivery window. The first delivery opens it."""
         if self._window is None:
             self._window = DeliveryWindow(self, self.store, 0, 0)
         return self._window
@@ -866,7 +872,8 @@ class Queue(MessageSource):
         if self.consumers or self.standby:
             cancelling = ConsumerCancellation(self.agenda, self.standby, self.consumers)
             self.consumers, self.standby = NO_CONSUMERS, NO_CONSUMERS
-            # Not in this call: a client that deletes the queue gets the reply first.
+            # The consumers are cancelled later: a client that deletes the queue gets the reply
+            # first.
             cancelling.schedule()
         return purged
 

@@ -16,9 +16,9 @@ COUNTED_PER_SLICE: Final[i64] = 20_000
 
 
 def uncounted_size(returned: ReturnedMessage, number: i64) -> i64:
-    """Return the size of a message's body, or 0 if the count `number` contains it already.
+    """Return the size of a message's body, or 0 if the count `number` already includes the body.
 
-    Afterwards, the count contains the body.
+    Afterwards, the count includes the body.
     """
     if returned.counted == number:
         return 0
@@ -37,8 +37,8 @@ class Recount:
     ) -> None:
         """Begin the count of `waiting` messages from the sequence number `first` on.
 
-        `returned` are the returned messages that wait before them. The caller may not use the list
-        any more.
+        `returned` are the returned messages that wait before them. The caller must not use the list
+        afterwards.
         """
         self._number: i64 = number
         #: The bodies are still to be counted from the sequence number `_next` to before `_end`.
@@ -52,7 +52,7 @@ class Recount:
         return self._next >= self._end and not self._returned
 
     def contains(self, sequence: i64) -> bool:
-        """True if the size of the waiting messages contains the message's body already."""
+        """True if the size of the waiting messages already includes the message's body."""
         return not self._next <= sequence < self._end
 
     def count_slice(self, head: i64, waiting: Fifo[Message]) -> i64:

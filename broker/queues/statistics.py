@@ -28,9 +28,9 @@ FETCHED_AUTO: Final[i64] = 3
 RESTORED: Final[i64] = 4
 #: The message had been delivered before the broker started, and its consumer may still settle it.
 RESTORED_UNACKED: Final[i64] = 5
-#: The full queue refused the message. It has a fate, but it never was in the queue.
+#: The full queue refused the message. The message has a fate, although it never was in the queue.
 NOT_TAKEN: Final[i64] = 6
-#: The counts of every queue that has counted no event: one shared list, never changed, because most
+#: The counts of every queue without rare events: one shared list, never changed, because most
 #: queues are inboxes of idle sessions.
 NO_EVENTS: Final[list[int]] = [0] * 7
 

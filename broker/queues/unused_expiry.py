@@ -56,7 +56,7 @@ class UnusedExpiry(Task):
             return
         now: i64 = queue.agenda.now
         if now < self._timer_due:
-            return  # The timer was set again to an earlier time, and this is the old one.
+            return  # The timer was set again to an earlier time; this call is from the old timer.
         self._timer_due = 0
         if queue.arguments.expires <= 0 or queue.consumer_count > 0:
             return  # The period starts again when the last consumer leaves.

@@ -1,4 +1,4 @@
-"""The timers and the bulk work of a queue: expired messages, lowered limits, reading its tail."""
+"""The timers and the bulk work of a queue: discarding messages, and retrying to read the tail."""
 
 from __future__ import annotations
 

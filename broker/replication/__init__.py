@@ -1,9 +1,9 @@
 """Replication: one active broker and hot standbys that follow a replicated log.
 
 The replicated log is a partition of a cluster that speaks the Kafka protocol. This package holds
-the rules that decide which broker owns the log, and which records count. It knows no Kafka, opens
-no socket and reads no clock: an engine carries out its steps. So a simulation can crash, pause and
-delay every step.
+the rules that decide which broker owns the log, and which records count. The package does not know
+Kafka, opens no socket and reads no clock: an engine carries out its steps. So a simulation can
+crash, pause and delay every step.
 
 Reading order:
 
@@ -11,11 +11,13 @@ Reading order:
     judge       decides for each record whether it counts
     contract    the replicated log, the replica's data directory, and the steps of an engine
     assembly    joins the chunks of batches
+    follower    reads the log in order, and applies its batches
     owner       the active broker: appends batches, and knows how long it may act
     standby     a standby: follows the log, and claims it when the owner is silent
     payload     the content of a batch: records and definitions
     directory   the data directory of a standby
-    compaction  gives back the disk space of settled messages on a standby
+    compaction  frees the disk space of settled messages on a standby
+    figures     the figures of a node for the metrics
     memory      a replicated log in memory
     engine      the replicated log as blocking calls, and an engine that carries out steps with it
 """

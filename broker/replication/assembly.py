@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from broker.replication.contract import ReceivedBatch, ReplicaDiverged
-from broker.replication.records import BatchChunk, ClusterState
+from broker.replication.records import REMEDY, BatchChunk, ClusterState
 
 
 class BatchAssembly:
-    """The chunks of the batch that is being received. Only chunks that count may be added."""
+    """The chunks of the batch that is being received.
+
+    Callers add only chunks that count (see `Judge`).
+    """
 
     def __init__(self) -> None:
         self._chunks: list[BatchChunk] = []
@@ -26,7 +29,7 @@ class BatchAssembly:
                 raise ReplicaDiverged(
                     f"batch {chunk.number} at offset {offset} follows position {found[1]} and the "
                     f"batch at offset {found[2]}, but this node has batch {state.number} with "
-                    f"position {state.position} at offset {state.batch_offset}: seed this node"
+                    f"position {state.position} at offset {state.batch_offset}; {REMEDY}"
                 )
             self._chunks, self._offset = [], offset
         first = self._chunks[0] if self._chunks else chunk
@@ -37,7 +40,7 @@ class BatchAssembly:
         ):
             raise ReplicaDiverged(
                 f"the record at offset {offset} is chunk {chunk.chunk} of batch {chunk.number}, "
-                f"but chunk {len(self._chunks)} of batch {first.number} is due: seed this node"
+                f"but chunk {len(self._chunks)} of batch {first.number} is due; {REMEDY}"
             )
         self._chunks.append(chunk)
         if len(self._chunks) < chunk.chunks:
@@ -54,5 +57,5 @@ class BatchAssembly:
         return not self._chunks
 
     def discard(self) -> None:
-        """Drop an incomplete batch, whose later chunks will not count: a new claim is in force."""
+        """Drop an incomplete batch: a new claim is in force, so its later chunks will not count."""
         self._chunks = []

@@ -1,10 +1,11 @@
-"""Gives back the disk space of settled messages on a node that follows the replicated log.
+"""Frees the disk space of settled messages on a node that follows the replicated log.
 
-The owner does this beside its writes (trellis/server/store_writer.py). A node that follows does the
-same work in single steps, between its reads of the replicated log.
+The owner frees disk space beside its writes (trellis/server/store_writer.py). A node that follows
+does the same work in single steps, between its reads of the replicated log.
 
 Only full segments are read or removed, and the stored state of the node is never older than the
-last batch in them (durable.py). So a node that reads batches again after a crash misses none.
+last batch in these segments (durable.py). So a node that reads batches again after a crash misses
+none.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from broker.store.segments import SegmentLog
 
 
 class LogCompaction:
-    """The checkpoints, and the drops of dead files, of one local log.
+    """Frees the disk space of one local log, by checkpoints and by dropping dead files.
 
     `holder_numbers` are the numbers of the definitions that can hold messages. The set changes
     while the node follows.
     """
 
     def __init__(self, log: SegmentLog, holder_numbers: set[int]) -> None:
-        #: Number of checkpoints made, and of times that dead files were dropped.
+        #: Number of checkpoints made, and number of times that dead files were dropped.
         self.completed = 0
         self._log = log
         self._holder_numbers = holder_numbers
         self._checkpointing: Checkpointing | None = None
 
     def step(self) -> bool:
-        """Do one step. Return True if the next step follows at once.
+        """Do one step. Return True if the next step should follow at once.
 
-        A step that finds the disk full ends the checkpoint; it begins again later. Raises
-        StoreError if the log cannot be written any more.
+        A step that finds the disk full cancels the checkpoint; another checkpoint begins later.
+        Raises StoreError if the log cannot be written any more.
         """
         try:
             return self._step()
@@ -64,7 +65,7 @@ class LogCompaction:
         return self._checkpointing is not None
 
     def cancel(self) -> None:
-        """Cancel a checkpoint that is being made, and leave the log unchanged."""
+        """Cancel the running checkpoint, and leave the log unchanged."""
         if self._checkpointing is not None:
             self._checkpointing.cancel()
             self._checkpointing = None

@@ -17,7 +17,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from broker.replication.records import ClusterState, ReplicationError
+from broker.replication.records import REMEDY, ClusterState, ReplicationError
 
 Result = TypeVar("Result")
 
@@ -27,25 +27,28 @@ class OutcomeUnknown(Exception):
 
 
 class LogUnreachable(Exception):
-    """The log did not answer. The step can be repeated."""
+    """The log did not answer. The engine may repeat the step."""
 
 
 class ReplicaFull(Exception):
-    """The disk of the replica is full, so the batch is not applied. The step can be repeated."""
+    """The disk of the replica is full, so the batch is not applied.
+
+    The engine may repeat the step.
+    """
 
 
 class LogTrimmed(ReplicationError):
-    """The log was trimmed above the offset to read. It now begins at the offset `low`."""
+    """The records at the offset to read were trimmed. The log now begins at the offset `low`."""
 
     def __init__(self, low: int, offset: int) -> None:
         super().__init__(
-            f"cannot read offset {offset}: the log now begins at offset {low}; seed this node"
+            f"cannot read offset {offset}: the log now begins at offset {low}; {REMEDY}"
         )
         self.low = low
 
 
 class Fenced(ReplicationError):
-    """Another node owns the log, or may own it: this node must end without further confirms."""
+    """Another node owns the log, or may own it: this node must end, and confirm nothing more."""
 
 
 class ReplicaDiverged(ReplicationError):
@@ -54,7 +57,7 @@ class ReplicaDiverged(ReplicationError):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedBatch:
-    """A whole batch of the log."""
+    """A whole batch, as read from the log."""
 
     number: int
     #: Offset of the first chunk.
@@ -77,25 +80,28 @@ class LogSpan:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append a record, and wait until the log has committed it."""
+    """A step: append a record, and wait until the log has committed it."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read records from an offset on. The engine chooses how many, at least one if any exists."""
+    """A step: read records from an offset on.
+
+    The engine chooses how many, at least one if any exists.
+    """
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Make a batch durable in the data directory, and with it the state after the batch.
+    """A step: make a batch durable in the data directory, together with the state after the batch.
 
-    Applying is idempotent: after a crash within this step, the directory removes the
-    entries of the batch, and its stored state is that of the batch before. Without a batch, only
-    the state is stored; it is always a state between two batches.
+    Applying is idempotent: after a crash within this step, the directory removes the entries of the
+    batch, and the stored state is the state before the batch. If `batch` is None, only the state is
+    stored; a stored state is always a state between two batches.
     """
 
     batch: ReceivedBatch | None
@@ -104,23 +110,23 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Wait for a number of seconds."""
+    """A step: wait for a number of seconds."""
 
     seconds: float
 
 
 Step = Append | Read | Apply | Sleep
-#: A flow of steps, and its result. The engine sends the result of each step.
+#: A sequence of steps with a result. The engine sends the result of each step into the generator.
 Steps = Generator[Step, Any, Result]
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The clock rules of a cluster, in seconds; they must be the same on all nodes."""
+    """The time limits of a cluster, in seconds; they must be the same on all nodes."""
 
     #: A standby claims the log after it has read no record of the owner for this time.
     silence: float = 3.5
-    #: The owner may act until this time after it sent its last acknowledged record.
+    #: The owner may act until this time has passed since it sent its last acknowledged record.
     lease: float = 2.5
     #: The owner appends a beat if it has sent no record for this time.
     beat: float = 0.3
@@ -136,8 +142,8 @@ class Timing:
 
 #: Seconds between two reads of a standby that has read all records.
 POLL_SECONDS: Final = 0.05
-#: Two answers prove that the log answered in between only if they are at most this many seconds
-#: apart.
+#: Two answers of the log prove that it also answered in between only if they are at most this many
+#: seconds apart.
 ANSWER_GAP_MAX: Final = 0.6
 #: Default for the largest payload of a chunk in bytes.
 CHUNK_SIZE: Final = 8 << 20

@@ -21,7 +21,7 @@ from typing import Final
 from broker.replication import payload
 from broker.replication.compaction import LogCompaction
 from broker.replication.contract import Apply, ReceivedBatch, ReplicaDiverged, ReplicaFull
-from broker.replication.records import ClusterState, ReplicationError
+from broker.replication.records import REMEDY, ClusterState, ReplicationError
 from broker.store.catalog import Catalog, CatalogUnwritten
 from broker.store.codecs import Codecs
 from broker.store.contract import HOLDERS, Defined, StoreEntry, Undefined
@@ -41,7 +41,7 @@ _DAMAGE: Final = (QUARANTINED, MISSING, WRONG)
 
 
 class ReplicaDirectory:
-    """An open data directory of a node that does not own the replicated log.
+    """The open data directory of a node that does not own the replicated log.
 
     `state` is the stored state, from which the node begins to read.
     """
@@ -54,9 +54,9 @@ class ReplicaDirectory:
         codecs: Codecs,
         segment_size: int = SEGMENT_SIZE,
     ) -> None:
-        """Open the directory of a node of the broker `name`.
+        """Open the data directory of a node of the broker `name`.
 
-        The directory must be locked. Raises StoreError, ReplicationError.
+        The caller must have locked the directory. Raises StoreError, ReplicationError.
         """
         self.path = path
         self._disk = disk
@@ -69,7 +69,11 @@ class ReplicaDirectory:
         #: Numbers of the definitions that can hold messages.
         self._holder_numbers: set[int] = set()
         self._received = ReceivedRecords(codecs, 0)
-        #: The batch that a full disk stopped, and its number.
+        #: True while the log may have live records that are not counted as live, because the object
+        #: that holds them is defined in a batch that was read later. In a copy of the directory of
+        #: a running node (`trellis cluster seed`), the log is newer than the catalog.
+        self._uncounted = False
+        #: The batch whose write failed because the disk was full, and the batch's number.
         self._stopped: tuple[int, DurableBatch] | None = None
         try:
             self.state = self._stored_state(name, with_log)
@@ -113,11 +117,14 @@ class ReplicaDirectory:
         self._received = ReceivedRecords(self._codecs, log.seed)
         self._log = log
         self._compaction = LogCompaction(log, self._holder_numbers)
+        self._uncounted = False
         return log
 
     def _make_log(self, salt: int) -> SegmentLog:
-        """Make a local log. The state with its salt is stored first: without it, a start would take
-        the directory for that of a broker without a cluster.
+        """Make a local log.
+
+        Its salt is stored in the state first: a start that finds a log without a state would treat
+        the directory as that of a broker without a cluster.
         """
         self.store_state(replace(self.state, salt=salt))
         return self._open_log(salt)
@@ -132,17 +139,16 @@ class ReplicaDirectory:
 
     def _diverged(self, reason: str) -> ReplicaDiverged:
         return ReplicaDiverged(
-            f"the data directory '{self.path}' differs from the replicated log: {reason}; seed "
-            "this node"
+            f"the data directory '{self.path}' differs from the replicated log: {reason}; {REMEDY}"
         )
 
     # -- following
 
     def apply(self, step: Apply) -> None:
-        """Make a batch durable, and the state after it. May block.
+        """Make a batch and the state after it durable. May block.
 
-        Raises ReplicaFull if the disk is full: the step can be repeated. After another error the
-        node must end.
+        Raises ReplicaFull if the disk is full: the caller may repeat the call. After any other
+        error the node must end.
         """
         batch, state = step.batch, step.state
         try:
@@ -168,18 +174,23 @@ class ReplicaDirectory:
         if stopped is None or stopped[0] != batch.number:
             stopped = self._stopped = batch.number, self._prepare(batch, state)
         changes = stopped[1].changes
+        ahead = self._log is not None and int(self._log.last) > batch.position
         for position, entry in changes:
             if isinstance(entry, Defined) and entry.kind in HOLDERS:
                 number = entry.definition.get("number")
                 self._holder_numbers.add(number if isinstance(number, int) else position)
+                self._uncounted |= ahead
         stopped[1].write()
         self._stopped = None
         self._holder_numbers -= {
             int(entry.number) for _, entry in changes if isinstance(entry, Undefined)
         }
+        if self._uncounted and not ahead and self._log is not None:
+            self._log.close()
+            self._open_log(int(self._log.salt))
 
     def _prepare(self, batch: ReceivedBatch, state: ClusterState) -> DurableBatch:
-        """Return a batch to write: without its records, if the local log has them."""
+        """Return the batch to write, without its records if the local log already has them."""
         if batch.number != self.state.number + 1 or batch.position_before != self.state.position:
             raise self._diverged(
                 f"batch {batch.number} follows position {batch.position_before}, and the directory "
@@ -203,13 +214,16 @@ class ReplicaDirectory:
     def _check_positions(
         self, batch: ReceivedBatch, records: Records, changes: list[tuple[int, StoreEntry]]
     ) -> None:
-        """Raise ReplicaDiverged if entries are outside of the positions of their batch."""
+        """Raise ReplicaDiverged if an entry of a batch has a position outside the batch's range."""
         last = max(int(records.last), changes[-1][0] if changes else 0)
         if last > batch.position or changes and changes[0][0] <= batch.position_before:
             raise self._diverged(f"batch {batch.number} has entries outside of its positions")
 
     def _has(self, log: SegmentLog, batch: ReceivedBatch, records: Records, data: bytes) -> bool:
-        """True if the local log has the records of a batch. Half of a batch is cut off the log."""
+        """True if the local log has the records of a batch.
+
+        An incomplete batch is cut off the log.
+        """
         end = int(log.last)
         if not records.count:
             if batch.position_before < end <= batch.position:
@@ -229,8 +243,8 @@ class ReplicaDirectory:
     ) -> None:
         """Raise ReplicaDiverged if the log has other records at the positions of a batch.
 
-        A batch is never split between two files. A checkpoint, or the drop of a dead file, may have
-        removed the records: then there is nothing to compare.
+        A batch is never split between two files. If a checkpoint or the drop of a dead file has
+        removed the records, nothing can be compared.
         """
         file = file_holding(log.files, records.first)
         if file is None or file.checkpoint or records.first > file.last:
@@ -242,7 +256,7 @@ class ReplicaDirectory:
             )
 
     def _cut(self, log: SegmentLog, position: int) -> None:
-        """Cut the records from a position on off the local log, and open the log again."""
+        """Remove the records from a position on from the local log, and open the log again."""
         file = log.files[-1]
         offset = _offset(log, file, position)
         log.close()
@@ -262,11 +276,17 @@ class ReplicaDirectory:
         return ClusterState.decode(stored) if stored else ClusterState(self.state.name)
 
     def compact(self) -> bool:
-        """Do a step of work that gives back disk space. Return True if more steps follow at once.
+        """Do one step of the work that frees disk space.
+
+        Return True if another step should follow at once.
 
         A step takes a few milliseconds at most. Raises StoreError.
         """
-        return self._compaction is not None and self._compaction.step()
+        log = self._log
+        if log is None or self._uncounted or log.last > self.state.position:
+            return False  # The log may have live records that are not counted as live.
+        assert self._compaction is not None
+        return self._compaction.step()
 
     # -- the end
 

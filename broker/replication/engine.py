@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 from broker.replication.contract import (
@@ -18,14 +18,25 @@ from broker.replication.contract import (
     Step,
     Steps,
 )
+from broker.replication.report import NodeReport
 
 
 class ReplicatedLog(Protocol):
     """One partition of a cluster that speaks the Kafka protocol.
 
-    Each call blocks, so it belongs in a thread, never in the event loop. Two threads may call at a
-    time: one appends, the other one reads.
+    Each call blocks, so it belongs in a thread, never in the event loop. Three threads may call at
+    a time: one appends, one reads, and one does the rest.
     """
+
+    @property
+    def identity(self) -> str:
+        """The identity of the log: that of another log under the same name differs."""
+
+    def expect(self, identity: str) -> None:
+        """Check that this is the log of an identity; "" is that of any log.
+
+        Raises ReplicationError if this is another log.
+        """
 
     def append(self, data: bytes) -> int:
         """Append a record, and return its offset once the log has committed it.
@@ -40,20 +51,20 @@ class ReplicatedLog(Protocol):
         LogUnreachable, LogTrimmed.
         """
 
+    def bounds(self) -> tuple[int, int]:
+        """Return the offset of the first record of the log, and its tip. Raises LogUnreachable."""
+
     def trim(self, offset: int) -> None:
         """Remove the records before an offset. Raises LogUnreachable."""
 
-    def commit_synced(self, offset: int, version: str) -> None:
-        """Report the offset at which this node would begin to read, and its version of Trellis.
+    def report(self, report: NodeReport) -> None:
+        """Replace the report of this node. Raises LogUnreachable."""
 
-        Raises LogUnreachable.
-        """
+    def reports(self) -> dict[str, NodeReport]:
+        """Return the reports of all nodes of the cluster by name. Raises LogUnreachable."""
 
-    def synced(self, names: Iterable[str]) -> dict[str, tuple[int, str] | None]:
-        """Return for each named node the offset and version that it reported; None without one.
-
-        Raises LogUnreachable.
-        """
+    def forget(self, node: str) -> None:
+        """Remove the report of a node that does not run. Raises LogUnreachable."""
 
     def close(self) -> None:
         """Close the connections. No other call may follow."""
@@ -65,11 +76,11 @@ def carry_out(
     apply: Callable[[Apply], None],
     sleep: Callable[[float], None],
 ) -> Result:
-    """Carry out steps until their flow ends, and return its result.
+    """Carry out the steps of a flow until the flow ends, and return the flow's result.
 
     `apply` makes a batch and a state durable, and may raise ReplicaFull; `sleep` waits for a number
-    of seconds. The errors of the contract are thrown into the flow; all other errors leave this
-    function, and the flow does not go on.
+    of seconds. The errors of the contract are thrown into the flow; this function raises all other
+    errors, and the flow does not continue.
     """
     try:
         step = next(steps)

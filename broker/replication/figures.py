@@ -1,4 +1,4 @@
-"""Figures that a node of a cluster tells its operator, for the metrics."""
+"""Figures about a node of a cluster, which the metrics report."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ClusterFigures:
-    """The figures of one node at one time."""
+    """The figures of one node at one moment."""
 
     #: Name of the broker, the same on all its nodes.
     cluster: str
-    #: following, opening, active or fenced.
+    #: State of the node: following, claiming, opening, active or fenced.
     state: str
     #: Epoch of the claim in force; 0 before the first claim.
     epoch: int = 0
@@ -19,10 +19,18 @@ class ClusterFigures:
     offset: int = -1
     #: Number of the last whole batch.
     batch: int = 0
-    #: Seconds without a record of the owner, as a standby counts them; 0 for the owner.
+    #: Seconds without a record of the owner, as a standby counts them; 0 on the owner.
     silence: float = 0.0
-    #: Seconds for which the owner may still act without a further record; 0 for a standby.
+    #: Seconds for which the owner may still act without another acknowledged record; 0 on a
+    #: standby.
     lease: float = 0.0
-    #: Number of batches that this node appended as the owner, and the seconds that this took.
+    #: Number of batches that this node appended as the owner, and total seconds of these appends.
     appended: int = 0
     append_seconds: float = 0.0
+    #: The offset up to which this node trimmed the log as the owner; -1 if it has not.
+    trimmed: int = -1
+    #: Size in bytes of the batches that this node appended as the owner, and that are in the log.
+    log_bytes: int = 0
+    #: Number of nodes for which the log is kept, and of struck nodes; 0 for a standby.
+    listed: int = 0
+    struck: int = 0

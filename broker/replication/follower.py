@@ -19,7 +19,7 @@ from broker.replication.contract import (
 from broker.replication.judge import Judge
 from broker.replication.records import BatchChunk, Claim, ClusterState, Mark, decode
 
-#: Seconds until a batch is applied again after an attempt that found the disk full.
+#: Seconds before the next attempt to apply a batch for which the disk was full.
 FULL_SECONDS = 0.2
 
 
@@ -33,7 +33,9 @@ class Follower:
         self._assembly = BatchAssembly()
 
     def take(self, span: LogSpan, until: int | None = None) -> Steps[bool]:
-        """Judge the records of a span, and apply its batches. Return True if a record counts.
+        """Judge the records of a span, and apply the batches in it.
+
+        Return True if any record counts.
 
         Records from the offset `until` on are left out.
         """
@@ -58,7 +60,7 @@ class Follower:
         return counted
 
     def begin_at_mark(self, trimmed: LogTrimmed, first: tuple[int, bytes]) -> Steps[None]:
-        """Go on at the first record of a trimmed log, if this node lacks no batch.
+        """Continue at the first record of a trimmed log, if this node lacks no batch.
 
         The log is trimmed up to a mark. The state in the mark names the last batch before the mark.
         Raises `trimmed` if this node lacks a batch.

@@ -1,7 +1,7 @@
 """The judge: decides for each record of the log whether it counts.
 
-Every reader begins at the same state and reads the same records, so every reader decides alike, and
-needs nothing but the log:
+Every reader begins at the same state and reads the same records, so every reader reaches the same
+decisions, from the log alone:
 
 1. A claim is in force if its epoch is the epoch in force + 1, and no record that counts has
    an offset above `seen`, the last offset that the writer of the claim had read. Every other
@@ -18,11 +18,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from broker.replication.records import CALL, Claim, ClusterState, LogRecord, Mark, ReplicationError
+from broker.replication.records import (
+    CALL,
+    REMEDY,
+    Claim,
+    ClusterState,
+    LogRecord,
+    Mark,
+    ReplicationError,
+)
 
 
 class LogGap(ReplicationError):
-    """The reader lacks a part of the log."""
+    """Records that the reader needs are missing from the log."""
 
 
 class ForeignLog(ReplicationError):
@@ -30,7 +38,7 @@ class ForeignLog(ReplicationError):
 
 
 class Judge:
-    """The state of the log after the records that were judged, in the order of their offsets."""
+    """Judges the records of the log, in the order of their offsets, and keeps the log's state."""
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
@@ -39,10 +47,10 @@ class Judge:
 
     @staticmethod
     def at_mark(offset: int, mark: Mark) -> Judge:
-        """Return a judge that begins at a mark, because the log before it is trimmed.
+        """Return a judge that begins at a mark, because the log before the mark is trimmed.
 
-        The mark must count, like the first record of a trimmed log: a reader that began at the late
-        mark of a deposed owner would believe an old epoch.
+        The mark must count, as the first record of a trimmed log does: a reader that began at the
+        late mark of a deposed owner would trust an old epoch.
         """
         return Judge(
             replace(
@@ -70,7 +78,7 @@ class Judge:
             if record.epoch > state.epoch:
                 raise LogGap(
                     f"the record at offset {offset} has epoch {record.epoch}, and the epoch in "
-                    f"force is {state.epoch}: the claim between them is missing; seed this node"
+                    f"force is {state.epoch}: the claim between them is missing; {REMEDY}"
                 )
             # Before the first claim, no claim is in force.
             counts = state.epoch > 0 and record.epoch == state.epoch and record.nonce == state.nonce
@@ -81,7 +89,7 @@ class Judge:
         return True
 
     def _claim(self, claim: Claim) -> bool:
-        """Return True if the claim is in force, and put it in force."""
+        """Return True if the claim is valid, and put it in force."""
         state = self.state
         if claim.state.name != state.name:
             raise ForeignLog(
@@ -91,7 +99,7 @@ class Judge:
         if claim.epoch > state.epoch + 1:
             raise LogGap(
                 f"a claim has epoch {claim.epoch}, and the epoch in force is {state.epoch}: the "
-                "claim between them is missing; seed this node"
+                f"claim between them is missing; {REMEDY}"
             )
         if claim.epoch != state.epoch + 1 or state.last > claim.seen:
             return False
@@ -102,6 +110,7 @@ class Judge:
             nonce=claim.nonce,
             salt=claim.state.salt if first else state.salt,
             format=max(state.format, claim.state.format),
+            owner=claim.state.owner,
         )
         return True
 

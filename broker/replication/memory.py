@@ -1,20 +1,19 @@
-"""A replicated log in memory: the contract's model, for simulations and tests."""
+"""A replicated log in memory, the reference model of the contract for simulations and tests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from broker.replication.contract import LogSpan, LogTrimmed
+from broker.replication.report import NodeReport
 
 
 class MemoryLog:
-    """Records with consecutive offsets, and a beginning that moves when the log is trimmed."""
+    """Records with consecutive offsets; trimming moves the first offset."""
 
     def __init__(self) -> None:
         self.low = 0
         self._records: list[bytes] = []
-        #: The offset and version that each node reported, by the name of the node.
-        self.reports: dict[str, tuple[int, str]] = {}
+        #: The report of each node.
+        self.reports: dict[str, NodeReport] = {}
 
     @property
     def tip(self) -> int:
@@ -46,11 +45,17 @@ class MemoryLog:
 
 
 class MemoryNodeLog:
-    """A `ReplicatedLog` on a log in memory, as one node uses it."""
+    """A `ReplicatedLog` of one node, on a MemoryLog that several nodes share."""
+
+    #: All logs in memory have the same identity.
+    identity = "memory"
 
     def __init__(self, log: MemoryLog, node: str) -> None:
         self._log = log
         self._node = node
+
+    def expect(self, identity: str) -> None:
+        """Accept each identity."""
 
     def append(self, data: bytes) -> int:
         """Append a record, and return its offset."""
@@ -60,17 +65,25 @@ class MemoryNodeLog:
         """Return records from an offset on, and the tip. Raises LogTrimmed."""
         return self._log.read(offset)
 
+    def bounds(self) -> tuple[int, int]:
+        """Return the offset of the first record of the log, and its tip."""
+        return self._log.low, self._log.tip
+
     def trim(self, offset: int) -> None:
         """Remove the records before an offset."""
         self._log.trim(offset)
 
-    def commit_synced(self, offset: int, version: str) -> None:
-        """Report the offset at which this node would begin to read, and its version."""
-        self._log.reports[self._node] = (offset, version)
+    def report(self, report: NodeReport) -> None:
+        """Replace the report of this node."""
+        self._log.reports[self._node] = report
 
-    def synced(self, names: Iterable[str]) -> dict[str, tuple[int, str] | None]:
-        """Return for each named node the offset and version that it reported; None without one."""
-        return {name: self._log.reports.get(name) for name in names}
+    def reports(self) -> dict[str, NodeReport]:
+        """Return the reports of all nodes."""
+        return dict(self._log.reports)
+
+    def forget(self, node: str) -> None:
+        """Remove the report of a node."""
+        self._log.reports.pop(node, None)
 
     def close(self) -> None:
         """Do nothing: a log in memory has no connections."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from broker.replication.contract import (
@@ -20,18 +21,29 @@ from broker.replication.contract import (
     Timing,
 )
 from broker.replication.judge import Judge
-from broker.replication.records import BATCH, BEAT, MARK, BatchChunk, LogRecord, Mark, decode
+from broker.replication.records import (
+    BATCH,
+    BEAT,
+    CLAIM,
+    DIGEST_SIZE,
+    MARK,
+    BatchChunk,
+    Claim,
+    LogRecord,
+    Mark,
+    decode,
+)
 
-#: Seconds from the earliest possible claim of a successor until the old owner aborts all of its
-#: connections.
+#: Seconds between the earliest possible claim of a successor and the moment at which the old owner
+#: aborts all of its connections.
 ABORT_MARGIN: Final = 0.3
 
 
 class LogOwner:
-    """The node whose claim is in force. It has one append under way at a time.
+    """The node whose claim is in force. At most one append is in flight.
 
-    The offset of each append is the fence: the owner expects its last offset + 1. If the offset is
-    higher, the owner first reads the records in between. After Fenced the node must end.
+    The owner expects each append to get its last offset + 1. If the offset is higher, other nodes
+    have appended, and the owner first reads the records in between. After Fenced the node must end.
     """
 
     def __init__(
@@ -48,9 +60,9 @@ class LogOwner:
         self.timing = timing
         #: The offset that the next record is expected to have.
         self.next = next_offset
-        #: When the last acknowledged record was sent, in seconds of `clock`.
+        #: The time at which the last acknowledged record was sent, in seconds of `clock`.
         self.sent = sent
-        #: Offsets of the acknowledged marks that the log may still have, in order.
+        #: Offsets of the acknowledged marks that may still be in the log, in order.
         self.marks: list[int] = []
         self._claim = (judge.state.epoch, judge.state.nonce)
         self._clock = clock
@@ -65,8 +77,9 @@ class LogOwner:
     def may_act(self) -> bool:
         """True if the owner may deliver, answer and expire messages now.
 
-        Test this before each act: the node may have been paused since the last test. No standby can
-        own the log yet: it waits longer than the lease, and counts from a later moment.
+        Test this before each such action: the node may have been paused since the last test. While
+        this is True, no standby can own the log: a standby waits longer than the lease, and counts
+        from a later moment.
         """
         return not self._fenced and self._clock() < self.sent + self.timing.lease
 
@@ -85,10 +98,12 @@ class LogOwner:
     def ship(
         self, payload: bytes, position: int, chunk_size: int = CHUNK_SIZE
     ) -> Steps[ReceivedBatch]:
-        """Append a batch whose last entry has this position. Return once all of its chunks count.
+        """Append a batch whose last entry has this position.
 
-        Only then the batch may be written to the data directory, and confirmed. A batch is shipped
-        once, also if the data directory is full later. Raises Fenced.
+        Return once all chunks of the batch count.
+
+        The batch may be written to the data directory, and confirmed, only after this call. A batch
+        is shipped once, even if the data directory turns out to be full. Raises Fenced.
         """
         state = self.judge.state
         epoch, nonce = self._claim
@@ -126,8 +141,27 @@ class LogOwner:
         offset = yield from self._append(Mark(MARK, *self._claim, self._wall(), self.judge.state))
         self.marks.append(offset)
 
+    def hand_over(self, nonce: int, description: str) -> Steps[None]:
+        """Claim the log in the name of a successor, and own it no more.
+
+        `nonce` is the number in the successor's report, `description` that of the successor. Call
+        this after the last batch. Raises Fenced.
+        """
+        state = replace(self.judge.state, owner=description)
+        claim = Claim(
+            CLAIM,
+            state.epoch + 1,
+            nonce,
+            self._wall(),
+            self.next - 1,
+            state,
+            bytes(DIGEST_SIZE),
+        )
+        yield from self._append(claim)
+        self._fenced = True
+
     def trimmable(self, synced: Iterable[int | None]) -> int | None:
-        """Return the offset up to which the log may be trimmed; None if it must not be.
+        """Return the offset up to which the log may be trimmed; None if no trim is allowed.
 
         `synced` has for each listed standby the offset at which it would begin to read, or None if
         the standby has not reported one.
@@ -164,7 +198,7 @@ class LogOwner:
         return offset
 
     def _read_between(self, offset: int) -> Steps[None]:
-        """Judge the records of other nodes before an offset. Raises Fenced."""
+        """Judge the records that other nodes appended before an offset. Raises Fenced."""
         while self.next < offset:
             try:
                 span: LogSpan = yield Read(self.next)

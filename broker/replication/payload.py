@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.replication.contract import ReplicaDiverged
-from broker.replication.records import ForeignRecord
+from broker.replication.records import REMEDY, ForeignRecord
 from broker.store import values
 from broker.store.contract import Defined, StoreEntry, Undefined
 
@@ -31,7 +31,7 @@ RECORDS: Final = 2
 _FORMAT: Final = struct.Struct(">B")
 _SECTION: Final = struct.Struct(">BQ")
 
-#: A position, and the definition that was made, changed or removed there.
+#: A position, and the definition that was made, changed or removed at it.
 Change = tuple[int, StoreEntry]
 
 
@@ -70,7 +70,7 @@ def decode(data: bytes) -> Payload:
         sections = _sections(data)
         changes = [_change(row) for row in json.loads(sections.pop(DEFINITIONS, b"[]"))]
     except (struct.error, ValueError, TypeError) as error:
-        raise ReplicaDiverged(f"a batch is malformed: {error}; seed this node") from error
+        raise ReplicaDiverged(f"a batch is malformed: {error}; {REMEDY}") from error
     records = sections.pop(RECORDS, b"")
     if sections:
         raise ForeignRecord(

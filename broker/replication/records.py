@@ -30,17 +30,23 @@ MARK: Final = 4
 CALL: Final = 5
 KINDS: Final = {CLAIM: "claim", BATCH: "batch", BEAT: "beat", MARK: "mark", CALL: "call"}
 
-#: Magic, version, kind, epoch, nonce, the writer's wall clock in ms of Unix time.
+#: Magic number, version, kind, epoch, nonce, the writer's wall clock in ms of Unix time.
 _HEAD: Final = struct.Struct(">4sBBIQq")
-#: Epoch, nonce, last, salt, format, position, number, batch offset, wall clock, length of the name.
-_STATE: Final = struct.Struct(">IQqIHqqqqH")
+#: Epoch, nonce, last, salt, format, position, number, batch offset, wall clock, lengths of the name
+#: and of the owner's description.
+_STATE: Final = struct.Struct(">IQqIHqqqqHH")
 #: `seen`, digest of the settings, length of the state.
 _CLAIM: Final = struct.Struct(">q32sH")
 #: Number, chunk, chunks, position before, offset of the batch before, position after.
 _BATCH: Final = struct.Struct(">qIIqqq")
 
-#: Size in bytes of all that a batch record has besides its payload.
+#: Size in bytes of a batch record without its payload.
 BATCH_OVERHEAD: Final = _HEAD.size + _BATCH.size
+#: Advice for a node whose data directory cannot follow the log.
+REMEDY: Final = (
+    "replace the data directory of this node by a copy of another node's directory, which "
+    "`trellis cluster seed` makes"
+)
 #: Size in bytes of the digest of settings.
 DIGEST_SIZE: Final = 32
 
@@ -50,12 +56,12 @@ class ReplicationError(Exception):
 
 
 class ForeignRecord(ReplicationError):
-    """A record of the log is not Trellis's, or a newer version of Trellis wrote it."""
+    """A record of the log was written by another program, or by a newer version of Trellis."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The knowledge of a reader after a record: the owner of the log, and the last batch.
+    """The state of the log after a record: the owner of the log, and the last batch.
 
     A reader judges all later records by its state alone.
     """
@@ -75,10 +81,13 @@ class ClusterState:
     #: Number of the last whole batch, and offset of its first chunk; 0 and -1 before the first one.
     number: int = 0
     batch_offset: int = -1
-    #: The highest wall clock of a record that counts, in ms of Unix time.
+    #: The highest wall clock of the records that count, in ms of Unix time.
     wall: int = 0
+    #: Description of the node that owns the log, as its claim gives it; "" before the first claim.
+    owner: str = ""
 
-    # Each record makes a new state. These two name all fields, because replace() is slower.
+    # Each record makes a new state. `after_record` and `after_batch` name all fields, because
+    # replace() is slower.
 
     def after_record(self, last: int, wall: int) -> ClusterState:
         """Return the state after a record that counts, from its offset and wall clock."""
@@ -93,6 +102,7 @@ class ClusterState:
             self.number,
             self.batch_offset,
             max(self.wall, wall),
+            self.owner,
         )
 
     def after_batch(self, number: int, position: int, batch_offset: int) -> ClusterState:
@@ -108,11 +118,12 @@ class ClusterState:
             number,
             batch_offset,
             self.wall,
+            self.owner,
         )
 
     def encode(self) -> bytes:
         """Return the state as bytes."""
-        name = self.name.encode()
+        name, owner = self.name.encode(), self.owner.encode()
         return (
             _STATE.pack(
                 self.epoch,
@@ -125,28 +136,34 @@ class ClusterState:
                 self.batch_offset,
                 self.wall,
                 len(name),
+                len(owner),
             )
             + name
+            + owner
         )
 
     @staticmethod
     def decode(data: bytes) -> ClusterState:
         """Return the state in these bytes. Raises ForeignRecord if they are malformed."""
         try:
-            *numbers, length = _STATE.unpack_from(data)
-            name = data[_STATE.size :].decode()
+            *numbers, name_size, owner_size = _STATE.unpack_from(data)
+            middle = _STATE.size + name_size
+            name, owner = data[_STATE.size : middle].decode(), data[middle:].decode()
         except (struct.error, UnicodeDecodeError) as error:
             raise ForeignRecord(f"malformed state of a cluster: {error}") from error
-        if len(data) != _STATE.size + length:
+        if len(data) != middle + owner_size:
             raise ForeignRecord(
-                f"malformed state of a cluster: {len(data)} bytes instead of {_STATE.size + length}"
+                f"malformed state of a cluster: {len(data)} bytes instead of {middle + owner_size}"
             )
-        return ClusterState(name, *numbers)
+        return ClusterState(name, *(*numbers, owner))
 
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """A record of the replicated log: its kind and writer. Beats and calls have no other fields."""
+    """A record of the replicated log: its kind and writer.
+
+    Beats and calls have no further fields.
+    """
 
     kind: int
     epoch: int
@@ -170,7 +187,8 @@ class Claim(LogRecord):
 
     #: The last offset that the writer had read when it decided to claim.
     seen: int
-    #: The state as the writer knew it then; its salt and format are those of the segment log.
+    #: The state as the writer knew it then; its salt and format are those of the segment log, and
+    #: its owner is the description of the writer.
     state: ClusterState
     #: SHA-256 of the settings that must be the same on all nodes.
     digest: bytes
@@ -182,7 +200,10 @@ class Claim(LogRecord):
 
 @dataclass(frozen=True, slots=True)
 class BatchChunk(LogRecord):
-    """One chunk of a batch. All chunks of a batch have equal number fields, except `chunk`."""
+    """One chunk of a batch.
+
+    All chunks of a batch have the same values in all number fields except `chunk`.
+    """
 
     #: Number of the batch: the number of the batch before it + 1.
     number: int
@@ -221,7 +242,7 @@ class Mark(LogRecord):
 
 
 def decode(data: bytes) -> LogRecord:
-    """Return the record in these bytes. Raises ForeignRecord if they are no record of Trellis."""
+    """Return the record in these bytes. Raises ForeignRecord if Trellis did not write the bytes."""
     try:
         magic, version, kind, epoch, nonce, wall = _HEAD.unpack_from(data)
     except struct.error:

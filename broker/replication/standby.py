@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from broker.replication.contract import (
     ANSWER_GAP_MAX,
@@ -18,10 +19,10 @@ from broker.replication.contract import (
     Timing,
 )
 from broker.replication.follower import Follower
-from broker.replication.owner import LogOwner
+from broker.replication.owner import ABORT_MARGIN, LogOwner
 from broker.replication.records import CALL, CLAIM, Claim, ClusterState, LogRecord
 
-#: Share of the silence after which a standby asks whether the log still commits records.
+#: Fraction of the silence after which a standby checks whether the log still commits records.
 CALL_SHARE = 2 / 3
 
 
@@ -29,9 +30,9 @@ class Standby:
     """A node that does not own the log.
 
     Silence counts only while the log answers and this node has read all of it: an unreachable log
-    proves nothing about its owner. Silence also counts only while the log commits: after two thirds
-    of the silence the standby appends a call, which a stalled log does not acknowledge. When such a
-    log recovers, the pending batch of its owner comes first.
+    proves nothing about its owner. Silence also counts only while the log commits records: after
+    two thirds of the silence the standby appends a call, which a stalled log does not acknowledge.
+    When a stalled log recovers, the pending batch of the owner comes before the call.
     """
 
     def __init__(
@@ -44,9 +45,16 @@ class Standby:
         digest: bytes,
     ) -> None:
         self.follower = follower
-        #: Salt and format of the segment log that a first claim gives.
+        #: Salt and format of the segment log that this node puts in the log's first claim.
         self.salt = 0
         self.format = 0
+        #: Description of this node, for its claims: a text of at most 65,535 bytes.
+        self.description = ""
+        #: The number by which the owner can hand the log over to this node; 0 if it cannot. No
+        #: other node, and no earlier process of this node, has the same number.
+        self.handover_nonce = 0
+        #: True while the node waits for the outcome of its claim.
+        self.claiming = False
         self._timing = timing
         self._clock = clock
         self._wall = wall
@@ -58,18 +66,24 @@ class Standby:
         #: When an answer of the log last showed that this node had read all of it; None if the last
         #: answer did not show this.
         self._answered: float | None = None
-        #: When the log acknowledged the call of this silence; None before.
+        #: The time at which the log acknowledged the call of this silence; None before the
+        #: acknowledgement.
         self._call_acknowledged: float | None = None
 
     @property
     def state(self) -> ClusterState:
-        """The state of the log as far as it was read."""
+        """The state of the log after the records read so far."""
         return self.follower.judge.state
 
     def follow(self) -> Steps[LogOwner]:
-        """Follow the log until this node owns it. Raises ReplicationError if it cannot go on."""
+        """Follow the log until this node owns it.
+
+        Raises ReplicationError if the node cannot continue.
+        """
         while True:
             yield from self._read()
+            if 0 < self.handover_nonce == self.state.nonce:
+                return (yield from self._accept())
             if self.quiet < self._timing.silence * CALL_SHARE:
                 yield Sleep(POLL_SECONDS)
             elif self._call_acknowledged is None:
@@ -80,7 +94,9 @@ class Standby:
             ):
                 yield Sleep(POLL_SECONDS)
             else:
+                self.claiming = True
                 owner = yield from self._claim()
+                self.claiming = False
                 if owner is not None:
                     return owner
 
@@ -102,7 +118,7 @@ class Standby:
         self._answered = now
 
     def _read_span(self) -> Steps[LogSpan]:
-        """Read the next records; if they were trimmed, the records at the beginning of the log."""
+        """Read the next records; if they were trimmed, the first records of the trimmed log."""
         try:
             span: LogSpan = yield Read(self.follower.next)
         except LogTrimmed as trimmed:
@@ -117,7 +133,7 @@ class Standby:
         self._answered = self._call_acknowledged = None
 
     def _call(self) -> Steps[None]:
-        """Append a call, to test whether the log commits records."""
+        """Append a call, which tests whether the log commits records."""
         state = self.state
         try:
             yield Append(LogRecord(CALL, state.epoch, state.nonce, self._wall()).encode())
@@ -131,6 +147,7 @@ class Standby:
         state, nonce = self.state, self._new_nonce()
         if state.epoch == 0:
             state = ClusterState(state.name, salt=self.salt, format=self.format)
+        state = replace(state, owner=self.description)
         claim = Claim(
             CLAIM,
             state.epoch + 1,
@@ -145,8 +162,8 @@ class Standby:
         try:
             offset: int = yield Append(claim.encode())
         except OutcomeUnknown:
-            # The claim may come to stand in the log later. It is then the claim of a node that does
-            # not answer: after another silence, a node claims the next epoch.
+            # The log may still append the claim later. Such a claim belongs to a node that does not
+            # answer: after another silence, a node claims the next epoch.
             return None
         while self.follower.next <= offset:
             try:
@@ -159,6 +176,19 @@ class Standby:
                 yield Sleep(POLL_SECONDS)
         if (self.state.epoch, self.state.nonce) != (claim.epoch, nonce):
             return None
+        return self._owner(sent)
+
+    def _accept(self) -> Steps[LogOwner]:
+        """Own the log by the claim that the former owner has appended in the name of this node.
+
+        The claim may be old, so the node may act only from its own first record on. Raises Fenced.
+        """
+        owner = self._owner(-self._timing.silence - ABORT_MARGIN)
+        yield from owner.beat()
+        return owner
+
+    def _owner(self, sent: float) -> LogOwner:
+        """Return the owner of the log; `sent` is the time when its last record was sent."""
         return LogOwner(
             self.follower.judge,
             self.follower.next,

@@ -131,7 +131,7 @@ class DeclarationRights:
             self._check_target(policy.alternate, None, f"alternate exchange of {thing}")
 
     def _require(self, kind: str, name: str, target: str | None) -> None:
-        """Check the permissions to declare an object whose messages may go on to `target`.
+        """Check the permissions to declare an object whose messages may pass to `target`.
 
         `target` is an exchange, or None if the declaration names none.
         """
@@ -180,8 +180,8 @@ class DeclarationRights:
     def _check_target(self, target: str, key: str | None, role: str) -> None:
         """Raise AccessRefused if messages that arrive at an exchange could have forbidden topics.
 
-        `key` is the routing key with which they arrive, or None for any routing key. `role` says
-        what the exchange is used for, in the text of the error.
+        `key` is the routing key with which they arrive, or None for any routing key. `role` is the
+        use of the exchange, for the text of the error.
         """
         exchange = self._exchanges.get(target)
         if exchange is not None and not is_topic(exchange):

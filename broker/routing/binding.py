@@ -25,8 +25,8 @@ PARTLY: Final = "partly-allowed"
 class Binding:
     """A rule of one exchange: messages that match `key` and `arguments` go to `destination`.
 
-    `grammar` says which wildcards the key may contain, AMQP's or MQTT's. If the destination is a
-    subscriber, it gets the messages with QoS `qos` at most.
+    `grammar` defines the wildcards that the key may contain: those of AMQP or of MQTT. If the
+    destination is a subscriber, it gets the messages with at most QoS `qos`.
     """
 
     __slots__ = ("arguments", "destination", "grammar", "key", "qos")

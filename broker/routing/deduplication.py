@@ -1,7 +1,7 @@
 """Deduplication: idempotent producers, whose repeated messages are confirmed and dropped.
 
-A producer that gets no confirm, because its connection broke, publishes its message again. To keep
-the broker from storing it twice, the producer numbers its messages in two headers:
+A producer that gets no confirm, because its connection broke, publishes its message again. To
+prevent the broker from storing the message twice, the producer numbers its messages in two headers:
 
     x-trellis-producer    the name of the producer, unique in its virtual host
     x-trellis-sequence    the sequence number: 0 or more, larger with each message, with or without
@@ -16,8 +16,8 @@ A full queue may refuse a message, and the producer then publishes the message a
 accepted a larger number in between, it would drop the message as a repeat. So after a refusal, the
 broker refuses all larger numbers of the producer until it has accepted the refused number. If the
 producer does not publish the refused number again within REFUSAL_MS, the broker accepts larger
-numbers again. This applies only to publishers that are told of the refusal: with confirms, or with
-QoS 1 or 2.
+numbers again. This applies only to publishers that learn of the refusal: publishers with confirms,
+or with QoS 1 or 2.
 """
 
 from __future__ import annotations

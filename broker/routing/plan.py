@@ -63,7 +63,7 @@ class Plan:
         copies = len(targets) - len(self.filters)
         #: Queues of delayed exchanges, which keep the message until its delay is over.
         self.delays = [queue for queue in queues if isinstance(queue, DelayQueue)]
-        #: Queues that get every message, whatever its QoS.
+        #: Queues that get every message, with any QoS.
         self.queues = (
             [queue for queue in queues if queue not in self.delays] if self.delays else queues
         )
@@ -77,8 +77,8 @@ class Plan:
         ]
         #: Subscribers that get a message published with QoS 0.
         self.relay = _relay([subscriber for subscriber, _ in subscribers])
-        #: Subscribers whose subscription asks for QoS 0. They get messages published with QoS 1 or
-        #: 2, too, but with QoS 0.
+        #: Subscribers whose subscription asks for QoS 0. Messages published with QoS 1 or 2 reach
+        #: them with QoS 0.
         self.reliable_relay = _relay(
             [subscriber for subscriber, qos in subscribers if qos == AT_MOST_ONCE]
         )

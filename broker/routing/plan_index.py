@@ -72,7 +72,8 @@ class PlanIndex:
     def __init__(self, agenda: Agenda, most: int) -> None:
         self._agenda = agenda
         self._most = most
-        #: Plans by key. A key names what the plan was made from, and begins with a PlanPlace.
+        #: Plans by key. A key identifies the input from which the plan was made, and begins with a
+        #: PlanPlace.
         self._plans: dict[tuple[object, ...], Plan] = {}
         #: For each exchange and bucket, the plans with their keys.
         self._buckets: dict[tuple[str, i64], dict[Plan, tuple[object, ...]]] = {}

@@ -13,9 +13,9 @@ search does STEPS_PER_TURN steps in a turn of the event loop; then the publicati
 publisher with it, while other clients are served. The publisher calls again in the next turn with
 the same SearchSlot, which holds the search.
 
-Bindings may change during a pause. Then the search begins anew, at most RESTARTS times. After that,
-the search goes on in spite of changes. The destinations that it finds may then lack a binding that
-was added meanwhile, so their plan serves this one message and is not cached.
+Bindings may change during a pause. Then the search restarts, at most RESTARTS times. After that,
+the search continues in spite of changes. The destinations that this search finds may lack a binding
+that was added meanwhile, so their plan serves this one message and is not cached.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ UNLIMITED: Final[i64] = 1 << 60
 _KEY_STEPS: Final[i64] = 10
 #: The cost of a step in units of a connection's work budget (protocols/connection.py).
 STEP_COST: Final[i64] = 2
-#: Largest number of times that a search begins anew because bindings changed.
+#: Largest number of times that a search restarts because bindings changed.
 RESTARTS: Final = 2
 
 

@@ -82,7 +82,7 @@ class Planner(PlanResolver):
 
     def retire(self, exchange: str, word: str | None = None) -> None:
         """Make stale all plans through an exchange, because the exchange or one of its bindings
-        changed. A paused search that has already followed the exchange begins anew.
+        changed. A paused search that has already followed the exchange restarts.
 
         If `word` is given, only the plans for routing keys that begin with this word become stale.
         """

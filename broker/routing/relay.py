@@ -13,7 +13,7 @@ from broker.stream.rows import PublishRun
 
 
 class Relay:
-    """A set of subscribers that are sent the same bytes.
+    """A set of subscribers that get the same bytes.
 
     Each Plan has two relays: `relay` for messages with QoS 0, `reliable_relay` for messages with
     QoS 1 and 2. A front end that reads several packets at once finds the packets whose routes have

@@ -15,7 +15,7 @@ from broker.queues.queue import Queue
 
 
 class RelayFormat:
-    """The wire format of subscribers to which the same encoded packet can be sent.
+    """The wire format of subscribers that can get the same encoded packet.
 
     Each bit of `apart` stands for one kind of publisher, such as clients of another MQTT level,
     whose packets must be encoded again for these subscribers. A plan adds the bits to its

@@ -19,7 +19,7 @@ Modules, in reading order:
     findings     damage that was found, and the quarantine directory
     survivors    finds the live entries of the log
     dropping     removes files without live entries
-    checkpoint   gives back the disk space of settled messages in other files
+    checkpoint   frees the disk space of settled messages in other files
     catalog      definitions of queues, exchanges, users, ..., in SQLite
     values       definitions as JSON
     wal          checks the catalog's write-ahead log for damage

@@ -88,7 +88,7 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
 
 
 def copy_catalog(source: str, target: str) -> None:
-    """Copy a catalog as it is at one moment. A broker may write the catalog meanwhile.
+    """Copy the state of a catalog at one moment. A broker may write the catalog during the copy.
 
     Raise StoreError if the catalog cannot be read or the copy cannot be written.
     """

@@ -85,7 +85,7 @@ _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 class CatalogError(StoreError):
-    """A failure of the catalog. The text names the file and says what to do."""
+    """A failure of the catalog. The text names the file and a remedy."""
 
 
 class CatalogUnwritten(CatalogError):
@@ -130,7 +130,8 @@ class Catalog:
             raise self._damage_error(f"'{path}-wal', {self.wal.damage}")
         create_private(path)  # SQLite gives the write-ahead log the mode of this file.
         try:
-            # One thread opens the database, another one writes later: never both at once.
+            # One thread opens the database and another thread writes it later, never both at the
+            # same time.
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as unopened:
             raise CatalogError(f"cannot open the catalog {path}: {unopened}") from unopened
@@ -317,9 +318,9 @@ class Catalog:
     def _define(self, position: int, entry: Defined) -> None:
         """Insert a definition, or update an existing one.
 
-        If an object of that name exists and has the definition's `number`, it is updated. If it has
-        another number, the existing object and its bindings are deleted first. An existing binding,
-        subscription or virtual host is always updated.
+        If an object of that name exists and has the definition's `number`, the object is updated.
+        If the existing object has another number, this object and its bindings are deleted first.
+        An existing binding, subscription or virtual host is always updated.
         """
         db, kind, table, vhost = self._db, entry.kind, _TABLES[entry.kind], entry.vhost
         name, definition = _encode_name(entry.name), dump(entry.definition)

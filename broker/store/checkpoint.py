@@ -1,4 +1,4 @@
-"""Checkpoints: give back the disk space of settled messages.
+"""Checkpoints: free the disk space of settled messages.
 
 A checkpoint replaces the first files of the log by one file with their live records, at their old
 positions.
@@ -14,7 +14,7 @@ positions.
 Without the stage `late`, the checkpoint would hold messages that a later file settles. Then this
 later file, and each file after it, could not be dropped (dropping.py).
 
-Two ways that look simpler lose or revive messages (tests/store/test_powerloss.py keeps them as
+Two simpler designs would lose or revive messages (tests/store/test_powerloss.py tests both as
 controls): moving live records to the end under new positions, and overwriting the last checkpoint
 in place.
 
@@ -185,11 +185,11 @@ def _half_size(files: list[LogFile]) -> int:
 
 
 class Checkpointing:
-    """The making of one checkpoint from the first files of a log, step by step.
+    """Makes one checkpoint of the first files of a log, step by step.
 
     `holder_numbers` are the numbers of all existing queues, sessions, streams and delayed
-    exchanges. The set must not change. It must contain the number of each queue whose deletion is
-    not durable yet: a crash would bring the queue back, but the checkpoint would have removed its
+    exchanges. The set must not change. The set must contain the number of each queue whose deletion
+    is not durable yet: a crash would restore the queue, but the checkpoint would have removed its
     messages. A checkpoint that would free fewer than `least` bytes is not made.
     """
 
@@ -199,7 +199,7 @@ class Checkpointing:
         assert files and not files[-1].checkpoint
         self.stage: i64 = MARK
         self.bytes_done: i64 = 0
-        #: Bytes to read in all steps: each file is read twice.
+        #: Number of bytes to read in all steps: each file is read twice.
         self.bytes_total: i64 = 2 * sum(int(file.size) for file in files)
         self._log = log
         self._files = files

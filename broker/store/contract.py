@@ -8,9 +8,9 @@
     4. store.written(batch)                     in the event loop: settle the tickets of the batch;
                                                 Waiter.settled then sends PUBACK, basic.ack, ...
 
-A message is durable when step 3 has returned. Its publisher is told in step 4, never before. The
-store calls `request_batch` when entries wait for a batch. `sync` does steps 2 to 4 at once, for the
-memory store and for tests.
+A message is durable when step 3 has returned. Its publisher gets the confirm in step 4, never
+before. The store calls `request_batch` when entries wait for a batch. `sync` does steps 2 to 4 at
+once, for the memory store and for tests.
 
 Entries are ordered: `append` gives each the next position, and batches are written in that order.
 A ticket counts appends instead of remembering one position, so that a reply can wait for any number
@@ -104,7 +104,7 @@ EXPIRY_SECONDS_MAX: Final = 2_000_000_000
 class StoreEntry:
     """One change of the durable state.
 
-    Its effect is fully determined by its fields: applying it reads no clock and no random numbers,
+    The effect is fully determined by its fields: applying it reads no clock and no random numbers,
     so that recovery arrives at the same state.
     """
 
@@ -117,7 +117,7 @@ class MessageStored(StoreEntry):
 
     - Session inbox: the sequence number of the message in the inbox. Packet identifiers are derived
       from it, so a session continues with the same identifiers after a crash. A negative number
-      says that the inbox holds the QoS 2 message with QoS 1.
+      means that the inbox holds the QoS 2 message with QoS 1.
     - Queue with a message TTL: the time at which the message expires, in seconds since
       EXPIRY_EPOCH.
     - Other queues: 0.
@@ -158,7 +158,7 @@ class MessageStored(StoreEntry):
         return lapsing
 
     def for_queue(self, queue: i64) -> Message:
-        """Return the message as this queue holds it: with QoS 1 if its annotation says so."""
+        """Return the message as this queue holds it: with QoS 1 if its annotation is negative."""
         message, serials = self.message, self.annotations
         if serials is not None and queue in self.queues and serials[self.queues.index(queue)] < 0:
             lowered = message.copy(AT_LEAST_ONCE, message.retained)
@@ -222,8 +222,8 @@ class StreamExtended(StoreEntry):
 class Sequenced(StoreEntry):
     """The last sequence number of a producer, for deduplication.
 
-    A message of the producer with this number or a lower one is a duplicate. A negative number says
-    that the producer is forgotten.
+    A message of the producer with this number or a lower one is a duplicate. A negative number
+    means that the producer was removed.
     """
 
     def __init__(self, vhost: str, producer: str, sequence: i64) -> None:
@@ -445,7 +445,7 @@ class Store:
         self._group_depth: i64 = 0
 
     def append(self, entry: StoreEntry, ticket: Ticket | None) -> i64:
-        """Apply the entry, let the ticket wait until it is durable, and return its position.
+        """Apply the entry, make the ticket wait until it is durable, and return its position.
 
         Positions start at 1 and grow by 1.
         """
@@ -481,7 +481,7 @@ class Store:
         self.append(MessageSettled(queue, position), None)
 
     def _announce(self, ticket: Ticket | None) -> None:
-        """Let the ticket, if any, wait for the next batch, and request this batch if needed.
+        """Make the ticket, if any, wait for the next batch, and request this batch if needed.
 
         A ticket that waits for several consecutive entries of one batch counts only one append.
         """
@@ -499,13 +499,13 @@ class Store:
         self.request_batch()
 
     def wait_for(self, position: i64, ticket: Ticket) -> None:
-        """Let the ticket wait for the entry at a position, unless the entry is durable already."""
+        """Make the ticket wait for the entry at a position, unless the entry is already durable."""
         if position > self.durable:
             ticket.outstanding += 1
             self._add_ticket(position, ticket)
 
     def _add_ticket(self, position: i64, ticket: Ticket) -> None:
-        """Let the ticket wait for the batch that holds the entry at a position."""
+        """Make the ticket wait for the batch that holds the entry at a position."""
         self._tickets.append(ticket)
         if not self.urgent:
             self.urgent = True
@@ -519,12 +519,12 @@ class Store:
             self.request_batch()
 
     def wait_for_next_batch(self, ticket: Ticket) -> None:
-        """Let the ticket wait for the next batch."""
+        """Make the ticket wait for the next batch."""
         ticket.outstanding += 1
         self._add_ticket(self.position + 1, ticket)
 
     def wait_for_all(self, ticket: Ticket) -> None:
-        """Let the ticket wait until all entries appended so far are durable.
+        """Make the ticket wait until all entries appended so far are durable.
 
         Called for a request that changes nothing, such as the declaration of an existing queue: the
         queue's first declaration may not be durable yet.
@@ -637,6 +637,6 @@ class Store:
     def release(self, queue: i64, position: i64) -> None:
         """Release the message at a position for a queue that is deleted.
 
-        This writes nothing: after a crash the message is gone because its queue is deleted.
+        This writes nothing: the durable deletion of the queue includes its messages.
         """
         raise NotImplementedError

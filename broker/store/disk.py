@@ -29,7 +29,7 @@ _WRITE_MAX: Final[i64] = 1 << 26
 
 
 class StoreError(Exception):
-    """A failure of the store. The text names the file and says what to do."""
+    """A failure of the store. The text names the file and a remedy."""
 
 
 class DirectoryLocked(StoreError):
@@ -161,7 +161,7 @@ def remove_files(disk: Disk, paths: list[str]) -> None:
 
     The next start of the broker finds and removes the skipped files. Raise WriteFailed if no file
     descriptor is left for a sync: then `paths` has the paths that remain, for a later call. The end
-    of a path says what to do:
+    of a path selects the action:
 
     - `/`: remove the directory and then its parent, each only if it is empty.
     - `/.`: sync the directory, so that removals in it are durable before the next removal.

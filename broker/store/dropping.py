@@ -1,12 +1,12 @@
-"""Dropping of dead files: gives back the space of files without live entries, without reading them.
+"""Drops dead files: frees the space of files without live entries, without reading these files.
 
     1. write into the head of the next segment that the files before it were dropped
     2. sync that segment: from now on, recovery ignores the dropped files
     3. remove the files, in any order
 
-A segment has two copies of its head, and each is synced before the other is written. Nothing here
-needs free space on the disk. A file that settles messages of an earlier file is dropped with that
-file or after it, never before: otherwise the messages would come back.
+A segment has two copies of its head, and each is synced before the other is written. None of these
+steps needs free space on the disk. A file that settles messages of an earlier file is dropped with
+that file or after it, never before: otherwise a restart would restore the settled messages.
 
 The newest file with a durable record is never dropped: it holds the last position. Recovery removes
 a newer segment without records.

@@ -105,7 +105,7 @@ class PagedRelease(BulkTask):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BatchShipping:
-    """Appends batches to a replicated log. The owner of a cluster's log has one."""
+    """Appends batches to a replicated log. Only the owner of a cluster's log has such an object."""
 
     def ship(self, batch: DurableBatch) -> bytes:
         """Append a batch to the replicated log. Return the node's state after the batch.
@@ -115,7 +115,7 @@ class BatchShipping:
         raise NotImplementedError
 
     def written(self) -> None:
-        """Note that the batch which was shipped last is written to the disk."""
+        """Record that the last shipped batch is written to the disk."""
         raise NotImplementedError
 
 
@@ -190,10 +190,10 @@ class DurableBatch(WriteBatch):
     def _write_replica(self) -> None:
         """Write the catalog of a node of a cluster, with the node's state after the batch.
 
-        Batches without definitions leave the catalog as it is, up to STATE_BATCHES in a row: after
-        a crash the node reads them again from the replicated log. But the catalog is written for
-        each new segment, so a checkpoint or a drop of dead files only ever reads full segments
-        whose last batch is in the stored state.
+        Up to STATE_BATCHES consecutive batches without definitions do not change the catalog: after
+        a crash the node reads these batches again from the replicated log. The catalog is also
+        written for each new segment, so a checkpoint or a drop of dead files reads only full
+        segments whose last batch is in the stored state.
 
         The log of a node that reads batches again may be ahead of this batch.
         """

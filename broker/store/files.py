@@ -381,7 +381,7 @@ class FileScan:
         )
 
     def find_next_record(self) -> i64:
-        """Search for the next intact record after damage, and go to it if there is one.
+        """Search for the next intact record after damage, and continue there if it exists.
 
         Return FOUND, NOTHING if no intact record follows, or GAVE_UP if the search took too long.
         Raise TooNew for an unknown format, OSError if the file cannot be read.

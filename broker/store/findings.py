@@ -26,8 +26,8 @@ _COPY: Final = 1 << 20
 class Finding:
     """A result of checking the data on the disk, mostly a problem.
 
-    It names the kind, the file, the place of bad data in the file, the reason, and the copy of the
-    bad data in the quarantine, if there is one.
+    A finding has a kind, the file, the place of bad data in the file, the reason, and the copy of
+    the bad data in the quarantine (if a copy exists).
     """
 
     def __init__(

@@ -36,8 +36,8 @@ PACKET_ID_HELD: Final[i64] = 4
 PACKET_ID_RELEASED: Final[i64] = 5
 RETAINED: Final[i64] = 6
 GROUP: Final[i64] = 7
-#: The last record of a file that was closed in order. It has no position of its own. Payload:
-#: number of records u64, their size in bytes u64, salt u32.
+#: The last record of a file that was closed in order. The record has no position of its own.
+#: Payload: number of records u64, their size in bytes u64, salt u32.
 CLOSED: Final[i64] = 8
 STREAM_EXTENDED: Final[i64] = 9
 SEQUENCED: Final[i64] = 10
@@ -73,11 +73,11 @@ QUEUE_SIZE: Final[i64] = 12
 #: Size of the payload of a DELIVERY_MARK record, and of a DELIVERY_COUNTED record, in bytes.
 MARK_SIZE: Final[i64] = 18
 COUNTED_SIZE: Final[i64] = 20
-#: Added to the kind of the first record of a batch. This bit says that all bytes before the record
+#: Added to the kind of the first record of a batch. This bit means that all bytes before the record
 #: were durable when the batch was written.
 BATCH_START: Final[i64] = 0x80
 
-#: Least distance between two records in the index of a file, in bytes.
+#: Smallest distance between two records in the index of a file, in bytes.
 INDEX_STRIDE: Final[i64] = 4_096
 #: Size in bytes from which on a content is written without being copied into the batch.
 UNCOPIED_SIZE: Final[i64] = 16_384

@@ -7,12 +7,12 @@ attributes:
 
     live, balance   the number of live entries in the file, and the sum of their `entry_hash`. A
                     settlement subtracts the values that its message added. If both are 0, each
-                    entry was settled exactly once. If an entry was settled twice, one of them is
-                    not 0: the file then never counts as dead, and only a checkpoint, which reads
-                    it, gives back its space.
+                    entry was settled exactly once. If an entry was settled twice, one of the two
+                    values is not 0: the file then never counts as dead, and only a checkpoint,
+                    which reads the file, frees its space.
     needs           the other files that entries of this file are about, such as the files of the
                     messages that this file settles. While one of those files exists, this file must
-                    stay: without its settlements, the messages would come back.
+                    stay: without its settlements, a restart would restore the settled messages.
 
 Only durable entries are counted. A settlement that is not durable may be lost in a crash, so the
 file of its message must not be removed yet.
@@ -37,9 +37,9 @@ from broker.store.records import Records
 
 
 class Liveness:
-    """A counter of live entries. It changes the counts of the files.
+    """A counter of live entries, which changes the counts of the files.
 
-    To do so, it holds the position of the last entry for each key: packet identifier, stream,
+    The counter holds the position of the last entry for each key: packet identifier, stream,
     producer, mark.
     """
 

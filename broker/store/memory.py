@@ -1,4 +1,4 @@
-"""The store of a broker without a data directory: everything is gone when the process ends.
+"""The store of a broker without a data directory: all data is lost when the process ends.
 
 This store follows the contract (tickets, batches), so publishers get confirms as with a durable
 store.

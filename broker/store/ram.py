@@ -8,7 +8,7 @@ from broker.store.disk import Disk, File
 
 
 class MemoryFile(File):
-    """A file in memory. It stays readable through open references after its removal."""
+    """A file in memory, which stays readable through open references after its removal."""
 
     def __init__(self) -> None:
         self.data = bytearray()

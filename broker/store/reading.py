@@ -74,8 +74,9 @@ class RecordReader:
     """A reader of records in `data`, which are the bytes of a file from offset `base` on.
 
     After `advance` returned True, `kind`, `position` and the payload `data[start:end]` belong to
-    the record. After it returned False, `at` is the index of the next record in `data`, and `stop`
-    says why: END of the data, SHORT (the record needs `needed` bytes) or BAD (`reason`).
+    the record. After `advance` returned False, `at` is the index of the next record in `data`, and
+    `stop` is the reason: END of the data, SHORT (the record needs `needed` bytes) or BAD
+    (`reason`).
     """
 
     def __init__(self, seed: i64, last: i64) -> None:

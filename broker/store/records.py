@@ -566,7 +566,7 @@ def write_header(size: i64, crc: i64, out: BytesWriter) -> None:
 def closing_record(position: i64, records: i64, size: i64, salt: i64, seed: i64) -> bytes:
     """Return the record that ends a file of `records` records and `size` bytes, up to `position`.
 
-    It repeats the salt of the log, in case both heads of the file are damaged.
+    The record repeats the salt of the log, in case both heads of the file are damaged.
     """
     tail = BytesWriter()
     write_i32_be(tail, i32(VERSION << 24 | (CLOSED | BATCH_START) << 16))

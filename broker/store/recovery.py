@@ -348,7 +348,8 @@ class Recoverer:
             file.last = max(scan.reader.last, covered)
         elif file.records or file.holes or file.closed:
             file.last = scan.reader.last
-        # Else the file never got a record: the position in its head may never have been written.
+        # In the third case, the file never got a record: the position in its head may never have
+        # been written.
         self._last = max(self._last, file.last)
 
     def _finish(self) -> None:

@@ -12,8 +12,8 @@ from broker.names import NAME_BYTES_MAX, is_text, shown
 from broker.store.catalog import Catalog
 from broker.store.contract import Defined
 
-#: Kinds of definitions whose names the broker makes. They contain routing keys, which need not be
-#: UTF-8.
+#: Kinds of definitions whose names the broker generates. They contain routing keys, which need not
+#: be UTF-8.
 _LINKS: Final = ("binding", "subscription")
 #: Number of bytes of a name that are reserved for a suffix such as `~2`, which makes the name
 #: unique.

@@ -73,7 +73,7 @@ class SegmentLog(PoisonableWriter):
         self.files: list[LogFile] = []
         #: The last position in the log.
         self.last: i64 = 0
-        #: The reason for which checkpoints are disabled; empty if they are enabled. They are
+        #: The reason for which checkpoints are disabled; empty if they are enabled. Checkpoints are
         #: disabled once damage is found that is not in the quarantine, because a checkpoint would
         #: remove the damaged file.
         self.no_checkpoint_reason = ""
@@ -109,7 +109,8 @@ class SegmentLog(PoisonableWriter):
         self.leftover: list[LogFile] = []
         self._active: LogFile | None = None
         self._handle: File | None = None
-        #: The directory of the log. It stays open, so that a sync of it needs no descriptor.
+        #: The directory of the log, which stays open, so that a sync of the directory needs no
+        #: descriptor.
         self._directory: File | None = None
         self._unsynced = False
         self._appended: Records | None = None

@@ -87,5 +87,5 @@ def _tagged(table: Definition) -> object:
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _UNTAGGED: Final = json.JSONDecoder()
-#: The decoder of texts with tagged objects. It takes twice as long as the plain decoder.
+#: The decoder of texts with tagged objects, which takes twice as long as the plain decoder.
 _TAGGED: Final = json.JSONDecoder(object_hook=_tagged)

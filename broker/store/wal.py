@@ -86,7 +86,7 @@ class WalCheck:
         except FileNotFoundError:
             return
         self._size: i64 = self._file.size()
-        if self._size > _HEAD:  # Otherwise the log never had a frame.
+        if self._size > _HEAD:  # A smaller log has no frame.
             self._check()
 
     def _check(self) -> None:

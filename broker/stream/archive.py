@@ -68,7 +68,7 @@ class WrittenBatch:
 
 
 class ActiveFile(FileUser):
-    """The file of a stream's active segment. It may be closed while other streams are written."""
+    """The file of a stream's active segment, which may be closed between two writes."""
 
     def __init__(self) -> None:
         self.file: File | None = None
@@ -400,7 +400,7 @@ class Archive:
         return segment if segment is not None and offset < segment.end else None
 
     def unavailable_error(self, offset: i64) -> RowsUnavailable:
-        """Return the error that says why an offset below the end has no row."""
+        """Return the error for an offset below the end that has no row, with the reason."""
         at = bisect_right(self.segments, offset, key=_base)
         after: i64 = self.segments[at].base if at < len(self.segments) else self.end
         subject = f"offset {offset} of stream '{self.name}' in vhost '{self.vhost}'"
@@ -420,8 +420,8 @@ class Archive:
         """Remove from the archive the segments that retention drops; return them, oldest first.
 
         Retention drops the segments whose last row was published before the time `before` (us), and
-        the oldest segments while the stream is larger than `most` bytes. It never drops the last
-        segment. A limit of -1 means no limit. The caller removes the files.
+        the oldest segments while the stream is larger than `most` bytes. Retention never drops the
+        last segment. A limit of -1 means no limit. The caller removes the files.
         """
         out: list[Segment] = []
         while len(self.segments) > 1:

@@ -203,7 +203,7 @@ def _with_checksum(meta: bytearray, body: bytes) -> bytes:
 class BatchView:
     """A batch that is read in place: it begins at index `at` of `data` and ends before `end`.
 
-    It has `rows` rows, from offset `base` of the stream on.
+    The batch has `rows` rows, from offset `base` of the stream on.
     """
 
     def __init__(self, data: bytes, at: i64) -> None:

@@ -401,7 +401,7 @@ class StreamBatchWrite(StreamWrite):
         self._archive_write.settle()
         queue = self._queue
         if queue.dead:
-            if queue.pending_rows.idle:  # Otherwise rows wait for the next batch of the store.
+            if queue.pending_rows.idle:  # If not idle, rows wait for the next batch of the store.
                 queue.pending_rows.queue = None
             queue.discard_all()
         else:

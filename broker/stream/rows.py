@@ -168,8 +168,8 @@ class RowWriter(StreamRows):
     """A builder of the batches of one stream.
 
     Consecutive rows often have equal values. So for each column the writer keeps the value of the
-    last row, and the row at which the run of this value began. It writes the run when a row has
-    another value (`_end_...` methods) or the batch is full.
+    last row, and the row at which the run of this value began. The writer writes the run when a row
+    has another value (`_end_...` methods) or the batch is full.
     """
 
     def __init__(self, vhost: str, codecs: RowCodecs) -> None:

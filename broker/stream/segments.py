@@ -27,7 +27,7 @@ from broker.store.files import open_for_reading
 from broker.stream.arrow import SCHEMA_SIZE
 from broker.stream.open_files import FileUser
 
-#: Least distance between two batches in the index, in bytes.
+#: Smallest distance between two batches in the index, in bytes.
 INDEX_STRIDE: Final[i64] = 64 << 10
 
 #: Endings of the names of a stream's files.

@@ -1,4 +1,4 @@
-"""Background work of a virtual host: tasks that change many objects, a part of them in each turn.
+"""Background work of a virtual host: tasks that change many objects, some of them in each turn.
 
 - PolicyUpdate: queues and exchanges get the arguments of the policies that changed.
 - BindingRemoval: bindings of a deleted queue, subscriber or exchange are removed.
@@ -74,7 +74,7 @@ class PolicyUpdate(BulkTask):
         self._exchanges = exchanges
 
     def again(self, queues: list[Queue], exchanges: list[Exchange]) -> bool:
-        """Start over with these objects and return True, or return False if the task is done.
+        """Start over with these objects and return True; return False if the task has ended.
 
         Starting over lets one task apply several changes that follow each other.
         """
@@ -145,7 +145,7 @@ class BindingRemoval(BulkTask):
             self._left_at_failure = left
 
     def _end_pair(self) -> None:
-        """Go on with the next exchange or destination."""
+        """Continue with the next exchange or destination."""
         self._left_at_failure = 0
         if len(self._exchanges) > 1:
             self._exchanges.pop()
@@ -170,7 +170,7 @@ class ExchangeRemoval(BulkTask):
         self._failed: set[Exchange] = set()
 
     def add(self, exchange: Exchange) -> None:
-        """Delete an exchange in a later slice, after the exchanges that wait already."""
+        """Delete an exchange in a later slice, after the exchanges that are already waiting."""
         self._exchanges.append(exchange)
         self.schedule()
 

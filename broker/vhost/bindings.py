@@ -1,4 +1,4 @@
-"""The bindings of a virtual host: how they are added, removed and stored.
+"""Adds, removes and stores the bindings of a virtual host.
 
 A binding is durable if both of its ends, the exchange and the destination, are durable. The
 binding's name in the store contains the numbers of its ends, because the bindings of a deleted
@@ -234,7 +234,7 @@ class Bindings:
 
 
 def _is_durable(exchange: Exchange, binding: Binding) -> bool:
-    """True if the binding survives a restart, because the exchange and the destination do."""
+    """True if the binding survives a restart, because both its exchange and its destination do."""
     target = binding.destination
     durable = (
         target.durable

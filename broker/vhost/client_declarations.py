@@ -19,8 +19,8 @@ def with_default_type(
 ) -> Mapping[str, object]:
     """Return queue arguments with the default queue type of the virtual host.
 
-    As in RabbitMQ, the type is added if the arguments have none and the queue can have it. An
-    existing queue of another type keeps its type.
+    As in RabbitMQ, the default type is added if the arguments contain no type and the queue can
+    have the default type. An existing queue of another type keeps its type.
     """
     default = vhost.options.default_queue_type
     if default in ("", "classic") or "x-queue-type" in arguments:

@@ -6,13 +6,13 @@ exchange. Its header `x-death` counts, for each queue and reason, how often the 
 discarded.
 
 A dead letter cycle is a chain of dead letter exchanges that leads a message back to a queue which
-discarded it before; without a check, the message would go round for ever. So before a dead letter
+discarded it before; without a check, the message would circulate forever. So before a dead letter
 is routed, `Planner.plan_keys` compares its destinations with `x-death`: the message does not go to
 a queue that discarded it before, unless a consumer has rejected the message since (`would_cycle` in
 messages/x_death.py). A message that has no other destination left ends with the fate "looped", and
-so does a message that would become more than COPIES_MAX copies (`count_copies`). For a message that
-becomes a dead letter because a consumer rejected it, there is no check of its destinations: the
-consumer decides each time whether the message goes round again.
+so does a message that would become more than COPIES_MAX copies (`count_copies`). The destinations
+of a message that becomes a dead letter because a consumer rejected it are not checked: the consumer
+decides each time whether the message circulates again.
 
 Each queue that discards messages has one job (QueueMoves), which publishes them in the order in
 which they were discarded. A job is bulk work of the agenda: deliveries go first, and the jobs of
@@ -193,7 +193,7 @@ class QueueMoves(BulkTask):
         return estimate(self._messages.sample(SAMPLES), self._messages.size)
 
     def add(self, message: Message) -> None:
-        """Publish the message in a later slice, after the messages that wait already."""
+        """Publish the message in a later slice, after the messages that are already waiting."""
         if self._messages.size == 0:
             self._publisher.moves[self._queue] = self
         self._messages.push(message)

@@ -148,8 +148,8 @@ class Declarations:
     ) -> Exchange:
         """Return the exchange of this name; create it if it does not exist.
 
-        Raise PreconditionFailed if it exists with other options, or if an option is invalid, and
-        NotAllowed if the limit of exchanges is reached.
+        Raise PreconditionFailed if the exchange exists with other options, or if an option is
+        invalid, and NotAllowed if the limit of exchanges is reached.
         """
         known = self.exchanges.get(name)
         if known is not None:
@@ -286,8 +286,8 @@ class Declarations:
 
         `owner` is the connection that declares the queue; only `owner` may use it if `exclusive` is
         True. Raise PreconditionFailed if the queue exists with other options, or if an option is
-        invalid, ResourceLocked if it belongs to another connection or a session, and NotAllowed if
-        the limit of queues is reached.
+        invalid, ResourceLocked if the queue belongs to another connection or a session, and
+        NotAllowed if the limit of queues is reached.
         """
         self.queues_declared += 1
         known = self.queue(name, owner) if name in self.queues or name in self.inboxes else None
@@ -389,10 +389,10 @@ class Declarations:
     ) -> int:
         """Delete a queue, and return how many messages it held.
 
-        Raise PreconditionFailed in three cases: the queue has consumers and `if_unused` is True; it
-        holds messages and `if_empty` is True; or it is the topology stream and a journal exists.
-        The third case does not apply if the whole virtual host is deleted (`vhost_closing` is
-        True).
+        Raise PreconditionFailed in three cases: the queue has consumers and `if_unused` is True;
+        the queue holds messages and `if_empty` is True; or the queue is the topology stream and a
+        journal exists. The third case does not apply if the whole virtual host is deleted
+        (`vhost_closing` is True).
         """
         where = f"queue '{queue.name}' in vhost '{self._vhost}'"
         if if_unused and queue.consumer_count:

@@ -1,4 +1,4 @@
-"""Makes exchanges of all types."""
+"""Creates exchanges of all types."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WITH_QUEUE: Final = (
 
 
 class ExchangeMaker:
-    """The part of a virtual host that makes its exchanges, with the queues of some of them."""
+    """The part of a virtual host that creates its exchanges, with the queues that some need."""
 
     def __init__(
         self, vhost: str, agenda: Agenda, store: Store, limits: BrokerLimits, host: DeadLetterHost

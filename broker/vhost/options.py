@@ -22,7 +22,8 @@ USER_LIMITS: Final = (MAX_CONNECTIONS, MAX_CHANNELS)
 OPTIONS: Final = ("description", "tags", "default_queue_type", "protected_from_deletion")
 #: The queue types that a virtual host can have as its default.
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
-#: Largest size of a description in bytes, and largest number of tags and bytes of one tag.
+#: Largest size of a description in bytes, largest number of tags, and largest size of one tag in
+#: bytes.
 DESCRIPTION_MAX: Final = 4_096
 TAGS_MAX: Final = 64
 TAG_BYTES_MAX: Final = 255
@@ -33,7 +34,7 @@ LIMIT_MAX: Final = 1 << 31
 class VirtualHostOptions:
     """The options of one virtual host. An object never changes; a change replaces it.
 
-    `default_queue_type` is empty if operators did not set it: then it is classic.
+    An empty `default_queue_type` means classic.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ def options_of(vhost: str, row: Mapping[str, object]) -> VirtualHostOptions:
             f"vhost '{vhost}': its description has more than {DESCRIPTION_MAX} bytes"
         )
     queue_type = known.get("default_queue_type") or ""
-    if queue_type == "undefined":  # RabbitMQ 3.11 and 3.12 write so if none is set.
+    if queue_type == "undefined":  # RabbitMQ 3.11 and 3.12 write this if no type is set.
         queue_type = ""
     if not isinstance(queue_type, str) or queue_type and queue_type not in QUEUE_TYPES:
         raise PreconditionFailed(
@@ -137,7 +138,7 @@ def limits_of(thing: str, known: Sequence[str], given: object) -> dict[str, int]
 
     `thing` names the object in the error. A limit below 0 is no limit, and is left out.
     """
-    if given == []:  # RabbitMQ writes empty limits so.
+    if given == []:  # RabbitMQ writes an empty list for empty limits.
         return {}
     if not isinstance(given, dict):
         raise PreconditionFailed(f"{thing}: the limits are {given!r}, not an object")

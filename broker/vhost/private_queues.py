@@ -9,7 +9,7 @@ from broker.routing.subscriber import Subscriber
 from broker.store.contract import Ticket, Undefined
 from broker.vhost.vhost import VirtualHost
 
-#: The largest number of direct replies that wait for a consumer which does not read.
+#: The largest number of direct replies that are kept for a consumer that does not read.
 REPLIES_MAX: Final = 100_000
 
 

@@ -37,8 +37,8 @@ def publish_once(
     """Publish a message of a producer that numbers its messages, and return the fate.
 
     A repeated message is not published again. Its ticket waits until all changes so far are
-    durable, and with them the first publication. Without a ticket, the publisher is not told of
-    a refusal, so its later messages are not refused.
+    durable, which include the first publication. A publisher without a ticket does not learn of a
+    refusal, so the broker does not refuse its later messages.
     """
     if vhost.producers.is_repeat(publication):
         context.count_fate(REPEATED)

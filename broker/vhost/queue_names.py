@@ -1,4 +1,4 @@
-"""The names of a virtual host's queues, in groups of which a walk copies one at a time."""
+"""The names of a virtual host's queues, in groups: a walk copies the names group by group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class QueueNames:
         self._groups.setdefault(hash(name) % GROUPS_MAX, set()).add(name)
 
     def remove(self, name: str) -> None:
-        """Remove the name of a deleted queue; do nothing if the name is not there."""
+        """Remove the name of a deleted queue; do nothing if the name is unknown."""
         key = hash(name) % GROUPS_MAX
         group = self._groups.get(key)
         if group is not None:
@@ -34,9 +34,9 @@ class QueueNames:
                 del self._groups[key]
 
     def groups(self) -> Iterator[list[str]]:
-        """Yield all names, a group at a time; a group has the names of the time of its yield.
+        """Yield all names, a group at a time; a group has the names present when it is yielded.
 
-        A name that is there during the whole walk is yielded once.
+        A name that is present during the whole walk is yielded once.
         """
         for key in list(self._groups):
             group = self._groups.get(key)

@@ -64,7 +64,7 @@ class HistoryReplay(BulkTask):
                 on_end()
 
     def _is_bound(self) -> bool:
-        """True if the binding exists. A policy may have replaced the queue to which it leads."""
+        """True if the binding exists, even if a policy has replaced the queue at its end."""
         target = self._target
         while isinstance(target, Queue) and target.replacement is not None:
             target = self._target = target.replacement

@@ -7,7 +7,7 @@ before. A new subscription gets the retained messages of all topics that match i
     no wildcard    one lookup in a dict
     wildcards      a search in an index of the topics, which is built for the first such filter
 
-Building the index, searching it and sending the messages all happen in slices.
+The index is built and searched in slices, and the messages are sent in slices.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ EXPIRY_INTERVAL_MS: Final = 10_000
 class RetainedMessage:
     """A retained message in compact form; `message` returns it as a Message.
 
-    With its key and its entry in the dict of topics it takes some 300 bytes beside the payload; a
-    Message with its Address would take 600 bytes. `serial` numbers the retained messages in the
-    order in which they came: a new subscription gets the messages that came before the
-    subscription.
+    Including its key and its entry in the dict of topics, a RetainedMessage takes some 300 bytes
+    besides the payload; a Message with its Address would take 600 bytes. `serial` numbers the
+    retained messages in the order in which they came: a new subscription gets the messages that
+    came before the subscription.
     """
 
     __slots__ = (
@@ -89,7 +89,7 @@ class RetainedReceiver:
         raise NotImplementedError
 
     def backlogged(self, task: Task) -> bool:
-        """True if the client has not read enough of its output to be sent more now.
+        """True if the client has too much unread output to get more now.
 
         If so, the receiver adds `task` to the agenda when the client has read enough.
         """
@@ -144,7 +144,8 @@ class RetainedMessages:
                 self._remove(key, known)
                 self._store.append(RetainedSet(self._vhost, key, None, known.position), ticket)
             elif ticket is not None:
-                # Another publisher may have removed the message just before: wait for that change.
+                # Another publisher may have removed the message just before: wait until that change
+                # is durable.
                 self._store.wait_for_all(ticket)
             return True
         size = _size(message)
@@ -298,7 +299,7 @@ class RetainedIndexing(Task):
 class RetainedSending(Task):
     """A task that delivers retained messages to a new subscription, in slices.
 
-    It pauses while the client does not read fast enough.
+    The task pauses while the client does not read fast enough.
     """
 
     def __init__(

@@ -50,9 +50,9 @@ class DeletedCounts:
 class VirtualHostTotals:
     """A count of the queues, consumers, messages and copies of a virtual host, done in slices.
 
-    The lists of objects are taken when the count begins. An object that is deleted before it is
-    counted is still counted, and the next count finds it among the deleted objects. So totals never
-    fall.
+    The lists of objects are taken when the count begins. An object that is deleted before this
+    count reaches it is still counted, and is among the deleted objects in the next count. So totals
+    never fall.
     """
 
     def __init__(

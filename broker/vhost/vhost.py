@@ -87,8 +87,8 @@ class VirtualHost(DeadLetterHost):
         self.store = store
         self.limits = limits
         self.subscribers: dict[Subscriber, None] = {}
-        #: The session whose messages are published now. It gets no copy of them if its subscription
-        #: says "no local".
+        #: The session whose messages are being published. A subscription of this session with the
+        #: option "no local" gets no copy of them.
         self.publishing_session: Subscriber | None = None
         self.retained = RetainedMessages(
             name, agenda, store, limits.retained, limits.retained_bytes

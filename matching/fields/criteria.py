@@ -90,8 +90,9 @@ _TABLE: Final = _Kind()
 
 
 def token(value: object) -> Hashable:
-    """Return a hashable object for a header's value. Two values that count as equal have equal
-    objects.
+    """Return a hashable object for a header's value.
+
+    The objects of two values are equal if the values count as equal.
 
     Two values of a type that a field table cannot hold count as equal if they have the same type
     and compare equal. Raises TypeError for such a value if it is unhashable.

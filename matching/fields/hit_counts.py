@@ -4,7 +4,7 @@
     market = forex      row 2
     urgent is present   row 3 (any: needs 1)
 
-A row stands for all bindings with equal arguments. An ``all`` row needs as many hits as it has
+A row represents all bindings with equal arguments. An ``all`` row needs as many hits as it has
 criteria, an ``any`` row needs one hit. A message costs one probe per header and one step per hit:
 O(headers + hits). A criterion that all rows share is therefore expensive. Choose this algorithm
 while few rows share a criterion.

@@ -41,7 +41,7 @@ class MqttFront(MqttService):
         self._sessions_reauthorization.start()
 
     def delete_session(self, vhost: VirtualHost, client_id: str, ticket: Ticket | None) -> bool:
-        """End the session of a client identifier, and return True if there was one.
+        """End the session of a client identifier; return False if no such session exists.
 
         A connected client is disconnected, and its will is not published. `ticket` waits for the
         removal of the session from the store.

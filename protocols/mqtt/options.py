@@ -23,6 +23,9 @@ class MqttOptions:
         self.receive_maximum = 1_024
         #: Longest session expiry interval, in seconds.
         self.session_expiry_s = 14 * 86_400
+        #: Milliseconds that a client has after a restart of the broker to connect again before its
+        #: will is published or the delay of its will begins.
+        self.will_grace_ms = 0
         #: Largest number of sessions of the broker, with and without a connected client.
         self.sessions = 1_000_000
         #: Largest number of messages that wait in the inbox of one session.

@@ -250,7 +250,7 @@ def test_every_part_has_cases_with_names_of_their_own() -> None:
     assert sizes == sorted(sizes)
 
 
-def test_peers_are_those_of_the_folder(folder: Path) -> None:
+def test_peers_are_read_from_the_folder(folder: Path) -> None:
     found = peers(folder)
     assert [each.name for each in found if each.missing] == ["absent"]
     assert found[0].command[1] == str(folder / "peer.py")

@@ -73,7 +73,7 @@ def test_bodies_may_have_any_size(broker: BrokerProcess, name: str, size: int) -
     assert result.rounds[0].octets_in > 50 * size
 
 
-def test_broker_says_what_it_is(broker: BrokerProcess) -> None:
+def test_broker_reports_its_product_and_version(broker: BrokerProcess) -> None:
     servers: dict[str, str] = {}
     run(
         small("amqp-auto"),

@@ -1,4 +1,4 @@
-"""Tests that every peer states which workloads it refuses, and why, and what is not installed."""
+"""Tests that every peer lists the workloads that it refuses, the reasons, and missing packages."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_the_chart_of_latencies_has_only_timed_workloads() -> None:
     assert [panel.title for panel in latency(results())] == [["MQTT QoS 1"]]
 
 
-def test_nothing_measured_gives_no_chart() -> None:
+def test_report_without_measurements_has_no_chart() -> None:
     assert chart([], "title", "microseconds") == ""
 
 

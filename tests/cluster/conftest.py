@@ -66,14 +66,14 @@ def open_log() -> Iterator[OpenLog]:
 
 @pytest.fixture
 def brief_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let requests that Kafka does not answer end soon."""
+    """Make requests that Kafka does not answer end soon."""
     monkeypatch.setattr(topic, "REQUEST_SECONDS", 2.0)
 
 
 def cluster_on(
     servers: str, name: str, silence: float = 0.5, lease: float = 0.3, beat: float = 0.1
 ) -> ClusterSettings:
-    """Return the settings of a cluster with short times."""
+    """Return the settings of a cluster with short lease, silence and beat."""
     return ClusterSettings(name=name, servers=servers, silence=silence, lease=lease, beat=beat)
 
 

@@ -1,6 +1,6 @@
 """A replicated log in memory that broker processes reach over a loopback socket.
 
-A request is a line of JSON, and so is its answer. The server stands for Kafka in tests of the
+A request is a line of JSON, and an answer is too. The server stands for Kafka in tests of the
 broker's own part; the tests of the connection to Kafka use Kafka itself.
 """
 
@@ -11,15 +11,15 @@ import json
 import socket
 import socketserver
 import threading
-from collections.abc import Iterable
 from typing import Any, cast
 
 from broker.replication.contract import LogSpan, LogTrimmed, LogUnreachable, OutcomeUnknown
 from broker.replication.memory import MemoryLog
+from broker.replication.report import NodeReport
 
 #: Seconds after which a client gives up waiting for an answer.
 PATIENCE = 20.0
-#: Most records of one answer.
+#: Largest number of records in one answer.
 MOST = 200
 
 
@@ -29,7 +29,7 @@ class LogServer:
     def __init__(self) -> None:
         self.log = MemoryLog()
         self.lock = threading.Lock()
-        #: Cleared while the log answers nothing.
+        #: Cleared while the server answers no request.
         self.moves = threading.Event()
         self.moves.set()
         outer = self
@@ -51,6 +51,20 @@ class LogServer:
     def answer(self, request: dict[str, Any]) -> Any:
         if "append" in request:
             return self.log.append(base64.b64decode(request["append"]))
+        if "bounds" in request:
+            return self.log.low, self.log.tip
+        if "trim" in request:
+            return self.log.trim(request["trim"])
+        if "report" in request:
+            name, offset, text = request["report"]
+            self.log.reports[name] = NodeReport.decode(offset, text)
+            return None
+        if "reports" in request:
+            return [
+                (name, report.offset, report.encode()) for name, report in self.log.reports.items()
+            ]
+        if "forget" in request:
+            return self.log.reports.pop(request["forget"], None) and None
         offset = request["read"]
         if offset < self.log.low:
             return {"low": self.log.low}
@@ -65,10 +79,17 @@ class LogServer:
 
 
 class SocketLog:
-    """A `ReplicatedLog` over connections to a LogServer: one to append, and one to read."""
+    """A `ReplicatedLog` over connections to a LogServer: to append, to read, and for the rest."""
 
-    def __init__(self, port: int) -> None:
-        self._appends, self._reads = Channel(port), Channel(port)
+    def __init__(self, port: int, node: str) -> None:
+        self._node = node
+        self._appends, self._reads, self._requests = Channel(port), Channel(port), Channel(port)
+        self._lock = threading.Lock()
+
+    identity = "memory"
+
+    def expect(self, identity: str) -> None:
+        assert identity in ("", self.identity)
 
     def append(self, data: bytes) -> int:
         try:
@@ -86,18 +107,34 @@ class SocketLog:
         records = [(at, base64.b64decode(data)) for at, data in answer["records"]]
         return LogSpan(records, answer["tip"])
 
+    def bounds(self) -> tuple[int, int]:
+        low, tip = self._ask_more({"bounds": True})
+        return low, tip
+
     def trim(self, offset: int) -> None:
-        """Trim nothing."""
+        self._ask_more({"trim": offset})
 
-    def commit_synced(self, offset: int, version: str) -> None:
-        """Report nothing."""
+    def report(self, report: NodeReport) -> None:
+        self._ask_more({"report": [self._node, report.offset, report.encode()]})
 
-    def synced(self, names: Iterable[str]) -> dict[str, tuple[int, str] | None]:
-        return dict.fromkeys(names)
+    def reports(self) -> dict[str, NodeReport]:
+        found = self._ask_more({"reports": True})
+        return {name: NodeReport.decode(offset, text) for name, offset, text in found}
+
+    def forget(self, node: str) -> None:
+        self._ask_more({"forget": node})
+
+    def _ask_more(self, request: dict[str, Any]) -> Any:
+        with self._lock:
+            try:
+                return self._requests.ask(request)
+            except OSError as error:
+                raise LogUnreachable(str(error)) from error
 
     def close(self) -> None:
         self._appends.close()
         self._reads.close()
+        self._requests.close()
 
 
 class Channel:

@@ -1,11 +1,12 @@
 """A process with one node of a cluster: python -m tests.cluster.node_process PORT DIRECTORY TIMES.
 
-PORT is that of the LogServer, TIMES is silence,lease,beat in seconds.
+PORT is that of the LogServer, TIMES is silence,lease,beat[,keep_time] in seconds.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,16 +19,21 @@ from trellis.settings import Settings
 
 
 def main(port: int, directory: str, times: str) -> int:
-    listeners = ("amqp", "mqtt", "metrics")
+    listeners = ("amqp", "mqtt", "ws", "metrics", "http")
     sections: dict[str, Any] = {name: {"port": 0, "host": "127.0.0.1"} for name in listeners}
-    sections["http"] = {"enabled": False}
+    sections["ws"]["enabled"] = True
+    sections["node"] = {"name": Path(directory).name}
+    sections["cluster"] = {"name": "broker", "advertised": "127.0.0.1"}
     sections["data"] = {"dir": directory}
     sections["store"] = {"segment": 1 << 20, "reserve": False}
     sections["shutdown"] = {"grace": 1}
+    silence, lease, beat, *keep_time = (float(text) for text in times.split(","))
+    if keep_time:
+        sections["cluster"]["keep_time"] = keep_time[0]
     settings = msgspec.convert(sections, Settings)
-    silence, lease, beat = (float(text) for text in times.split(","))
     timing = Timing(silence, lease, beat)
-    membership = Membership("broker", timing, lambda: (SocketLog(port), CHUNK_SIZE))
+    name = Path(directory).name
+    membership = Membership("broker", timing, lambda: (SocketLog(port, name), CHUNK_SIZE))
     return run(settings, membership=membership)
 
 

@@ -31,7 +31,7 @@ class NodeProcess:
     """A process of one node. Its lines on standard output are read by a thread."""
 
     def __init__(self, directory: Path, *command: str) -> None:
-        """Start the process; `command` stands behind `python -m`."""
+        """Start the process; `command` are the arguments after `python -m`."""
         directory.mkdir(exist_ok=True)
         self.errors = directory.parent / f"{directory.name}.log"
         with self.errors.open("ab") as errors:
@@ -53,7 +53,7 @@ class NodeProcess:
         self._lines.put("")
 
     def wait_for(self, state: str) -> None:
-        """Wait for the line `following ...` or `ready ...`, and note the addresses in it."""
+        """Wait for the line `following ...` or `ready ...`, and store the addresses in it."""
         words = self._lines.get(timeout=PATIENCE).split()
         assert words[:1] == [state], f"{words}: {self.errors.read_text()}"
         self.addresses = dict(word.split("=", 1) for word in words[1:])
@@ -68,7 +68,7 @@ class NodeProcess:
             return error.code
 
     def metrics(self) -> dict[Any, float]:
-        """Return the metrics of the cluster by name, those of states by ("state", state)."""
+        """Return the metrics of the cluster by name; the key of a state is ("state", state)."""
         url = f"http://{self.addresses['metrics']}/metrics"
         with urllib.request.urlopen(url, timeout=PATIENCE) as response:
             text = response.read().decode()
@@ -100,8 +100,10 @@ def node_over(server: LogServer, directory: Path, times: str = TIMES) -> NodePro
     return NodeProcess(directory, "tests.cluster.node_process", *arguments)
 
 
-def node_on_kafka(cluster: ClusterSettings, directory: Path) -> NodeProcess:
-    """Return a node, started as users start it, whose log is on Kafka."""
+def node_on_kafka(
+    cluster: ClusterSettings, directory: Path, more: dict[str, str] | None = None
+) -> NodeProcess:
+    """Return a node, started as users start it, whose log is on Kafka; `more` are more flags."""
     flags = {
         "config": os.devnull,
         "data-dir": str(directory),
@@ -112,6 +114,7 @@ def node_on_kafka(cluster: ClusterSettings, directory: Path) -> NodeProcess:
         "cluster-lease": str(cluster.lease),
         "cluster-beat": str(cluster.beat),
         **{f"{name}-port": "0" for name in ("amqp", "mqtt", "metrics", "http")},
+        **(more or {}),
     }
     given = [word for name, value in flags.items() for word in (f"--{name}", value)]
     return NodeProcess(directory, "trellis", "serve", *given)

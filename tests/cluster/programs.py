@@ -33,14 +33,14 @@ class Kfake:
     """A kfake process: an in-memory Kafka of three nodes."""
 
     def __init__(self, *settings: str) -> None:
-        """Start kfake; each of `settings` is NAME=VALUE, a setting of its nodes."""
+        """Start kfake; each of `settings` is the text NAME=VALUE of a setting of its nodes."""
         self._process = subprocess.Popen(
             [_kfake(), *settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.servers = self._line()
 
     def tell(self, command: str) -> None:
-        """Carry out a command of tests/go/kfake/main.go."""
+        """Send a command to kfake (tests/go/kfake/main.go), and wait until it is done."""
         assert self._process.stdin is not None
         print(command, file=self._process.stdin, flush=True)
         assert self._line() == "ok"
@@ -50,7 +50,7 @@ class Kfake:
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let the stopped nodes go on."""
+        """Resume the stopped nodes."""
         self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class KafkaNodes:
     def __init__(
         self, directory: Path, count: int, settings: Mapping[str, object] | None = None
     ) -> None:
-        """Start nodes; `settings` overrides those of kafka/server.properties."""
+        """Start nodes; `settings` overrides the settings in kafka/server.properties."""
         self._settings = settings or {}
         self._directory = directory
         self._class_path = _class_path()
@@ -86,7 +86,7 @@ class KafkaNodes:
             raise
 
     def start(self, node: int) -> None:
-        """Start a node. Its data are those that it had."""
+        """Start a node with the data of its last run."""
         home = self._directory / f"node-{node}"
         with (home / "output").open("ab") as output:
             self._processes[node] = subprocess.Popen(
@@ -106,12 +106,12 @@ class KafkaNodes:
             process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let the stopped nodes go on."""
+        """Resume the stopped nodes."""
         for process in self._processes.values():
             process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End all nodes. One that runs alone ends in order, and may write the class archive."""
+        """End all nodes. A node that runs alone ends in order, and may write the class archive."""
         for process in self._processes.values():
             process.send_signal(signal.SIGCONT)
             if len(self._ports) == 1:
@@ -147,8 +147,8 @@ class KafkaNodes:
     def _java(self) -> list[str]:
         """Return the command of a JVM.
 
-        An archive of the loaded classes makes its start three times as fast. The first node that
-        ends in order writes the archive.
+        An archive of the loaded classes makes the start of the JVM three times as fast. The first
+        node that ends in order writes the archive.
         """
         key = hashlib.sha256(f"{self._class_path} {_java_version()}".encode()).hexdigest()[:16]
         archive = BUILT / f"kafka-{key}.jsa"
@@ -179,7 +179,7 @@ class KafkaNodes:
 
 @cache
 def _kfake() -> str:
-    """Build kfake; return its path. Several test processes may do so at the same time."""
+    """Build kfake; return its path. Several test processes may build it at the same time."""
     program = BUILT / "kfake"
     built = f"{program}-{os.getpid()}"
     build([require("go"), "build", "-o", built, "."], HERE.parent / "go" / "kfake")

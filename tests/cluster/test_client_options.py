@@ -24,7 +24,7 @@ def test_outcome_is_unknown_only_after_kafka_and_a_standby_had_time_to_act() -> 
         assert producer_options(cluster)["delivery.timeout.ms"] == seconds * 1000
 
 
-def test_options_in_the_settings_override_those_that_the_rules_leave_open() -> None:
+def test_options_in_the_settings_override_options_that_are_not_fixed() -> None:
     cluster = ClusterSettings(servers="a:1", options={"retry.backoff.ms": 7, "ssl.ca.pem": "b"})
     for options in (producer_options(cluster), consumer_options(cluster, "g")):
         assert options["bootstrap.servers"] == "a:1"

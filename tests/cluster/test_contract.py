@@ -15,13 +15,15 @@ from broker.replication.follower import Follower
 from broker.replication.memory import MemoryLog, MemoryNodeLog
 from broker.replication.owner import LogOwner
 from broker.replication.records import BATCH_OVERHEAD, ClusterState
+from broker.replication.report import NodeReport
 from broker.replication.standby import Standby
 from tests.cluster.conftest import OpenLog, cluster_on, created
 
 #: Opens the test's log for a node.
 OfNode = Callable[[str], ReplicatedLog]
 CHUNK = 8 << 20
-#: Marks of tests on a real Kafka: one process starts the node, for all of them.
+#: Pytest marks of tests on a real Kafka: all these tests run in one process, which starts the node
+#: once.
 KAFKA = [pytest.mark.long, pytest.mark.xdist_group("kafka")]
 
 
@@ -105,20 +107,19 @@ def test_trimmed_log_without_records_goes_on_at_its_tip(of_node: OfNode) -> None
     assert log.append(b"c") == 2
 
 
-def test_synced_offsets_are_those_that_the_named_nodes_reported_last(of_node: OfNode) -> None:
+def test_reports_are_those_that_the_nodes_made_last(of_node: OfNode) -> None:
     one, two = of_node("one"), of_node("two")
     one.append(b"a")
-    assert one.synced(["one", "two"]) == {"one": None, "two": None}
-    one.commit_synced(0, "0.1.0")
-    two.commit_synced(1, "0.2.0")
-    assert one.synced(["one", "two", "three"]) == {
-        "one": (0, "0.1.0"),
-        "two": (1, "0.2.0"),
-        "three": None,
-    }
-    one.commit_synced(1, "0.1.1")
-    assert two.synced(["one"]) == {"one": (1, "0.1.1")}
-    assert two.synced([]) == {}
+    assert one.reports() == {}
+    first = NodeReport(0, "0.1.0", "following", 3, 9, 1_700_000_000_000, 5, "description")
+    one.report(first)
+    two.report(NodeReport(1, "0.2.0"))
+    assert one.reports() == two.reports() == {"one": first, "two": NodeReport(1, "0.2.0")}
+    one.report(NodeReport(1, "0.1.1"))
+    assert two.reports()["one"] == NodeReport(1, "0.1.1")
+    one.forget("two")
+    one.forget("three")
+    assert one.reports().keys() == {"one"}
 
 
 def test_record_may_have_the_size_of_a_chunk(of_node: OfNode) -> None:

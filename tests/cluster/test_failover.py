@@ -1,4 +1,4 @@
-"""Two broker processes over one replicated log: one is killed, and the other one goes on."""
+"""Two broker processes over one replicated log: one is killed, and the other takes over."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def test_a_standby_takes_over_with_all_confirmed_messages(
     second = start(nodes, server, tmp_path / "second")
     assert [first.health("/healthz"), first.health("/readyz")] == [200, 200]
     assert [second.health("/healthz"), second.health("/readyz")] == [200, 503]
-    assert set(second.addresses) == {"metrics"}
+    assert second.addresses.keys() == {"amqp", "mqtt", "ws", "metrics", "http"}
     channel = first.channel()
     channel.queue_declare(QUEUE, durable=True)
     publish(channel, range(100))
     check_metrics(first, second)
     assert consume(channel, 10) == list(range(10))
-    publish(channel, range(100, 110))  # Confirmed after the acknowledgements, so these count too.
+    publish(channel, range(100, 110))  # Confirmed last, so the acknowledgements are kept.
     first.kill()
 
     second.wait_for("ready")
@@ -142,14 +142,14 @@ def test_a_paused_owner_is_replaced_and_ends_without_a_word(
 def test_a_log_that_stands_still_freezes_the_owner_and_loses_no_connection(
     server: LogServer, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:
-    # The lease ends long before the connections would be aborted.
+    # The lease ends long before the deadline at which connections are aborted.
     first = start(nodes, server, tmp_path / "first", "3.0,0.5,0.15")
     first.wait_for("ready")
     channel = first.channel()
     channel.queue_declare(QUEUE, durable=True)
     server.moves.clear()
     threading.Timer(1.0, server.moves.set).start()
-    publish(channel, range(3))  # Waits for the log.
+    publish(channel, range(3))  # The call waits for the log.
     assert server.moves.is_set()
     assert consume(channel, 3) == list(range(3))
 
@@ -169,7 +169,7 @@ def test_a_log_that_stands_still_for_long_aborts_the_connections(
     assert first.health("/readyz") == 503
     server.moves.set()
     channel = first.channel()
-    # The log has the message, whose confirm was never sent.
+    # The log has the message, although its confirm was never sent.
     assert consume(channel, 1) == [0]
 
 

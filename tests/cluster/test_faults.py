@@ -18,13 +18,13 @@ from trellis.cluster.client_errors import LogShorter, TopicAbsent, TopicReplaced
 from trellis.cluster.kafka_log import KafkaLog
 from trellis.settings.cluster import ClusterSettings
 
-#: Times with which the outcome of an append is unknown after 2.4 s (with `impatient`).
+#: Times for which the outcome of an append is unknown after 2.4 s (with `impatient`).
 SHORT = {"silence": 0.2, "lease": 0.15, "beat": 0.05}
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the outcome of an append be unknown after twice the silence + 2 s."""
+    """Make the outcome of an append unknown after twice the silence + 2 s."""
     monkeypatch.setattr(client_options, "DELIVERY_LEAST", 0.0)
 
 
@@ -44,7 +44,7 @@ def new_topic(
     partitions: int = 1,
     replicas: int = 3,
 ) -> None:
-    """Create the topic of a cluster in another way than Trellis does."""
+    """Create the topic of a cluster with other settings than Trellis uses."""
     topic = NewTopic(cluster.log_topic, partitions, replicas, config=settings)
     admin = admin_of(cluster)
     admin.create_topics([topic])[cluster.log_topic].result(10)
@@ -109,7 +109,7 @@ def test_stopped_cluster_is_unreachable_and_a_late_record_arrives_once(
         kfake.resume()
         log.append(b"b")
         found = [data for _, data in read_all(log, 0)]
-        # The request with the late record was under way, and the nodes may still carry it out.
+        # The request with the late record was in flight, and the nodes may still carry it out.
         assert found in ([b"a", b"b"], [b"a", b"late", b"b"])
     finally:
         kfake.close()
@@ -152,7 +152,7 @@ def test_kafka_that_is_away_at_the_start_is_unreachable(name: str) -> None:
 
 
 @pytest.mark.parametrize("kafka", ["kfake", pytest.param("kafka_node", marks=KAFKA)])
-def test_topic_that_was_made_anew_is_refused(
+def test_topic_that_was_created_again_is_refused(
     kafka: str, request: pytest.FixtureRequest, name: str, open_log: OpenLog
 ) -> None:
     cluster = created(cluster_on(request.getfixturevalue(kafka).servers, name), replicas=1)
@@ -164,10 +164,10 @@ def test_topic_that_was_made_anew_is_refused(
     created(cluster, replicas=1)
     fresh = open_log(cluster, "two")
     assert fresh.topic_id != log.topic_id
-    anew = f"topic '{cluster.log_topic}' at .* was deleted and made anew: its id is .*, and this "
-    with pytest.raises(TopicReplaced, match=anew):
+    replaced = f"topic '{cluster.log_topic}' at .* was deleted and created again: its id is .*, "
+    with pytest.raises(TopicReplaced, match=replaced):
         fresh.connect(log.topic_id)
-    with pytest.raises(TopicReplaced, match=anew):
+    with pytest.raises(TopicReplaced, match=replaced):
         log.read(3)
 
 
@@ -255,7 +255,7 @@ def test_close_ends_an_append_that_waits(kfake: Kfake, name: str, open_log: Open
 
 
 @pytest.mark.usefixtures("impatient")
-def test_log_lines_of_the_client_are_those_of_trellis(
+def test_log_lines_of_the_client_have_the_format_of_trellis(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     kfake = Kfake()

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from broker.replication.contract import LogTrimmed, LogUnreachable, ReplicaDiverged, Timing
+from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.owner import LogOwner
-from broker.replication.records import BATCH, CALL, CLAIM, BatchChunk, decode
+from broker.replication.records import BATCH, BEAT, CALL, CLAIM, BatchChunk, Claim, decode
+from broker.replication.report import NodeReport
 from broker.store.contract import Defined, MessageStored, StoreEntry
 from broker.store.opening import open_store
 from tests.cluster.test_ownership import SALT, claim, wait_for
@@ -31,7 +33,10 @@ QUEUE = Defined("/", "queue", "q", {})
 
 
 class Standby:
-    """A following node, and a thread that runs it. `end` is its owner or its error."""
+    """A following node, and a thread that runs the node.
+
+    `end` is the resulting owner, or the error.
+    """
 
     def __init__(
         self,
@@ -44,7 +49,7 @@ class Standby:
         self.path, self.log = path, log
         self.disk = disk or SimulatedDisk()
         self.directory = ReplicaDirectory(self.disk, str(path), "broker", codecs())
-        self.following = Following(self.directory, log, timing, bytes(32), "1.0")
+        self.following = Following(self.directory, log, timing, NodeDescription("node"), "1.0")
         self.end: LogOwner | BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -64,7 +69,7 @@ class Standby:
         assert isinstance(self.join(), FollowingStopped)
 
     def contents(self) -> list[bytes]:
-        """Return the contents of the messages that a start on the directory finds."""
+        """Return the contents of the messages that a broker started on the directory restores."""
         opened = open_store(
             self.disk, str(self.path), codecs(), SALT, pytest.fail, lambda recovery: None
         )
@@ -94,7 +99,7 @@ class Owner:
         assert self.log.append(chunk.encode()) == step.batch.offset
 
     def skip_positions(self) -> None:
-        """Let the next batch begin behind a batch that the log lacks."""
+        """Make the next batch begin after a batch that the log lacks."""
         self.batches.state = replace(self.batches.state, position=9)
 
 
@@ -124,14 +129,52 @@ def test_a_standby_applies_all_batches_and_then_owns_the_log(
     assert standby.contents() == [b"one", b"two"]
 
 
-def test_a_standby_reports_what_is_durable(log: ThreadedLog, tmp_path: Path) -> None:
+def test_standby_reports_its_durable_offset(log: ThreadedLog, tmp_path: Path) -> None:
+    owner = Owner(log)
+    owner.write(QUEUE, stored(b"one"))
+    standby = Standby(tmp_path / "standby", log, timing=PATIENT)
+    wait_for(lambda: log.reported.get("node", NodeReport(0)).offset > 0)
+    standby.stop()
+    report = log.reported["node"]
+    assert report.offset in (1, 2) and report.version == "1.0"
+    assert (report.state, report.server.node, report.nonce > 0) == ("following", "node", True)
+
+
+def test_standby_to_which_the_owner_hands_the_log_over_owns_it_at_once(
+    log: ThreadedLog, tmp_path: Path
+) -> None:
     owner = Owner(log)
     owner.write(QUEUE, stored(b"one"))
     standby = Standby(tmp_path / "standby", log, timing=PATIENT)
     wait_for(lambda: "node" in log.reported)
+    nonce = log.reported["node"].nonce
+    state = replace(owner.batches.state, owner="the description of the standby")
+    log.append(Claim(CLAIM, 2, nonce, 0, log.records.tip - 1, state, bytes(32)).encode())
+    taken = standby.join()
+    assert isinstance(taken, LogOwner)
+    assert (taken.epoch, taken.judge.state.owner) == (2, "the description of the standby")
+    assert kinds(log)[-2:] == [CLAIM, BEAT]
+    assert taken.may_act()
+    assert standby.contents() == [b"one"]
+
+
+def test_standby_does_not_own_the_log_if_another_claim_follows_that_of_the_former_owner(
+    log: ThreadedLog, tmp_path: Path
+) -> None:
+    owner = Owner(log)
+    owner.write(QUEUE, stored(b"one"))
+    log.stand_still()
+    standby = Standby(tmp_path / "standby", log, timing=PATIENT)
+    wait_for(lambda: "node" in log.reported)
+    nonce, state = log.reported["node"].nonce, owner.batches.state
+    for epoch, number in ((2, nonce), (3, 1)):
+        claimed = Claim(CLAIM, epoch, number, 0, log.records.tip - 1, state, bytes(32))
+        log.records.append(claimed.encode())
+        state = replace(state, epoch=epoch, nonce=number)
+    log.move()
+    wait_for(lambda: standby.following.standby.state.epoch == 3)
     standby.stop()
-    offset, version = log.reported["node"]
-    assert offset in (1, 2) and version == "1.0"
+    assert kinds(log)[-1] == CLAIM
 
 
 def test_a_standby_stops_and_goes_on_where_it_was(log: ThreadedLog, tmp_path: Path) -> None:
@@ -149,7 +192,7 @@ def test_no_log_that_stands_still_is_claimed(log: ThreadedLog, tmp_path: Path) -
     Owner(log)
     log.stand_still()
     standby = Standby(tmp_path / "standby", log)
-    # The node reads every 0.05 s, so it waits for more than three silences.
+    # The node reads every 0.05 s, so this wait is longer than three silences.
     wait_for(lambda: log.unanswered >= 20)
     assert standby.end is None and kinds_of(log) == [CLAIM]
     standby.following.stop()
@@ -158,7 +201,7 @@ def test_no_log_that_stands_still_is_claimed(log: ThreadedLog, tmp_path: Path) -
 
 
 def kinds_of(log: ThreadedLog) -> list[int]:
-    """Return the kinds of all records, although the log stands still."""
+    """Return the kinds of all records, even while the log answers nothing."""
     return [decode(data).kind for _, data in log.records.read(0).records]
 
 
@@ -212,7 +255,7 @@ def test_a_standby_that_lacks_a_part_of_the_log_ends(
 
 def test_a_log_that_cannot_be_told_the_offset_is_followed(tmp_path: Path) -> None:
     class Silent(ThreadedLog):
-        def commit_synced(self, offset: int, version: str) -> None:
+        def report(self, report: NodeReport) -> None:
             raise LogUnreachable("no coordinator")
 
     log = Silent()

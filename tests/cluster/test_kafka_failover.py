@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import cluster_on, created
-from tests.cluster.nodes import QUEUE, NodeProcess, consume, node_on_kafka, publish
+from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, node_on_kafka, publish
+from tests.cluster.programs import Kfake
+from tests.cluster.test_faults import delete
+from trellis.app import MISCONFIGURED
 from trellis.settings.cluster import ClusterSettings
 
-#: Marks of tests on a real Kafka: one process starts the node, for all of them.
+#: Pytest marks of tests on a real Kafka: all these tests run in one process, which starts the node
+#: once.
 KAFKA = [pytest.mark.long, pytest.mark.xdist_group("kafka")]
 
 
@@ -50,3 +54,40 @@ def test_the_standby_of_a_killed_broker_goes_on(
     second.wait_for("ready")
     assert second.health("/readyz") == 200
     assert consume(second.channel(), 190) == list(range(20, 210))
+
+
+def test_standby_with_other_limits_logs_the_difference(
+    kfake: Kfake, name: str, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    cluster = created(cluster_on(kfake.servers, name, 1.5, 1.0, 0.2))
+    nodes.append(node_on_kafka(cluster, tmp_path / "first"))
+    nodes[0].wait_for("following")
+    nodes[0].wait_for("ready")
+    for other, more in (("same", {"log-level": "debug"}), ("other", {"limits-queues": "7"})):
+        nodes.append(node_on_kafka(cluster, tmp_path / other, more))
+        nodes[-1].wait_for("following")
+        while "node=first" not in nodes[-1].errors.read_text():
+            assert nodes[-1].process.poll() is None
+    same, other_log = (node.errors.read_text() for node in nodes[1:])
+    assert "cluster_settings_differ" not in same
+    assert "cluster_settings_differ" in other_log
+
+
+def test_node_refuses_a_topic_that_was_made_anew_while_the_node_was_stopped(
+    kfake: Kfake, name: str, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    cluster = created(cluster_on(kfake.servers, name, 1.5, 1.0, 0.2))
+    nodes.append(node_on_kafka(cluster, tmp_path / "first"))
+    nodes[0].wait_for("following")
+    nodes[0].wait_for("ready")
+    nodes[0].channel().queue_declare(QUEUE, durable=True)
+    nodes[0].kill()
+    delete(cluster)
+    created(cluster)
+    nodes.append(node_on_kafka(cluster, tmp_path / "first"))
+    nodes[1].wait_for("following")
+    assert nodes[1].process.wait(PATIENCE) == MISCONFIGURED
+    [line] = [
+        line for line in nodes[1].errors.read_text().splitlines() if line.startswith("trellis:")
+    ]
+    assert "was deleted and made anew" in line

@@ -1,7 +1,8 @@
 """Brokers of a cluster are killed and paused again and again while a client publishes and consumes.
 
-Every confirmed message is delivered or in its queue, the order is kept, and a message whose
-settlement is older than a later confirm does not come back. TRELLIS_CRASH_SEED repeats a run.
+The tests check that every confirmed message is delivered or in its queue, that the order is kept,
+and that a message that was settled before a later confirm is not delivered again.
+TRELLIS_CRASH_SEED repeats a run.
 """
 
 from __future__ import annotations
@@ -22,33 +23,33 @@ from tests.cluster.log_server import LogServer
 from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, node_over
 from trellis.cluster.membership import FENCED
 
-#: Faults of a short run and of a long run.
+#: Number of faults in a short run and in a long run.
 FAULTS, MANY_FAULTS = 4, 40
-#: Messages between two faults.
+#: Number of messages between two faults.
 MESSAGES = 150
 
 
 class Client:
-    """A client of the active node. It publishes rising numbers, and consumes some of them."""
+    """A client of the active node, which publishes rising numbers and consumes some of them."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self.next = 0
         self.confirmed: set[int] = set()
-        #: Numbers that were delivered, and those whose settlement is durable.
+        #: The numbers that were delivered, and the numbers whose settlement is durable.
         self.delivered: set[int] = set()
         self.settled: set[int] = set()
-        #: Settled numbers of the present connection, for which no later confirm came yet.
+        #: Numbers settled on the present connection before any later confirm.
         self._unproven: set[int] = set()
         self._last_delivered = -1
 
     def connected(self) -> None:
-        """Note a new connection: deliveries may come again."""
+        """Begin a new connection, on which unsettled messages may be delivered again."""
         self._last_delivered = -1
         self._unproven.clear()
 
     def step(self, channel: BlockingChannel) -> None:
-        """Publish a number, and consume now and then."""
+        """Publish a number, and sometimes consume."""
         number, self.next = self.next, self.next + 1
         channel.basic_publish(
             "", QUEUE, b"%d" % number, pika.BasicProperties(delivery_mode=2), mandatory=True
@@ -60,7 +61,7 @@ class Client:
             self.consume(channel)
 
     def consume(self, channel: BlockingChannel) -> bool:
-        """Get and acknowledge a message; return False if there is none."""
+        """Get and acknowledge a message; return False if the queue is empty."""
         method, _, body = channel.basic_get(QUEUE)
         if method is None or method.delivery_tag is None or body is None:
             return False
@@ -75,7 +76,7 @@ class Client:
 
 
 class Pair:
-    """Two nodes over one log, and the faults."""
+    """Two nodes over one log, and the faults of the test."""
 
     def __init__(self, server: LogServer, directory: Path) -> None:
         self._server = server
@@ -91,7 +92,7 @@ class Pair:
         return node
 
     def take_over(self) -> None:
-        """Wait until the other node is active, and start the old one again."""
+        """Wait until the other node is active, and start the failed node again."""
         old, self.active = self.active, 1 - self.active
         self.nodes[self.active].wait_for("ready")
         assert self.nodes[old].process.wait(PATIENCE) in (FENCED, -signal.SIGKILL)
@@ -113,7 +114,7 @@ class Pair:
         self.nodes[standby] = self._start(standby)
 
     def stop_log(self) -> None:
-        """Let the log stand still, for longer than the lease: no node is replaced."""
+        """Stop the log for longer than the lease: no node is replaced meanwhile."""
         self._server.moves.clear()
         threading.Timer(0.9, self._server.moves.set).start()
 

@@ -1,4 +1,4 @@
-"""Kafka loses the leader of the log: the owner goes on, and every record is in the log once."""
+"""Kafka loses the leader of the log: the owner continues, and every record is in the log once."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ pytestmark = [pytest.mark.long, pytest.mark.xdist_group("kafka")]
 
 
 class Writer(threading.Thread):
-    """Appends records one after another until it is told to stop."""
+    """A thread that appends records one after another until it is stopped."""
 
     def __init__(self, log: KafkaLog) -> None:
         super().__init__()
         self._log = log
         self._stopping = threading.Event()
         self.offsets: list[int] = []
-        #: The longest time of an append in seconds.
+        #: The longest duration of an append in seconds.
         self.longest = 0.0
         self.failure: Exception | None = None
         self._more = threading.Condition()
@@ -44,7 +44,7 @@ class Writer(threading.Thread):
             self.failure = error
 
     def wait_for(self, more: int) -> None:
-        """Wait until so many more records are appended."""
+        """Wait until `more` further records are appended."""
         with self._more:
             wanted = len(self.offsets) + more
             assert self._more.wait_for(lambda: len(self.offsets) >= wanted, 30), self.failure

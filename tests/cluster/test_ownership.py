@@ -64,7 +64,10 @@ def claim(log: ThreadedLog, epoch: int = 1) -> Claim:
 
 
 class Owner:
-    """A broker's store that ships its batches to a log. `ends` has the reasons of its end."""
+    """A broker's store that ships its batches to a log.
+
+    `ends` has the reasons of calls of `end`.
+    """
 
     def __init__(self, path: Path, chunk_size: int = CHUNK_SIZE) -> None:
         self.clock, self.log, self.ends = Clock(), ThreadedLog(), list[str]()
@@ -117,7 +120,7 @@ QUEUE = Defined("/", "queue", "q", {"auto_delete": False, "arguments": {}})
 
 
 def follow(owner: Owner, path: Path) -> Home:
-    """Let a new node follow the log, and return the broker that starts on its directory."""
+    """Make a new node follow the log, and return the broker that starts on its directory."""
     path.mkdir()
     disk = SimulatedDisk()
     replica = ReplicaDirectory(disk, str(path), "broker", codecs())
@@ -229,7 +232,7 @@ def test_a_late_void_claim_in_between_does_not_end_the_owner(owner: Owner) -> No
     owner.write(QUEUE)
     late = Claim(
         CLAIM, 2, 9, 0, 0, ClusterState("broker", salt=SALT, format=1), bytes(32)
-    )  # It has not seen the batch.
+    )  # The node has not read the batch.
     owner.log.append(late.encode())
     owner.write(stored())
     assert owner.settled == [1, 2] and owner.ends == []
@@ -301,7 +304,7 @@ def test_connections_are_aborted_once_when_a_successor_may_act(owner: Owner) -> 
 
 
 def wait_for(truth: Callable[[], bool]) -> None:
-    """Wait until a condition holds that a thread brings about."""
+    """Wait until a condition holds that another thread brings about."""
     waiting = threading.Event()
     for _ in range(int(PATIENCE / 0.005)):
         if truth():

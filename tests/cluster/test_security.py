@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.replication.contract import LogSpan, LogUnreachable
+from broker.replication.report import NodeReport
 from tests.authority import Authority
 from tests.cluster.conftest import OpenLog, created
 from tests.cluster.programs import Kfake
@@ -45,8 +46,8 @@ def test_log_over_tls_with_a_login(
     log = open_log(created(cluster_with(secured, name, authority.file, "hunter2")), "one")
     assert log.append(b"a") == 0
     assert log.read(0) == LogSpan([(0, b"a")], 1)
-    log.commit_synced(1, "0.1.0")
-    assert log.synced(["one"]) == {"one": (1, "0.1.0")}
+    log.report(NodeReport(1, "0.1.0"))
+    assert log.reports() == {"one": NodeReport(1, "0.1.0")}
 
 
 @pytest.mark.usefixtures("brief_requests")

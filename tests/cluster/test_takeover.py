@@ -28,11 +28,11 @@ FAST = Timing(silence=1.0, lease=0.7, beat=0.15)
 
 
 class Stopped(Exception):
-    """The test ends the thread of a node."""
+    """Raised to end the thread of a node when the test ends."""
 
 
 class Node(threading.Thread):
-    """A node: a standby that follows the log until it owns it, and then appends batches."""
+    """A standby that follows the log until it owns the log, and then appends batches."""
 
     def __init__(self, log: KafkaLog, nonce: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Node(threading.Thread):
         self.owner: LogOwner | None = None
         self.failure: Exception | None = None
         self.applied = self.shipped = 0
-        #: The longest time between two acknowledged appends in seconds.
+        #: The longest time between two acknowledged appends, in seconds.
         self.pause = 0.0
         self._changed = threading.Condition()
 
@@ -157,7 +157,7 @@ def test_stopped_kafka_pauses_the_owner_and_replaces_it_not(
         one.wait_for(20)
         kafka_node.pause()
         try:
-            for _ in range(3):  # Each read waits longer than the silence.
+            for _ in range(3):  # Each read takes longer than the silence.
                 with pytest.raises(LogUnreachable):
                     third.read(0)
         finally:

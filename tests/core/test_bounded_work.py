@@ -1,4 +1,4 @@
-"""Bounded work: whatever clients send, the steps of a turn stay within a budget, and all work ends.
+"""Bounded work: for any input, the steps of a turn stay within a budget, and all work ends.
 
 Random topologies with dead letter cycles, times to live, policies and limits get random commands.
 The budgets of the slices are lowered, so that small worlds have far more work than one turn may
@@ -39,11 +39,11 @@ BUDGETS: Final = {
     "CLEARED": 3,
     "TURN_SLICES": 3,
 }
-#: Most steps of a turn, or of the handling of a chunk of input, with these budgets.
+#: Largest number of steps of a turn, or of the handling of a chunk of input, with these budgets.
 STEPS_MAX: Final = 6_000
 #: Publications and other commands in one chunk of input.
 CHUNK: Final = 15
-#: Most turns until all work must be done.
+#: Largest number of turns until all work must be done.
 TURNS_MAX: Final = 20_000
 QUEUES: Final = [f"q{number}" for number in range(6)]
 KEYS: Final = [f"{first}.{second}" for first in "ab" for second in range(60)]

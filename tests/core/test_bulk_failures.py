@@ -611,7 +611,7 @@ def test_a_basic_get_that_waits_and_fails_closes_its_connection_with_an_internal
     assert not reader.connection.stalled and world.queue("q").depth == 0
 
 
-def test_a_failure_at_an_expired_message_leaves_those_behind_it_to_expire(
+def test_failure_at_an_expired_message_does_not_keep_later_ones_from_expiring(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()

@@ -1,4 +1,4 @@
-"""Deadlines: compared with a sorted list, timers run in order, and cancelled ones do not run."""
+"""Deadlines, compared with a sorted list: timers run in order, and cancelled timers do not run."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.wire.amqp.test_bulk_work import expire, fill
 
 
 class FailingStore(MemoryStore):
-    """A store that can be told to fail."""
+    """A store that fails when the test sets an error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def test_an_exception_while_a_will_is_published_leaves_nothing_behind() -> None:
     assert world.vhost.contexts.users == users
 
 
-def test_an_exception_at_one_dead_letter_does_not_stop_those_behind_it() -> None:
+def test_exception_at_one_dead_letter_does_not_stop_later_ones() -> None:
     store = FailingStore()
     world = World(store=store)
     client = world.amqp()

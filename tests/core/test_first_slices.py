@@ -38,7 +38,7 @@ def test_a_queue_whose_purge_fails_is_deleted_with_its_bindings(
     [reply] = client.read()
     assert isinstance(reply, spec.Queue.DeleteOk) and reply.message_count == many
     assert "q" not in world.vhost.queues and not list(world.vhost.exchanges["amq.topic"])
-    # The connection goes on, and the name is free.
+    # The connection continues, and the name is free.
     client.queue("q", durable=True)
     assert world.queue("q").depth == 0
 

@@ -51,7 +51,7 @@ class Bindings:
             self.model.remove(pattern)
 
     def replace(self) -> Queue:
-        """Have a policy replace the queue; return the old queue."""
+        """Replace the queue by means of a policy; return the old queue."""
         old = self.queue
         self.world.vhost.applied_policies.set_policy(
             policy_of("/", "p", {"pattern": "q", "definition": {"max-length": 10}})
@@ -124,7 +124,7 @@ def test_a_further_binding_of_a_replaced_queue_counts_on_the_bound_that_moved() 
         max_size=30,
     )
 )
-def test_the_bound_is_that_of_the_patterns_whatever_happens_to_the_queue(
+def test_bound_of_patterns_survives_changes_of_the_queue(
     steps: list[tuple[str, str]],
 ) -> None:
     one = Bindings()

@@ -1,4 +1,4 @@
-"""Regular expressions of operators: the usual ones are accepted, the slow ones are refused."""
+"""Regular expressions of operators: usual ones are accepted, and slow ones are refused."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SLOW = [
 
 
 @pytest.mark.parametrize("text", USUAL)
-def test_a_usual_pattern_is_accepted_and_means_what_it_meant(text: str) -> None:
+def test_usual_pattern_is_accepted_with_its_usual_meaning(text: str) -> None:
     compiled = bounded_pattern(text, re.DOTALL)
     for name in ("orders.1.v2", "amq.gen-x", "", "events", "a" * NAME_MAX):
         assert bool(compiled.search(name)) == bool(re.search(text, name, re.DOTALL))
@@ -140,7 +140,7 @@ def test_a_pattern_that_may_take_long_is_not_found_in_long_texts(text: str) -> N
     ],
 )
 @pytest.mark.filterwarnings("error")
-def test_posix_classes_mean_what_they_mean_in_rabbitmq(
+def test_posix_classes_mean_the_same_as_in_rabbitmq(
     pattern: str, found: list[str] | None, others: list[str]
 ) -> None:
     if found is None:
@@ -153,7 +153,7 @@ def test_posix_classes_mean_what_they_mean_in_rabbitmq(
         assert [text for text in others if is_found(compiled, text)] == []
 
 
-def test_posix_classes_are_those_of_ascii() -> None:
+def test_posix_classes_contain_only_ascii() -> None:
     """Compare each class with a predicate in Python, for every ASCII character."""
     known: dict[str, Callable[[str], bool]] = {
         "alnum": str.isalnum,

@@ -59,7 +59,7 @@ def one_turn(world: World, connection: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["headers", "fanout", "direct", "x-delayed-message"])
-def test_an_exchange_that_uses_no_keys_is_asked_once_and_a_lookup_costs_what_it_examines(
+def test_exchange_without_keys_is_searched_once_and_a_lookup_costs_its_steps(
     kind: str,
 ) -> None:
     world = World()
@@ -290,7 +290,7 @@ def test_a_binding_that_is_added_during_a_search_gets_the_message() -> None:
 
 
 @pytest.mark.parametrize("end", ["connection", "queue", "permission"])
-def test_what_a_search_found_may_end_before_it_is_complete(end: str) -> None:
+def test_destination_may_end_before_the_search_is_complete(end: str) -> None:
     world = heavy_world()
     reader, writer = world.mqtt("r"), world.mqtt("w")
     reader.subscribe("#", 0)
@@ -531,7 +531,7 @@ test_cached_plans = pytest.mark.hypothesis(CachedPlans.TestCase)
     patterns=st.lists(st.sampled_from(PATTERNS), max_size=12),
     steps=st.integers(1, 30),
 )
-def test_a_search_in_any_slices_reaches_what_a_whole_search_reaches(
+def test_search_in_any_slices_equals_a_whole_search(
     keys: list[str], patterns: list[str], steps: int
 ) -> None:
     world = World()

@@ -1,4 +1,4 @@
-"""Routes and plans: caching, eviction, and counting every message whatever happens to its route."""
+"""Routes and plans: caching, eviction, and the count of every message despite route changes."""
 
 from __future__ import annotations
 

@@ -83,7 +83,8 @@ def test_very_many_shared_subscriptions_without_room_are_drained_in_slices() -> 
         assert 0 < len(some) <= room
         bodies += [int(one.body) for one in some]
         for one in some:
-            # One acknowledgement makes room for one message of one of very many subscriptions.
+            # An acknowledgement makes room for a single message of one among very many
+            # subscriptions.
             data = puback(one.packet_id)
             ack = max(ack, steps(lambda data=data: client.receive_data(data)))  # type: ignore[misc]
         largest = max([largest, *turns(world)])

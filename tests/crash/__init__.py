@@ -1,6 +1,6 @@
 """Tests that kill a real broker under load, again and again.
 
-After each start, everything that the broker confirmed must be there.
+After each start, all confirmed messages and definitions must exist.
 
     wire        connections of the clients
     ledger      what was sent, confirmed and received; the verdict

@@ -18,9 +18,9 @@ class Ports:
 
 
 class Client:
-    """A client that works until the broker is gone.
+    """A client that works until the broker ends.
 
-    Its actions are drawn from its own random numbers.
+    The client draws its actions from its own random numbers.
     """
 
     def __init__(self, name: str, seed: int) -> None:

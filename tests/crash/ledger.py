@@ -65,7 +65,8 @@ class Feed:
         """Check queues without consumers.
 
         Each confirmed message must be in each of its queues once, in order. Of the unconfirmed
-        messages of each life, the first ones may be there, each in all its queues or in none.
+        messages of each life, the first messages may be in the queues, each in all its queues or in
+        none.
         """
         for queue, numbers in found.items():
             assert numbers == sorted(set(numbers)), f"{self.name} in {queue}: {disorder(numbers)}"
@@ -93,8 +94,8 @@ class Feed:
     def judge_seen(self, queue: str, seen: list[int], once: bool) -> None:
         """Check the messages that a reader got in all lives.
 
-        It must have got every confirmed message, exactly once if `once` is True, and no message
-        that was never sent.
+        The reader must have got every confirmed message, exactly once if `once` is True, and no
+        message that was never sent.
         """
         firsts = list(dict.fromkeys(seen))
         lacking = [

@@ -50,7 +50,9 @@ class Recorded(NamedTuple):
 
 
 class Relay:
-    """A relay that listens on one port for ever, and connects to the present port of a broker."""
+    """A relay that listens on one port for the whole test, and connects to the present port of a
+    broker.
+    """
 
     def __init__(self, patient: bool, level: int) -> None:
         """Create a relay for clients of one protocol level: 4 or 5.
@@ -61,8 +63,8 @@ class Relay:
         self.records: list[Recorded] = []
         #: The port of the broker; 0 while it is down.
         self.upstream = 0
-        #: Called with each packet after it is recorded. If it returns False, the packet and all
-        #: later ones of its connection are lost.
+        #: Called with each packet after it is recorded. If the result is False, the packet and all
+        #: later packets of its connection are lost.
         self.trap: Callable[[Recorded], bool] | None = None
         self.port = 0
         self._patient = patient
@@ -103,7 +105,7 @@ class Relay:
     async def _connect(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int
     ) -> None:
-        """Connect a client to the broker, and forward packets until one side is gone."""
+        """Connect a client to the broker, and forward packets until one side disconnects."""
         while True:
             try:
                 if self.upstream:
@@ -142,7 +144,7 @@ class Connection:
     async def pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, from_client: bool
     ) -> None:
-        """Record and forward the packets of one direction until its sender is gone."""
+        """Record and forward the packets of one direction until the sender disconnects."""
         data = b""
         while not self.lost:
             chunk = await reader.read(_CHUNK)

@@ -1,6 +1,6 @@
 """A subscriber with a persistent session, which disconnects, breaks off and reconnects.
 
-It keeps the state of its side of QoS 2 over connections, as [MQTT-4.3.3-2] says.
+The subscriber keeps the state of its side of QoS 2 over connections, as [MQTT-4.3.3-2] requires.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class Numbering(Client):
 class Following(Client):
     """A reader that reads the stream in each life, from its last offset or an earlier one.
 
-    A row that it got must never change.
+    A row that the reader got must never change.
     """
 
     def __init__(self, name: str, seed: int, queue: str) -> None:

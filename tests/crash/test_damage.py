@@ -1,7 +1,7 @@
 """Damage to any file of a data directory, and missing files.
 
-The broker must refuse to start with a clear error, or start and report what is lost. It must never
-deliver a wrong message, and never lose one silently.
+The broker must refuse to start with a clear error, or start and report the loss. The broker must
+never deliver a wrong message, and never lose a message silently.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def no_data_in_the_last_file(directory: Path) -> None:
         (newer_log, "reads only formats 1 to 2; use the version that wrote it"),
     ],
 )
-def test_what_is_gone_foreign_or_newer_is_named_at_every_start(
+def test_missing_foreign_or_newer_file_is_reported_at_every_start(
     do: Callable[[Path], None], says: str, left: Path, whole: dict[str, object], tmp_path: Path
 ) -> None:
     directory = tmp_path / "data"
@@ -241,7 +241,7 @@ def test_what_is_gone_foreign_or_newer_is_named_at_every_start(
         assert any(says in line for line in reports), reports
 
 
-def test_what_does_not_matter_may_be_gone(
+def test_missing_irrelevant_file_is_no_damage(
     left: Path, whole: dict[str, object], tmp_path: Path
 ) -> None:
     directory = tmp_path / "data"

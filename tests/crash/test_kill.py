@@ -1,4 +1,4 @@
-"""Tests that a broker killed at any moment keeps what it confirmed."""
+"""Tests that a broker killed at any moment keeps all confirmed messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.crash.storm import AT_WORK, IN_CHECKPOINT, IN_RECOVERY, Storm, storm
 
 
 def weather(directory: Path, seed: int, kills: list[str]) -> Storm:
-    """Run a storm: kill a broker repeatedly under load, and check what it kept.
+    """Run a storm: kill a broker repeatedly under load, and check the kept messages.
 
     A failure names the seed. A new run with this seed repeats the moments of the kills, but not the
     work between them.
@@ -31,7 +31,7 @@ def weather(directory: Path, seed: int, kills: list[str]) -> Storm:
 
 
 @pytest.mark.long
-def test_a_broker_that_is_killed_five_times_keeps_what_it_promised(tmp_path: Path) -> None:
+def test_broker_that_is_killed_five_times_keeps_its_guarantees(tmp_path: Path) -> None:
     seed = int(os.environ.get("TRELLIS_CRASH_SEED") or Random().randrange(1 << 32))
     kills = [IN_CHECKPOINT, AT_WORK, IN_RECOVERY, IN_CHECKPOINT]
     Random(seed).shuffle(kills)
@@ -46,7 +46,7 @@ def test_a_broker_that_is_killed_five_times_keeps_what_it_promised(tmp_path: Pat
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
-def test_a_broker_that_is_killed_two_hundred_times_keeps_what_it_promised(
+def test_broker_that_is_killed_two_hundred_times_keeps_its_guarantees(
     seed: int, tmp_path: Path
 ) -> None:
     """Kill a broker ten times on each of twenty directories."""

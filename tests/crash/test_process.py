@@ -142,7 +142,7 @@ def log_is_a_file(directory: Path) -> str:
 
 
 @pytest.mark.parametrize("make", [catalog_is_read_only, lock_is_not_writable, log_is_a_file])
-def test_what_cannot_be_used_is_named(make: Callable[[Path], str], tmp_path: Path) -> None:
+def test_unusable_data_directory_is_reported(make: Callable[[Path], str], tmp_path: Path) -> None:
     says = make(tmp_path)
     assert refused(tmp_path).startswith(says)
 
@@ -203,7 +203,7 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
         await confirmed(client, count // 2)
         await publish(client, count // 2, count, size)
         await until(lambda: "store_blocked" in broker.log)
-        # The broker still serves stored messages and transient ones.
+        # The broker still serves stored and transient messages.
         other = await Amqp.connect(broker.amqp.port)
         assert await other.depth("q") == count
         await other.leave()
@@ -322,7 +322,7 @@ def _breaks(
 
 
 async def _first(port: int, count: int, size: int) -> None:
-    """Check that the confirmed messages are there in order; unconfirmed ones may follow."""
+    """Check that the confirmed messages are there in order; unconfirmed messages may follow."""
     client = await Amqp.connect(port)
     there = await client.depth("q")
     await client.leave()

@@ -40,7 +40,7 @@ class Held:
 
 
 async def publish(port: int, random: Random, first: int) -> int:
-    """Publish to each queue until the broker is gone; return the number for the next message."""
+    """Publish to each queue until the broker ends; return the number for the next message."""
     client = await Amqp.connect(port)
     try:
         while True:
@@ -54,7 +54,7 @@ async def publish(port: int, random: Random, first: int) -> int:
 
 
 async def hold(port: int, random: Random, held: Held) -> None:
-    """Consume until the broker is gone, and settle a part of the messages."""
+    """Consume until the broker ends, and settle a part of the messages."""
     try:
         while True:
             client = await Amqp.connect(port)
@@ -129,7 +129,7 @@ async def take(port: int, queue: str, count: int) -> dict[int, bool]:
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-def test_a_broker_that_stops_in_order_redelivers_exactly_what_consumers_held(
+def test_broker_that_stops_in_order_redelivers_exactly_the_unsettled_deliveries(
     tmp_path: Path, queue: str
 ) -> None:
     async def first(port: int) -> None:
@@ -156,7 +156,7 @@ def test_a_broker_that_stops_in_order_redelivers_exactly_what_consumers_held(
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(8))
-def test_a_killed_broker_redelivers_what_consumers_held(tmp_path: Path, seed: int) -> None:
+def test_killed_broker_redelivers_the_unsettled_deliveries(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     helds = [Held(queue) for queue in QUEUES]
 

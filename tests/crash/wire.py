@@ -14,7 +14,7 @@ import pamqp.commands as spec
 from protocols.amqp.connection.handshake import GREETING
 from tests.clients import connect_packet, marshal, mqtt_publish, packet, publication, start_ok, text
 
-#: Exceptions that a connection raises when the broker is gone.
+#: Exceptions that a connection raises when the broker has ended.
 GONE: Final = (ConnectionError, asyncio.IncompleteReadError)
 PATIENCE: Final = 20.0
 #: Seconds between two polls.
@@ -128,7 +128,7 @@ class Amqp(Socket):
     async def consume(
         self, queue: str, prefetch: int = 0, no_ack: bool = False, **arguments: Any
     ) -> None:
-        """Consume a queue; the consumer tag is its name. `_` in arguments stands for `-`."""
+        """Consume a queue; the consumer tag is its name. In names of arguments, `_` becomes `-`."""
         if prefetch:
             await self.call(spec.Basic.Qos(0, prefetch), (60, 11))
         await self.call(

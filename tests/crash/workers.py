@@ -17,7 +17,7 @@ Message = tuple[str, int]
 class Acking(Client):
     """A consumer that acknowledges messages.
 
-    It publishes receipts on the same channel: the confirm of a receipt says that all
+    The consumer publishes receipts on the same channel: the confirm of a receipt proves that all
     acknowledgements before it are durable.
     """
 

@@ -22,7 +22,9 @@ class RecordingClient:
         self.connect()
 
     def connect(self) -> None:
-        """Open a connection and a channel, also after the broker closed the previous ones."""
+        """Open a connection and a channel; works also after the broker has closed the previous
+        ones.
+        """
         self.connection = pika.BlockingConnection(
             pika.ConnectionParameters("127.0.0.1", self._port)
         )

@@ -89,7 +89,7 @@ def test_rejected_message_is_requeued_or_removed(amqp: AmqpClient, unique: str) 
     assert amqp.depth(unique) == 0
 
 
-# Not kombu: py-amqp has no basic.nack.
+# Without kombu, because py-amqp has no basic.nack.
 @pytest.mark.parametrize("amqp_name", ["pika", "aio-pika", "amqplib"])
 def test_nack_of_multiple_messages_requeues_them_in_order(amqp: AmqpClient, unique: str) -> None:
     amqp.declare_queue(unique)

@@ -54,7 +54,7 @@ def taken(port: int) -> int:
 @pytest.mark.parametrize(
     ("flags", "most"), [((), TOLD), (("--amqp-product", "Trellis"), len(QUEUES) * TOLD)]
 )
-def test_a_worker_on_several_queues_prefetches_what_it_was_told(
+def test_worker_on_several_queues_prefetches_its_configured_number(
     tmp_path: Path, flags: tuple[str, ...], most: int
 ) -> None:
     """Unless the broker is named RabbitMQ, Celery sets a prefetch count for each queue."""

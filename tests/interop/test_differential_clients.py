@@ -254,7 +254,7 @@ def limited(size: int) -> bytes:
 def answers(port: int, first: bytes, *said: bytes) -> bytes:
     """Return the answer to CONNECT, and the answers to the other packets up to a PINGRESP.
 
-    b"" stands for a closed connection.
+    b"" means a closed connection.
     """
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
         client.sendall(first)

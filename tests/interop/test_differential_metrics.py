@@ -50,7 +50,7 @@ EQUAL: Final = (
     "rabbitmq_auth_attempts_succeeded_total",
     "rabbitmq_alarms_*",
 )
-#: Metrics whose samples must be equal one by one, with all labels.
+#: Metrics whose single samples must be equal, with all labels.
 SAME: Final = (
     "rabbitmq_cluster_*",
     "rabbitmq_detailed_queue_messages",
@@ -169,7 +169,7 @@ def samples(page: dict[str, Metric]) -> dict[tuple[str, tuple[tuple[str, str], .
 
 @pytest.mark.long
 @pytest.mark.parametrize("path", ["/metrics", "/metrics/per-object", DETAILED])
-def test_names_types_and_labels_are_those_of_rabbitmq(
+def test_metric_names_types_and_labels_equal_those_of_rabbitmq(
     sides: tuple[Side, Side], moving: ModuleType, path: str
 ) -> None:
     theirs, ours = (side.page(path) for side in sides)
@@ -191,7 +191,7 @@ def test_names_types_and_labels_are_those_of_rabbitmq(
 
 @pytest.mark.long
 @pytest.mark.parametrize("path", ["/metrics", "/metrics/per-object", DETAILED])
-def test_values_are_those_of_rabbitmq(sides: tuple[Side, Side], path: str) -> None:
+def test_metric_values_equal_those_of_rabbitmq(sides: tuple[Side, Side], path: str) -> None:
     ends = time.monotonic() + PATIENCE
     different: dict[str, tuple[float | None, float | None]] = {"": (None, None)}
     while different and time.monotonic() < ends:

@@ -25,7 +25,7 @@ _INEQUIVALENT = "PRECONDITION_FAILED - inequivalent arg '{}' for queue '{}' in v
 
 
 def declared(**given: Any) -> tuple[str, dict[str, Any]]:
-    """Return a queue.declare of a stream; `x_max_age` stands for the argument x-max-age."""
+    """Return a queue.declare of a stream; `x_max_age` is the argument x-max-age."""
     arguments = {
         name.replace("_", "-"): given.pop(name) for name in list(given) if name.startswith("x_")
     }
@@ -48,8 +48,8 @@ def consumed(offset: Any = "first", **given: Any) -> tuple[str, dict[str, Any]]:
 
 
 #: Calls on an existing stream that both brokers refuse: the call, the reply code, the beginning of
-#: the reply text, and the argument that the text names. In the text, `{}` stands for the argument,
-#: then for the stream; `{1}` stands for the stream.
+#: the reply text, and the argument that the text names. In the text, the first `{}` is the
+#: argument, the second the stream; `{1}` is the stream.
 REFUSALS: list[tuple[tuple[str, dict[str, Any]], int, str, str]] = [
     (
         declared(x_max_age="7D"),

@@ -28,7 +28,7 @@ class Admin:
         self.commands: set[str] = set()
 
     def __call__(self, *words: str) -> str:
-        """Run a command, and return what it prints."""
+        """Run a command, and return its output."""
         done = subprocess.run(
             [*self._program, *words], capture_output=True, text=True, timeout=30, check=False
         )

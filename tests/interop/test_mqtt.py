@@ -55,7 +55,7 @@ def test_wildcards(mqtt: MqttClient, topic_filter: str, expected: list[str], uni
     assert mqtt.receive() == (sentinel, b"last", 0, False)
 
 
-# Not mosquitto: mosquitto_sub cannot unsubscribe while it runs.
+# Without mosquitto, because mosquitto_sub cannot unsubscribe while it runs.
 @pytest.mark.parametrize("mqtt_name", [name for name in MQTT if "mosquitto" not in name])
 def test_unsubscribed_filter_receives_nothing(mqtt: MqttClient, unique: str) -> None:
     mqtt.subscribe(f"{unique}/a", 1)
@@ -115,7 +115,7 @@ def test_will_is_published_when_the_client_is_lost(
     )
 
 
-# Not mosquitto5: it sends DISCONNECT with will message (0x04).
+# Without mosquitto5, which sends DISCONNECT with will message (0x04).
 @pytest.mark.parametrize("mqtt_name", [name for name in MQTT if name != "mosquitto5"])
 def test_disconnect_discards_the_will(mqtt_name: str, mqtt_peer: MqttPeers, unique: str) -> None:
     witness = mqtt_peer("paho")

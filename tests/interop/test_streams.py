@@ -79,7 +79,7 @@ def test_every_library_receives_messages_published_later(
     amqp.delete_queue(unique)
 
 
-def test_every_library_reports_what_a_stream_refuses(
+def test_every_library_reports_refusals_of_a_stream(
     amqp: AmqpClient, amqp_peer: AmqpPeers, unique: str
 ) -> None:
     amqp.declare_queue(unique, durable=True, arguments=STREAM)
@@ -98,7 +98,7 @@ def test_every_library_reports_what_a_stream_refuses(
     assert amqp.cancelled() == tag
 
 
-def test_a_stream_delivers_what_a_queue_delivers_with_an_offset(
+def test_stream_delivers_like_a_queue_with_an_offset(
     amqp: AmqpClient, every_amqp: dict[str, AmqpClient], unique: str
 ) -> None:
     """Check that each library reads equal properties and bodies from a stream and from a queue.
@@ -156,7 +156,7 @@ def test_every_library_reads_mqtt_publications_from_a_stream(
     first.delete_queue(unique)
 
 
-def test_mqtt_subscribers_get_what_a_stream_stores(
+def test_mqtt_subscribers_get_the_messages_of_a_stream(
     mqtt: MqttClient, amqp: AmqpClient, unique: str
 ) -> None:
     """Check that MQTT subscribers get the bodies that the stream stores, unchanged.

@@ -47,10 +47,10 @@ IMPORTED: Final = {
     "rabbitmq_operator_policy.expiry": "expiry@shop",
 }
 
-#: Resources with a part that no broker lets Terraform read: the password.
+#: Resources with an attribute that Terraform cannot read from any broker: the password.
 UNREADABLE: Final = {"rabbitmq_user.worker"}
 
-#: Resources that Trellis refuses, and the reasons that it gives.
+#: Resources that Trellis refuses, with its reasons.
 REFUSED: Final = {
     """
     resource "rabbitmq_queue" "wrong" {
@@ -170,7 +170,7 @@ class Terraform:
         )
 
     def api(self, method: str, path: str, body: object = None) -> Any:
-        """Send a request to the HTTP API as another tool would; return None if it answers 404."""
+        """Send a request to the HTTP API, as another tool would; return None for status 404."""
         login = base64.b64encode(b"guest:guest").decode()
         request = urllib.request.Request(
             f"{self._endpoint}/api/{path}",
@@ -210,7 +210,7 @@ def test_terraform(terraform: Terraform, tmp_path: Path) -> None:
     )
     assert queue["arguments"] == {"x-queue-type": "quorum", "x-delivery-limit": 5}
 
-    # Terraform sees what others have changed, and mends it.
+    # Terraform detects changes by other tools, and reverts them.
     (binding,) = terraform.api("GET", "bindings/shop/e/amq.headers/q/failed")
     assert binding["routing_key"] == "~ of 100 % a+b"
     terraform.api("DELETE", "bindings/shop/e/events/q/orders/orders%252F%2523")

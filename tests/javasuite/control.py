@@ -56,7 +56,7 @@ sys.exit(code)
 
 
 class Refused(Exception):
-    """A command that cannot be done."""
+    """A control command that failed."""
 
 
 class Control:

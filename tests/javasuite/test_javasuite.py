@@ -41,7 +41,7 @@ REPLACED: Final = {
     r"setPort\(5673\)": "setPort(1)",
 }
 
-#: The tests that fail, and why.
+#: The tests that fail, and the reasons.
 EXPECTED: Final = {
     "functional.DeadLetterExchange.republish": (
         "x-death of a publisher is no history, as in RabbitMQ 4; RabbitMQ 3 counted on in it"

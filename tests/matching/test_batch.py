@@ -29,7 +29,7 @@ def pairs(
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_the_pairs_are_those_of_the_definition_in_order(
+def test_pairs_equal_the_definition_in_order(
     grammar: Grammar, vectorised: bool, data: st.DataObject
 ) -> None:
     some = data.draw(st.lists(patterns(grammar), max_size=20))
@@ -50,7 +50,7 @@ def test_the_same_pattern_and_the_same_topic_may_come_again(vectorised: bool) ->
 
 
 @pytest.mark.parametrize("vectorised", WAYS)
-def test_nothing_matches_nothing(vectorised: bool) -> None:
+def test_batch_without_a_match_is_empty(vectorised: bool) -> None:
     assert pairs([], ["a"], AMQP, vectorised) == []
     assert pairs(["a"], [], AMQP, vectorised) == []
     assert pairs(["a"], ["b"], AMQP, vectorised) == []

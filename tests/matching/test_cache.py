@@ -125,7 +125,7 @@ def test_clearing_leaves_nothing() -> None:
 )
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_answers_are_those_of_the_source(
+def test_cached_answers_equal_those_of_the_source(
     grammar: Grammar, most: int, heaviest: int, precise: int, data: st.DataObject
 ) -> None:
     cache: RouteCache[int] = RouteCache(create("trie", grammar), most, heaviest, precise)

@@ -145,7 +145,7 @@ def test_after_as_many_changes_as_states_it_starts_over_and_frees_the_old_ones_b
     assert dfa.match("z.3") == ["y"]
 
 
-def test_one_lookup_makes_only_so_many_states() -> None:
+def test_lookup_makes_a_limited_number_of_states() -> None:
     dfa: Dfa[str] = Dfa(AMQP)
     many = ".".join(["#.a"] * 63)
     dfa.subscribe(many, "x")

@@ -180,7 +180,7 @@ def test_several_subscribers_of_equal_arguments_come_and_go(
     assert matcher.match({"a": 1, "b": 2}) == []
 
 
-def test_nothing_stays_of_bindings_that_are_gone(matcher: HeadersMatcher[object]) -> None:
+def test_removed_bindings_leave_nothing_behind(matcher: HeadersMatcher[object]) -> None:
     fresh = matcher.stats()
     everybody: list[Fields] = [
         {},
@@ -299,7 +299,7 @@ def test_counts_of_any_size_are_exact(name: str, most: int) -> None:
     meanwhile=st.lists(st.tuples(st.integers(0, 39), ARGUMENTS), max_size=20),
     steps=st.integers(1, 9),
 )
-def test_a_lookup_that_pauses_finds_what_was_bound_during_all_of_it(
+def test_paused_lookup_finds_bindings_present_during_all_of_it(
     name: str,
     bound: list[tuple[Fields, int]],
     headers: Fields,

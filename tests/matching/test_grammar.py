@@ -129,7 +129,7 @@ def test_words_are_separated_by_the_separator() -> None:
     assert MQTT.split("/a.b//") == ["", "a.b", "", ""]
 
 
-def test_only_mqtt_hides_topics_and_only_those_that_begin_with_a_dollar() -> None:
+def test_only_mqtt_hides_topics_and_only_topics_that_begin_with_a_dollar() -> None:
     assert not AMQP.hidden("$SYS")
     assert MQTT.hidden("$SYS/a")
     assert not MQTT.hidden("a/$SYS")

@@ -297,7 +297,7 @@ def test_the_stand_in_for_the_compilers_decorator_changes_nothing() -> None:
     assert mypyc_attr(allow_interpreted_subclasses=True)(Decorated) is Decorated
 
 
-def test_it_runs_from_a_zip_with_nothing_installed(tmp_path: Path) -> None:
+def test_matching_runs_from_a_zip_without_other_packages(tmp_path: Path) -> None:
     source = Path(matching.__file__).parent
     with zipfile.ZipFile(tmp_path / "matching.zip", "w") as archive:
         for path in source.glob("*.py"):
@@ -317,8 +317,9 @@ def test_it_runs_from_a_zip_with_nothing_installed(tmp_path: Path) -> None:
 
 
 def test_many_subscribers_under_several_patterns_are_counted_in_parts() -> None:
-    """So many subscribers make the tally divide its dict. Each subscriber is found once, also after
-    some of its patterns are removed.
+    """The number of subscribers makes the tally divide its dict.
+
+    Each subscriber is found once, even after some of its patterns are removed.
     """
     trie: Matcher[str] = create("trie", AMQP)
     people = [f"person {number}" for number in range(20_000)]

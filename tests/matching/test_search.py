@@ -26,7 +26,7 @@ def advance(searches: list[Search[int]], steps: int) -> bool:
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=["amqp", "mqtt"])
 @pytest.mark.parametrize("algorithm", NAMES)
 @given(data=st.data())
-def test_a_search_in_steps_finds_what_a_lookup_finds(
+def test_search_in_steps_finds_the_results_of_a_lookup(
     algorithm: str, grammar: Grammar, data: st.DataObject
 ) -> None:
     matcher: Matcher[int] = create(algorithm, grammar)

@@ -193,7 +193,7 @@ def test_the_other_grammars_wildcards_and_separators_are_ordinary() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["#", "*", "*.*", "#.x", "$SYS.#", "*.#", "#.*"])
-def test_nothing_is_special_in_an_amqp_key_that_begins_with_a_dollar(pattern: str) -> None:
+def test_amqp_key_that_begins_with_a_dollar_is_not_special(pattern: str) -> None:
     assert amqp(pattern, "$SYS.x") == (pattern != "*")
 
 

@@ -39,7 +39,7 @@ def test_lookups_between_the_changes_answer_as_the_naive_ones(
     assert shapes.stats()["patterns"] == truth.stats()["patterns"]
 
 
-def test_patterns_of_one_shape_share_a_table_whatever_their_words() -> None:
+def test_patterns_of_one_shape_share_a_table_for_any_words() -> None:
     shapes: Shapes[int] = Shapes(AMQP)
     for n, pattern in enumerate(
         ["a.*.b", "c.*.d", "c.*.b", "*.a.b", "a.#.b", "c.#.b", "#.a.b", "a.b.#", "#", "*.*.*"]

@@ -34,7 +34,7 @@ def test_prefixes_of_a_topic_are_not_stored_with_it() -> None:
     assert index.match("home") == []
 
 
-def test_removing_a_topic_leaves_those_beside_above_and_below() -> None:
+def test_removing_a_topic_leaves_topics_beside_above_and_below() -> None:
     index: TopicIndex[str] = TopicIndex(AMQP)
     for topic in ("a", "a.b", "a.b.c", "a.d", ""):
         index.put(topic, topic)

@@ -207,7 +207,8 @@ def test_settings_of_general_options(tmp_path: Path) -> None:
             f"listener 1883\nlistener_allow_anonymous true\nlistener 8883\n{TLS}",
             "false",
         ),
-        # The listener on loopback is not taken, so it lets no client in without a user name.
+        # The listener on loopback is not imported, so no client without a user name may connect to
+        # it.
         (
             (
                 "per_listener_settings true\nlistener 1883\n"
@@ -322,7 +323,7 @@ def test_a_dynamic_security_file_that_cannot_be_read_permits_nothing(tmp_path: P
     assert notes(result) == [(4, "plugin_opt_config_file dynamic.json")]
 
 
-def test_what_dynamic_security_has_and_rules_lack_is_named(tmp_path: Path) -> None:
+def test_import_reports_parts_of_dynamic_security_that_rules_lack(tmp_path: Path) -> None:
     _, _, iterations, salt, password = mosquitto_hash(b"x", b"s" * 12, 101).split("$")
     acls = [
         ("unsubscribePattern", "#", False),

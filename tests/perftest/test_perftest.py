@@ -1,8 +1,8 @@
 """RabbitMQ PerfTest (Maven Central) runs against a broker in its modes, and counts each message.
 
 PerfTest ends by itself when its producers have sent, and its consumers have received, as many
-messages as the test wants; its last lines say so. It prints rates, not counts: the counts come from
-the broker, which has served this PerfTest alone.
+messages as the test wants; its last lines say so. PerfTest prints rates, not counts: the counts
+come from the broker, which has served this PerfTest alone.
 """
 
 from __future__ import annotations

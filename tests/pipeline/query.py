@@ -34,8 +34,8 @@ def main(directory: Path, url: str, rows: str) -> None:
             .writeStream.format("trellis")
             .option("url", url)
         )
-        # One after the other: tasks of two queries that start together share a table of the JVM
-        # that changes while it is serialised.
+        # The queries start one after the other: tasks of two queries that start together share a
+        # table of the JVM that changes while it is serialised.
         for name, writer in (("lake", lake), ("sink", sink)):
             writer.option("checkpointLocation", str(directory / f"{name}.checkpoint")).trigger(
                 availableNow=True

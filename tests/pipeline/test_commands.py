@@ -346,7 +346,7 @@ def test_the_error_of_a_java_that_does_not_start_is_shown(place: Path, tmp_path:
     assert "Too small maximum heap" in ran.stderr
 
 
-def test_without_the_packages_the_error_says_what_to_install(
+def test_error_without_the_packages_names_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark_trellis.commands", None)

@@ -78,7 +78,7 @@ def load(spark: SparkSession, url: str, stream: str = "all", **options: Any) -> 
     return spark.read.format("trellis").options(stream=stream, **options).load(url)
 
 
-def test_a_query_reads_what_was_published(spark: SparkSession, served: Served) -> None:
+def test_query_reads_the_published_messages(spark: SparkSession, served: Served) -> None:
     found = load(spark, served.url, rowsPerTask=20).orderBy("offset").collect()
     assert [
         (row["offset"], row["topic"], int(bytes(row["body"])), row["exchange"], row["publisher"])

@@ -1,4 +1,4 @@
-"""Compares each job with plain Python that processes the same messages one by one."""
+"""Compares each job with plain Python, which processes the same messages individually."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def place_of(each: WhatIfChange) -> str:
     return SESSION + each.name if each.kind == "session" else each.name
 
 
-def test_whatif_knows_from_the_journal_what_was_routed(case: Case) -> None:
+def test_whatif_reads_the_routed_messages_from_the_journal(case: Case) -> None:
     proposed = parse(case.new, "new")
     answer = what_if(case.history, None, proposed)
     lost = {
@@ -224,7 +224,7 @@ def test_whatif_knows_from_the_journal_what_was_routed(case: Case) -> None:
     } == elsewhere
 
 
-def test_audit_finds_what_plain_python_finds(case: Case) -> None:
+def test_audit_finds_the_results_of_plain_python(case: Case) -> None:
     found = audit(case.history, case.current)
     bindings = [
         *(

@@ -17,11 +17,11 @@ from tests.store.simulated import SimulatedDisk
 
 
 class Killed(BaseException):
-    """The end of a simulated process."""
+    """Raised at the operation at which a simulated process is killed."""
 
 
 def kill_at(disk: SimulatedDisk, operation: int) -> None:
-    """Raise Killed at an operation of the disk, counted from 1."""
+    """Make the disk raise Killed at an operation, counted from 1."""
     left = [operation]
 
     def count(asked: str, path: str) -> int:

@@ -1,6 +1,6 @@
 """Random logs: the records of several owners, with claims and records that arrive wrong or late.
 
-The author knows the owner only to write likely records; the judges decide which records count.
+The author tracks the owner only to write plausible records; the judges decide which records count.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Author:
         self.random = random.Random(seed)
         self.log = RandomLog(seed)
         self.state = ClusterState(NAME)
-        #: Epoch and nonce of the claims that the author meant to win, the oldest first.
+        #: Epoch and nonce of the claims that the author meant to be valid, the oldest first.
         self.owners: list[tuple[int, int]] = []
         self.offset = 0
 
@@ -103,7 +103,7 @@ class Author:
         return self.random.randrange(1_000)
 
     def nonce(self) -> int:
-        """Return a random nonce; often one that is easily mistaken for another one."""
+        """Return a random nonce, which is often similar to another nonce."""
         return self.random.choice((0, 1, 2, self.random.getrandbits(64)))
 
     def claim(self, epoch: int, seen: int, name: str = NAME) -> Claim:
@@ -118,7 +118,7 @@ class Author:
         return Claim(CLAIM, epoch, self.nonce(), self.wall(), seen, state, digest)
 
     def win(self, event: str, claim: Claim) -> None:
-        """Append a claim that is meant to win."""
+        """Append a claim that is meant to be valid."""
         first = self.state.epoch == 0
         self.append(event, claim, counts=True)
         self.owners.append((claim.epoch, claim.nonce))
@@ -209,7 +209,7 @@ class Author:
         seen = self.random.randrange(-1, self.offset + 1)
         self.append("claim of the future", self.claim(epoch, seen))
 
-    # Records of owners, and of nodes that take themselves for one.
+    # Records of owners, and of nodes that wrongly consider themselves the owner.
 
     def batch(self) -> None:
         chunks = self.random.choice((1, 1, 2, 3))

@@ -1,8 +1,9 @@
 """A second judge of the replicated log, written from the rules alone.
 
-Its purpose is to disagree with `broker.replication.judge` where one of the two is wrong. So it
-shares no code and no method with it: it keeps no running state, and finds the claim in force and
-the last record that counts by looking back over all earlier records, for each record anew.
+The purpose of this judge is to disagree with `broker.replication.judge` where one of the two is
+wrong. So the two share no code and no method: this judge keeps no running state, and looks back
+over all earlier records for each record, to find the claim in force and the last record that
+counts.
 
 The rules, in brief. A claim counts if its epoch is the epoch in force + 1 and no record that counts
 has an offset above the claim's `seen`; any other claim is void. A batch, a beat or a mark counts if
@@ -72,7 +73,7 @@ Entry = tuple[int, LogRecord]
 def verdicts(state: ClusterState, records: list[Entry]) -> tuple[list[str], tuple[int, int, int]]:
     """Return a verdict for each record, and epoch, nonce and last counting offset at the end.
 
-    A "stop" is the last verdict: no record behind it is judged.
+    A "stop" is the last verdict: records after it are not judged.
     """
     given: list[str] = []
     for index in range(len(records)):
@@ -103,7 +104,7 @@ def verdict(state: ClusterState, earlier: list[Entry], given: list[str], entry: 
 
 
 def proves_gap(record: LogRecord, epoch: int) -> bool:
-    """True if a reader that meets this record in this epoch must lack a part of the log."""
+    """True if this record, met in this epoch, proves that the reader lacks a part of the log."""
     highest_possible = epoch + 1 if record.kind == CLAIM else epoch
     return record.epoch > highest_possible
 

@@ -13,6 +13,7 @@ import pytest
 from broker.replication.contract import Apply, ReplicaDiverged, ReplicaFull
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.records import ClusterState, ForeignRecord, ReplicationError
+from broker.store.backup import copy_catalog
 from broker.store.catalog import Catalog
 from broker.store.codecs import Codecs
 from broker.store.contract import (
@@ -404,7 +405,7 @@ def test_a_damaged_directory_does_not_follow(place: Place) -> None:
     assert first != path
     contents[first] = contents[first][:200] + b"?" + contents[first][201:]
     place.disk = SimulatedDisk(contents)
-    with pytest.raises(ReplicaDiverged, match="seed this node"):
+    with pytest.raises(ReplicaDiverged, match="trellis cluster seed"):
         place.open()
 
 
@@ -447,3 +448,41 @@ def test_a_definition_before_its_batch_is_refused(place: Place) -> None:
 def payload_of(position: int) -> bytes:
     """Return the payload of a batch with a definition at a position."""
     return encode_entries([(position, QUEUE)], 99)
+
+
+def test_copy_of_the_directory_of_a_running_node_keeps_messages_of_queues_that_it_reads_later(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "running").mkdir()
+    (tmp_path / "copy").mkdir()
+    running, batches = Place(tmp_path / "running"), Batches()
+    running.apply(batches.make(QUEUE, stored(b"first")))
+    copy_catalog(f"{running.path}/catalog.sqlite", str(tmp_path / "copy" / "catalog.sqlite"))
+    second = batches.state.position + 1
+    later = [batches.make(Defined("/", "queue", "second", {}))]
+    later += [
+        batches.make(*(stored(b"%d" % (10 * at + n) + b"x" * 100, second) for n in range(10)))
+        for at in range(10)
+    ]
+    settled = [MessageSettled(second, at) for at in range(second + 1, second + 60)]
+    running.apply(*later)
+    made = Place(tmp_path / "copy", SimulatedDisk(running_files(running, tmp_path)))
+    while made.directory.compact():
+        pass
+    for step in later:
+        made.apply(step)
+        while made.directory.compact():
+            pass
+    made.apply(batches.make(*settled))
+    while made.directory.compact():
+        pass
+    expected = [b"first", *(b"%d" % n + b"x" * 100 for n in range(59, 100))]
+    assert made.contents() == expected
+
+
+def running_files(place: Place, tmp_path: Path) -> dict[str, bytes]:
+    """Return the files of the disk of a place, as files of its copy."""
+    return {
+        path.replace(place.path, str(tmp_path / "copy")): data
+        for path, data in place.disk.contents().items()
+    }

@@ -66,7 +66,7 @@ def judged(judge: Judge, records: list[Entry]) -> tuple[list[str], End]:
 
 
 def agree(state: ClusterState, records: list[Entry], seed: int) -> list[str]:
-    """Check that both judges agree from this state on, and return their verdicts."""
+    """Check that both judges reach the same verdicts from this state on; return the verdicts."""
     judge = Judge(state)
     expected = verdicts(state, records)
     assert judged(judge, records) == expected, f"the judges differ on the log of seed {seed}"
@@ -109,7 +109,7 @@ def compare(count: int, first_seed: int) -> None:
 def begin_at_a_state(
     log: RandomLog, given: list[str], chance: random.Random, beginnings: Counter[str]
 ) -> None:
-    """Begin at a stored state: the verdicts are those of a reader that has read everything."""
+    """Begin at a stored state: the verdicts equal those of a reader that has read the whole log."""
     cut = chance.randrange(len(given) + 1)
     if STOP in given[:cut]:
         return
@@ -122,7 +122,7 @@ def begin_at_a_state(
 def begin_at_a_mark(
     log: RandomLog, given: list[str], chance: random.Random, beginnings: Counter[str]
 ) -> None:
-    """Begin at a mark that counts; the second judge begins with the state that the mark carries."""
+    """Begin at a mark that counts; the second judge begins with the state in the mark."""
     marks = [
         (index, offset, record)
         for index, (offset, record) in enumerate(log.records[: len(given)])
@@ -135,7 +135,7 @@ def begin_at_a_mark(
     from_the_mark, end = judged(judge, log.records[index + 1 :])
     assert ([COUNTS, *from_the_mark], end) == verdicts(mark.state, log.records[index:]), log.seed
     assert from_the_mark == given[index + 1 :]
-    # Not only the verdicts: the whole state is that of a reader that has read everything.
+    # The verdicts and the whole state equal those of a reader that has read the whole log.
     full = Judge(ClusterState(NAME))
     judged(full, log.records)
     without_batches = replace(judge.state, number=0, position=0, batch_offset=-1)
@@ -192,7 +192,7 @@ def owned() -> Judge:
 def test_claims_in_force_give_the_state() -> None:
     judge = owned()
     assert judge.state == ClusterState(NAME, 2, 22, last=3, salt=7, format=2, wall=2_000)
-    # The salt is that of the first claim, whatever a later claim says.
+    # The salt is that of the first claim, even if a later claim has another.
     assert judge.judge(4, claim(3, 33, 3, salt=8))
     assert (judge.state.salt, judge.state.format) == (7, 3)
 
@@ -232,7 +232,7 @@ def test_records_out_of_reach_stop_the_reader(kind: int, nonce: int) -> None:
         MARK: Mark(MARK, 3, nonce, 0, ClusterState(NAME, 3, nonce, 3)),
         CLAIM: claim(4, nonce, 3),
     }
-    with pytest.raises(LogGap, match="seed this node"):
+    with pytest.raises(LogGap, match="trellis cluster seed"):
         judge.judge(4, records[kind])
     assert judge.state == before
 
@@ -255,7 +255,7 @@ def test_no_record_counts_before_the_first_claim(kind: int) -> None:
         MARK: Mark(MARK, 0, 0, 0, ClusterState(NAME)),
     }
     assert not judge.judge(0, records[kind])
-    # So the first claim of a node that has read nothing wins.
+    # The first claim of a node that has read nothing is therefore valid.
     assert judge.judge(1, claim(1, 11, -1))
 
 
@@ -292,9 +292,9 @@ def test_the_wall_clock_never_goes_back() -> None:
 
 
 def test_a_mark_of_a_deposed_owner_is_no_beginning() -> None:
-    # An owner may not know yet that it is deposed: Kafka acknowledges its mark all the same.
+    # An owner may not know yet that it is deposed: Kafka acknowledges its mark nevertheless.
     mark = Mark(MARK, 1, 11, 0, ClusterState(NAME, 1, 11, last=1))
     assert not owned().judge(4, mark)
-    # A reader that begins there nevertheless stops at the first record of the real owner.
+    # A reader that begins at this mark stops at the first record of the real owner.
     with pytest.raises(LogGap):
         Judge.at_mark(4, mark).judge(5, beat(2, 22))

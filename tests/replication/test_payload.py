@@ -83,5 +83,5 @@ def test_a_payload_of_a_newer_version_stops_the_node(data: bytes) -> None:
     ],
 )
 def test_a_malformed_payload_stops_the_node(data: bytes) -> None:
-    with pytest.raises(ReplicaDiverged, match="seed this node"):
+    with pytest.raises(ReplicaDiverged, match="trellis cluster seed"):
         payload.decode(data)

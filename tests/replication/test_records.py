@@ -80,7 +80,7 @@ CHUNK_BYTES = CHUNK.encode()
 
 
 def decode_or_refuse(data: bytes) -> LogRecord | None:
-    """Return the record in these bytes, or None if they are refused as they should be."""
+    """Return the record in these bytes, or None if `decode` raises ForeignRecord."""
     try:
         return decode(data)
     except ForeignRecord:

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 
 from broker.replication.contract import LogSpan, LogUnreachable, OutcomeUnknown
 from broker.replication.memory import MemoryLog
+from broker.replication.report import NodeReport
 
 
 class ThreadedLog:
-    """A `ReplicatedLog` that all nodes of a test share. `stand_still` lets it answer nothing."""
+    """A `ReplicatedLog` that all nodes of a test share. After `stand_still`, all calls wait."""
+
+    identity = "memory"
 
     def __init__(self) -> None:
         self.records = MemoryLog()
-        self.reported: dict[str, tuple[int, str]] = {}
-        #: Raised by the next append, which has no effect; None for an append that succeeds.
+        self.reported: dict[str, NodeReport] = {}
+        #: The error of the next append, which then has no effect; None for an append that succeeds.
         self.failure: OutcomeUnknown | None = None
-        #: Number of reads that found the log standing still.
+        #: Number of reads that found the log stopped.
         self.unanswered = 0
         self._lock = threading.Lock()
         self._moves = threading.Event()
         self._moves.set()
 
+    def expect(self, identity: str) -> None:
+        assert identity in ("", self.identity)
+
     def stand_still(self) -> None:
-        """Let all calls wait until `move`."""
+        """Make all calls wait until `move`."""
         self._moves.clear()
 
     def move(self) -> None:
-        """Let the waiting calls go on."""
+        """Resume the waiting calls."""
         self._moves.set()
 
     def append(self, data: bytes) -> int:
@@ -45,15 +50,21 @@ class ThreadedLog:
         with self._lock:
             return self.records.read(offset)
 
+    def bounds(self) -> tuple[int, int]:
+        return self.records.low, self.records.tip
+
     def trim(self, offset: int) -> None:
         with self._lock:
             self.records.trim(offset)
 
-    def commit_synced(self, offset: int, version: str) -> None:
-        self.reported["node"] = offset, version
+    def report(self, report: NodeReport) -> None:
+        self.reported["node"] = report
 
-    def synced(self, names: Iterable[str]) -> dict[str, tuple[int, str] | None]:
-        return {name: self.reported.get(name) for name in names}
+    def reports(self) -> dict[str, NodeReport]:
+        return dict(self.reported)
+
+    def forget(self, node: str) -> None:
+        self.reported.pop(node, None)
 
     def close(self) -> None:
         pass

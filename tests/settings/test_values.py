@@ -21,7 +21,7 @@ from trellis.settings.options import OPTIONS, USER_OPTIONS
 # --- which value holds ---
 
 
-def test_nothing_given_is_all_defaults() -> None:
+def test_settings_without_a_source_are_the_defaults() -> None:
     assert load(environ={}) == Settings()
 
 
@@ -176,6 +176,7 @@ def test_every_option_has_help_and_a_valid_default() -> None:
 NO_SETTING = {
     ("AmqpOptions", "version"): "the version of the program",
     ("MqttOptions", "version"): "the version of the program",
+    ("MqttOptions", "will_grace_ms"): "cluster.grace, but only on a node that has taken over",
     ("BrokerLimits", "transaction"): "a safety limit far above the use of clients",
     ("BrokerLimits", "contexts"): "the size of a cache",
 }

@@ -11,6 +11,7 @@ from broker.routing.exchanges import Exchange, TopicExchange
 from broker.routing.subscriber import Subscriber
 from broker.store.catalog import Catalog
 from broker.store.disk import Disk, RealDisk
+from broker.store.durable import BatchShipping
 from broker.store.inspect import dump
 from broker.store.opening import LOG, open_store
 from broker.store.segments import SEGMENT_SIZE
@@ -42,7 +43,9 @@ class Home(World):
         wall: float = 1_700_000_000.0,
         disk: Disk | None = None,
         segment_size: int = SEGMENT_SIZE,
+        shipping: BatchShipping | None = None,
     ) -> None:
+        """`shipping` is the replicated log of a cluster in the hands of this node."""
         directory.mkdir(exist_ok=True)
         #: Reports of the store about messages that it cannot read.
         self.complaints: list[str] = []
@@ -55,6 +58,7 @@ class Home(World):
             lambda recovery: None,
             segment_size,
         )
+        self.opened.store.shipping = shipping
         super().__init__(limits, mqtt=mqtt, store=self.opened.store)
         self.broker.agenda.advance(now, wall)
         self.opened.store.set_clocks(now, wall)

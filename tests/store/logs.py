@@ -96,7 +96,7 @@ class EntryReplay(Replay):
 
 
 class Log:
-    """A SegmentLog, a model of what it should hold, and the report of its recovery."""
+    """A SegmentLog, a model of its expected content, and the report of its recovery."""
 
     def __init__(
         self, disk: Disk, segment_size: int = 2_000, directory: str = DIRECTORY, salt: int = 7
@@ -215,5 +215,5 @@ def random_entry(random: Random, log: Log, nested: bool = False) -> StoreEntry:
 
 
 def read_all(disk: Disk, segment_size: int = 2_000) -> Log:
-    """Open the log as it is on the disk."""
+    """Open the log in its present state on the disk."""
     return Log(disk, segment_size)

@@ -36,7 +36,7 @@ def loaded(catalog: Catalog) -> Loaded:
 
 
 def at(path: Path) -> tuple[Loaded, int, int]:
-    """Return what a start reads: definitions, log position, last position used."""
+    """Return the data that a start reads: definitions, log position, last position used."""
     catalog = Catalog(str(path))
     try:
         return loaded(catalog), catalog.log_position, catalog.last
@@ -166,7 +166,7 @@ def _gone(draw: st.DrawFn, model: Model) -> StoreEntry:
     deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60
 )
 @given(histories())
-def test_a_broker_that_starts_finds_what_was_written(
+def test_starting_broker_finds_the_written_definitions(
     tmp_path: Path, batches: list[Changes]
 ) -> None:
     path = tmp_path / "catalog"
@@ -194,7 +194,7 @@ def test_a_broker_that_starts_finds_what_was_written(
 # -- cascades
 
 
-def test_what_is_undefined_takes_its_bindings_and_no_others(tmp_path: Path) -> None:
+def test_removed_definition_takes_its_bindings_and_no_others(tmp_path: Path) -> None:
     catalog = Catalog(str(tmp_path / "c"))
     things: Changes = [
         (1, Defined("/", "exchange", "e", {})),
@@ -256,7 +256,7 @@ def test_a_thing_declared_over_one_that_is_there_is_another_one(tmp_path: Path) 
 # -- batches and crashes
 
 
-def test_whatever_is_left_of_the_last_writes_a_batch_is_there_or_not(tmp_path: Path) -> None:
+def test_batch_is_whole_or_missing_after_any_loss_of_the_last_writes(tmp_path: Path) -> None:
     """Cut the write-ahead log anywhere, as a crash or a power loss does."""
     path = tmp_path / "c"
     catalog = Catalog(str(path))
@@ -333,7 +333,7 @@ def test_a_full_disk_loses_the_batch_and_nothing_else(tmp_path: Path) -> None:
     assert at(tmp_path / "c")[1:] == (2, 2)
 
 
-def test_who_holds_a_lock_from_outside_is_waited_for_and_then_named(tmp_path: Path) -> None:
+def test_catalog_waits_for_a_lock_of_another_process_and_then_reports_it(tmp_path: Path) -> None:
     catalog = Catalog(str(tmp_path / "c"))
     catalog._db.execute("PRAGMA busy_timeout = 1")
     other = sqlite3.connect(tmp_path / "c", isolation_level=None)
@@ -358,7 +358,7 @@ def test_after_another_error_nothing_is_written_any_more(tmp_path: Path) -> None
         catalog.write([], 2)
 
 
-def test_another_thread_may_write_than_the_one_that_opened(tmp_path: Path) -> None:
+def test_catalog_may_be_written_by_another_thread_than_its_opener(tmp_path: Path) -> None:
     catalog = Catalog(str(tmp_path / "c"))
     with ThreadPoolExecutor(1) as writer:
         writer.submit(catalog.write, [(1, queue("a"))], 1).result()
@@ -430,7 +430,7 @@ def _cut(path: Path) -> None:
     ],
     ids=["text", "other application", "other tables", "no meta", "cut", "directory"],
 )
-def test_what_is_no_catalog_is_refused_by_name(
+def test_file_that_is_no_catalog_is_refused_by_name(
     tmp_path: Path, spoil: Callable[[Path], object], says: str
 ) -> None:
     path = tmp_path / "c"

@@ -57,7 +57,7 @@ def test_only_a_later_batch_shows_that_the_catalog_was_written(
 
 
 @pytest.mark.parametrize("batches", [1, 2])
-def test_it_is_said_once(tmp_path: Path, batches: int) -> None:
+def test_end_of_the_log_is_reported_once(tmp_path: Path, batches: int) -> None:
     written(tmp_path, batches)
     Home(tmp_path).crash()
     home = Home(tmp_path)

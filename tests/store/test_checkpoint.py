@@ -54,7 +54,7 @@ def without(state: Digest, gone: set[int]) -> Digest:
 
 
 @given(st.randoms(use_true_random=False), st.sets(st.sampled_from(sorted(EXIST))))
-def test_what_exists_reads_the_same_after_checkpoints_made_while_the_log_grows(
+def test_state_is_equal_after_checkpoints_made_while_the_log_grows(
     random: Random, gone: set[int]
 ) -> None:
     disk = SimulatedDisk()
@@ -180,7 +180,9 @@ def records(log: Log) -> list[tuple[int, int]]:
         ),
     ],
 )
-def test_what_is_live(entries: list[StoreEntry], left: list[tuple[int, int]]) -> None:
+def test_checkpoint_keeps_live_entries(
+    entries: list[StoreEntry], left: list[tuple[int, int]]
+) -> None:
     disk = SimulatedDisk()
     log = Log(disk)
     log.put(*entries)
@@ -206,7 +208,7 @@ def test_a_settlement_behind_the_checkpoint_still_finds_its_message() -> None:
     assert 2 not in again.state.messages and 3 in again.state.messages
 
 
-def test_nothing_is_in_the_directory_but_the_checkpoint_and_what_came_later() -> None:
+def test_directory_has_only_the_checkpoint_and_later_files() -> None:
     disk = SimulatedDisk()
     log = Log(disk, 500)
     for _ in range(10):
@@ -249,7 +251,7 @@ def test_a_checkpoint_pays_when_half_of_the_full_files_is_dead() -> None:
     for _ in range(20):
         log.put(
             MessageStored("/", message(b"x" * 1_000), [3])
-        )  # So that the settlements are in a full file.
+        )  # This puts the settlements into a full file.
     files = files_worth_checkpoint(log.log)
     assert files == log.log.sealed()
     before = log.log.size
@@ -368,7 +370,7 @@ def test_damage_that_appears_later_stops_the_checkpoint_and_nothing_is_removed()
     assert last.recovered == again.recovered and not last.recovery.findings
 
 
-def test_nothing_is_given_up_that_could_not_be_put_aside() -> None:
+def test_file_that_cannot_be_quarantined_is_kept() -> None:
     disk = SimulatedDisk()
     log = Log(disk, 500)
     for _ in range(10):
@@ -389,7 +391,7 @@ def test_nothing_is_given_up_that_could_not_be_put_aside() -> None:
         disk.refuse = lambda operation, path: 0
 
 
-def test_a_checkpoint_that_is_not_whole_is_ignored_while_what_it_replaces_is_there() -> None:
+def test_incomplete_checkpoint_is_ignored_while_the_replaced_files_exist() -> None:
     disk = SimulatedDisk()
     log = Log(disk, 500)
     for _ in range(10):
@@ -402,8 +404,8 @@ def test_a_checkpoint_that_is_not_whole_is_ignored_while_what_it_replaces_is_the
         again = Log(SimulatedDisk({**before, checkpoint: harmed}))
         assert again.recovered == digest(log.state)
         assert [finding.kind for finding in again.recovery.findings] == ["ignored"]
-    # If the replaced files are gone, recovery reads the intact part of the checkpoint and reports
-    # the rest.
+    # If the replaced files are missing, recovery reads the intact part of the checkpoint, and
+    # reports the rest.
     after = {path: kept for path, kept in before.items() if path in disk.names}
     again = Log(SimulatedDisk({**after, checkpoint: data[:-1]}))
     assert again.recovered == digest(log.state) and [
@@ -413,7 +415,7 @@ def test_a_checkpoint_that_is_not_whole_is_ignored_while_what_it_replaces_is_the
     assert set(again.recovered[0]) < set(digest(log.state)[0]) and again.recovery.findings
 
 
-def test_what_a_checkpoint_has_replaced_is_removed_when_the_log_is_opened() -> None:
+def test_files_that_a_checkpoint_replaced_are_removed_when_the_log_is_opened() -> None:
     disk = SimulatedDisk()
     log = Log(disk, 500)
     for _ in range(10):
@@ -431,9 +433,7 @@ def test_what_a_checkpoint_has_replaced_is_removed_when_the_log_is_opened() -> N
 
 
 @pytest.mark.parametrize(("staying", "going"), [(100, 6_000), (30, 1_000), (1_000, 1_000)])
-def test_space_comes_back_whatever_the_sizes_of_what_stays_and_goes(
-    staying: int, going: int
-) -> None:
+def test_space_is_freed_for_any_sizes_of_live_and_dead_entries(staying: int, going: int) -> None:
     log = Log(SimulatedDisk(), 20_000)
     read = made = 0
     for number in range(800):

@@ -55,7 +55,7 @@ def once(random: Random, log: Log) -> StoreEntry:
 
 
 @pytest.mark.parametrize("first", range(0, 300, 50))
-def test_the_figures_are_those_that_recovery_counts(first: int) -> None:
+def test_figures_of_the_log_equal_the_counts_of_recovery(first: int) -> None:
     for seed in range(first, first + 50):
         check_figures(Random(seed))
 
@@ -86,7 +86,7 @@ def check_figures(random: Random) -> None:
     again = Log(SimulatedDisk(log.log.disk.contents()))  # type: ignore[attr-defined]
     assert again.recovered == digest(log.state) and not again.recovery.findings
     assert figures(again) == figures(log)
-    # Recovery knows the least: what a file still needs.
+    # Recovery alone cannot tell which messages a file still needs.
     for known, least in zip(log.log.files, again.log.files, strict=True):
         assert known.needs.keys() >= least.needs.keys()
     drop_dead_files(again.log)
@@ -199,7 +199,7 @@ def check_end(speed: Speed) -> None:
 
 @pytest.mark.parametrize("lag", [0, 20, 150, 500])
 @pytest.mark.parametrize("kind", ["message", "retained", "packet identifier"])
-def test_one_old_live_entry_does_not_hold_the_files_behind_it(kind: str, lag: int) -> None:
+def test_old_live_entry_does_not_hold_the_files_behind_it(kind: str, lag: int) -> None:
     speed = Speed()
     if kind == "message":
         speed.put(MessageStored("/", message(b"old"), [5]))

@@ -44,7 +44,7 @@ def test_a_commit_is_one_record(tmp_path: Path) -> None:
     world.crash()
 
 
-def test_a_dead_letter_and_what_it_replaces_are_one_record(tmp_path: Path) -> None:
+def test_dead_letter_and_its_original_are_one_record(tmp_path: Path) -> None:
     world = Home(tmp_path)
     client = world.amqp()
     client.queue("grave", "amq.fanout", durable=True)
@@ -64,7 +64,7 @@ def test_a_dead_letter_and_what_it_replaces_are_one_record(tmp_path: Path) -> No
     world.crash()
 
 
-def test_deaths_before_a_crash_count_and_those_of_a_publisher_do_not(tmp_path: Path) -> None:
+def test_deaths_before_a_crash_count_and_deaths_of_a_publisher_do_not(tmp_path: Path) -> None:
     world = Home(tmp_path)
     client = world.amqp()
     client.queue("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="q")

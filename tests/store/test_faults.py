@@ -421,7 +421,7 @@ def test_a_settlement_of_something_later_is_reported_by_verify() -> None:
     ]
 
 
-def test_verify_changes_nothing_and_says_what_recovery_will_do() -> None:
+def test_verify_changes_nothing_and_reports_the_actions_of_recovery() -> None:
     disk = SimulatedDisk()
     log = filled(disk)
     files = log.log.files
@@ -441,7 +441,7 @@ def test_verify_changes_nothing_and_says_what_recovery_will_do() -> None:
     assert str(cut) == f"cut: {files[-1].name} at {files[-1].size}, 4 bytes: a record is cut off"
 
 
-def test_dump_has_a_line_for_each_record_and_for_what_cannot_be_read() -> None:
+def test_dump_has_a_line_for_each_record_and_each_unreadable_part() -> None:
     disk = SimulatedDisk()
     log = Log(disk)
     log.put(MessageStored("/", message(b"secret", "a.b"), [3, 4]), MessageSettled(3, 1))
@@ -465,7 +465,7 @@ def test_dump_has_a_line_for_each_record_and_for_what_cannot_be_read() -> None:
     assert lines[2:] == ["2 settled queue=3 of=1", "3 settled queue=4 of=1"]
 
 
-def test_repair_writes_damaged_files_anew_and_keeps_what_was_read() -> None:
+def test_repair_writes_damaged_files_again_and_keeps_readable_records() -> None:
     disk = SimulatedDisk()
     log = Log(disk, 700)
     log.put(MessageStored("/", message(b"stays" + b"x" * 100), [3]))

@@ -45,7 +45,7 @@ class Lasting(World):
 
 
 def later(directory: Path, seconds: float = 1.0) -> Lasting:
-    """Start the broker again some time later. Its monotonic clock begins anew."""
+    """Start the broker again some time later. Its monotonic clock restarts."""
     return Lasting(directory, 5_000, 1_700_000_000.0 + seconds)
 
 
@@ -119,7 +119,7 @@ def test_a_delayed_exchange_that_was_deleted_leaves_nothing(tmp_path: Path) -> N
         ({"x_single_active_consumer": True}, [b"a", b"b", b"c"]),
     ],
 )
-def test_a_queue_is_what_it_was_and_holds_what_it_held(
+def test_queue_survives_a_restart_with_its_messages(
     tmp_path: Path, arguments: Any, bodies: list[bytes]
 ) -> None:
     world = Lasting(tmp_path)
@@ -155,7 +155,7 @@ def test_a_queue_that_expires_has_a_whole_lease_again(tmp_path: Path) -> None:
     assert "q" not in later(tmp_path).vhost.queues
 
 
-def test_other_virtual_hosts_are_there_with_what_is_in_them(tmp_path: Path) -> None:
+def test_other_virtual_hosts_are_restored_with_their_objects(tmp_path: Path) -> None:
     world = Lasting(tmp_path)
     world.broker.create_vhost("other")
     client = world.amqp(vhost="other")

@@ -69,7 +69,7 @@ def heard(client: Client) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_an_inbox_is_what_it_was(seed: int, tmp_path: Path) -> None:
+def test_inbox_survives_a_restart(seed: int, tmp_path: Path) -> None:
     random, disk = Random(seed), SimulatedDisk()
     in_flight, window = random.choice((1, 3, 10, 1_000)), random.choice((1, 4, 50))
     world = Home(disk, tmp_path, in_flight, window)

@@ -1,4 +1,4 @@
-"""Power loss: confirmed messages stay and settled ones stay settled, whatever the disk lost.
+"""Power loss: confirmed messages survive any loss of writes, and settled messages stay settled.
 
 The changes of a log to its disk are recorded, and repeated up to each step, at which the power
 fails: each unsynced write is kept, lost or torn independently. Wrong designs are tested the same
@@ -33,7 +33,7 @@ def copies(state: State) -> set[Copy]:
 
 
 class History:
-    """The changes of a log, and what was confirmed at each step."""
+    """The changes of a log, and the confirmed messages at each step."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self.disk = disk
@@ -115,7 +115,7 @@ def moved_forward(log: Log, files: list[LogFile]) -> Iterator[None]:
 
 
 class InPlace(Checkpointing):
-    """WRONG: a checkpoint that overwrites the last one."""
+    """WRONG: a checkpoint that overwrites the last checkpoint."""
 
     def _begin(self) -> None:
         if not self._files[0].checkpoint:
@@ -290,7 +290,7 @@ def test_stragglers_moved_to_the_end_come_back_after_they_were_settled() -> None
     assert complaints(moved_forward, 3).get("settled and back", 0) > 10
 
 
-def test_a_checkpoint_written_over_the_last_one_loses_what_was_confirmed() -> None:
+def test_checkpoint_written_over_the_last_one_loses_confirmed_messages() -> None:
     assert complaints(overwritten, 3).get("confirmed and lost", 0) > 10
 
 

@@ -246,7 +246,7 @@ TestBrief = Brief.TestCase
 TestLong = Long.TestCase
 for one in (TestPlain, TestShort, TestBrief, TestLong):
     one.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
-del one  # Else it would be collected again.
+del one  # without this, it would be collected again
 
 
 def test_a_message_that_cannot_be_read_leaves_no_other_message_out() -> None:

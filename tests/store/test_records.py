@@ -84,7 +84,7 @@ CODECS.register(FramedCodec(), [PlainEncoding, AmendedEncoding], [1])
 
 positions = st.integers(1, (1 << 62))
 numbers = st.integers(1, (1 << 62))
-#: Routing keys as clients may send them, also ones that are not UTF-8.
+#: Routing keys that clients may send, including keys that are not UTF-8.
 keys = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
     st.binary(max_size=60).map(lambda data: data.decode("utf-8", "surrogateescape")),
@@ -110,7 +110,7 @@ def messages(draw: st.DrawFn) -> Message:
     return message
 
 
-#: Annotations, also near ANNOTATION_MODULUS; 0 stands for no annotation.
+#: Annotations, including values near ANNOTATION_MODULUS; 0 means no annotation.
 serials = st.one_of(
     st.just(0),
     st.integers(-ANNOTATION_MODULUS - 3, -1),
@@ -275,7 +275,7 @@ def test_entries_come_back_as_they_went_in_at_their_positions(
 
 
 @given(st.lists(entries, min_size=1, max_size=4), st.data())
-def test_a_reader_of_cut_data_says_what_it_needs_and_goes_on_with_more(
+def test_reader_of_incomplete_data_asks_for_more_and_continues(
     some: list[StoreEntry], data: st.DataObject
 ) -> None:
     encoded = encode(*some)
@@ -375,7 +375,7 @@ def test_a_newer_record_and_an_unknown_encoding_are_refused_by_name() -> None:
         Decoder(CODECS).entry(STORED, 1, broken, HEADER_SIZE, len(broken))
 
 
-def test_what_no_record_can_hold_is_refused_and_leaves_the_batch_as_it_was() -> None:
+def test_entry_too_large_for_a_record_is_refused_and_leaves_the_batch_unchanged() -> None:
     recorder = Recorder(Codecs(), SEED)
     recorder.add(1, MessageSettled(1, 1))
     for entry, reason in (
@@ -441,7 +441,7 @@ def test_messages_of_one_address_share_it() -> None:
     )
 
 
-def test_the_batch_knows_what_the_log_wants_to_know() -> None:
+def test_batch_has_the_figures_that_the_log_needs() -> None:
     recorder = Recorder(CODECS, SEED)
     kept = MessageStored("/", Message(Address("", "q"), b"x" * 3_000, PLAIN, 1), [1, 2])
     for position in range(5, 10):

@@ -1,4 +1,6 @@
-"""A queue with a limit is within it after a restart, whatever its consumers held before."""
+"""A queue with a limit is within the limit after a restart, whichever messages its consumers
+held.
+"""
 
 from __future__ import annotations
 

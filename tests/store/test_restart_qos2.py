@@ -49,7 +49,7 @@ class Crash(NamedTuple):
     arrives: bool
     #: True if the effect of the packet is durable.
     written: bool
-    #: The clients that still receive what the broker sent before the crash.
+    #: The clients that still receive output that the broker sent before the crash.
     hear: tuple[str, ...]
 
 
@@ -139,7 +139,7 @@ class Lives:
                 self._hear({name: self.clients[name].send(data)})
 
     def start(self) -> None:
-        """Start the broker again, and let the clients continue their sessions."""
+        """Start the broker again, and continue the sessions of the clients."""
         self.world.crash()
         self.world = Home(self._directory)
         assert self.world.complaints == [] and self.world.report.refused == []
@@ -161,7 +161,7 @@ class Lives:
     def _hear(
         self, said: dict[str, bytes], hear: tuple[str, ...] = (PUBLISHER, SUBSCRIBER)
     ) -> None:
-        """Pass to each client in `hear` what the broker has sent to it, and queue its answers."""
+        """Pass the output of the broker to each client in `hear`, and queue the answers."""
         for name, client in self.clients.items():
             data = said.get(name, b"") + client.all()
             if name in hear:
@@ -204,8 +204,8 @@ def test_messages_arrive_once_over_any_crashes(seed: int, tmp_path: Path) -> Non
 def test_a_publication_that_follows_its_release_is_another_message(tmp_path: Path) -> None:
     """A PUBREL that is durable has released the packet identifier.
 
-    [MQTT-4.3.3-6] forbids to send the PUBLISH again after the PUBREL. A publisher that does so
-    after a crash publishes the message twice.
+    [MQTT-4.3.3-6] forbids to send the PUBLISH again after the PUBREL. A publisher that sends the
+    PUBLISH again after a crash publishes the message twice.
     """
     lives = Lives(tmp_path, [], [])
     lives.start()

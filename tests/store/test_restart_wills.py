@@ -117,7 +117,7 @@ def test_the_end_of_the_session_ends_the_delay(tmp_path: Path, here: bool) -> No
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_who_comes_back_in_time_cancels_it(tmp_path: Path, clean: bool) -> None:
+def test_client_that_reconnects_in_time_cancels_its_will(tmp_path: Path, clean: bool) -> None:
     world = Home(tmp_path)
     mortal(world, 100)
     world = again(world, 1, clean)
@@ -250,7 +250,7 @@ def test_the_will_has_the_permissions_of_its_user_when_it_is_published(
 
 
 def test_wills_after_a_restart_do_not_wait_for_the_review_of_other_sessions(tmp_path: Path) -> None:
-    """The review of sessions goes on in slices, while a will is due at once."""
+    """The review of sessions continues in slices, although a will is due at once."""
     world = Home(tmp_path)
     world.guests.identities["u"] = Identity("u")
     mortal(world, 0, username="u", password=b"guest")

@@ -179,7 +179,7 @@ declarations: st.SearchStrategy[Step] = st.one_of(
     st.builds(
         lambda name: lambda world: Client(world, connect(name)).send(DISCONNECT), some(SESSIONS)
     ),
-    # These are not durable, and end with their connection.
+    # The exclusive queues are not durable, and end with their connection.
     st.builds(
         lambda source, key: amqp(
             spec.Queue.Declare(queue="", exclusive=True, durable=True), bind(source, "", key)
@@ -231,7 +231,7 @@ def test_a_broker_that_was_started_again_is_the_one_that_never_stopped(
 # -- definitions with unusual bytes and arguments
 
 
-def test_arguments_of_every_type_are_what_they_were(tmp_path: Path) -> None:
+def test_arguments_of_every_type_survive_a_restart(tmp_path: Path) -> None:
     odd = {
         "$bytes": "no tag",
         "": None,
@@ -270,7 +270,7 @@ def test_arguments_of_every_type_are_what_they_were(tmp_path: Path) -> None:
         )
     client.read()
     assert world.queue("q").depth == 1
-    # The binding is the same one: it is not added again, and can be removed.
+    # The binding is equal to the old one: it is not added again, and can be removed.
     client.connection.receive_data(
         method(1, 50, 20, b"\0\0" + short("q") + short("amq.headers") + short("k") + b"\0" + table)
     )
@@ -336,10 +336,10 @@ def test_a_binding_key_may_have_any_bytes(tmp_path: Path) -> None:
     world.crash()
 
 
-# -- removed definitions, and new ones of the same name
+# -- removed definitions, and new definitions of the same name
 
 
-def test_bindings_of_what_is_gone_leave_in_slices_and_those_of_its_successor_stay(
+def test_bindings_of_a_deleted_queue_leave_in_slices_and_its_successor_keeps_its_own(
     tmp_path: Path,
 ) -> None:
     """Crash after any turn."""
@@ -446,7 +446,7 @@ def test_a_queue_with_arguments_that_an_earlier_version_did_not_check_is_restore
     world.crash()
 
 
-def test_what_was_not_durable_is_forgotten(tmp_path: Path) -> None:
+def test_restore_drops_entries_that_were_not_durable(tmp_path: Path) -> None:
     world = Home(tmp_path)
     world.slow_disk = True
     client = world.amqp()

@@ -56,7 +56,7 @@ def test_a_matcher_that_is_not_allowed_now_is_reported_and_is_back_when_it_is(
     world.crash()
 
 
-def test_what_is_declared_in_the_place_of_something_refused_has_none_of_its_bindings(
+def test_new_object_in_place_of_a_refused_one_has_none_of_its_bindings(
     tmp_path: Path,
 ) -> None:
     world = Home(tmp_path)
@@ -123,7 +123,7 @@ def test_what_is_declared_in_the_place_of_something_refused_has_none_of_its_bind
         (Defined("/", "binding", "b", WAY | {"key": None}), "key is None"),
     ],
 )
-def test_what_does_not_fit_is_reported_and_the_rest_is_there(
+def test_invalid_definition_is_reported_and_the_others_are_restored(
     tmp_path: Path, entry: Defined, says: str
 ) -> None:
     world = Home(tmp_path)

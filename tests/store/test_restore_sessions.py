@@ -22,7 +22,7 @@ from tests.wire.mqtt.client import (
 )
 
 
-def test_a_session_is_there_with_its_subscriptions_and_hears_what_it_asked_for(
+def test_session_is_restored_with_its_subscriptions_and_gets_its_messages(
     tmp_path: Path,
 ) -> None:
     world = Home(tmp_path)
@@ -107,7 +107,7 @@ def test_a_session_in_use_at_a_crash_is_away_from_the_first_start_on(tmp_path: P
     world.sleep(1_000_000)
     world.crash()
     wall = 1_700_002_000.0
-    for start in range(3):  # The client does not come back, and the broker crashes again and again.
+    for start in range(3):  # the client does not reconnect, and the broker crashes again
         world = Home(tmp_path, mqtt=options(100), wall=wall + 30 * start)
         world.turn()
         assert alive(world) == ["c"]

@@ -286,7 +286,7 @@ def test_a_segment_is_read_without_its_heads() -> None:
         assert again.recovered == digest(log.state) and again.log.salt == 7
 
 
-def test_what_looks_like_a_record_inside_a_message_is_never_read_as_one() -> None:
+def test_bytes_of_a_message_that_look_like_a_record_are_never_read_as_one() -> None:
     inner = Log(SimulatedDisk(), 1 << 20, salt=1)
     for number in range(5, 40):
         inner.position = number * 3
@@ -419,7 +419,7 @@ def test_the_balances_of_many_files_add_up_below_64_bits(balances: list[int]) ->
 
 
 class NotedFile(File):
-    """A file that calls a function when it is closed, which is when its last reference is gone."""
+    """A file that calls a function when it is closed, when its last reference is deleted."""
 
     def __init__(self, closed: Callable[[], None]) -> None:
         self.closed = closed

@@ -16,7 +16,7 @@ from tests.store.simulated import SimulatedDisk
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_survivors_are_what_the_state_holds(seed: int) -> None:
+def test_survivors_equal_the_content_of_the_state(seed: int) -> None:
     random, disk = Random(seed), SimulatedDisk()
     log = Log(disk, random.choice((400, 1_500)))
     exist = {*random.sample(QUEUES, random.randrange(4)), *random.choice(((), (9,)))}

@@ -71,7 +71,7 @@ def test_tables_as_deep_as_a_field_table_may_be_come_back() -> None:
 
 
 @pytest.mark.parametrize("stranger", [object(), {1, 2}, (1, 2), bytearray(b"x"), [{"a": 1j}]])
-def test_what_no_field_table_holds_is_refused(stranger: object) -> None:
+def test_value_that_no_field_table_can_hold_is_refused(stranger: object) -> None:
     with pytest.raises(TypeError):
         dump({"a": stranger})
 

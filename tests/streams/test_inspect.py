@@ -188,7 +188,7 @@ def test_rows_behind_damage_are_kept(home: Home) -> None:
     assert len(list((path.parent / "quarantine").glob(f"{path.name}-*.bad"))) == 1
 
 
-def test_what_a_deleted_stream_left_goes_with_the_next_start(home: Home) -> None:
+def test_files_of_a_deleted_stream_are_removed_by_the_next_start(home: Home) -> None:
     left = home.directory / STREAMS / "gone" / "q"
     left.mkdir(parents=True)
     for path in segments(home):

@@ -26,7 +26,7 @@ def journaled(world: World) -> Amqp:
     return client
 
 
-def test_whatever_is_published_is_there_with_how_many_queues_it_went_to() -> None:
+def test_journal_has_all_publications_with_their_number_of_queues() -> None:
     world = World()
     client = journaled(world)
     client.queue("a", "amq.topic", "x.#")
@@ -87,7 +87,7 @@ def test_mqtt_publications_of_every_quality_are_there() -> None:
     world.fates()
 
 
-def test_what_the_publisher_hears_does_not_change() -> None:
+def test_journal_does_not_change_the_answers_to_publishers() -> None:
     for journal in (False, True):
         world = World()
         client = world.amqp()
@@ -327,7 +327,7 @@ def test_the_topology_is_deleted_when_no_journal_is_left() -> None:
     world.fates()
 
 
-def test_each_start_says_again_what_there_is(tmp_path: Path) -> None:
+def test_each_start_writes_a_snapshot_of_the_topology(tmp_path: Path) -> None:
     home = Home(tmp_path / "d")
     client = journaled(home)
     client.queue("lasting", "amq.topic", "a", durable=True)

@@ -59,7 +59,7 @@ class Broker:
 
 
 class Reading(threading.Thread):
-    """A client that reads the stream from the start until the broker is gone, keeping the rows."""
+    """A client that reads the stream from the start until the broker ends, and keeps the rows."""
 
     def __init__(self, broker: Broker, told: dict[int, Any]) -> None:
         super().__init__(daemon=True)

@@ -194,7 +194,7 @@ def test_a_disk_that_refuses_leaves_the_stream_whole(operation: str) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.EIO])
 @pytest.mark.parametrize("operation", ["open", "write", "sync", "create", "remove", "rename"])
-def test_rows_before_the_end_of_a_segment_are_durable_whatever_the_end_meets(
+def test_rows_before_the_end_of_a_segment_are_durable_despite_damage_at_the_end(
     operation: str, number: int
 ) -> None:
     """One write appends rows to a segment and fills it, so the next rows need a new segment."""

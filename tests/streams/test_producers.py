@@ -76,7 +76,7 @@ def test_a_repeated_message_is_not_confirmed_before_the_first_one() -> None:
         ("x" * 256, 1),
     ],
 )
-def test_what_is_no_number_of_a_producer_is_refused(producer: Any, sequence: Any) -> None:
+def test_invalid_sequence_number_of_a_producer_is_refused(producer: Any, sequence: Any) -> None:
     world = World()
     client = prepared(world)
     code, text = reason(publish(client, sequence, producer))
@@ -206,7 +206,7 @@ def test_numbers_are_one_row_for_both_protocols_and_go_on_where_a_text_crosses()
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("sequence", ["", "-1", "one", "9" * 19, "\u0664"])
-def test_what_is_no_number_of_an_mqtt_5_publisher_is_refused(qos: int, sequence: str) -> None:
+def test_invalid_sequence_number_of_an_mqtt_5_publisher_is_refused(qos: int, sequence: str) -> None:
     world = World()
     mqtt_prepared(world)
     writer = Client5(world, "w")
@@ -218,7 +218,7 @@ def test_what_is_no_number_of_an_mqtt_5_publisher_is_refused(qos: int, sequence:
     ], "the identifier is free"
 
 
-def test_what_is_retained_is_not_replaced_by_a_second_time() -> None:
+def test_repeated_message_does_not_replace_the_retained_one() -> None:
     world = World()
     writer = Client5(world, "w")
     for body, sequence in ((b"old", 1), (b"new", 2), (b"old", 1)):
@@ -375,7 +375,7 @@ def test_the_refused_numbers_that_are_remembered_have_a_bound() -> None:
         max_size=25,
     )
 )
-def test_a_producer_that_repeats_what_was_refused_is_heard_once_and_in_order(
+def test_producer_that_repeats_refused_messages_is_accepted_once_and_in_order(
     tmp_path_factory: Any, steps: list[tuple[str, int]]
 ) -> None:
     """The producer has several messages in flight to a queue that may be full at any moment.

@@ -32,7 +32,7 @@ def segments(home: Home) -> list[Path]:
     return sorted((home.directory / "streams" / "%2F" / "s").glob("*.arrow"))
 
 
-def test_what_was_durable_is_there_and_a_new_epoch_goes_on(tmp_path: Path) -> None:
+def test_durable_rows_survive_a_restart_and_a_new_epoch_continues(tmp_path: Path) -> None:
     home = Home(tmp_path / "d")
     declare(home.amqp())
     fill(home.amqp(), 0, 3)
@@ -113,7 +113,9 @@ def test_a_torn_end_of_a_segment_is_cut(tmp_path: Path, lost: str) -> None:
     assert bodies(home) == [b"0", b"1"]
 
 
-def test_a_damaged_segment_is_put_aside_and_named_and_what_follows_is_read(tmp_path: Path) -> None:
+def test_damaged_segment_is_quarantined_and_reported_and_later_ones_are_read(
+    tmp_path: Path,
+) -> None:
     home = Home(tmp_path / "d")
     client = home.amqp()
     declare(client, x_stream_max_segment_size_bytes=8_192)
@@ -323,7 +325,7 @@ def test_a_backup_of_a_running_broker_has_its_streams(tmp_path: Path) -> None:
 def test_a_reader_gets_every_row_or_an_error(
     sizes: list[int], kept: int, data: st.DataObject
 ) -> None:
-    """A reader gets consecutive rows or an error, whatever retention removes meanwhile."""
+    """A reader gets consecutive rows or an error, whichever rows retention removes meanwhile."""
     world = World()
     client, reader = world.amqp(), world.amqp()
     declare(client, x_stream_max_segment_size_bytes=8_192, x_max_length_bytes=kept)

@@ -227,7 +227,7 @@ RUNS = st.lists(
 
 @settings(deadline=None)
 @given(runs=RUNS, behind=st.integers(0, 20))
-def test_a_column_with_nulls_is_what_pyarrow_would_make(
+def test_column_with_nulls_equals_that_of_pyarrow(
     runs: list[tuple[int, int, bytes]], behind: int
 ) -> None:
     texts, numbers = SparseColumn(), SparseColumn(8)
@@ -325,7 +325,7 @@ def columns_of(data: bytes) -> list[tuple[int, bytes]]:
 )
 @example(flags=0x2000, data=[], cut=0)
 @example(flags=0xFFFC, data=[], cut=2)
-def test_columns_say_what_the_properties_are(flags: int, data: list[bytes], cut: int) -> None:
+def test_columns_have_the_values_of_the_properties(flags: int, data: list[bytes], cut: int) -> None:
     whole = flags.to_bytes(2, "big") + b"".join(data)
     header_codec, head = AmqpHeaderCodec(), b"\x00\x3c\x00\x00" + bytes(8)
     for said in (whole, whole[:-cut], whole[:cut]):

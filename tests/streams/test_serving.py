@@ -247,14 +247,14 @@ async def test_segments_are_served_as_they_stand(served: Served) -> None:
         ),
     ],
 )
-async def test_what_is_refused_over_http(
+async def test_invalid_requests_for_streams_are_refused(
     served: Served, path: str, user: str, status: int, text: str
 ) -> None:
     found, _, body = await served.get(path, user)
     assert found == status and text in body.decode()
 
 
-async def test_who_may_read_nothing_sees_no_streams(served: Served) -> None:
+async def test_user_without_read_permission_sees_no_streams(served: Served) -> None:
     assert (await served.get("/api/streams", "blind:blind"))[2] == b"[]"
 
 
@@ -347,7 +347,7 @@ def test_the_command_lists_and_shows_rows(served: Served) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
+def test_error_of_a_replay_is_one_line(
     served: Served, tmp_path: Path, arguments: list[str], code: int, text: str
 ) -> None:
     done = served.trellis(
@@ -385,7 +385,7 @@ def test_a_policy_of_streams_is_set_from_the_command_line(served: Served) -> Non
     assert served.trellis("policies", "clear", "short").returncode == 0
 
 
-def test_a_wrong_password_is_told_to_who_replays(served: Served) -> None:
+def test_replay_reports_a_wrong_password(served: Served) -> None:
     done = subprocess.run(
         [
             sys.executable,
@@ -409,7 +409,7 @@ def test_a_wrong_password_is_told_to_who_replays(served: Served) -> None:
     )
 
 
-def test_who_stops_a_replay_is_told_where_to_go_on(served: Served) -> None:
+def test_stopped_replay_prints_the_offset_to_continue_at(served: Served) -> None:
     process = subprocess.Popen(
         [
             sys.executable,

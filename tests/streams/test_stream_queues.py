@@ -66,7 +66,7 @@ def test_every_reader_gets_every_message_from_where_it_begins() -> None:
     world.fates()
 
 
-def test_a_delivery_is_what_was_published_with_its_offset_beside_its_headers() -> None:
+def test_delivery_equals_the_publication_with_an_offset_header() -> None:
     world = World()
     client = world.amqp()
     declare(client)
@@ -170,7 +170,7 @@ def test_a_stream_lasts(arguments: dict[str, bool], wrong: str) -> None:
         ("x-expires", 1),
     ],
 )
-def test_what_a_stream_does_not_know_is_refused(argument: str, value: Any) -> None:
+def test_argument_that_streams_lack_is_refused(argument: str, value: Any) -> None:
     client = World().amqp()
     code, text = reason(
         client.send(
@@ -182,7 +182,7 @@ def test_what_a_stream_does_not_know_is_refused(argument: str, value: Any) -> No
     assert code == 406 and f"invalid arg '{argument}' for queue 's' in vhost '/'" in text
 
 
-def test_what_only_a_stream_knows_is_refused_elsewhere() -> None:
+def test_argument_of_streams_is_refused_for_other_queues() -> None:
     client = World().amqp()
     code, text = reason(
         client.send(spec.Queue.Declare(queue="q", durable=True, arguments={"x-max-age": "7D"}))
@@ -190,7 +190,7 @@ def test_what_only_a_stream_knows_is_refused_elsewhere() -> None:
     assert (code, "queue type rabbit_classic_queue" in text) == (406, True)
 
 
-def test_how_a_stream_may_not_be_used() -> None:
+def test_unsupported_uses_of_a_stream_are_refused() -> None:
     world = World()
     declare(world.amqp())
     asked: list[tuple[Any, int, str]] = [
@@ -281,7 +281,7 @@ def test_a_reader_may_begin_at_the_last_batch_a_time_or_so_long_ago() -> None:
         assert reader.bodies(consume(reader, offset)) == bodies, offset
 
 
-def test_a_reader_of_what_is_not_there_yet_waits_for_it() -> None:
+def test_reader_behind_the_end_of_a_stream_waits() -> None:
     world = World()
     client, reader = world.amqp(), world.amqp()
     declare(client)
@@ -354,7 +354,7 @@ def test_retention_by_age_looks_again_by_itself() -> None:
     assert world.copies() == {"expired": 3}
 
 
-def test_a_policy_sets_what_is_kept() -> None:
+def test_policy_sets_the_retention_of_a_stream() -> None:
     from broker.queues.policies import Policy
 
     world = World()

@@ -72,7 +72,7 @@ def table(batches: Sequence[bytes | bytearray], end: bytes = END_OF_STREAM) -> p
     return read
 
 
-def test_the_template_is_what_pyarrow_writes_today() -> None:
+def test_template_equals_the_output_of_pyarrow() -> None:
     assert Path("broker/stream/template.py").read_text() == arrow_template.module()
 
 

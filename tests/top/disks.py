@@ -1,4 +1,4 @@
-"""A disk that a test controls: it waits, or fails operations, when the test says so."""
+"""A disk that a test controls: the test makes it wait, or makes operations fail."""
 
 from __future__ import annotations
 

@@ -392,7 +392,7 @@ class Leaks:
         for _ in range(5):
             await asyncio.sleep(0)  # uvloop closes its end a turn of the event loop later.
         leaks = cls(running)
-        for _ in range(500):  # On a busy machine, what the request used may still be going.
+        for _ in range(500):  # on a busy machine, the end of the request may be delayed
             await asyncio.sleep(0.02)
             before, leaks._before = leaks._before, (leaks._counts(), leaks._objects())
             if before == leaks._before:

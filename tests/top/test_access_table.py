@@ -181,7 +181,7 @@ async def amqp_may(doors: Doors, door: str, user: str) -> set[tuple[str, str]]:
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 @pytest.mark.parametrize("door", [*AMQP, *MQTT])
-async def test_everybody_may_what_the_table_says_through_every_door(
+async def test_users_have_the_rights_in_the_table_on_every_listener(
     start: Start, authority: Authority, tmp_path: Path, door: str
 ) -> None:
     doors = await Doors.open(start, authority, tmp_path)

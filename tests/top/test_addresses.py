@@ -31,9 +31,7 @@ async def over_file(path: Path) -> Stream:
 # -- Unix sockets
 
 
-async def test_both_protocols_are_spoken_over_unix_sockets_by_those_on_this_machine(
-    start: Start, tmp_path: Path
-) -> None:
+async def test_clients_of_both_protocols_use_unix_sockets(start: Start, tmp_path: Path) -> None:
     paths = {name: tmp_path / f"{name}.sock" for name in ("amqp", "mqtt")}
     sockets = {
         name: {"port": 0, "host": "127.0.0.1", "socket": str(path)} for name, path in paths.items()
@@ -67,7 +65,7 @@ def test_a_socket_that_a_dead_broker_left_behind_is_replaced(tmp_path: Path) -> 
     assert not path.exists()
 
 
-def test_a_socket_in_use_and_what_is_no_socket_are_left_alone(tmp_path: Path) -> None:
+def test_socket_in_use_and_other_files_are_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "mqtt.sock"
     bound = bind("mqtt", file_of(path))
     with pytest.raises(ListenError) as raised:
@@ -182,7 +180,7 @@ def test_headers_name_the_client_and_end_where_they_end_however_they_come(name: 
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_no_header_is_refused(name: str) -> None:
+def test_invalid_proxy_header_is_refused(name: str) -> None:
     with pytest.raises(BadHeader):
         read_header(BAD[name])
 
@@ -224,7 +222,7 @@ async def brought(running: Running, header: bytes, listener: str = "mqtt") -> Mq
 @pytest.mark.parametrize(
     ("name", "peer"), [("v1 IPv4", "192.0.2.1:56324"), ("v2 IPv6", "[2001:db8::1]:7")]
 )
-async def test_the_client_is_whom_the_proxy_brings_and_not_on_this_machine(
+async def test_client_has_the_address_of_the_proxy_header_and_is_not_local(
     start: Start, name: str, peer: str
 ) -> None:
     running = await start(**behind())
@@ -275,7 +273,7 @@ async def test_the_bound_of_an_address_is_that_of_the_client(start: Start) -> No
 
 
 @pytest.mark.parametrize("data", [b"", b"PROXY TCP4 192.0.2", BAD["MQTT"], BAD["v2 too long"]])
-async def test_a_proxy_that_does_not_say_whom_it_brings_is_let_go_and_counted(
+async def test_proxy_without_a_header_is_disconnected_and_counted(
     start: Start, data: bytes
 ) -> None:
     running = await start(**behind(limits={"handshake": 0.5}))

@@ -14,7 +14,7 @@ def judge(admission: Admission, peer: Peer, open_now: int = 0) -> str:
     return admission.refusal_reason(peer.address, peer.local, open_now)
 
 
-def test_one_address_has_so_many_that_have_not_logged_in() -> None:
+def test_one_address_has_a_limit_of_connections_without_a_login() -> None:
     world, admission = World(), Admission(connections=100, unauthenticated_per_address=3)
     strangers = [world.amqp_front.connect(AFAR) for _ in range(3)]
     for stranger in strangers:
@@ -25,7 +25,7 @@ def test_one_address_has_so_many_that_have_not_logged_in() -> None:
     assert admission.refused["unauthenticated_per_address"] == 1
 
 
-def test_those_who_leave_log_in_or_are_finished_make_room() -> None:
+def test_connections_that_close_log_in_or_finish_make_room() -> None:
     world, admission = World(), Admission(connections=100, unauthenticated_per_address=3)
     one, two, three = (world.mqtt_front.connect(AFAR) for _ in range(3))
     for stranger in (one, two, three):
@@ -39,7 +39,7 @@ def test_those_who_leave_log_in_or_are_finished_make_room() -> None:
     assert judge(admission, AFAR) == "unauthenticated_per_address"
 
 
-def test_nothing_is_remembered_of_those_who_have_gone() -> None:
+def test_admission_keeps_nothing_of_closed_connections() -> None:
     world, admission = World(), Admission(connections=100, unauthenticated_per_address=3)
     for number in range(50):
         stranger = world.amqp_front.connect(Peer(f"192.0.2.{number}", 1, False))
@@ -49,7 +49,7 @@ def test_nothing_is_remembered_of_those_who_have_gone() -> None:
     assert admission._unauthenticated == {}
 
 
-def test_this_machine_has_no_bound_of_its_own() -> None:
+def test_limits_per_address_do_not_apply_to_this_machine() -> None:
     world, admission = World(), Admission(connections=100, unauthenticated_per_address=1)
     for open_now in range(100):
         assert judge(admission, HERE, open_now) == ""

@@ -1,4 +1,4 @@
-"""Alarms of a running broker: what raises them, and that each ends by itself."""
+"""Alarms of a running broker: their causes, and the end of each alarm."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_heap_is_looked_at_rarely_and_more_rarely_if_that_takes_long() -> No
 
 
 @given(st.lists(st.tuples(st.integers(-400, 400), st.integers(-50, 50)), max_size=60))
-def test_the_estimate_follows_what_is_held_although_freed_memory_stays(
+def test_estimate_follows_held_objects_although_freed_memory_stays(
     steps: list[tuple[int, int]],
 ) -> None:
     """Counted and uncounted memory change; the resident size (RSS) is their highest sum so far.
@@ -171,7 +171,7 @@ async def test_the_memory_alarm_ends_when_the_queue_is_empty_although_freed_memo
     sending = asyncio.create_task(publisher.socket.send(publication("", "p", body) * count))
     await running.until(lambda: "memory" in on)
     await reader.call(spec.Queue.Purge(queue="p"), spec.Queue.PurgeOk)
-    await sending  # The publisher goes on.
+    await sending  # The publisher continues.
     await running.until(lambda: "memory" not in on)
     resident = 1 * MB
 
@@ -223,7 +223,7 @@ async def test_a_full_disk_takes_the_reserve_for_settlements_and_makes_it_again(
     await publisher.socket.send(publication("", "q", b"waits", delivery_mode=2) * 2)
     await running.until(lambda: len(running.node.broker.alarms.waiting) == 1)
 
-    # Messages can still be read and settled, and the broker itself frees the space of dead ones.
+    # Messages can still be read and settled, and the broker frees the space of dead messages.
     await reader.socket.send(marshal(1, spec.Basic.Consume(queue="q", consumer_tag="c")))
     await _body_count(reader, count + 1)
     await reader.socket.send(marshal(1, spec.Basic.Ack(count + 1, True)))
@@ -272,7 +272,7 @@ async def test_the_disk_is_looked_at_when_much_was_written(
         pass
 
 
-async def test_where_space_cannot_be_promised_the_reserve_is_a_threshold(
+async def test_reserve_is_a_threshold_on_file_systems_that_copy_on_write(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "copies_on_write", lambda path: True)

@@ -141,7 +141,7 @@ async def test_every_page_answers_an_administrator(broker: Running) -> None:
         ("admin", "known", "queues?name=(&use_regex=true", 400, "bad_request"),
     ],
 )
-async def test_who_is_answered_what(
+async def test_users_get_the_status_for_their_tags(
     broker: Running, user: str, password: str, path: str, status: int, error: str | None
 ) -> None:
     answer = await api(broker, "GET", path, user=user, password=password)
@@ -237,7 +237,7 @@ async def test_a_protected_vhost_cannot_be_deleted(start: Start, tmp_path: Path)
     assert await api(broker, "DELETE", "vhosts/kept") == (204, None)
 
 
-async def test_a_vhost_goes_with_all_that_it_holds_and_who_is_in_it(broker: Running) -> None:
+async def test_deleted_vhost_takes_its_objects_and_clients_along(broker: Running) -> None:
     await api(broker, "PUT", "vhosts/gone")
     await api(broker, "PUT", "users/ann", {"password": "secret", "tags": ""})
     await api(
@@ -282,7 +282,9 @@ async def test_users_and_permissions_are_made_at_run_time_and_hold_at_once(broke
     assert (await api(broker, "PUT", "permissions/%2F/ann", permission | {"read": "^other"}))[
         0
     ] == 204
-    assert (await client.expect(spec.Channel.Close)).reply_code == 403  # It knows no basic.cancel.
+    assert (
+        await client.expect(spec.Channel.Close)
+    ).reply_code == 403  # The client lacks basic.cancel.
     assert await api(broker, "DELETE", "users/ann") == (204, None)
     assert (await client.expect(spec.Connection.Close)).reply_code == 320
     assert (await api(broker, "GET", "whoami", user="ann", password="secret"))[0] == 401
@@ -364,7 +366,7 @@ async def test_rules_and_topic_permissions_are_made_at_run_time(broker: Running)
     assert await api(broker, "DELETE", "topic-permissions/%2F/ann") == (204, None)
 
 
-async def test_who_is_here_is_listed_and_sent_away(broker: Running) -> None:
+async def test_connections_are_listed_and_closed(broker: Running) -> None:
     amqp, mqtt = await broker.amqp(), await broker.mqtt("c", user="watcher/known")
     await amqp.queue("q")
     arguments: Any = {"x-priority": 3, "for": "audit", "since": datetime(2026, 1, 2, tzinfo=UTC)}
@@ -409,7 +411,7 @@ async def test_who_is_here_is_listed_and_sent_away(broker: Running) -> None:
     assert await mqtt.socket.read() == b""
 
 
-async def test_policies_are_for_those_who_make_them(broker: Running) -> None:
+async def test_policies_require_the_tag_policymaker(broker: Running) -> None:
     policy = {"pattern": "^q", "definition": {"max-length": 3}, "apply-to": "queues", "priority": 1}
     assert (await api(broker, "PUT", "policies/%2F/p", policy, user="known"))[0] == 403
     assert (await api(broker, "PUT", "policies/%2F/p", policy, user="polly"))[0] == 201
@@ -461,7 +463,7 @@ async def test_an_alarm_is_told_by_the_checks(start: Start) -> None:
     assert (await api(broker, "GET", "nodes"))[1][0]["mem_alarm"] is True
 
 
-async def test_what_is_wrong_with_the_node_is_told_by_its_checks(broker: Running) -> None:
+async def test_health_checks_report_faults_of_the_node(broker: Running) -> None:
     port = broker.port("amqp")
     assert await api(broker, "GET", f"health/checks/port-listener/{port}") == (
         200,

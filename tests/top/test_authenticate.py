@@ -131,7 +131,7 @@ async def test_the_right_password_and_no_other_is_accepted(accounts: Make) -> No
 
 
 async def test_the_details_of_a_refusal_are_for_the_log(accounts: Make) -> None:
-    """The client gets one reason for all refusals, the log tells them apart."""
+    """The client gets one reason for all refusals; the log distinguishes them."""
     them = accounts()
     for user, password, details in (
         ("quick", "se cret", "the password is wrong"),
@@ -159,7 +159,9 @@ async def test_equal_credentials_that_are_being_checked_are_hashed_once(accounts
     assert them.passwords_hashed == 2
 
 
-async def test_many_that_wait_for_one_verdict_are_told_in_several_turns(accounts: Make) -> None:
+async def test_many_logins_that_wait_for_one_verdict_are_answered_in_several_turns(
+    accounts: Make,
+) -> None:
     them = accounts()
     questions = [Question(them, "quick", "quick") for _ in range(1_000)]
     await questions[0].verdict()
@@ -170,7 +172,7 @@ async def test_many_that_wait_for_one_verdict_are_told_in_several_turns(accounts
     assert max(later - sooner for sooner, later in itertools.pairwise(told)) <= 20
 
 
-async def test_many_whose_wait_has_lasted_too_long_are_told_in_several_turns(
+async def test_many_logins_that_waited_too_long_are_answered_in_several_turns(
     monkeypatch: pytest.MonkeyPatch, accounts: Make
 ) -> None:
     monkeypatch.setattr("trellis.auth.authenticate.LINE_SECONDS", 0.0)
@@ -211,7 +213,7 @@ async def test_memory_ends(accounts: Make) -> None:
     assert them.passwords_hashed == 2
 
 
-async def test_what_is_remembered_is_neither_password_nor_hash(accounts: Make) -> None:
+async def test_cache_of_logins_holds_neither_password_nor_hash(accounts: Make) -> None:
     them = accounts()
     await Question(them, "quick", "quick").verdict()
     (mark,) = them._verified
@@ -231,7 +233,7 @@ async def test_unknown_names_are_hashed_like_wrong_passwords(accounts: Make) -> 
         assert them.passwords_hashed == hashed
 
 
-async def test_when_the_queue_is_full_others_are_told_to_come_again(accounts: Make) -> None:
+async def test_full_login_queue_asks_further_clients_to_try_again(accounts: Make) -> None:
     them = accounts(queue=2)
     slow, next_one = Question(them, "slow", "slow"), Question(them, "quick", "quick")
     third, same = Question(them, "here", "quick"), Question(them, "slow", "slow")
@@ -270,7 +272,7 @@ async def test_some_users_come_from_loopback_only(accounts: Make) -> None:
         (False, False, True, None),
     ],
 )
-async def test_who_gives_no_name(
+async def test_login_without_a_name(
     accounts: Make, anonymous: bool, from_afar: bool, local: bool, name: str | None
 ) -> None:
     question = Question(accounts(anonymous, from_afar), None, local=local)
@@ -278,7 +280,7 @@ async def test_who_gives_no_name(
     assert await question.name() == name
 
 
-async def test_those_who_wait_when_it_ends_are_forgotten(accounts: Make) -> None:
+async def test_waiting_logins_are_dropped_when_the_authenticator_closes(accounts: Make) -> None:
     them = accounts()
     questions = [Question(them, "slow", f"{number}") for number in range(5)]
     them.close()
@@ -424,7 +426,7 @@ def test_guesses_with_many_names_use_bounded_memory() -> None:
     assert max(map(len, guessing.users._failures)) == 255
 
 
-async def test_failures_slow_down_who_guesses_and_not_who_is_known(accounts: Make) -> None:
+async def test_failures_slow_down_guessing_clients_and_not_known_ones(accounts: Make) -> None:
     them = accounts()
     them.login_throttle.users = LoginFailures(0.001)
     assert await Question(them, "quick", "quick").name() == "quick"
@@ -497,7 +499,7 @@ async def test_devices_behind_one_address_that_know_their_passwords_do_not_wait(
     assert them.login_throttle.throttled == 0 and them.waiting == 0 and them._lines == {}
 
 
-async def test_too_many_who_wait_are_told_to_come_again(accounts: Make) -> None:
+async def test_logins_above_the_limit_of_waiting_ones_are_told_to_try_again(accounts: Make) -> None:
     them = accounts(queue=1)
     for _ in range(20):
         them.login_throttle.on_failure(

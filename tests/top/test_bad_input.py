@@ -22,8 +22,8 @@ HANDSHAKE: Final = 1.0
 #: Random bytes, the same in every run.
 NOISE: Final = random.Random(2).randbytes(300_000)
 CLOSE: Final = b"\x00\x0a\x00\x32"
-#: Seconds between two bytes of a client that sends slowly. It never completes its login, so it is
-#: disconnected at the handshake timeout.
+#: Seconds between two bytes of a client that sends slowly. The client never completes its login, so
+#: it is disconnected at the handshake timeout.
 DRIP: Final = 0.02
 
 Talk = Callable[[Running], Coroutine[Any, Any, bytes]]
@@ -307,7 +307,7 @@ async def _declare_and_delete(client: Amqp0) -> None:
 
 
 @pytest.mark.long
-async def test_amqp_clients_who_know_no_close_are_let_go_after_a_wrong_password(
+async def test_amqp_clients_without_the_close_capability_are_disconnected_after_a_wrong_password(
     running: Running,
 ) -> None:
     answer = await says(

@@ -20,7 +20,7 @@ def collector() -> Iterator[GcPolicy]:
     collector.close()
 
 
-def test_what_is_there_at_the_start_is_left_alone(collector: GcPolicy) -> None:
+def test_collector_leaves_objects_of_the_start_alone(collector: GcPolicy) -> None:
     collector.settle()
     assert gc.get_threshold() == THRESHOLDS
     assert gc.get_freeze_count() > 10_000

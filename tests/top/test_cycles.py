@@ -25,7 +25,9 @@ LISTENER: Final = {"enabled": True, "port": 0, "host": "127.0.0.1"}
 
 
 async def visited(running: Running, authority: Authority, rounds: int) -> None:
-    """Let clients of another process visit all listeners, and wait until their links are gone."""
+    """Run clients in another process that visit all listeners, and wait until their links are
+    closed.
+    """
     command = [sys.executable, "-m", "tests.top.visitors", str(rounds), str(authority.file)]
     command += [f"{name}={running.port(name)}" for name in running.app.addresses]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)

@@ -146,7 +146,7 @@ def test_a_file_of_rabbitmqs_is_taken_in() -> None:
     assert read(client, "new") == [b"1", b"2"]
 
 
-def test_what_is_given_out_is_taken_in_elsewhere_and_again() -> None:
+def test_exported_definitions_are_imported_elsewhere_and_again() -> None:
     world = World()
     taken(world)
     given = definitions_files.export(world.broker)
@@ -236,7 +236,7 @@ def test_what_is_given_out_is_taken_in_elsewhere_and_again() -> None:
         ("operator_policies", {"name": "p"}, "'vhost' is None, not a string"),
     ],
 )
-def test_what_is_not_understood_is_named_and_the_rest_taken(
+def test_import_reports_unknown_definitions_and_imports_the_others(
     section: str, row: Any, says: str
 ) -> None:
     world = World()
@@ -246,7 +246,7 @@ def test_what_is_not_understood_is_named_and_the_rest_taken(
 
 
 @pytest.mark.parametrize("data", [b"", b"[", b"7", b"[]", b"\xff", b"[" * 100_000])
-def test_what_is_no_document_is_refused(data: bytes) -> None:
+def test_import_refuses_data_that_is_no_definitions_document(data: bytes) -> None:
     with pytest.raises(ValueError):
         definitions_files.import_(World().broker, data)
 
@@ -378,7 +378,7 @@ async def logs_in(running: Running, user: str, password: str, vhost: str) -> boo
     return opened
 
 
-async def test_others_may_not(running: Running) -> None:
+async def test_only_administrators_may_use_definitions(running: Running) -> None:
     for line in ("GET /api/definitions", "POST /api/definitions", "DELETE /api/trellis/delayed"):
         status, _, _ = await running.ask(
             "http",

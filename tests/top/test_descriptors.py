@@ -1,4 +1,4 @@
-"""Brokers with few file descriptors: durable messages are confirmed, whatever clients connect."""
+"""Brokers with few file descriptors: durable messages are confirmed, with any number of clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ async def _client(broker: BrokerProcess) -> Amqp0:
 
 
 async def _client_once_accepted(broker: BrokerProcess) -> Amqp0:
-    """Repeat the login until the broker notices that other clients are gone; return the client."""
+    """Repeat the login until the broker notices that other clients have disconnected; return the
+    client.
+    """
     for _ in range(1_000):
         client = Amqp0(await Socket.connect(broker.addresses["amqp"].port))
         try:
@@ -103,7 +105,7 @@ async def test_clients_that_take_all_descriptors_leave_the_store_its_own(
         client.socket.close()
         reader.socket.close()
         assert broker.log.count("\n") < 20
-        broker.stop()  # It has logged no error and no traceback.
+        broker.stop()  # The broker has logged no error.
     finally:
         broker.kill()
     again = BrokerProcess(*flags, descriptors=limit)
@@ -200,7 +202,7 @@ async def test_a_store_without_descriptors_waits_and_goes_on(
     assert of(running).blocked_reason == ""
     await client.socket.send(marshal(1, spec.Queue.Declare(queue="q", passive=True)))
     assert (await client.expect(spec.Queue.DeclareOk)).message_count == 21
-    caplog.clear()  # It was logged as an error that the store was blocked.
+    caplog.clear()  # The blocked store was logged as an error.
     await running.stop()
     again = await start(**at(tmp_path))
     reader = await again.amqp()

@@ -21,7 +21,7 @@ KNOWN_USER: Final = f"Authorization: Basic {base64.b64encode(b'known:known').dec
 
 
 class Lease:
-    """A lease that ends and begins when the test says so. `asked` counts the questions."""
+    """A lease that the test ends and renews. `asked` counts the calls."""
 
     def __init__(self, running: Running) -> None:
         self.holds = True
@@ -91,7 +91,7 @@ async def test_the_lease_is_tested_before_each_flush(running: Running) -> None:
         connection.receive_data(PINGREQ)
     turn.may_act = may_act
     turn.run()
-    # One test before the agenda, and two before the flushes that were allowed.
+    # One test comes before the agenda, and two before the permitted flushes.
     assert len(turn._dirty) == 4 and turn.frozen
     for client in clients:
         assert await client.socket.exactly(len(PINGRESP)) == PINGRESP

@@ -1,4 +1,4 @@
-"""Requests that are meant to stop the gateway or the broker: both go on."""
+"""Requests that try to stop the gateway or the broker: both continue."""
 
 from __future__ import annotations
 

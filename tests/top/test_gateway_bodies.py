@@ -38,7 +38,7 @@ values = st.recursive(
 @given(st.lists(values, max_size=6), st.sampled_from([None, 1]), st.booleans())
 @example([], None, False)
 @example([[], [[]], "]"], 1, True)
-def test_rows_are_those_of_a_json_decoder(
+def test_cut_rows_equal_those_of_a_json_decoder(
     rows: list[Any], indent: int | None, ascii_only: bool
 ) -> None:
     document = {"other": 1, "queues": rows, "unknown": {"queues": [1]}}

@@ -98,7 +98,7 @@ async def test_a_client_that_sends_a_byte_now_and_then_is_closed_on_every_listen
     assert page.value("trellis_websocket_refused_total", listener="ws", reason="timeout") == 3
 
 
-async def test_who_closes_one_half_and_waits_is_let_go_at_every_door(
+async def test_half_closed_connection_is_closed_on_every_listener(
     start: Start, authority: Authority
 ) -> None:
     running = await start(**every_door(authority))
@@ -112,7 +112,7 @@ async def test_who_closes_one_half_and_waits_is_let_go_at_every_door(
     assert closed_count(running, "lost") == len(DOORS)
 
 
-async def test_who_vanishes_in_the_middle_of_a_record_or_a_frame_leaves_nothing(
+async def test_client_lost_within_a_record_or_a_frame_leaves_nothing(
     start: Start, authority: Authority
 ) -> None:
     running = await start(**every_door(authority))

@@ -56,7 +56,7 @@ async def test_pages_of_the_metrics_port(running: Running) -> None:
     } == PAGES
 
 
-async def test_an_answer_says_what_it_is_and_ends_the_connection(running: Running) -> None:
+async def test_response_has_its_headers_and_ends_the_connection(running: Running) -> None:
     status, headers, body = await running.ask(
         "metrics", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     )
@@ -97,7 +97,7 @@ async def test_a_request_that_comes_byte_by_byte_is_answered(running: Running) -
 async def test_silent_clients_do_not_keep_others_out(running: Running) -> None:
     silent = [await running.socket("metrics") for _ in range(MAX_CONNECTIONS + 5)]
     assert (await running.get("metrics", "/healthz"))[0] == 200
-    # The oldest connections were closed to make room for later ones.
+    # The oldest connections were closed to make room for later connections.
     assert await silent[0].read() == b""
     page = await running.scrape()
     assert page.value("trellis_http_closed_total", listener="metrics", reason="too_many") >= 6
@@ -343,7 +343,7 @@ async def test_sessions_are_listed(running: Running) -> None:
     await here.leave()
 
 
-async def test_listing_goes_on_while_what_is_listed_changes(running: Running) -> None:
+async def test_listing_continues_while_its_objects_change(running: Running) -> None:
     client = await running.amqp()
     await client.queue("q")
     for number in range(1_200):

@@ -27,7 +27,7 @@ def test_a_bucket_holds_one_second_and_its_debt_is_paid_in_time() -> None:
     assert bucket.charge(1, 10_000) == 0.01
 
 
-def test_each_limit_is_charged_to_whom_it_is_about_and_the_longest_wait_counts() -> None:
+def test_each_rate_limit_is_charged_to_its_client_or_user_and_the_longest_wait_counts() -> None:
     rates = PublishRates(
         RateSettings(connection_messages=100, user_messages=10, vhost_bytes=1_000, patience=60)
     )
@@ -120,7 +120,9 @@ async def test_only_a_client_above_the_rate_limit_is_throttled_and_listed(start:
 @pytest.mark.parametrize(
     "limit", ["connection_messages", "user_bytes", "vhost_messages", "address_bytes"]
 )
-async def test_who_would_wait_too_long_is_sent_away_and_told_why(start: Start, limit: str) -> None:
+async def test_client_that_would_wait_too_long_is_disconnected_with_a_reason(
+    start: Start, limit: str
+) -> None:
     running = await start(rates={limit: 10, "patience": 3_600 if limit.endswith("bytes") else 1})
     await running.reload(running.chosen)
     client = await running.amqp() if not limit.endswith("bytes") else None

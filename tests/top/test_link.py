@@ -165,7 +165,7 @@ async def test_a_connection_that_waits_for_its_verdict_is_not_read(start: Start)
     client.close()
 
 
-async def test_what_came_with_the_credentials_is_heard_after_the_verdict(start: Start) -> None:
+async def test_input_behind_the_credentials_is_handled_after_the_verdict(start: Start) -> None:
     _, client, _ = await greeted(start)
     await client.send(
         start_ok("slow", "slow")
@@ -262,7 +262,7 @@ async def test_out_of_descriptors_accepting_pauses_and_goes_on(running: Running)
     assert page.value("trellis_connections_refused_total", reason="descriptors") >= 1
 
 
-# -- who is there
+# -- the clients that are connected
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_a_peer_is_local_when_its_address_is_a_loopback_one(
 
 
 @pytest.mark.skipif(trellis.compiled(), reason="what is compiled keeps its constants")
-async def test_what_a_turn_has_no_time_for_is_heard_in_order_in_the_next_ones(
+async def test_leftover_input_of_a_turn_is_handled_in_order_in_later_turns(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

@@ -37,7 +37,7 @@ async def fetched(broker: Running, queue: str = "q", **fields: Any) -> Any:
     return answer
 
 
-async def test_what_is_published_is_fetched_with_its_properties(broker: Running) -> None:
+async def test_published_message_is_fetched_with_its_properties(broker: Running) -> None:
     properties = {
         "delivery_mode": 2,
         "content_type": "text/plain",
@@ -130,7 +130,7 @@ async def test_a_full_queue_and_an_alarm_refuse_until_they_are_over(broker: Runn
         ({"user": "plain"}, 403, "lacks the tag"),
     ],
 )
-async def test_what_cannot_be_published_is_refused(
+async def test_invalid_publication_is_refused(
     broker: Running, fields: dict[str, Any], status: int, says: str
 ) -> None:
     got, answer = await sent(broker, **fields)
@@ -150,7 +150,7 @@ async def test_what_cannot_be_published_is_refused(
         ("queues/%2F/rows/get", {}, 400, "not supported by stream queues"),
     ],
 )
-async def test_what_cannot_be_fetched_is_refused(
+async def test_invalid_fetch_is_refused(
     broker: Running, path: str, body: Any, status: int, says: str
 ) -> None:
     await api(broker, "PUT", "queues/%2F/rows", {"arguments": {"x-queue-type": "stream"}})
@@ -159,7 +159,7 @@ async def test_what_cannot_be_fetched_is_refused(
     assert says in answer["reason"]
 
 
-async def test_the_rights_are_those_of_amqp(broker: Running) -> None:
+async def test_http_messages_need_the_permissions_of_amqp(broker: Running) -> None:
     for name, grants in {"reader": ("", "", "^q$"), "writer": ("", "^amq.default$", "")}.items():
         await api(broker, "PUT", f"users/{name}", {"password": "known", "tags": "management"})
         configure, write, read = grants
@@ -191,7 +191,7 @@ async def test_a_long_request_lets_other_clients_have_their_turns(
     assert int(queue.depth) == 0 and int(queue.unacked) == 0
 
 
-async def test_properties_count_to_the_size_of_what_is_fetched(
+async def test_properties_count_to_the_size_of_fetched_messages(
     broker: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trellis.http.management.messages.FETCHED_BYTES_MAX", 3_000)
@@ -201,7 +201,7 @@ async def test_properties_count_to_the_size_of_what_is_fetched(
     assert len(await fetched(broker, ackmode="ack_requeue_false")) == 2
 
 
-async def test_long_names_are_those_of_amqp(broker: Running) -> None:
+async def test_http_messages_accept_names_as_long_as_amqp_does(broker: Running) -> None:
     name = "x" * 255
     assert (await api(broker, "PUT", f"exchanges/%2F/{name}", {"type": "direct"}))[0] == 201
     assert (await api(broker, "PUT", f"queues/%2F/{name}"))[0] == 201

@@ -165,7 +165,7 @@ async def expect_bodies(client: Amqp0, kind: type, count: int) -> list[int]:
     return tags
 
 
-async def test_counts_are_what_amqp_clients_did(running: Running) -> None:
+async def test_counters_match_the_actions_of_amqp_clients(running: Running) -> None:
     publisher, reader = await running.amqp(), await running.amqp()
     for queue in ("auto", "manual", "fetched"):
         await publisher.queue(queue)
@@ -267,7 +267,7 @@ async def test_deduplication_and_late_acknowledgements_are_counted(running: Runn
     assert page.value("trellis_acknowledgement_timeouts_total") == 1
 
 
-async def test_detailed_metrics_are_those_of_the_families_and_virtual_hosts(
+async def test_detailed_metrics_list_the_requested_families_and_virtual_hosts(
     running: Running,
 ) -> None:
     running.node.broker.create_vhost("other")
@@ -454,7 +454,9 @@ async def test_bytes_of_connections_are_counted_also_after_their_end(running: Ru
     assert after.value("rabbitmq_connection_channels") == 0
 
 
-async def test_the_node_says_what_it_uses_and_may_use(start: Start, tmp_path: object) -> None:
+async def test_node_metrics_have_used_and_permitted_resources(
+    start: Start, tmp_path: object
+) -> None:
     running = await start(data={"dir": str(tmp_path)})
     totals = await running.scrape()
     page = await running.scrape("/metrics/detailed?family=node_metrics&family=node_coarse_metrics")
@@ -544,7 +546,7 @@ async def expect_returns(client: Amqp0, count: int) -> None:
         await client.expect(pamqp.body.ContentBody)
 
 
-async def test_counts_are_what_mqtt_clients_did(running: Running) -> None:
+async def test_counters_match_the_actions_of_mqtt_clients(running: Running) -> None:
     reader, publisher = await running.mqtt("reader"), await running.mqtt("publisher")
     await reader.subscribe("often/#", 0)
     await reader.subscribe("surely/#", 1)
@@ -692,7 +694,7 @@ async def test_a_page_is_rendered_in_slices_as_prometheus_client_does() -> None:
     assert turns >= 20 and not any(family.samples for family in page.families.values())
 
 
-async def test_only_the_event_loop_reads_what_it_changes(start: Start) -> None:
+async def test_metrics_are_read_on_the_event_loop_only(start: Start) -> None:
     """The scrape would fail if a dictionary grew while another thread iterated over it."""
     running = await start()
     readers: set[int] = set()

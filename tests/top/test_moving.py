@@ -206,9 +206,7 @@ LOSSES: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("section", "row", "line"), LOSSES)
-def test_nothing_of_an_imported_object_is_lost_without_a_line(
-    section: str, row: Any, line: str
-) -> None:
+def test_import_reports_every_lost_part_of_an_object(section: str, row: Any, line: str) -> None:
     world = World()
     report = imported(world, {section: [row]})
     assert report.refused == []
@@ -257,7 +255,7 @@ def test_an_mqtt_session_of_rabbitmqs_is_named() -> None:
     assert ["belongs to an MQTT session" in line for line in report.refused] == [True, True]
 
 
-def test_the_table_agrees_with_what_has_an_effect() -> None:
+def test_comparison_table_agrees_with_effective_keys() -> None:
     for name in EFFECTIVE_KEYS:
         assert judge_policy_key(name, EFFECTIVE_KEYS).kind != MISSING
     for name in EFFECTIVE_ARGUMENTS:
@@ -296,7 +294,7 @@ def test_a_wrong_value_is_refused_and_not_replaced(
 # -- the command
 
 
-def test_the_doctor_says_what_is_equal_different_and_missing(
+def test_doctor_reports_equal_different_and_missing_objects(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "all.json"
@@ -352,7 +350,7 @@ def test_the_doctor_groups_objects_that_are_refused_for_the_same_reason(
     assert line.endswith(": q0, q1, q2, q3, q4 and 15 more")
 
 
-def test_the_doctor_is_content_with_what_only_names_a_cluster_of_rabbitmq(tmp_path: Path) -> None:
+def test_doctor_accepts_objects_that_only_concern_a_rabbitmq_cluster(tmp_path: Path) -> None:
     file = tmp_path / "definitions.json"
     names = ("internal_cluster_id", "imported_definition_hash_value")
     document = {"global_parameters": [{"name": name, "value": "x"} for name in names]}
@@ -361,7 +359,7 @@ def test_the_doctor_is_content_with_what_only_names_a_cluster_of_rabbitmq(tmp_pa
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{"])
-def test_the_doctor_refuses_what_is_no_document(
+def test_doctor_refuses_data_that_is_no_definitions_document(
     data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "all.json"
@@ -374,7 +372,7 @@ def test_the_doctor_refuses_what_is_no_document(
 # -- over HTTP
 
 
-async def test_a_dry_run_says_what_an_import_says_and_changes_nothing(start: Start) -> None:
+async def test_dry_run_prints_the_report_of_an_import_and_changes_nothing(start: Start) -> None:
     broker = await start(**users())
     client = await broker.amqp()
     await client.queue("app.queue.0", durable=True)

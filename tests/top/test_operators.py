@@ -62,7 +62,7 @@ async def test_a_virtual_host_has_as_many_connections_and_queues_as_its_limits(
     status, answer = await api(broker, "PUT", "queues/a/two", {}, "admin")
     assert (status, answer["error"]) == (400, "bad_request")
     assert "queue limit in vhost 'a' (1) is reached" in answer["reason"]
-    # Once the limits are gone, both are accepted again.
+    # Once the limits are deleted, both are accepted again.
     assert (await api(broker, "DELETE", "vhost-limits/a/max-queues"))[0] == 204
     assert (await api(broker, "DELETE", "vhost-limits/a/max-queues"))[0] == 404
     assert (await api(broker, "PUT", "vhost-limits/a/max-connections", {"value": -1}))[0] == 204
@@ -124,7 +124,7 @@ async def test_a_user_has_as_many_connections_and_channels_as_its_limits(broker:
         ),
     ],
 )
-async def test_what_is_not_valid_is_refused(
+async def test_invalid_operator_policy_is_refused(
     broker: Running, path: str, body: Any, status: int, says: str
 ) -> None:
     got, answer = await api(broker, "PUT", path, body)
@@ -216,7 +216,7 @@ async def test_a_policy_key_without_effect_is_logged(
         ),
         (
             "user 'admin' set key 'ha-mode' of policy 'o' in vhost 'a': "
-            "no effect: a queue has no replica here, because a broker is one process"
+            "no effect: single queues are not replicated; standbys have all queues"
         ),
     ]
     assert (await api(broker, "GET", "policies/a/p"))[1]["definition"] == policy["definition"]

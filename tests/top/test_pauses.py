@@ -33,7 +33,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
 
 async def jump(seconds: float) -> None:
-    """Set the clock forward, and let the deadlines be checked twice."""
+    """Set the clock forward, and run the check of deadlines twice."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, JumpingLoop)
     loop.ahead += seconds
@@ -125,9 +125,9 @@ def test_the_clocks_of_a_connection_are_set_back_and_not_into_the_future() -> No
 
 
 async def talk_through_a_pause(process: BrokerProcess) -> None:
-    """Stop the process for longer than the limits of its clients, which go on talking.
+    """Stop the process for longer than the limits of its clients, which continue to send.
 
-    The clients must send something every 1.5 s, so no other test may run beside this one.
+    The clients must send input every 1.5 s, so no other test may run beside this one.
     """
     clients = [await mqtt(process.mqtt.port, f"c{n}", 1, "guest") for n in range(400)]
     talkers = [(client, PINGREQ, PINGRESP) for client in clients]

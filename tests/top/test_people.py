@@ -143,7 +143,7 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
         (["policies", "set", "p", "q", "{}"], 1, "its definition is empty"),
     ],
 )
-async def test_what_is_refused_is_said_in_one_line(
+async def test_refused_command_prints_one_line(
     broker: Running, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
 ) -> None:
     answered, out, err = await trellis(broker, capsys, *words)
@@ -151,7 +151,7 @@ async def test_what_is_refused_is_said_in_one_line(
     assert said in err
 
 
-async def test_who_may_not_is_told_as_whom_it_asked(
+async def test_refused_user_is_named_in_the_error(
     broker: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = await trellis(broker, capsys, "users", "list", user="known")

@@ -131,7 +131,7 @@ async def test_a_profile_that_is_none_changes_nothing(
         ),
     ],
 )
-def test_what_is_wrong_with_a_profile_is_said(tmp_path: Path, text: str, said: str) -> None:
+def test_error_of_a_profile_is_reported(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "p.json").write_text(text)
     with pytest.raises(SettingsError) as caught:
         read(str(tmp_path / "p.json"), ALLOWED)

@@ -64,7 +64,7 @@ async def test_lines_and_memory_are_bounded() -> None:
 
 
 async def refused(running: Running, caplog: pytest.LogCaptureFixture, event: str) -> str:
-    """Return the log line about the one refusal of a kind, once there is one; clear the log."""
+    """Return the log line about the single refusal of a kind, once it is written; clear the log."""
 
     def lines() -> list[str]:
         return [text for text in caplog.messages if text.split()[0] == event]
@@ -105,7 +105,7 @@ async def test_refused_logins(start: Start, caplog: pytest.LogCaptureFixture) ->
 
 
 async def test_refused_requests(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """The HTTP API logs what it refuses, but not a question for an object that does not exist."""
+    """The HTTP API logs its refusals, except a GET of an object that does not exist."""
     caplog.set_level("INFO")
     watcher = {**KNOWN, "tags": ["management"]}
     running = await start(users=[watcher])
@@ -137,7 +137,9 @@ async def test_a_session_that_two_devices_use(
 async def test_topics_that_a_user_may_not_use(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line names the first refused publication of a connection, and one each SUBSCRIBE."""
+    """One line reports the first refused publication of a connection, and one line each
+    SUBSCRIBE.
+    """
     caplog.set_level("INFO")
     rules = ["allow publish mine/#", "allow subscribe mine/#"]
     running = await start(users=[{**KNOWN, "rules": rules}])

@@ -47,7 +47,7 @@ async def code(running: Running, user: str) -> int:
     return answer
 
 
-async def test_users_are_read_again_and_who_is_none_any_more_goes(start: Start) -> None:
+async def test_reload_reads_users_again_and_disconnects_removed_users(start: Start) -> None:
     running = await start()
     goes, stays = await running.mqtt("goes", user="known/known"), await running.mqtt("stays")
     leaves = await running.amqp()
@@ -65,7 +65,7 @@ async def test_users_are_read_again_and_who_is_none_any_more_goes(start: Start) 
     await stays.leave()
 
 
-async def test_access_rules_are_read_again_for_those_who_are_here_and_those_who_come(
+async def test_reload_applies_access_rules_to_present_and_new_clients(
     start: Start,
 ) -> None:
     running = await start()
@@ -91,7 +91,7 @@ async def test_anonymous_access_is_read_again(start: Start) -> None:
     assert await code(running, "") == 5
 
 
-async def test_a_new_certificate_is_shown_to_those_who_come_then(
+async def test_new_certificate_is_used_for_new_connections(
     start: Start, authority: Authority, tmp_path: Path
 ) -> None:
     file = authority.sign("localhost", file="server.pem")
@@ -110,7 +110,7 @@ async def test_a_new_certificate_is_shown_to_those_who_come_then(
     await after.leave()
 
 
-async def test_what_is_wrong_changes_nothing_and_is_told(
+async def test_wrong_setting_changes_nothing_and_is_reported(
     start: Start, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = authority.sign("localhost", file="server.pem")
@@ -167,7 +167,7 @@ async def test_the_log_level_is_read_again(start: Start) -> None:
     assert logging.getLogger().level == logging.INFO
 
 
-async def test_what_needs_a_restart_is_named(
+async def test_settings_that_need_a_restart_are_reported(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = await start()

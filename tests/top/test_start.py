@@ -1,4 +1,4 @@
-"""Tests of failed starts: one line that says the problem, and no files left behind."""
+"""Tests of failed starts: one line about the problem, and no files left behind."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def taken(address: str = "127.0.0.1") -> Iterator[int]:
         yield sock.getsockname()[1]
 
 
-def test_a_matcher_of_a_package_that_does_not_fit_is_named_with_what_to_do(
+def test_matcher_of_an_unsuitable_package_is_reported_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "third_party.py").write_text("")
@@ -92,7 +92,7 @@ def test_a_matcher_of_a_package_that_does_not_fit_is_named_with_what_to_do(
     )
 
 
-def test_a_port_in_use_is_named_with_what_to_do() -> None:
+def test_port_in_use_is_reported_with_a_remedy() -> None:
     with taken() as port:
         said = complaint("--mqtt-host", "127.0.0.1", "--mqtt-port", str(port))
     assert said == (
@@ -102,7 +102,7 @@ def test_a_port_in_use_is_named_with_what_to_do() -> None:
     )
 
 
-def test_an_address_of_another_machine_is_named_with_what_to_do() -> None:
+def test_address_of_another_machine_is_reported_with_a_remedy() -> None:
     said = complaint("--amqp-host", "192.0.2.1")
     assert (
         said == "trellis: amqp: 192.0.2.1 is not an address of this machine; "
@@ -110,7 +110,7 @@ def test_an_address_of_another_machine_is_named_with_what_to_do() -> None:
     )
 
 
-def test_a_privileged_port_is_named_with_what_to_do() -> None:
+def test_privileged_port_is_reported_with_a_remedy() -> None:
     unprivileged = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
     if not unprivileged.exists() or int(unprivileged.read_text()) <= 7:
         pytest.skip("every user may take every port here")
@@ -145,7 +145,7 @@ def is_below_a_file(directory: Path) -> str:
         (is_below_a_file, "Not a directory"),
     ],
 )
-def test_a_data_directory_that_cannot_be_written_to_is_named_with_what_to_do(
+def test_unwritable_data_directory_is_reported_with_a_remedy(
     make: Callable[[Path], str], why: str, tmp_path: Path
 ) -> None:
     directory = make(tmp_path)
@@ -184,7 +184,7 @@ def without_users(directory: Path) -> Settings:
 
 
 @pytest.mark.parametrize("content", BAD_FILES.values(), ids=BAD_FILES.keys())
-def test_a_broken_file_of_the_generated_user_is_named_with_what_to_do(
+def test_broken_file_of_the_generated_user_is_reported_with_a_remedy(
     content: bytes, tmp_path: Path
 ) -> None:
     (tmp_path / GENERATED_USER_FILE).write_bytes(content)
@@ -203,7 +203,7 @@ def test_a_broken_file_of_the_generated_user_ends_the_start(tmp_path: Path) -> N
     assert said.startswith(f"trellis: {tmp_path / GENERATED_USER_FILE}: ")
 
 
-async def test_one_port_in_use_gives_all_others_back(start: Start) -> None:
+async def test_port_in_use_closes_all_other_ports(start: Start) -> None:
     with taken() as free:
         pass
     with (

@@ -81,7 +81,7 @@ async def test_clients_are_told_and_the_broker_ends_when_the_last_has_gone(
         for listener in ("amqp", "mqtt"):
             with pytest.raises(ConnectionRefusedError):
                 await connect(process, listener)
-        await asyncio.sleep(5 * POLL_SECONDS)  # It still waits for its clients.
+        await asyncio.sleep(5 * POLL_SECONDS)  # The broker still waits for its clients.
         assert process.process.poll() is None
 
         await one.socket.send(CLOSE_OK)
@@ -143,7 +143,7 @@ async def test_a_signal_right_behind_the_ready_line_is_a_clean_stop() -> None:
         assert await ended(process) == 0
 
 
-async def test_wills_of_clean_sessions_are_published_and_those_of_persistent_ones_are_not(
+async def test_stop_publishes_the_wills_of_clean_sessions_only(
     start: Start,
 ) -> None:
     running = await start()

@@ -71,7 +71,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_all_is_well_with_what_a_broker_and_a_backup_left(home: Path) -> None:
+def test_verify_accepts_the_files_of_a_broker_and_of_a_backup(home: Path) -> None:
     for directory in (home, home.parent / "copy"):
         code, said, errors = store("verify", "--data-dir", directory)
         assert (
@@ -142,7 +142,7 @@ def test_damage_in_a_stream_is_found_and_repaired(home: Path) -> None:
     assert (code, errors) == (0, "") and "fine: streams/%2F/events: " in said
 
 
-def test_errors_say_what_is_missing(tmp_path: Path) -> None:
+def test_errors_name_missing_files(tmp_path: Path) -> None:
     assert store() == (
         2,
         "",

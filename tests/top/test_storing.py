@@ -89,7 +89,7 @@ async def test_a_slow_disk_holds_back_confirms_and_nothing_else(
     assert await sensor.packet() == (0x40, b"\x00\x01")
     await publish(other, b"is not kept", delivery_mode=1)
     await confirmed(other, 1)
-    # The reader need not wait: a delivery does not say that a message is durable.
+    # The reader need not wait: a delivery does not imply that a message is durable.
     reader = await running.amqp()
     assert await bodies(reader, "q", 2) == [b"waits", b"is not kept"]
     await heard(client)
@@ -97,7 +97,7 @@ async def test_a_slow_disk_holds_back_confirms_and_nothing_else(
     await confirmed(client, 1)
 
 
-async def test_one_sync_confirms_all_who_came_while_the_disk_was_busy(
+async def test_one_sync_confirms_all_publishers_that_waited_for_the_busy_disk(
     start: Start, tmp_path: Path
 ) -> None:
     disk = HandledDisk()
@@ -117,7 +117,7 @@ async def test_one_sync_confirms_all_who_came_while_the_disk_was_busy(
 
 
 @pytest.mark.parametrize("protocol", ["amqp", "mqtt"])
-async def test_publishers_beyond_what_may_wait_for_the_disk_wait_themselves_and_go_on(
+async def test_publishers_above_the_backlog_of_the_disk_wait_and_continue(
     protocol: str, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storing, "BACKLOG_BYTES", 100_000)
@@ -158,7 +158,7 @@ async def test_publishers_beyond_what_may_wait_for_the_disk_wait_themselves_and_
     assert running.node.broker.vhosts["/"].queues["q"].depth == count
 
 
-async def test_a_clean_stop_writes_what_is_left(start: Start, tmp_path: Path) -> None:
+async def test_clean_stop_writes_the_remaining_entries(start: Start, tmp_path: Path) -> None:
     disk = HandledDisk()
     running = await start(disk=disk, **at(tmp_path))
     client = await confirming(running)
@@ -366,7 +366,7 @@ async def test_publishers_wait_for_a_checkpoint_of_a_log_that_is_too_large_and_g
     assert of(running).backlogged
     await publish(client, *[b"waits"] * 100)
     for _ in range(20):
-        await heard(reader)  # Others are heard meanwhile.
+        await heard(reader)  # Input of other clients is handled meanwhile.
     go_on.set()
     await confirmed(client, number + 100)
     await running.until(lambda: not of(running).log_throttled)
@@ -409,7 +409,7 @@ async def test_a_full_disk_holds_back_confirms_until_there_is_room(
     assert await bodies(await again.amqp(), "q", 1) == [b"waits too"]
 
 
-async def test_a_stop_on_a_full_disk_ends_and_says_what_was_not_written(
+async def test_stop_on_a_full_disk_ends_and_reports_unwritten_entries(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = HandledDisk()

@@ -80,7 +80,7 @@ class Tapped:
         self._transport.write(data)
 
 
-async def test_what_one_turn_says_is_one_record(start: Start, authority: Authority) -> None:
+async def test_output_of_one_turn_is_one_record(start: Start, authority: Authority) -> None:
     running = await start(**secure(authority))
     client = await over_tls(running, authority.client())
     (link,) = running.links
@@ -106,7 +106,7 @@ async def test_the_end_is_authenticated(start: Start, authority: Authority) -> N
     assert running.node.mqtt.closed == {"client": 1}
 
 
-async def test_what_came_before_close_notify_is_heard(start: Start, authority: Authority) -> None:
+async def test_input_before_close_notify_is_handled(start: Start, authority: Authority) -> None:
     running = await start(**secure(authority))
     watcher = await running.mqtt("watcher", user="known/known")
     await watcher.subscribe("t")
@@ -153,7 +153,7 @@ async def test_certificates_are_chosen_by_the_name_that_is_asked_for(
             await running.tls("mqtts", authority.client(), name)
 
 
-# -- who does not get in
+# -- clients that are refused
 
 
 def legacy() -> ssl.SSLContext:
@@ -241,7 +241,7 @@ FAULTS: Final = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_what_is_no_handshake_is_let_go_and_counted(
+async def test_input_that_is_no_handshake_is_refused_and_counted(
     start: Start, authority: Authority, name: str
 ) -> None:
     data, reason = FAULTS[name]
@@ -257,7 +257,7 @@ async def test_what_is_no_handshake_is_let_go_and_counted(
     ) == 1
 
 
-async def test_a_failure_is_a_line_for_who_looks_closely(
+async def test_tls_failure_is_a_debug_line(
     start: Start, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = await start(**secure(authority))
@@ -274,7 +274,7 @@ async def test_a_failure_is_a_line_for_who_looks_closely(
     assert " reason=not_tls error=" in said
 
 
-async def test_one_who_is_turned_away_is_no_failure(start: Start, authority: Authority) -> None:
+async def test_refused_client_is_no_tls_failure(start: Start, authority: Authority) -> None:
     running = await start(**secure(authority), limits={"connections": 1})
     client = await running.mqtt("only", user="known/known")
     refused = await running.socket("mqtts")
@@ -285,7 +285,7 @@ async def test_one_who_is_turned_away_is_no_failure(start: Start, authority: Aut
     await client.leave()
 
 
-async def test_one_who_leaves_in_the_handshake_is_counted(
+async def test_client_that_disconnects_in_the_handshake_is_counted(
     start: Start, authority: Authority
 ) -> None:
     running = await start(**secure(authority))

@@ -315,7 +315,7 @@ async def test_a_tls_session_is_not_resumed_with_a_revoked_certificate(
     with pytest.raises((ssl.SSLError, ConnectionError)):
         await asyncio.to_thread(connect, session)
     assert failures(running, "mqtts") == {"bad_certificate": 1}
-    # The session goes on with a full handshake when the certificate is not revoked any more.
+    # A full handshake continues the session when the certificate is no longer revoked.
     authority.revoke()
     await running.reload(running.chosen)
     assert (await asyncio.to_thread(connect, session))[1] is False

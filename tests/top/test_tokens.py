@@ -68,7 +68,7 @@ def keys(tmp_path: Path) -> Path:
 # -- tokens
 
 
-def test_a_token_names_its_user_and_what_it_may(keys: Path) -> None:
+def test_token_names_its_user_and_permissions(keys: Path) -> None:
     who = Tokens(Jwt(keys=str(keys), prefix="t.")).identity(
         token(
             scope="t.write:%2F/amq.*/a.* t.read:*/q t.tag:monitoring other.read:*/* "
@@ -201,7 +201,7 @@ def test_keys_are_pem_or_a_jwks_and_a_token_may_name_none(keys: Path, tmp_path: 
         ),
     ],
 )
-def test_what_is_no_file_of_keys_is_said(tmp_path: Path, content: str | None, said: str) -> None:
+def test_invalid_key_file_is_reported(tmp_path: Path, content: str | None, said: str) -> None:
     file = tmp_path / "keys"
     if content is not None:
         file.write_text(content)

@@ -118,7 +118,7 @@ async def test_ends_have_their_codes(start: Start) -> None:  # [MQTT-6.0.0-1]
     assert await closed(client) == 1001
 
 
-async def test_who_a_client_is_shows_in_the_listing(start: Start) -> None:
+async def test_listing_shows_the_client_of_a_websocket(start: Start) -> None:
     running = await start(ws=WS)
     client = await logged_in(running)
     (connection,) = running.node.mqtt.connections
@@ -211,7 +211,7 @@ async def test_a_request_that_is_no_upgrade_is_closed_and_counted(start: Start, 
     await neighbour.leave()
 
 
-async def test_one_who_leaves_before_the_upgrade_is_counted(start: Start) -> None:
+async def test_client_that_disconnects_before_the_upgrade_is_counted(start: Start) -> None:
     running = await start(ws=WS)
     client = await running.socket("ws")
     await client.send(b"GET /ws")

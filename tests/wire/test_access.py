@@ -52,7 +52,7 @@ def codes(packets: list[Any]) -> list[int]:
 # -- allowed in part
 
 
-def test_a_filter_that_is_allowed_in_part_takes_what_is_allowed() -> None:
+def test_partly_permitted_filter_gets_the_permitted_topics() -> None:
     world = world_of("deny subscribe secret/#", "allow all #")
     client, writer = client_of(world), world.mqtt("w")
     assert codes(subscribed(client, "#", "secret/x", "open/+")) == [2, NOT_AUTHORISED, 2]
@@ -71,7 +71,7 @@ def test_retained_messages_of_such_a_filter_too() -> None:
 
 
 @pytest.mark.parametrize("topic_filter", ["$share/g/#", "$SYS/#"])
-def test_what_is_dealt_out_or_told_by_the_broker_is_all_or_nothing(topic_filter: str) -> None:
+def test_partly_permitted_shared_or_sys_filter_is_refused(topic_filter: str) -> None:
     client = client_of(
         world_of("deny subscribe secret/#", "deny subscribe $SYS/broker/uptime", "allow all #")
     )
@@ -344,7 +344,7 @@ def test_a_failure_for_one_connection_closes_it_and_does_not_end_the_review_of_t
     fragile.identities["u"] = rights(read="^$")
     failing_review(world, fragile)
     assert world.queue("q").consumer_count == 0
-    # The client whose permissions could not be renewed does not keep the old ones.
+    # A client whose permissions could not be renewed does not keep the old permissions.
     closed = [
         one.reply_code
         for client in clients

@@ -71,7 +71,7 @@ def test_a_closed_channel_ignores_everything_until_close_ok_and_can_be_reopened(
     assert kinds(client.send(spec.Channel.CloseOk(), spec.Channel.Open())) == ["Channel.OpenOk"]
 
 
-def test_prefetch_bounds_what_is_unsettled_and_acks_let_more_out() -> None:
+def test_prefetch_bounds_unsettled_deliveries_and_acks_release_more() -> None:
     client = World().amqp()
     client.queue("q")
     client.send(spec.Basic.Qos(prefetch_count=2), spec.Basic.Consume(queue="q", consumer_tag="t"))
@@ -149,7 +149,7 @@ def test_a_message_without_write_permission_is_refused_with_403() -> None:
     assert close.reply_code == 403
 
 
-def test_an_alternate_exchange_takes_what_is_unroutable() -> None:
+def test_alternate_exchange_gets_unroutable_messages() -> None:
     client = World().amqp()
     client.send(
         spec.Exchange.Declare(
@@ -330,7 +330,7 @@ def test_a_choked_reader_gets_the_rest_after_the_flush() -> None:
     assert len(slices) == 4 and max(slices) < 400_000
 
 
-def test_a_dead_letter_keeps_what_can_be_written_of_odd_properties() -> None:
+def test_dead_letter_keeps_the_encodable_part_of_odd_properties() -> None:
     client = World().amqp()
     client.queue("graves", "amq.fanout")
     client.queue("q", x_message_ttl=50, x_dead_letter_exchange="amq.fanout")

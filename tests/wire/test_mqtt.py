@@ -93,7 +93,7 @@ def test_a_retained_message_can_be_acknowledged_by_every_later_session() -> None
     assert world.inbox("late").unacked == 0
 
 
-def test_a_persistent_session_keeps_messages_and_resends_what_was_in_flight() -> None:
+def test_persistent_session_keeps_messages_and_resends_those_in_flight() -> None:
     world = World()
     reader, writer = world.mqtt("r", clean=False), world.mqtt("w")
     reader.subscribe("a", 1)

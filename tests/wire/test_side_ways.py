@@ -91,7 +91,7 @@ def test_topic_rules_hold_on_every_way_into_a_topic_exchange(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rules", [(), ("deny subscribe #", "allow publish #")])
-def test_a_user_who_may_publish_everything_may_use_them_all(
+def test_user_with_all_publish_rights_may_use_all_side_ways(
     way: str, rules: tuple[str, ...]
 ) -> None:
     answers = names(client_of(*rules).send(*WAYS[way]))
@@ -203,7 +203,7 @@ def test_the_arguments_of_a_queue_are_judged_with_its_policy(
 
 
 def test_a_policy_that_another_one_hides_is_judged_too() -> None:
-    """A user who removed the policy of higher priority would put the hidden policy into effect."""
+    """A user that removed the policy of higher priority would put the hidden policy into effect."""
     client = client_of(MINE)
     add_policy(client, DEAD_LETTERS, "hidden")
     add_policy(client, {"dead-letter-exchange": "amq.fanout"}, "first", 1)
@@ -306,7 +306,7 @@ def test_the_target_of_allowed_dead_letters_may_become_a_topic_exchange() -> Non
     assert names(client.send(*steps))[-1] == "Exchange.DeclareOk"
 
 
-def test_a_user_who_may_publish_everything_may_declare_such_a_topic_exchange() -> None:
+def test_user_with_all_publish_rights_may_declare_such_a_topic_exchange() -> None:
     client = client_of()
     steps = [FANOUT, Q.Declare(queue="own", arguments=TO_EV), X.Delete(exchange="ev"), TOPIC]
     assert names(client.send(*steps))[-1] == "Exchange.DeclareOk"
@@ -379,7 +379,7 @@ def test_each_further_key_of_a_publisher_is_judged(header: str, transaction: boo
 
 
 @pytest.mark.parametrize("header", ["CC", "BCC"])
-def test_each_further_key_is_judged_for_a_subscriber_who_may_read_some_topics(header: str) -> None:
+def test_each_further_key_is_judged_for_a_subscriber_that_may_read_some_topics(header: str) -> None:
     world = World()
     world.guests.identities["u"] = rights("deny subscribe secret/#", "allow all #")
     client = world.mqtt("c", user="u/guest")

@@ -210,7 +210,7 @@ SIZES: Final = st.lists(st.integers(1, 10) | st.integers(1_000, 100_000), min_si
 
 @given(conversations(), SIZES)
 @settings(max_examples=100, deadline=None)
-def test_what_is_said_is_heard_as_both_libraries_hear_it(data: bytes, sizes: list[int]) -> None:
+def test_frames_are_read_as_both_libraries_read_them(data: bytes, sizes: list[int]) -> None:
     chunks = cut(data, [max(size, len(data) // 500) for size in sizes])
     heard, theirs = ours(chunks), theirs_websockets(chunks)
     assert heard.data == theirs.data
@@ -264,7 +264,7 @@ def test_the_last_of_many_pings_is_answered_once_a_turn() -> None:
     assert not layer.speaks
 
 
-def test_nothing_is_kept_of_a_payload_that_comes_slowly() -> None:
+def test_slow_payload_takes_no_memory() -> None:
     layer = opened()
     data = frame(2, bytes(100_000))
     assert (
@@ -276,9 +276,7 @@ def test_nothing_is_kept_of_a_payload_that_comes_slowly() -> None:
 
 @given(st.lists(st.binary(max_size=40) | st.just(bytes(70_000)), max_size=4), st.integers(0, 2))
 @settings(max_examples=50, deadline=None)
-def test_what_we_say_in_a_turn_is_one_frame_for_both_libraries(
-    parts: list[bytes], pings: int
-) -> None:
+def test_output_of_a_turn_is_one_frame_for_both_libraries(parts: list[bytes], pings: int) -> None:
     layer = opened()
     layer.receive(frame(9, b"p") * pings)
     data = b"".join(layer.send(parts))
@@ -398,7 +396,7 @@ def test_the_requests_of_both_libraries_are_granted_and_compression_is_not(
     read(data)
 
 
-def test_what_comes_with_the_request_is_heard() -> None:
+def test_frames_behind_the_request_are_handled() -> None:
     layer = new()
     assert layer.receive(REQUEST + b"\r\n" + frame(2, b"early")) == b"early"
 
@@ -458,7 +456,7 @@ def test_the_paths_of_the_websocket(configured: str, asked: bytes, served: bool)
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_asks_for_no_websocket_is_told_why_and_counted(name: str) -> None:
+def test_request_for_no_websocket_gets_the_reason_and_is_counted(name: str) -> None:
     request, status, reason = REFUSED[name]
     layer, data = answer(request)
     assert (layer.open, layer.over) == (False, "websocket_refused")
@@ -543,7 +541,7 @@ def test_a_page_of_another_host_is_refused_or_has_nothing_of_this_machine(
 @pytest.mark.parametrize(
     "header", [b"X-Forwarded-For: 10.0.0.9\r\n", b"Forwarded: for=10.0.0.9\r\n"]
 )
-def test_whom_a_proxy_brings_is_not_on_this_machine(header: bytes) -> None:
+def test_client_behind_a_proxy_is_not_on_this_machine(header: bytes) -> None:
     peer = Peer()
     layer, _ = answer(REQUEST + header + b"\r\n", "", peer)
     assert layer.open

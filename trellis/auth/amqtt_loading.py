@@ -153,7 +153,9 @@ def _is_plugin(thing: object) -> bool:
 
 
 def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
-    """Return an object of the plugin's `Config` dataclass. `-` in an option's name stands for `_`.
+    """Return an object of the plugin's `Config` dataclass.
+
+    The character `-` in an option's name becomes `_`.
 
     Raises SettingsError, whose text never contains a value, since some values are secret.
     """

@@ -54,7 +54,7 @@ VerdictCallback = Callable[[Verdict], None]
 
 
 class AccountIdentity(Identity):
-    """A user of the settings, for whom the broker may store further permissions."""
+    """A user of the settings, for which the broker may store further permissions."""
 
     #: The accounts, which know the users that the broker stores. `Accounts` sets this attribute.
     accounts: Accounts | None = None
@@ -326,8 +326,8 @@ class Accounts(Authenticator):
     def _accept(self) -> None:
         """Prepare the accounts for logins.
 
-        Read the rules about client identifiers of all users in the settings. Let these users have
-        the permissions that the broker stores for them.
+        Read the rules about client identifiers of all users in the settings. Give these users the
+        permissions that the broker stores for them.
         """
         self._reservations = Reservations()
         for name, account in self._accounts.items():
@@ -363,7 +363,8 @@ class Accounts(Authenticator):
         try:
             good = verify(password_hash, password)
             if not password_hash.startswith("$argon2"):
-                # RabbitMQ's hashes are fast: the duration would reveal which users have one.
+                # RabbitMQ's hashes are fast: the duration would reveal which users have such a
+                # hash.
                 verify(decoy_hash(), password)
         finally:
             try:

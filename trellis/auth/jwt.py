@@ -44,9 +44,9 @@ METHOD: Final = "JWT"
 MAX_TOKEN: Final = 16 << 10
 #: Latest time at which a token may expire, in seconds since 1970: the end of the year 9999.
 MAX_EXPIRES: Final = 253_402_300_799
-#: Most keys that are read from the file of keys.
+#: Largest number of keys that are read from the file of keys.
 MAX_KEYS: Final = 64
-#: Most scopes that are read from a token.
+#: Largest number of scopes that are read from a token.
 MAX_SCOPES: Final = 200
 #: Largest number of `#` in a binding key. A binding key with more `#` is refused before the
 #: scopes are examined.

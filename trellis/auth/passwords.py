@@ -34,8 +34,8 @@ MOSQUITTO: Final = "mosquitto"
 #: Size in bytes of the hashes of SHA-512, and of the longest salt that Mosquitto makes.
 _SHA512_SIZE: Final = 64
 _SHA512_SALT_MAX: Final = 64
-#: Most iterations of an imported PBKDF2 hash (about 0.6 s). Mosquitto makes hashes with 101 or
-#: 1,000.
+#: Largest number of iterations of an imported PBKDF2 hash (about 0.6 s). Mosquitto makes hashes
+#: with 101 or 1,000 iterations.
 ITERATIONS_MAX: Final = 1_000_000
 #: Bounds of imported argon2 hashes: memory in KiB, memory in KiB times passes (about 0.7 s), and
 #: lanes.
@@ -134,7 +134,7 @@ def _check_argon2(parameters: argon2.Parameters) -> None:
             "each login would need too much memory or time: "
             f"m={memory} KiB, t={passes}, p={lanes}; "
             f"the limits are m={ARGON2_MEMORY_MAX}, m*t={ARGON2_WORK_MAX}, p={ARGON2_LANES_MAX}; "
-            "set the password anew"
+            "set a new password for the user"
         )
 
 
@@ -152,7 +152,7 @@ def _parse_mosquitto(password_hash: str) -> tuple[int, bytes, bytes]:
         if not 1 <= iterations <= ITERATIONS_MAX:
             raise ValueError(
                 f"the $7$ hash has {iterations} iterations; the limit is {ITERATIONS_MAX}; "
-                "set the password anew"
+                "set a new password for the user"
             )
         del parts[1]
     if len(parts) != 3:

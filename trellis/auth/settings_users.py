@@ -79,8 +79,8 @@ class AnonymousIdentity(Identity):
     def __init__(self, rules: Sequence[str]) -> None:
         super().__init__(ANONYMOUS_NAME)
         self._rules = rules
-        #: Permissions by virtual host. `for_vhost` adds them; there is one virtual host for clients
-        #: without a user name.
+        #: Permissions by virtual host, added by `for_vhost`. Clients without a user name can use
+        #: one virtual host only.
         self._by_vhost: dict[str, UserPermissions] = {}
 
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
@@ -147,7 +147,7 @@ def accounts_from_settings(settings: Settings, directory: Path | None) -> list[A
 
 
 def _generated_account(name: str, directory: Path | None) -> Account:
-    """Return the account of the generated user: the stored one, or one with a new password.
+    """Return the generated user's account: the stored one, or an account with a new password.
 
     A new password is logged once; its hash is kept in the data directory. Raises SettingsError.
     """

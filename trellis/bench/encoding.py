@@ -9,8 +9,8 @@ from trellis.bench.check import HEADER_SIZE, filler
 from trellis.bench.reader import CHUNK
 from trellis.bench.workloads import ALL, Workload
 
-#: Most bytes of QoS 0 messages in flight. With more, brokers drop messages to slow clients (Trellis
-#: above 1 MiB of unsent output).
+#: Largest number of bytes of QoS 0 messages in flight. With more, brokers drop messages to slow
+#: clients (Trellis above 1 MiB of unsent output).
 _QOS0_IN_FLIGHT: Final = 768 * 1024
 _IN_FLIGHT: Final = 8 * 1024 * 1024
 #: Placeholder in a template for the bytes that differ from message to message.

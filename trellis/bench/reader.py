@@ -8,7 +8,7 @@ from __future__ import annotations
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-#: Most bytes that are read from a socket at once.
+#: Largest number of bytes that are read from a socket at once.
 CHUNK = 262_144
 
 

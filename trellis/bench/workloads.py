@@ -51,9 +51,9 @@ class Workload:
     #: Size of a body in bytes.
     size: int = 100
     topics: int = 16
-    #: Most messages that a publisher sends at once.
+    #: Largest number of messages that a publisher sends at once.
     batch: int = 64
-    #: Most messages in flight. With a window of 1, latency is measured.
+    #: Largest number of messages in flight. With a window of 1, latency is measured.
     window: int = 4096
 
     @property

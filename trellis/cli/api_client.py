@@ -21,7 +21,7 @@ from trellis.settings.loading import read_password
 
 #: Seconds without a received byte after which a request fails.
 TIMEOUT = 10.0
-#: Most bytes of an unexpected answer that an error text quotes.
+#: Largest number of bytes of an unexpected answer that an error text quotes.
 SHOWN = 1_000
 _LOGIN = "give --user and --password, or set TRELLIS_USER and TRELLIS_PASSWORD"
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
 
 from trellis import logs
+from trellis.cli.actions import add_json, ask, show
+from trellis.cli.api_client import add_login
 from trellis.cli.parsing import (
     CommandError,
     Commands,
@@ -13,8 +19,14 @@ from trellis.cli.parsing import (
     add_settings,
     load_settings,
 )
+from trellis.cli.store import copy_directory, data_directory
+from trellis.settings.cluster import ClusterSettings
 
 _CHECK = "name each setting of the Kafka cluster and its topic that is unsafe for this broker"
+_STATUS = "show the nodes of the cluster, and how far each of them is behind"
+_SWITCH = "let a standby become the active node; the present one ends its process"
+_SEED = "copy the data directory of a node for a new node, or for one that is too far behind"
+_FORGET = "remove a node that does not run any more, so that the log is not kept for this node"
 
 
 def add(commands: Commands) -> None:
@@ -23,40 +35,102 @@ def add(commands: Commands) -> None:
         commands,
         "cluster",
         _needs_tool,
-        "check the Kafka cluster of a broker on several nodes",
-        "check [--create] [--config FILE]...",
+        "check, show and switch a broker on several nodes",
+        "TOOL [ARGUMENT]...",
     )
-    tools = command.add_subparsers(title="tools", metavar="TOOL", dest="tool")
-    check: Parser = tools.add_parser(
-        "check",
-        prog="trellis cluster check",
-        usage="trellis cluster check [--create] [--config FILE]... [FLAG VALUE]...",
-        help=_CHECK,
-        description=f"{_CHECK[:1].upper()}{_CHECK[1:]}. The exit code is 1 if there is any.",
+    tools = command.add_subparsers(title="tools", metavar="TOOL", dest="tool", parser_class=Parser)
+    check = _add_tool(
+        tools, "check", check_cluster, "[--create]", _CHECK, "The exit code is 1 if there is any."
     )
-    check.set_defaults(run=check_cluster, parser=check)
     check.add_argument(
         "--create", action="store_true", help="first create the topic, if it does not exist"
     )
     add_settings(check, "cluster")
+    found = _add_tool(
+        tools, "status", show_status, "[--json]", _STATUS, "The exit code is 1 if none is active."
+    )
+    add_json(found)
+    add_settings(found, "cluster")
+    switch = _add_tool(
+        tools,
+        "switch",
+        switch_cluster,
+        "[NODE] [--url URL]",
+        _SWITCH,
+        "The command asks the http port of the active node.",
+    )
+    switch.add_argument(
+        "node",
+        nargs="?",
+        default="",
+        metavar="NODE",
+        help="name of the standby [the one that has most of the log]",
+    )
+    add_login(switch)
+    seed = _add_tool(
+        tools,
+        "seed",
+        seed_node,
+        "NODE TARGET",
+        _SEED,
+        "Run it on the machine of a node that runs, then move TARGET to the data directory of the "
+        "new node, and start the new node.",
+    )
+    seed.add_argument("node", metavar="NODE", help="name of the new node (its node.name)")
+    seed.add_argument(
+        "target", type=Path, metavar="TARGET", help="directory to create; it must not exist yet"
+    )
+    add_settings(seed, "data")
+    forget = _add_tool(tools, "forget", forget_node, "NODE", _FORGET, "The node must be stopped.")
+    forget.add_argument("node", metavar="NODE", help="name of the node")
+    add_settings(forget, "cluster")
+
+
+def _add_tool(
+    tools: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    usage: str,
+    text: str,
+    more: str,
+) -> Parser:
+    tool: Parser = tools.add_parser(
+        name,
+        prog=f"trellis cluster {name}",
+        usage=f"trellis cluster {name} {usage} [--config FILE]... [FLAG VALUE]...",
+        help=text,
+        description=f"{text[:1].upper()}{text[1:]}. {more}",
+    )
+    tool.set_defaults(run=run, parser=tool)
+    return tool
 
 
 def _needs_tool(arguments: argparse.Namespace) -> int:
-    raise CommandError("name a tool: check (see `trellis cluster --help`)", 2)
+    raise CommandError(
+        "name a tool: check, status, switch, seed or forget (see `trellis cluster --help`)", 2
+    )
 
 
-def check_cluster(arguments: argparse.Namespace) -> int:
-    """Print a line for each unsafe setting of the Kafka cluster and its topic."""
+def _cluster(arguments: argparse.Namespace) -> ClusterSettings:
+    """Return the settings of the cluster. Raises CommandError."""
     cluster = load_settings(arguments).settings.cluster
     if not cluster.enabled:
         raise CommandError("cluster.servers is empty: name the Kafka nodes, as HOST:PORT", 2)
     logs.set_up("warning")
     try:
-        from trellis.cluster import check
+        import trellis.cluster.topic  # noqa: F401
     except ImportError as error:
         raise CommandError(
             f"Kafka's client cannot be imported ({error}); pip install 'trellis-broker[cluster]'"
         ) from None
+    return cluster
+
+
+def check_cluster(arguments: argparse.Namespace) -> int:
+    """Print a line for each unsafe setting of the Kafka cluster and its topic."""
+    cluster = _cluster(arguments)
+    from trellis.cluster import check
+
     try:
         if arguments.create and check.create(cluster):
             print(f"created topic '{cluster.log_topic}'")
@@ -68,3 +142,74 @@ def check_cluster(arguments: argparse.Namespace) -> int:
     if not found:
         print(f"ok: topic '{cluster.log_topic}' at {cluster.servers} is safe for '{cluster.name}'")
     return 1 if found else 0
+
+
+def show_status(arguments: argparse.Namespace) -> int:
+    """Print the topic and the nodes of the cluster."""
+    cluster = _cluster(arguments)
+    from trellis.cluster import status
+
+    try:
+        found = status.status(cluster)
+    except status.FAILURES as error:
+        raise CommandError(str(error)) from None
+    if arguments.json:
+        document = {
+            "cluster": cluster.name,
+            "topic": cluster.log_topic,
+            "first_offset": found.low,
+            "end_offset": found.tip,
+            "replicas": found.facts.replicas,
+            "replicas_in_sync": found.facts.in_sync,
+            "nodes": found.rows,
+        }
+        print(msgspec.json.format(msgspec.json.encode(document)).decode())
+        return 0 if found.has_active else 1
+    print(
+        f"cluster {cluster.name}: topic {cluster.log_topic} at {cluster.servers} has records "
+        f"{found.low} to {found.tip}, and {found.facts.in_sync} of {found.facts.replicas} replicas "
+        "in sync"
+    )
+    columns = ("node", "state", "host", "version", "batches_behind", "seen_s", "must_be_seeded")
+    show(found.rows, columns, arguments, "no node has reported")
+    if not found.has_active:
+        print(f"no node is active: a standby takes over after {cluster.silence:g} s")
+    return 0 if found.has_active else 1
+
+
+def switch_cluster(arguments: argparse.Namespace) -> int:
+    """Hand the log over to a standby."""
+    answer = ask(arguments, "POST", "trellis", "cluster", "switch", body={"to": arguments.node})
+    print(f"handed over to node '{answer['to']}'")
+    return 0
+
+
+def seed_node(arguments: argparse.Namespace) -> int:
+    """Copy the data directory of this node for another node."""
+    cluster, directory = _cluster(arguments), str(data_directory(arguments))
+    from trellis.cluster import status
+
+    try:
+        status.announce(cluster, arguments.node, directory)
+    except status.FAILURES as error:
+        raise CommandError(str(error)) from None
+    size = copy_directory(directory, str(arguments.target.expanduser()))
+    print(
+        f"{size} bytes copied to {arguments.target}: move it to the data directory of node "
+        f"'{arguments.node}', and start the node; the log is kept for it until "
+        f"`trellis cluster forget {arguments.node}`"
+    )
+    return 0
+
+
+def forget_node(arguments: argparse.Namespace) -> int:
+    """Remove a node from the cluster."""
+    cluster = _cluster(arguments)
+    from trellis.cluster import status
+
+    try:
+        status.forget(cluster, arguments.node)
+    except status.FAILURES as error:
+        raise CommandError(str(error)) from None
+    print(f"node '{arguments.node}' is forgotten: the active node removes it within seconds")
+    return 0

@@ -52,7 +52,7 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--dry-run",
         action="store_true",
-        help="import nothing: say what an import would take and refuse",
+        help="change nothing: report the objects that an import would accept and refuse",
     )
     add_login(command)
 

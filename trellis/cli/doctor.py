@@ -98,8 +98,8 @@ def add(commands: Commands) -> None:
         commands,
         "doctor",
         doctor,
-        "compare RabbitMQ's definitions with what Trellis would make of them; no broker needs to "
-        "run",
+        "compare RabbitMQ's definitions with the result of their import into Trellis; no broker "
+        "needs to run",
         "FILE [--all]",
     )
     command.add_argument(
@@ -121,9 +121,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     for line in [*unknown_sections(document), *faults_of(document)]:
         found.failed = True
         print(printable(f"{MISSING:9}  {line}"))
-    print(
-        "what else differs, such as metrics, settings and protocols: docs/moving-from-rabbitmq.md"
-    )
+    print("further differences (metrics, settings, protocols, ...): docs/moving-from-rabbitmq.md")
     return 1 if found.failed else 0
 
 

@@ -26,8 +26,8 @@ def add(commands: Commands) -> None:
         commands,
         "import",
         import_,
-        "write broker.toml and definitions.json from the configuration of another broker, and name "
-        "each line that could not be taken (exit code 1 if there is one)",
+        "write broker.toml and definitions.json from the configuration of another broker, and "
+        "report each line that could not be imported (exit code 1 if there is any)",
         "mosquitto PATH [--output DIR] [--force]",
     )
     command.add_argument("broker", metavar="BROKER", choices=("mosquitto",), help="mosquitto")

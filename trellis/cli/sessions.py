@@ -27,6 +27,6 @@ def add(commands: Commands) -> None:
 
 
 def delete(arguments: argparse.Namespace) -> int:
-    """End the session of a client identifier. Raises CommandError if there is none."""
+    """End the session of a client identifier. Raises CommandError if the session does not exist."""
     ask(arguments, "DELETE", "trellis", "sessions", arguments.vhost, arguments.client_id)
     return 0

@@ -207,10 +207,19 @@ def _is_damage(finding: Finding) -> bool:
 
 def back_up(arguments: argparse.Namespace) -> int:
     """Copy the data directory to a new directory, also while the broker runs."""
+    size = copy_directory(str(data_directory(arguments)), str(arguments.target.expanduser()))
+    print(f"{size} bytes copied to {arguments.target}")
+    return 0
+
+
+def copy_directory(directory: str, target: str) -> int:
+    """Copy a data directory with a progress bar, and return the size of the copy in bytes.
+
+    Raises CommandError.
+    """
     from broker.store.backup import back_up as copy
     from broker.store.disk import StoreError
 
-    directory = _directory(arguments)
     line, interval = ProgressLine(), Interval(PROGRESS_S)
     line.begin("copying")
 
@@ -219,16 +228,15 @@ def back_up(arguments: argparse.Namespace) -> int:
             line.bar(done / total, f"{done / 1e6:.0f} of {total / 1e6:.0f} MB")
 
     try:
-        size = copy(str(directory), str(arguments.target.expanduser()), progress)
+        return copy(directory, target, progress)
     except StoreError as error:
         raise CommandError(str(error)) from error
     finally:
         line.end()
-    print(f"{size} bytes copied to {arguments.target}")
-    return 0
 
 
-def _directory(arguments: argparse.Namespace) -> Path:
+def data_directory(arguments: argparse.Namespace) -> Path:
+    """Return the data directory that the settings name. Raises CommandError."""
     directory = load_settings(arguments).settings.data.directory
     if directory is None:
         raise CommandError(
@@ -283,7 +291,7 @@ def _store(arguments: argparse.Namespace) -> Iterator[tuple[Path, str]]:
     from broker.store.disk import Lock, StoreError
     from broker.store.opening import LOG
 
-    directory = _directory(arguments)
+    directory = data_directory(arguments)
     if not _catalog(directory).exists():
         raise CommandError(
             f"there is no store in {directory}; give the data directory with --data-dir"

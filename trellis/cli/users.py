@@ -177,7 +177,7 @@ def _checked_tags(tags: list[str]) -> list[str]:
 
 
 def list_users(arguments: argparse.Namespace) -> int:
-    """Print all users with their tags; `from` says if the broker or the settings define a user."""
+    """Print all users with their tags; `from` shows if the broker or the settings define a user."""
     rows = [{"from": "broker", **row} for row in ask(arguments, "GET", "users")]
     show(rows, ("name", "tags", "from"), arguments, "no users")
     return 0

@@ -1,4 +1,4 @@
-"""A node of a cluster: it follows or owns a replicated log on a Kafka cluster.
+"""A node of a cluster, which follows or owns a replicated log on a Kafka cluster.
 
 Only this package imports the client library confluent-kafka, and only if the section [cluster]
 names Kafka servers. Reading order:

@@ -14,21 +14,27 @@ from trellis.cluster.client_options import ClientLog, delivery_seconds, producer
 from trellis.cluster.topic import PARTITION
 from trellis.settings.cluster import ClusterSettings
 
-#: Seconds after which an append ends although the library has not reported its outcome in time.
+#: Seconds beyond the library's own deadline after which an append ends without a report of its
+#: outcome.
 LATE_SECONDS: Final = 2.0
-#: Seconds of one wait for a report; a report ends the wait at once, and `close` soon.
+#: Seconds of one wait for a report. A report ends the wait at once; `close` ends it within this
+#: time.
 WAIT_SECONDS: Final = 0.2
 
 
 class KafkaAppender:
-    """A producer with one record under way at a time. One thread appends; another may `serve`."""
+    """A producer that has at most one record in flight.
+
+    One thread appends; another may call `serve`.
+    """
 
     def __init__(self, cluster: ClusterSettings) -> None:
         self._cluster = cluster
         self._seconds = delivery_seconds(cluster)
         self._lock = threading.Lock()
         self._closing = self._closed = False
-        # Made before the first append: to connect, and to get an id, takes a new producer 0.5 s.
+        # Made before the first append, because a new producer needs 0.5 s to connect and to get an
+        # id.
         self._producer = self._new_producer()
 
     def append(self, data: bytes) -> int:
@@ -42,7 +48,7 @@ class KafkaAppender:
             return self._append(data)
 
     def serve(self) -> None:
-        """Write the pending log lines of the library, unless an append does so."""
+        """Write the pending log lines of the library, unless a running append writes them."""
         if self._lock.acquire(False):
             try:
                 if not self._closing:
@@ -51,7 +57,7 @@ class KafkaAppender:
                 self._lock.release()
 
     def close(self) -> None:
-        """Close the connections. An append that waits ends with OutcomeUnknown."""
+        """Close the connections. An append that is waiting raises OutcomeUnknown."""
         self._closing = True
         with self._lock:
             if not self._closed:
@@ -87,7 +93,7 @@ class KafkaAppender:
         self._producer.close()
 
     def _wait(self, reports: list[tuple[KafkaError | None, Message]]) -> None:
-        """Wait until the library reports the outcome, or is late, or the log is closed."""
+        """Wait until the library reports the outcome, the deadline passes, or the log is closed."""
         end = time.monotonic() + self._seconds + LATE_SECONDS
         while not reports and not self._closing and time.monotonic() < end:
             self._producer.poll(WAIT_SECONDS)

@@ -1,4 +1,4 @@
-"""`trellis cluster check`: names each setting of Kafka that is unsafe for the replicated log."""
+"""`trellis cluster check`: lists the settings of Kafka that are unsafe for the replicated log."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from trellis.cluster.kafka_log import KafkaLog
 from trellis.cluster.topic import IN_SYNC, REPLICAS, KafkaTopic, TopicFacts
 from trellis.settings.cluster import ClusterSettings
 
-#: Records that are read at each end of the log.
+#: Number of records that are read at each end of the log.
 SAMPLE: Final = 100
-#: The setting of a Kafka node that says after how many ms a lost node is replaced.
+#: The setting of a Kafka node for the time in ms after which a lost node is replaced.
 SESSION_TIMEOUT: Final = "broker.session.timeout.ms"
-#: The setting of a Kafka node that says for how many ms it recognizes repeated records; the least
-#: safe value.
+#: The setting of a Kafka node for the time in ms during which the node recognizes repeated records,
+#: and the smallest safe value.
 EXPIRATION: Final = "producer.id.expiration.ms"
 EXPIRATION_LEAST: Final = 600_000
-#: The time in seconds that Trellis recommends.
+#: The value of SESSION_TIMEOUT, in seconds, that Trellis recommends.
 SHORT_SECONDS: Final = 2
 SHORTER: Final = f"{SESSION_TIMEOUT} to 2000 and broker.heartbeat.interval.ms to 400"
-#: Seconds by which silence and lease must be longer than this time.
+#: Seconds by which silence and lease must exceed SESSION_TIMEOUT.
 SILENCE_MARGIN: Final = 1.5
 LEASE_MARGIN: Final = 0.5
 
@@ -114,7 +114,10 @@ def _of_settings(settings: Mapping[str, str], replicas: int) -> Iterator[str]:
 
 
 def _of_nodes(topic: KafkaTopic, cluster: ClusterSettings) -> Iterator[str]:
-    """Yield the findings about the Kafka nodes. A hosted Kafka may not tell their settings."""
+    """Yield the findings about the Kafka nodes.
+
+    A hosted Kafka may refuse to show their settings.
+    """
     for name, finding in ((SESSION_TIMEOUT, _of_timeout), (EXPIRATION, _of_expiration)):
         nodes: dict[str, list[int]] = {}
         for node in topic.nodes():
@@ -169,7 +172,7 @@ def _of_records(cluster: ClusterSettings) -> Iterator[str]:
 
 
 def _foreign(data: bytes, name: str) -> str:
-    """Return the reason for which a record is not one of this broker; "" if it may be."""
+    """Return why a record cannot be one of this broker; "" if it can be."""
     try:
         record = decode(data)
     except ReplicationError as error:

@@ -38,25 +38,25 @@ class GroupAbsent(LogUnreachable):
 
 
 class TopicReplaced(ReplicationError):
-    """The topic is another one than the topic that this node has followed."""
+    """The topic was replaced by another topic of the same name since this node followed it."""
 
 
 class LogBehind(LogUnreachable):
-    """The leader tells an end of the log that is before the offset at which this node would go on.
+    """The leader reports an end of the log before the offset at which this node would continue.
 
     A new leader of the partition may do so for a moment.
     """
 
 
 class LogShorter(ReplicationError):
-    """The log ends before the offset at which this node would go on."""
+    """The log ends before the offset at which this node would continue."""
 
 
 class LogHole(ReplicationError):
-    """The log lacks records between its ends: it was compacted, or other programs write to it."""
+    """Records are missing inside the log: it was compacted, or other programs write to it."""
 
 
-#: Errors that callers tell apart.
+#: Errors of the library that callers handle differently from the others.
 _CLASSES: Final[dict[int, type[LogUnreachable]]] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: TopicAbsent,
     KafkaError._UNKNOWN_TOPIC: TopicAbsent,
@@ -70,7 +70,7 @@ def described(error: KafkaError) -> str:
 
 
 def unreachable(task: str, cluster: ClusterSettings, error: KafkaError) -> LogUnreachable:
-    """Return the error of a failed request; `task` completes "cannot"."""
+    """Return the error of a failed request; `task` is the text after "cannot"."""
     text = f"cannot {task} '{cluster.log_topic}' at {cluster.servers}: {described(error)}"
     return _CLASSES.get(error.code(), LogUnreachable)(text)
 

@@ -11,22 +11,24 @@ from broker.replication.contract import CHUNK_SIZE
 from trellis import logs
 from trellis.settings.cluster import ClusterSettings, OptionValue
 
-#: Bytes of a Kafka message besides the payload of a chunk: the record's own fields and Kafka's.
+#: Bytes that a Kafka message has besides the payload of a chunk: fields of the record and of Kafka.
 MESSAGE_OVERHEAD: Final = 4096
 #: The largest message that a node sends or receives, in bytes.
 MESSAGE_MAX: Final = CHUNK_SIZE + MESSAGE_OVERHEAD
-#: The least time in seconds after which the outcome of an append is unknown.
+#: The shortest time in seconds after which the outcome of an append may be declared unknown.
 DELIVERY_LEAST: Final = 30.0
-#: The largest number of bytes that wait in the library for a reader, in KiB.
+#: The largest amount of data that the library holds for a reader, in KiB.
 READ_AHEAD_KIB: Final = 32 << 10
 
-#: Seconds for which a log line is not repeated, and the number of lines that are remembered.
+#: Seconds for which a log line is not repeated, and the number of lines that are remembered for
+#: this.
 REPEAT_SECONDS: Final = 30.0
 LINES_MAX: Final = 100
 
 Options = dict[str, OptionValue]
 
-#: Short pauses before another attempt: a lost Kafka node must not become a failover.
+#: Pauses before another attempt. They are short, so that a lost Kafka node does not cause a
+#: failover.
 _COMMON: Final[Options] = {
     "allow.auto.create.topics": False,
     "enable.metrics.push": False,
@@ -53,7 +55,8 @@ class ClientLog:
         """`client` is the task of the client, such as "append"."""
         self._client = client
         self._clock = clock
-        #: When a line was written, and how many were left out since, by the line without numbers.
+        #: The time at which a line was written, and the number of its repetitions left out since;
+        #: the key is the line without its numbers.
         self._written: dict[str, tuple[float, int]] = {}
 
     def log(self, level: int, text: str, *values: object) -> None:
@@ -72,11 +75,12 @@ class ClientLog:
 
 
 def delivery_seconds(cluster: ClusterSettings) -> float:
-    """Return the time after which the outcome of an append is unknown, and the owner ends.
+    """Return the seconds after which the outcome of an append is unknown, and the owner ends.
 
-    The time may be long: the offset of a late answer shows whether another node has taken over. It
-    must be longer than Kafka needs to replace a lost leader (twice `broker.session.timeout.ms`,
-    18 s by default), or each lost leader ends an owner whom no standby replaces.
+    The time may be long: the offset in a late answer shows whether another node has taken over. The
+    time must exceed the time that Kafka needs to replace a lost leader (twice
+    `broker.session.timeout.ms`, 18 s by default). Otherwise each lost leader ends an owner that no
+    standby replaces.
     """
     return max(2 * cluster.silence + 2, DELIVERY_LEAST)
 

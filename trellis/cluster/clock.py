@@ -1,4 +1,4 @@
-"""The clock of lease and silence: it goes on while the machine is suspended."""
+"""The clock that measures lease and silence. It keeps running while the machine is suspended."""
 
 from __future__ import annotations
 

@@ -7,73 +7,83 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from broker.replication.contract import Apply, LogUnreachable, ReplicaFull, Timing
+from broker.replication.contract import Apply, ReplicaFull, Timing
+from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog, carry_out
 from broker.replication.follower import Follower
 from broker.replication.owner import LogOwner
+from broker.replication.records import DIGEST_SIZE
+from broker.replication.report import NodeReport
 from broker.replication.standby import Standby
 from trellis import logs
 from trellis.cluster.clock import boot_seconds, wall_ms
+from trellis.cluster.reporting import Reporting
 
-#: Least number of seconds between two reports of the offset at which this node would begin to read.
-REPORT_SECONDS: Final = 1.0
 #: The format of the segment log (docs/storage.md).
 LOG_FORMAT: Final = 1
 
 
 class FollowingStopped(Exception):
-    """The end of the thread, because the broker stops."""
+    """Raised in the thread of a standby when the broker stops."""
 
 
 class Following:
-    """The life of a standby, up to its claim."""
+    """A standby from its start up to its claim."""
 
     def __init__(
         self,
         directory: ReplicaDirectory,
         log: ReplicatedLog,
         timing: Timing,
-        digest: bytes,
+        description: NodeDescription,
         version: str,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
-        """`digest` is that of the settings that must be the same on all nodes."""
+        """`description` is that of this node."""
         self._directory = directory
         self._log = log
         self._version = version
         self._clock = clock
         self._stopped = threading.Event()
-        #: Why the last batch could not be written; empty unless the disk is full.
+        #: The reason why the last batch could not be written; empty unless the disk is full.
         self.blocked_reason = ""
-        self._reported = -1
-        self._report_at = 0.0
+        self._description = description
+        #: The description of the owner, as text, for which the log line was written.
+        self._owner = ""
+        self._reporting = Reporting(log, self.report)
         self.standby = Standby(
             Follower(directory.state),
             timing,
             clock,
             wall_ms,
             lambda: secrets.randbits(63),
-            digest,
+            bytes.fromhex(description.settings) or bytes(DIGEST_SIZE),
         )
+        self.standby.description = description.encode()
+        self.standby.handover_nonce = secrets.randbits(63) | 1
         self.standby.salt = secrets.randbits(32) or 1
         self.standby.format = LOG_FORMAT
 
     def run(self) -> LogOwner:
         """Follow the log until this node owns it. Blocks, so a thread calls it.
 
-        The directory is closed then, and holds all batches of the log. Raises FollowingStopped
-        after `stop`, ReplicationError or StoreError if the node cannot go on.
+        When the call returns, the data directory is closed, and holds all batches of the log.
+        Raises FollowingStopped after `stop`, ReplicationError or StoreError if the node cannot go
+        on.
         """
         try:
+            self._note_owner(self._directory.state.owner)
+            self._reporting.start()
             owner = carry_out(self.standby.follow(), self._log, self._apply, self._sleep)
             self._directory.finish()
             return owner
         finally:
+            self._reporting.stop()
             self._directory.close()
 
     def stop(self) -> None:
-        """Let `run` end soon."""
+        """Make `run` end soon."""
         self._stopped.set()
 
     def _apply(self, step: Apply) -> None:
@@ -89,24 +99,43 @@ class Following:
             self.blocked_reason = str(error)
             raise
         self.blocked_reason = ""
-        self._report()
+        self._note_owner(step.state.owner)
+
+    def _note_owner(self, text: str) -> None:
+        """Log which node owns the log, and if it has other settings than this node."""
+        if text == self._owner:
+            return
+        self._owner = text
+        owner, here = NodeDescription.decode(text), self._description
+        if owner.node == here.node:
+            return
+        if owner.settings and here.settings and owner.settings != here.settings:
+            logs.warning(
+                "cluster_settings_differ",
+                node=owner.node,
+                note="the sections limits and mqtt of that node and of this one differ, so this "
+                "node may refuse definitions when it takes over; compare `trellis config` of both",
+            )
+        logs.info("cluster_active", node=owner.node, host=owner.host)
 
     def _sleep(self, seconds: float) -> None:
-        """Wait. Give back disk space in this time, if there is any to give back."""
+        """Wait. Use the time to free disk space, if there is any to free."""
         until = self._clock() + seconds
         while self._directory.compact() and self._clock() < until:
             pass
         if self._stopped.wait(max(0.0, until - self._clock())):
             raise FollowingStopped
 
-    def _report(self) -> None:
-        """Report now and then up to which offset the directory has all batches durably."""
-        offset = self._directory.stored_state.last + 1
-        if offset == self._reported or self._clock() < self._report_at:
-            return
-        self._report_at = self._clock() + REPORT_SECONDS
-        try:
-            self._log.commit_synced(offset, self._version)
-        except LogUnreachable:
-            return
-        self._reported = offset
+    def report(self, state: str = "following") -> NodeReport:
+        """Return the report of this node: up to which offset the directory has all batches."""
+        known = self.standby.state
+        return NodeReport(
+            self._directory.stored_state.last + 1,
+            self._version,
+            state,
+            known.epoch,
+            known.number,
+            wall_ms(),
+            self.standby.handover_nonce,
+            self.standby.description,
+        )

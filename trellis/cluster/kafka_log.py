@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import Final
 
 from confluent_kafka import KafkaException
 
 from broker.replication.contract import CHUNK_SIZE, LogSpan, LogTrimmed
 from broker.replication.records import ReplicationError
+from broker.replication.report import NodeReport
 from trellis.cluster.appender import KafkaAppender
 from trellis.cluster.client_errors import LogBehind, LogShorter, TopicAbsent, TopicReplaced
 from trellis.cluster.client_options import MESSAGE_OVERHEAD
@@ -24,8 +24,8 @@ CHECK_SECONDS: Final = 10.0
 class KafkaLog:
     """A `ReplicatedLog` on Kafka. Call `connect` before all other methods.
 
-    The constructor starts the connections and does not wait for them, so that the first append of a
-    standby that takes over waits for nothing.
+    The constructor starts the connections and does not wait for them. By the time a standby takes
+    over, they are open, and its first append is not delayed.
     """
 
     def __init__(self, cluster: ClusterSettings, node: str) -> None:
@@ -57,6 +57,19 @@ class KafkaLog:
         accepted = int(self._topic.settings().get("max.message.bytes", CHUNK_SIZE))
         self.chunk_size = max(1, min(CHUNK_SIZE, accepted - MESSAGE_OVERHEAD))
 
+    @property
+    def identity(self) -> str:
+        """Kafka's id of the topic."""
+        return self.topic_id
+
+    def expect(self, identity: str) -> None:
+        """Check that the topic that this log was connected to has an id; "" is that of any topic.
+
+        Raises ReplicationError if the topic was made anew.
+        """
+        if identity and identity != self.topic_id:
+            raise self._replaced(self.topic_id, identity)
+
     def append(self, data: bytes) -> int:
         """Append a record, and return its offset once the log has committed it.
 
@@ -68,7 +81,7 @@ class KafkaLog:
     def read(self, offset: int) -> LogSpan:
         """Return records from an offset on, and the tip of the log.
 
-        Raises LogUnreachable, LogTrimmed, and ReplicationError if this is not the log any more that
+        Raises LogUnreachable, LogTrimmed, and ReplicationError if the log is no longer the one that
         this node has followed.
         """
         self._appender.serve()
@@ -77,7 +90,7 @@ class KafkaLog:
         try:
             return self._reader.read(offset)
         except (LogBehind, LogShorter, LogTrimmed, TopicAbsent):
-            self._check_topic()  # It may have been made anew.
+            self._check_topic()  # The topic may have been created again.
             raise
 
     def bounds(self) -> tuple[int, int]:
@@ -88,21 +101,17 @@ class KafkaLog:
         """Remove the records before an offset. Raises LogUnreachable."""
         self._topic.trim(offset)
 
-    def commit_synced(self, offset: int, version: str) -> None:
-        """Report the offset at which this node would begin to read, and its version of Trellis.
+    def report(self, report: NodeReport) -> None:
+        """Replace the report of this node. Raises LogUnreachable."""
+        self._topic.report(self._group, report.offset, report.encode())
 
-        Raises LogUnreachable.
-        """
-        self._topic.report(self._group, offset, version)
+    def reports(self) -> dict[str, NodeReport]:
+        """Return the reports of all nodes of the cluster by name. Raises LogUnreachable."""
+        return node_reports(self._cluster, self._topic)
 
-    def synced(self, names: Iterable[str]) -> dict[str, tuple[int, str] | None]:
-        """Return for each named node the offset and version that it reported; None without one.
-
-        Raises LogUnreachable.
-        """
-        groups = {name: group_name(self._cluster, name) for name in names}
-        found = self._topic.reports(groups.values())
-        return {name: found[group] for name, group in groups.items()}
+    def forget(self, node: str) -> None:
+        """Remove the report of a node that does not run. Raises LogUnreachable."""
+        self._topic.delete_group(group_name(self._cluster, node))
 
     def close(self) -> None:
         """Close the connections. No other call may follow."""
@@ -113,19 +122,34 @@ class KafkaLog:
         """Check that the topic is the one that this node follows, and has one partition."""
         self._checked = time.monotonic()
         facts = self._topic.facts()
-        name = self._cluster.log_topic
         if self.topic_id and facts.id != self.topic_id:
-            raise TopicReplaced(
-                f"topic '{name}' at {self._cluster.servers} was deleted and made anew: its id is "
-                f"{facts.id}, and this node has followed {self.topic_id}; give the broker a new "
-                "topic, or adopt the directory that is farthest (`trellis cluster adopt`)"
-            )
+            raise self._replaced(facts.id, self.topic_id)
         if facts.partitions != 1:
             raise ReplicationError(
-                f"topic '{name}' has {facts.partitions} partitions, must have 1: create a new "
-                "topic with `trellis cluster check --create`, and set cluster.topic to it"
+                f"topic '{self._cluster.log_topic}' has {facts.partitions} partitions, must have "
+                "1: create a new topic with `trellis cluster check --create`, and set "
+                "cluster.topic to it"
             )
         self.topic_id = facts.id
+
+    def _replaced(self, found: str, followed: str) -> TopicReplaced:
+        return TopicReplaced(
+            f"topic '{self._cluster.log_topic}' at {self._cluster.servers} was deleted and created "
+            f"again: its id is {found}, and this node has followed {followed}, and cannot follow "
+            "another topic: keep the data directories of all nodes, and read their messages with "
+            "`trellis store dump --contents`"
+        )
+
+
+def node_reports(cluster: ClusterSettings, topic: KafkaTopic) -> dict[str, NodeReport]:
+    """Return the reports of all nodes of a cluster by name. Raises LogUnreachable."""
+    prefix = group_name(cluster, "")
+    found = topic.reports(topic.groups(prefix))
+    return {
+        group.removeprefix(prefix): NodeReport.decode(*report)
+        for group, report in found.items()
+        if report is not None
+    }
 
 
 def group_name(cluster: ClusterSettings, node: str) -> str:

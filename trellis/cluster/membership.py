@@ -1,6 +1,7 @@
-"""The membership of a node in its cluster, from its start to the claim that makes it the owner.
+"""The membership of a node in its cluster, from its start to the stop of its process.
 
-following   the node follows the log; it serves no clients
+following   the node follows the log, and tells clients the address of the active node
+claiming    the node asks the log to become the owner
 opening     the node owns the log, and opens its data directory
 active      the node serves clients
 fenced      another node owns the log, or may own it: the process ends
@@ -13,25 +14,35 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
 import trellis
+from broker.broker import Broker
 from broker.replication.contract import LogUnreachable, Timing
+from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog
 from broker.replication.figures import ClusterFigures
+from broker.replication.records import ClusterState, ReplicationError
+from broker.replication.report import NodeReport
+from broker.store.catalog import Catalog
 from broker.store.codecs import Codecs
 from broker.store.disk import Disk
 from trellis import logs
+from trellis.cluster.clock import wall_ms
 from trellis.cluster.following import Following, FollowingStopped
+from trellis.cluster.listed_nodes import ListedNodes
 from trellis.cluster.ownership import Ownership
+from trellis.cluster.retention import Retention
+from trellis.cluster.succession import successor
 
 State = Literal["following", "opening", "active", "fenced"]
 
 #: Seconds between two attempts to connect to the replicated log.
 RETRY_SECONDS: Final = 1.0
-#: Exit code of a process whose node does not own the log any more.
+#: Exit code of a process whose node no longer owns the log.
 FENCED: Final = 3
 
 
@@ -43,31 +54,30 @@ class Membership:
         name: str,
         timing: Timing,
         open_log: Callable[[], tuple[ReplicatedLog, int]],
-        digest: bytes = bytes(32),
     ) -> None:
         """`name` is the name of the broker, the same on all its nodes.
 
         `open_log` connects to the replicated log, in a thread. It returns the log and the largest
         payload of a chunk in bytes, and raises LogUnreachable if it should be called again.
-        `digest` is the SHA-256 of the settings that must be the same on all nodes.
         """
         self.name = name
         self.state: State = "following"
-        #: The replicated log in the hands of this node; None while it follows.
+        #: The log that this node owns; None while the node follows.
         self.ownership: Ownership | None = None
         self._following: Following | None = None
-        #: Throws away what the sockets of all clients have not sent yet. Runs in any thread.
+        #: Discards the unsent output of all client connections. May run in any thread.
         self.discard_output: Callable[[], None] = _do_nothing
+        #: The description of this node, for its claims.
+        self.description = NodeDescription()
         self._timing = timing
         self._open_log = open_log
-        self._digest = digest
 
     async def follow(
         self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, stop: asyncio.Event
     ) -> Ownership | None:
-        """Follow the log until this node owns it. Return None if `stop` is set before.
+        """Follow the log until this node owns it. Return None if `stop` is set earlier.
 
-        Raises ReplicationError or StoreError if the node cannot go on.
+        Raises ReplicationError or StoreError if the node cannot continue.
         """
         connected = await self._connect(stop)
         if connected is None:
@@ -102,16 +112,91 @@ class Membership:
         logs.info("cluster_owner", cluster=self.name, epoch=owner.epoch, offset=owner.next - 1)
         return self.ownership
 
+    def active_server(self, listener: str) -> str:
+        """Return HOST:PORT at which the active node serves the clients of a listener.
+
+        Return "" if this node knows no active node, or the active node has no such listener.
+        """
+        if self._following is None:
+            return ""
+        owner = NodeDescription.decode(self._following.standby.state.owner)
+        if owner.node == self.description.node:
+            return ""  # This node was active before it was started again.
+        return owner.server(listener)
+
+    def keep_log(
+        self,
+        broker: Broker,
+        catalog: Catalog,
+        limits: Retention,
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """Begin to report this active node, and to trim the log.
+
+        `catalog` is that of the data directory; `call_soon` calls a function in the loop's thread.
+        """
+        ownership = self.ownership
+        assert ownership is not None
+
+        def report() -> NodeReport:
+            known = ownership.owner.judge.state
+            return NodeReport(
+                ClusterState.decode(catalog.replica_state).last + 1,
+                trellis.__version__,
+                self.state,
+                known.epoch,
+                known.number,
+                wall_ms(),
+                0,
+                self.description.encode(),
+            )
+
+        ownership.keep(report, self.description.node, limits, ListedNodes(broker, call_soon))
+
+    def successor(self, wanted: str = "") -> tuple[str, NodeReport]:
+        """Return the name and the report of the standby to hand the log over to. May block.
+
+        `wanted` is its name; "" for the standby that has most of the log. Raises ReplicationError.
+        """
+        ownership = self.ownership
+        assert ownership is not None
+        try:
+            reports = ownership.log.reports()
+        except LogUnreachable as error:
+            raise ReplicationError(f"the nodes of the cluster cannot be listed: {error}") from error
+        known = ownership.owner.judge.state
+        return successor(reports, self.description.node, known.number, wall_ms(), wanted)
+
+    def leave(self) -> None:
+        """Hand the log over to a standby, if there is any: this active node stops. May block.
+
+        The store must be closed. Without a standby, the log has no owner after the lease of this
+        node is over.
+        """
+        ownership = self.ownership
+        assert ownership is not None
+        if not ownership.may_act():
+            return
+        try:
+            name, report = self.successor()
+        except ReplicationError as error:
+            logs.info("cluster_left", reason=str(error))
+            return
+        ownership.hand_over(report)
+        logs.info("cluster_handed_over", node=name, epoch=report.epoch + 1)
+
     def figures(self) -> ClusterFigures:
-        """Return the figures of this node for the metrics."""
+        """Return the figures of this node that the metrics report."""
         ownership, following = self.ownership, self._following
         if following is None:
             return ClusterFigures(self.name, self.state)
         standby = following.standby
+        claiming = self.state == "following" and standby.claiming
+        retention = None if ownership is None else ownership.retention
         known = standby.state if ownership is None else ownership.owner.judge.state
         return ClusterFigures(
             self.name,
-            self.state,
+            "claiming" if claiming else self.state,
             known.epoch,
             known.last,
             known.number,
@@ -119,10 +204,17 @@ class Membership:
             0.0 if ownership is None else ownership.lease_left,
             0 if ownership is None else ownership.appended,
             0.0 if ownership is None else ownership.append_seconds,
+            -1 if retention is None else retention.trimmed,
+            0 if retention is None else retention.size,
+            0 if retention is None else len(retention.nodes.listed),
+            0 if retention is None else len(retention.nodes.struck),
         )
 
     async def _connect(self, stop: asyncio.Event) -> tuple[ReplicatedLog, int] | None:
-        """Connect to the replicated log, again and again if it is unreachable; None if stopped."""
+        """Connect to the replicated log, with retries while it is unreachable.
+
+        Return None if stopped.
+        """
         known = ""
         while not stop.is_set():
             try:
@@ -139,12 +231,18 @@ class Membership:
         self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, log: ReplicatedLog
     ) -> Following:
         replica = ReplicaDirectory(disk, str(directory), self.name, codecs, segment_size)
-        return Following(replica, log, self._timing, self._digest, trellis.__version__)
+        try:
+            log.expect(NodeDescription.decode(replica.state.owner).log)
+        except BaseException:
+            replica.close()
+            raise
+        description = replace(self.description, log=log.identity)
+        return Following(replica, log, self._timing, description, trellis.__version__)
 
     def end(self, reason: str) -> None:
-        """End the process at once: this node does not own the log any more, or may not own it.
+        """End the process at once: this node no longer owns the log, or may have lost it.
 
-        A clean stop would write and answer. Output that clients have not received is thrown away.
+        A clean stop would write and answer. Unsent output to clients is discarded.
         """
         self.state = "fenced"
         self.discard_output()

@@ -3,6 +3,8 @@
     thread "store"     ship, then the write to the local disk, then the confirms (store_writer.py)
     thread "beat"      a beat whenever the owner has sent no record for a while
     thread "fence"     aborts all connections when a successor may act
+    thread "report"    reports the state of this node (reporting.py)
+    thread "retention" appends marks, and trims the log (retention.py)
     event loop         asks `may_act` before its agenda and before each flush (turn.py)
 
 The process ends at once, without a clean stop, if another node owns the log, if the outcome of an
@@ -20,20 +22,23 @@ from broker.replication import payload
 from broker.replication.contract import CHUNK_SIZE, Apply, Result, Steps
 from broker.replication.engine import ReplicatedLog, carry_out
 from broker.replication.owner import LogOwner
+from broker.replication.report import NodeReport
 from broker.store.durable import BatchShipping, DurableBatch
 from trellis.cluster.clock import boot_seconds
+from trellis.cluster.reporting import Reporting
+from trellis.cluster.retention import LogRetention, NodeListStore, Retention
 
-#: Seconds between two looks of the thread that aborts connections.
+#: Seconds between two checks of the thread that aborts connections.
 FENCE_SECONDS: Final = 0.02
-#: Part of a beat's interval between two looks of the thread that appends beats.
+#: The thread that appends beats checks at intervals of this fraction of a beat interval.
 BEAT_PART: Final = 4
 
 
 class Ownership(BatchShipping):
-    """The log of the cluster in the hands of this node, from its claim on.
+    """The replicated log, as its owner uses it from the claim on.
 
-    `end` ends the process, with a reason; it does not return to a process that goes on. `abort`
-    aborts all connections of clients; it is called in a thread, once in each silence.
+    `end` ends the process, for a reason; `end` does not return to the caller. `abort` aborts all
+    client connections; a thread calls `abort` once in each silence.
     """
 
     def __init__(
@@ -47,19 +52,25 @@ class Ownership(BatchShipping):
         self.owner = owner
         self.log = log
         self.chunk_size = chunk_size
-        #: Aborts all connections of clients.
+        #: Aborts all client connections.
         self.abort: Callable[[], None] = _do_nothing
         self._end = end
         self._clock = clock
         #: Only one thread appends at a time.
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        #: When the log acknowledged a batch that is not written to the disk yet; None without one.
+        #: The time at which the log acknowledged a batch that is not yet written to the disk; None
+        #: if there is no such batch.
         self._unwritten: float | None = None
-        #: Number of batches that the log acknowledged, and the seconds from the beginning of their
-        #: appends to the acknowledgements.
+        #: Number of batches that the log acknowledged, and the total of the seconds that their
+        #: appends took.
         self.appended = 0
         self.append_seconds = 0.0
+        #: Total size in bytes of the payloads of these batches.
+        self.shipped = 0
+        #: Trims the log; None until the broker is restored.
+        self.retention: LogRetention | None = None
+        self._reporting: Reporting | None = None
         self._threads = [
             threading.Thread(target=self._run_beats, name="beat", daemon=True),
             threading.Thread(target=self._run_fence, name="fence", daemon=True),
@@ -83,7 +94,10 @@ class Ownership(BatchShipping):
     # -- in the writer's thread
 
     def ship(self, batch: DurableBatch) -> bytes:
-        """Append a batch to the log, and return the state after it. Ends the process if fenced."""
+        """Append a batch to the log, and return the state after the batch.
+
+        Ends the process if fenced.
+        """
         content = payload.encode(batch.changes, batch.records.parts)
         with self._lock:
             began = self._clock()
@@ -91,10 +105,44 @@ class Ownership(BatchShipping):
             self._unwritten = now = self._clock()
             self.appended += 1
             self.append_seconds += now - began
+            self.shipped += len(content)
             return self.owner.judge.state.encode()
 
     def written(self) -> None:
         self._unwritten = None
+
+    # -- in any thread but the loop's
+
+    def keep(
+        self,
+        report: Callable[[], NodeReport],
+        node: str,
+        limits: Retention,
+        nodes: NodeListStore,
+    ) -> None:
+        """Begin to report this node, and to trim the log.
+
+        `report` returns the report of this node, `node` is its name, `nodes` the list of all.
+        """
+        self._reporting = Reporting(self.log, report)
+        self._reporting.start()
+        self.retention = LogRetention(
+            node, self.owner, self.log, limits, nodes, self._clock, lambda: self.shipped, self._mark
+        )
+        self.retention.start()
+
+    def _mark(self) -> None:
+        with self._lock:
+            self._carry_out(self.owner.mark())
+
+    def hand_over(self, successor: NodeReport) -> None:
+        """Claim the log in the name of a standby. This node owns the log no more.
+
+        Call this after the last batch. Ends the process if the node is fenced.
+        """
+        with self._lock:
+            self._carry_out(self.owner.hand_over(successor.nonce, successor.description))
+            self._stopped.set()
 
     def _carry_out(self, steps: Steps[Result]) -> Result:
         """Carry out steps of the owner. Ends the process if one fails."""
@@ -139,6 +187,9 @@ class Ownership(BatchShipping):
     def stop(self) -> None:
         """Append no further record, and close the log."""
         self._stopped.set()
+        for part in (self.retention, self._reporting):
+            if part is not None:
+                part.stop()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()

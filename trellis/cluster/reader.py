@@ -16,19 +16,20 @@ from trellis.settings.cluster import ClusterSettings
 
 #: Seconds of a wait for the next record.
 WAIT_SECONDS: Final = 0.05
-#: Seconds of a wait for a record that exists.
+#: Seconds to wait for a record that is known to exist.
 FETCH_SECONDS: Final = 3.0
-#: Seconds after which such a wait asks whether the record was trimmed.
+#: Seconds after which a wait for an existing record checks whether the record was trimmed.
 TRY_SECONDS: Final = 0.25
 #: The largest number of records of one read.
 RECORDS_MAX: Final = 500
 #: Seconds without a read after which the library fetches no more records.
 IDLE_SECONDS: Final = 5.0
-#: Seconds for which the log must be too short before a node stops: a new leader may tell an old end
-#: for a moment.
+#: Seconds for which the log must stay too short before a node stops: a new leader may report an old
+#: end of the log for a moment.
 SHORT_SECONDS: Final = 5.0
 
-#: The offset does not exist: it was trimmed, or the log ends before it.
+#: Kafka's error for an offset that does not exist: the record was trimmed, or the log ends before
+#: it.
 _OUT_OF_RANGE: Final = (
     KafkaError._AUTO_OFFSET_RESET,
     KafkaError.OFFSET_OUT_OF_RANGE,
@@ -51,7 +52,8 @@ class KafkaReader:
         #: True while the library fetches records ahead.
         self._fetching = False
         self._last_read = 0.0
-        #: Since when the log is shorter than the offset to read; None if it is not.
+        #: The time since which the log has been shorter than the offset to read; None if the log is
+        #: long enough.
         self._short_since: float | None = None
 
     def read(self, offset: int) -> LogSpan:
@@ -73,7 +75,10 @@ class KafkaReader:
             return LogSpan(records, max(tip, self._next))
 
     def rest(self) -> None:
-        """Stop fetching records if no read came for a time; never waits for a read."""
+        """Stop fetching records if no read came for IDLE_SECONDS.
+
+        Does not wait for a read that is running.
+        """
         if time.monotonic() < self._last_read + IDLE_SECONDS or not self._lock.acquire(False):
             return
         try:
@@ -121,7 +126,8 @@ class KafkaReader:
             if error is None:
                 self._add(message, offset + len(records), records)
             elif records or error.code() in _OUT_OF_RANGE:
-                # An error behind records comes again: the next call begins at another offset.
+                # An error behind records comes again, because the next call begins at another
+                # offset.
                 break
             else:
                 raise unreachable("read topic", self._cluster, error)
@@ -140,13 +146,13 @@ class KafkaReader:
         records.append((offset, message.value() or b""))
 
     def _check_low(self, offset: int) -> None:
-        """Raise LogTrimmed if the log begins behind an offset."""
+        """Raise LogTrimmed if the first record of the log is after an offset."""
         low = self._topic.low()
         if offset < low:
             raise LogTrimmed(low, offset)
 
     def _failure(self, offset: int, tip: int) -> Exception:
-        """Return the error of a read that got no record although the tip is another offset."""
+        """Return the error of a read that got no record although the tip shows that some exist."""
         if offset < tip:
             return LogUnreachable(
                 f"topic '{self._name}' at {self._cluster.servers} has the records {offset} to "
@@ -158,6 +164,6 @@ class KafkaReader:
         if now < self._short_since + SHORT_SECONDS:
             return LogBehind(text)
         return LogShorter(
-            f"{text}: records were lost, or the topic was made anew; do not delete the data "
-            "directory, and adopt the directory that is farthest (`trellis cluster adopt`)"
+            f"{text}: records were lost, or the topic was created again; keep the data "
+            "directories of all nodes, and read their messages with `trellis store dump --contents`"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,11 +34,12 @@ from trellis.settings.cluster import ClusterSettings
 PARTITION: Final = 0
 #: Seconds within which Kafka must answer a request.
 REQUEST_SECONDS: Final = 5.0
-#: Seconds within which the leader must tell the tip.
+#: Seconds within which the leader must report the tip.
 TIP_SECONDS: Final = 0.5
-#: Seconds between two questions whether the nodes know a new topic.
+#: Seconds between two checks whether the nodes know a new topic.
 KNOWN_SECONDS: Final = 0.05
-#: Copies of the log, and copies that must have a record before Kafka acknowledges it.
+#: Number of copies of the log, and of the copies that must have a record before Kafka acknowledges
+#: it.
 REPLICAS: Final = 3
 IN_SYNC: Final = 2
 _ASK: Final = "ask the leader for an end of topic"
@@ -61,7 +63,8 @@ class TopicFacts:
     #: Kafka's id of the topic: a topic that is deleted and created again has another id.
     id: str
     partitions: int
-    #: Number of copies of the partition, and of those that have all acknowledged records.
+    #: Number of copies of the partition, and of the copies that are in sync (have all acknowledged
+    #: records).
     replicas: int
     in_sync: int
     has_leader: bool
@@ -76,7 +79,7 @@ class KafkaTopic:
         self._admin = AdminClient(admin_options(cluster), logger=ClientLog("admin"))
 
     def facts(self) -> TopicFacts:
-        """Return the facts about the topic. Raises TopicAbsent too."""
+        """Return the facts about the topic. Also raises TopicAbsent."""
         futures = self._admin.describe_topics(
             TopicCollection([self._name]), request_timeout=REQUEST_SECONDS
         )
@@ -95,7 +98,7 @@ class KafkaTopic:
         return self._settings(ResourceType.TOPIC, self._name, "read the settings of topic")
 
     def nodes(self) -> list[int]:
-        """Return the ids of the Kafka nodes that are brokers."""
+        """Return the ids of the nodes of the Kafka cluster that are Kafka brokers."""
         found = self._wait(
             "list the nodes for topic",
             self._admin.describe_cluster(request_timeout=REQUEST_SECONDS),
@@ -125,7 +128,7 @@ class KafkaTopic:
             time.sleep(KNOWN_SECONDS)
 
     def _is_known(self) -> bool:
-        """True if the nodes have learned of the topic."""
+        """True if the Kafka nodes know the topic."""
         try:
             return self.facts().has_leader
         except TopicAbsent:
@@ -136,9 +139,10 @@ class KafkaTopic:
         return self._offset(OffsetSpec.earliest(), REQUEST_SECONDS)
 
     def tip(self) -> int:
-        """Return the offset that the next record will have, as the leader of the partition knows.
+        """Return the offset that the next record will have, as the partition's leader reports it.
 
-        A consumer's connection would answer later: behind the fetch that waits for records.
+        The connection of a consumer would answer later, because its fetch for new records blocks
+        it.
         """
         return self._offset(OffsetSpec.latest(), TIP_SECONDS)
 
@@ -150,9 +154,9 @@ class KafkaTopic:
         futures = self._admin.delete_records([wanted], request_timeout=REQUEST_SECONDS)
         self._wait("trim topic", next(iter(futures.values())))
 
-    def report(self, group: str, offset: int, version: str) -> None:
-        """Commit an offset and a version of Trellis as those of a consumer group."""
-        position = TopicPartition(self._name, PARTITION, offset, metadata=version)
+    def report(self, group: str, offset: int, text: str) -> None:
+        """Commit an offset and a text as those of a consumer group."""
+        position = TopicPartition(self._name, PARTITION, offset, metadata=text)
         futures = self._admin.alter_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, [position])], request_timeout=REQUEST_SECONDS
         )
@@ -160,7 +164,7 @@ class KafkaTopic:
         self._check(done.topic_partitions[0])
 
     def reports(self, groups: Iterable[str]) -> dict[str, tuple[int, str] | None]:
-        """Return the offset and version that each consumer group committed; None without one."""
+        """Return the offset and text that each consumer group committed; None without one."""
         wanted = [TopicPartition(self._name, PARTITION)]
         futures: dict[str, Future[Any]] = {}
         for group in groups:
@@ -171,7 +175,7 @@ class KafkaTopic:
         return {group: self._reported(future) for group, future in futures.items()}
 
     def _reported(self, future: Future[Any]) -> tuple[int, str] | None:
-        """Return the offset and version in the answer about one consumer group; None without."""
+        """Return the offset and text in the answer about one consumer group; None without."""
         try:
             position = self._wait("read the synced offsets in topic", future).topic_partitions[0]
         except GroupAbsent:
@@ -179,13 +183,30 @@ class KafkaTopic:
         self._check(position)
         return (position.offset, position.metadata or "") if position.offset >= 0 else None
 
+    def groups(self, prefix: str) -> list[str]:
+        """Return the names of all consumer groups that begin with a prefix."""
+        future = self._admin.list_consumer_groups(request_timeout=REQUEST_SECONDS)
+        found = self._wait("list the consumer groups for topic", future)
+        for error in found.errors:
+            raise unreachable(
+                "list the consumer groups for topic", self._cluster, error_in(error)
+            ) from error
+        return sorted(group.group_id for group in found.valid if group.group_id.startswith(prefix))
+
+    def delete_group(self, group: str) -> None:
+        """Delete a consumer group, unless it does not exist."""
+        futures = self._admin.delete_consumer_groups([group], request_timeout=REQUEST_SECONDS)
+        with suppress(GroupAbsent):
+            self._wait("delete a consumer group of topic", futures[group])
+
     def _offset(self, spec: OffsetSpec, seconds: float) -> int:
-        """Return an end of the log, from the leader of the partition."""
+        """Return the first or the next offset of the log, from the leader of the partition."""
         try:
             return self._ask_offset(spec, seconds)
         except LogUnreachable:
-            # The library asks the leader that it knows, also after the answer of this node that
-            # another one leads. It forgets the leader when it learns the topic anew.
+            # The library keeps asking the leader that it knows, even after this node has answered
+            # that another node leads. The library drops that leader when it reads the topic's
+            # metadata again.
             self._learn_leader(seconds)
             return self._ask_offset(spec, seconds)
 
@@ -218,7 +239,7 @@ class KafkaTopic:
             raise unreachable("use the synced offsets in topic", self._cluster, position.error)
 
     def _wait(self, task: str, future: Future[Any]) -> Any:
-        """Return the result of a request; `task` completes "cannot"."""
+        """Return the result of a request; `task` is the text after "cannot" in its error."""
         try:
             return future.result(REQUEST_SECONDS + 1)
         except KafkaException as error:

@@ -6,7 +6,7 @@ Reading order:
     answering         the broker's end: checks users, runs handlers, sends rows in slices
     management/       the routes and handlers of the management API
     gateway/          the process of the http port: connections, bodies, JSON
-    gateway_process   starts the gateway at the first request, and again when it is gone
+    gateway_process   starts the gateway at the first request, and again after it has ended
     slices            the time that all calls may use in one turn of the event loop
     logins            checks the credentials of a request
     origins           rules for requests of browsers and proxies
@@ -16,5 +16,6 @@ Reading order:
     routes            finds the handler of a method and a path
     server            the HTTP server of the metrics port
     metrics_endpoint  the routes of the metrics port: metrics and health
+    health            health and metrics of a standby
     service           all HTTP of a broker
 """

@@ -76,12 +76,15 @@ class CallServer(asyncio.Protocol):
     # -- the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport, and limit its buffer to UNREAD_MAX."""
+        """Store the transport, and limit its write buffer to UNREAD_MAX bytes."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(UNREAD_MAX)
 
     def data_received(self, data: bytes) -> None:
-        """Handle messages. A message that the contract does not allow ends the gateway."""
+        """Handle messages.
+
+        A message that violates the contract ends the connection to the gateway.
+        """
         try:
             for message in self._reader.feed(data):
                 self._on_message(message)
@@ -90,11 +93,11 @@ class CallServer(asyncio.Protocol):
             self.abort()
 
     def pause_writing(self) -> None:
-        """Let the answers wait: the gateway does not read."""
+        """Make the answers wait: the gateway does not read."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Let the answers go on: the gateway reads again."""
+        """Make the answers continue: the gateway reads again."""
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -179,7 +182,8 @@ class CallServer(asyncio.Protocol):
             with contextlib.suppress(asyncio.CancelledError):
                 await self._answer(open_call)
         except (ApiRefusal, BrokerError, ValueError, TimeoutError) as error:
-            # A local variable for the refusal would be a reference cycle with its traceback.
+            # A local variable for the refusal would form a reference cycle with the refusal's
+            # traceback.
             self._refuse(number, refusal_of(error), open_call.call)
         except Exception:  # noqa: BLE001 - any failure of a handler is an answer with status 500
             identifier = uuid.uuid4().hex[:12]
@@ -203,8 +207,8 @@ class CallServer(asyncio.Protocol):
     ) -> None:
         """Tell the gateway that call `number` is refused, and log the refusal of `call`.
 
-        Not logged is a GET of an object that does not exist: tools ask so whether it exists. A
-        refused login is logged when its password or token is checked.
+        A GET of an object that does not exist is not logged: tools use such requests to test
+        whether an object exists. A refused login is logged when its password or token is checked.
         """
         challenge = refusal.status == 401
         method = "" if call is None else ROUTES[call.route][0]
@@ -265,9 +269,8 @@ class CallServer(asyncio.Protocol):
     def _still(self, identity: Identity) -> Identity:
         """Return the identity of a user with the user's present permissions.
 
-        The permissions may have changed while the body of the request arrived.
-
-        Raises ApiRefusal if the user was deleted meanwhile.
+        The permissions may have changed while the body of the request arrived. Raises ApiRefusal if
+        the user was deleted meanwhile.
         """
         renewed = self._backend.node.broker.authenticator.renew(identity)
         if renewed is None:
@@ -310,7 +313,7 @@ class CallServer(asyncio.Protocol):
             self.send(contract.Answer(number, status, contract.VALUE, value))
 
     async def _send_rows(self, number: int, rows: AsyncIterator[tuple[str, object]]) -> None:
-        """Send rows in slices. Wait while the gateway does not read."""
+        """Send rows in slices. Wait whenever the gateway does not read."""
         packed: list[Raw] = []
         section, size = "", 0
         async with Slice(self._backend.slices) as work:

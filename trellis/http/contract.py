@@ -28,7 +28,7 @@ from trellis.settings import Http, Tls
 
 #: Largest frame that the broker accepts, in bytes.
 FRAME_MAX: Final = 1 << 18
-#: Largest body of a request, in bytes, unless its route says more.
+#: Largest body of a request, in bytes, unless its route permits more.
 BODY_MAX: Final = 64 << 10
 #: Largest definitions document, in bytes.
 DOCUMENT_MAX: Final = 64 << 20
@@ -56,7 +56,7 @@ class RouteInfo(Struct, array_like=True):
     method: str
     path: str
     summary: str
-    #: User tags of which the user needs one; empty if every user may make the call.
+    #: User tags of which the user needs at least one; empty if every user may make the call.
     tags: list[str]
     #: Kind of the body, SMALL_BODY or DOCUMENT.
     body: int
@@ -65,8 +65,8 @@ class RouteInfo(Struct, array_like=True):
 class ApiCall(Struct, array_like=True, tag=1):
     """A request without its body.
 
-    `direct` is True if the request comes neither from a proxy nor from a web page of another site,
-    as far as the gateway knows.
+    `direct` is True unless the request shows that it comes from a proxy or from a web page of
+    another site.
     """
 
     number: int
@@ -123,18 +123,22 @@ class Tally(Struct, array_like=True, tag=6):
 
 
 class Bye(Struct, array_like=True, tag=7):
-    """The gateway's notice that it ends (it was idle, or asked to) and accepts no connections."""
+    """The gateway's notice that it ends (when idle or asked to) and accepts no connections."""
 
 
 class Ping(Struct, array_like=True, tag=8):
-    """A request for a Pong, from a gateway that waits for a change: does the broker still run?"""
+    """A request for a Pong.
+
+    A gateway that waits for a change sends a Ping to test whether the broker still runs.
+    """
 
 
 class Greeting(Struct, array_like=True, tag=20):
     """The settings and routes of the gateway."""
 
     log_level: str
-    #: Time limit in seconds for each of: request head, small body, step of the broker, response.
+    #: Time limit in seconds for each of four steps: request head, small body, step of the broker,
+    #: response.
     seconds: float
     version: str
     http: Http
@@ -237,7 +241,8 @@ _encoder: Final = msgspec.msgpack.Encoder(enc_hook=encode_other)
 def pack(value: object) -> Raw:
     """Encode a row or another value as MessagePack.
 
-    Text that is not UTF-8, and numbers that MessagePack does not have, are encoded as other text.
+    Text that is not UTF-8, and numbers that MessagePack cannot represent, are encoded as printable
+    text.
     """
     try:
         return Raw(_encoder.encode(value))
@@ -262,7 +267,7 @@ def frame(message: object) -> bytes:
 
 
 class FrameReader:
-    """Cuts received data into messages of the given types."""
+    """Divides received data into messages of the given types."""
 
     def __init__(self, types: Any, frame_max: int) -> None:
         self._decoder = msgspec.msgpack.Decoder(types)

@@ -1,4 +1,4 @@
-"""The gateway's process: started at the first request, watched, and started again when it is gone.
+"""Starts the gateway's process at the first request, watches it, and starts it again after its end.
 
 The broker opens the listening sockets. While no gateway runs, the broker only watches whether a
 client connects; the gateway inherits the sockets and accepts. An idle gateway ends by itself.
@@ -24,12 +24,12 @@ from trellis.http.management.api import route_infos
 from trellis.monitoring.http_counters import HttpListenerCounters
 from trellis.settings import Settings
 
-#: Least number of seconds between two starts of a gateway: one that dies at once is not restarted
-#: in a busy loop. Clients wait in the kernel's queue.
+#: Shortest time in seconds between two starts of a gateway: a gateway that ends at once must not be
+#: restarted in a busy loop. Clients wait in the kernel's queue.
 RESTART_SECONDS: Final = 1.0
-#: Seconds in which a gateway that has closed its connection must end; then it is killed.
+#: Seconds within which a gateway that has closed its connection must end; after them it is killed.
 END_SECONDS: Final = 5.0
-#: Least number of seconds between two log lines about starts that fail.
+#: Shortest time in seconds between two log lines about failed starts.
 LOG_INTERVAL: Final = 60.0
 
 
@@ -60,7 +60,7 @@ class GatewayProcess:
         return 0 if self._process is None or self.server is None else self._process.pid
 
     def reload(self, settings: Settings) -> None:
-        """Have the gateway end after its present requests: the next one has the new settings.
+        """End the gateway after its present requests: the next gateway has the new settings.
 
         The files of certificates may have changed even if their names have not.
         """

@@ -1,7 +1,7 @@
 """The metrics port: metrics, liveness and readiness, for every client that can connect.
 
 With the setting `metrics.login`, metrics are for users with the tag monitoring or administrator.
-Health stays open, because orchestrators ask for it without a login.
+Health needs no login, because orchestrators request it without one.
 """
 
 from __future__ import annotations

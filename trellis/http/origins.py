@@ -1,9 +1,9 @@
-"""Rules for requests that a browser may have been tricked into, or that came through a proxy.
+"""Rules for requests that another site made a browser send, or that came through a proxy.
 
-A page of another site can reach this machine with the browser of its user, and it can make its own
-host name mean 127.0.0.1 (DNS rebinding). The browser then sends that name as `Host`. A proxy on
-this machine passes requests of other machines on. Neither kind of request has the privileges of
-this machine.
+A page of another site can reach this machine through the browser of a user, and the site can make
+its own host name mean 127.0.0.1 (DNS rebinding). The browser then sends that name as `Host`. A
+proxy on this machine passes requests of other machines on. Neither kind of request has the
+privileges of this machine.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class HttpRouter(Generic[Target]):
             self.paths.append(template)
 
     def find(self, method: str, path: str) -> tuple[Target, list[str]] | Unrouted:
-        """Return the handler and the path parameters, or why there is none.
+        """Return the handler and the path parameters; an Unrouted if there is no handler.
 
         Raises UnicodeDecodeError if a path parameter is not UTF-8.
         """

@@ -1,6 +1,6 @@
-"""A small HTTP/1.1 server on h11, for metrics and health, which answer when the gateway does not.
+"""A small HTTP/1.1 server on h11, for metrics and health: it answers even if the gateway does not.
 
-One request for each connection, and a time limit for every step. Bodies are never read. An
+A connection serves one request, and every step has a time limit. Bodies are never read. An
 HttpRouter (trellis/http/routes.py) finds the handler for a method and a path.
 """
 
@@ -19,11 +19,11 @@ from trellis.monitoring.http_counters import HttpListenerCounters
 
 #: Largest request line with headers, in bytes.
 MAX_REQUEST_HEAD: Final = 16 << 10
-#: Bytes of a response that are sent in one turn of the event loop.
+#: Number of bytes of a response that are sent in one turn of the event loop.
 CHUNK_SIZE: Final = 1 << 16
-#: Default for the largest number of open connections of a server. A further one replaces the
-#: connection that has waited longest without a complete request head; if there is none, the further
-#: one is closed.
+#: Default for the largest number of open connections of a server. A further connection replaces the
+#: connection that has waited longest without a complete request head; if there is no such
+#: connection, the further connection is closed.
 MAX_CONNECTIONS: Final = 64
 
 
@@ -47,6 +47,7 @@ class Response:
     """An HTTP response.
 
     `challenge` requests basic authentication. For status 405, `allow` lists the path's methods.
+    `location` is the URL at which the client finds what it asks for; "" for none.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class Response:
         content_type: str = "text/plain; charset=utf-8",
         challenge: bool = False,
         allow: str = "",
+        location: str = "",
     ) -> None:
         self.allow = allow
+        self.location = location
         self.status = status
         self.body = body
         self.content_type = content_type
@@ -219,6 +222,8 @@ class HttpServer:
             ]
         if response.allow:
             headers.append(("Allow", response.allow))
+        if response.location:
+            headers.append(("Location", response.location))
         if response.challenge:
             headers.append(("WWW-Authenticate", 'Basic realm="trellis"'))
         writer.write(

@@ -1,4 +1,4 @@
-"""HTTP of a broker: the server of the metrics port, and the gateway of the http port."""
+"""The HTTP of a broker: the server of the metrics port, and the gateway of the http port."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class HttpService:
             self.gateway = GatewayProcess(backend, counters, ports.sockets)
 
     def reload(self, settings: Settings) -> None:
-        """Have the gateway use the settings of a reload."""
+        """Make the gateway use the settings of a reload."""
         if self.gateway is not None:
             self.gateway.reload(settings)
 

@@ -1,7 +1,8 @@
 """Slices: the work of all API calls gets at most SLICE_SECONDS in one turn of the event loop.
 
-After SLICES slices the work rests. Otherwise very many API calls would take all of a processor, and
-the operating system would let other processes run before the broker when a message comes.
+After SLICES slices the work rests. Otherwise a large number of API calls would use a whole
+processor, and the operating system would schedule other processes before the broker when a message
+arrives.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Streams over HTTP: list streams and their segments, and open ranges of segment files.
 
 Only durable rows are served. The broker opens a range; the gateway gets the file descriptor, and
-reads and sends the file. A StreamRefusal carries the HTTP status of a request that cannot be
-served.
+reads and sends the file. A StreamRefusal has the HTTP status of a request that cannot be served.
 """
 
 from __future__ import annotations

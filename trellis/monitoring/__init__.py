@@ -3,13 +3,19 @@
 Reading order:
 
     page            a page of metrics, and its text as Prometheus reads it
-    metrics         all metrics of a broker: those of the process and the store, and
-    client_metrics  those of connections, logins and listeners
-    message_metrics those of queues, streams, fates, routes and sessions
+    pace            the work of a scrape in one turn of the event loop
+    metrics         all metrics of a broker, and the metrics of the store and the event loop
+    node_metrics    metrics of the process, its limits and alarms
+    client_metrics  metrics of connections, logins and listeners
+    channel_metrics metrics of AMQP channels
+    message_metrics metrics of queues, streams, fates, routes and sessions
+    cluster_metrics metrics of a node of a cluster
+    stream_protocol metrics of RabbitMQ's stream protocol, which are always 0
+    detailed        /metrics/detailed: metrics of single objects
     http_counters   counters of the HTTP servers, for the metrics
     listings        the rows of `trellis list`
     route_rows      the rows of `trellis route`
 
-Nothing is counted here: metrics and listings read the counters of the broker, the front ends and
-the servers. docs/metrics.md lists all metrics.
+This package counts nothing: metrics and listings read the counters of the broker, the front ends
+and the servers. docs/metrics.md lists all metrics.
 """

@@ -46,7 +46,8 @@ GAUGES: Final = (
     ),
 )
 
-#: Names and texts of the counters of published messages: of all channels, and of one.
+#: Names and texts of the counters of published messages: for all channels together, and for a
+#: single channel.
 PUBLISHED: Final = ("channel_messages_published", "Total number of messages published.")
 CONFIRMED: Final = ("channel_messages_confirmed", "Total number of messages confirmed.")
 RETURNED: Final = (
@@ -117,8 +118,8 @@ class ClientTotals:
         """Count all connections and their channels, in slices."""
         open_ones: list[Connection] = []
         for front in node.fronts:
-            # A connection that ends meanwhile is in this list, and not in these sums. So the sum
-            # of both never falls.
+            # A connection that ends meanwhile is counted in this list, and not in these sums. So
+            # the total of both never falls.
             self.bytes_in += front.bytes_in
             self.bytes_out += front.bytes_out
             open_ones += front.connections

@@ -114,13 +114,13 @@ def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> 
     page.counter_by(
         "event",
         "trellis_refusals",
-        "Total number of refusals that the log names, by event: logins, connections, channels, "
+        "Total number of refusals that the log reports, by event: logins, connections, channels, "
         "requests over HTTP, subscriptions, publications and sessions that were taken over.",
         dict(node.refusals.counts),
     )
     page.counter(
         "trellis_refusals_left_out",
-        "Total number of refusals that the log does not name, because too many different refusals "
+        "Total number of refusals that the log does not report, because too many different "
         "came within a minute.",
         node.refusals.left_out,
     )

@@ -1,4 +1,4 @@
-"""The metrics of a node of a cluster, also while the node serves no clients."""
+"""The metrics of a node of a cluster, available also while the node serves no clients."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 from broker.replication.figures import ClusterFigures
 from trellis.monitoring.page import MetricsPage
 
-#: The states of a node, in the order of its life.
-STATES: Final = ("following", "opening", "active", "fenced")
+#: The states of a node, in the order in which the node passes through them.
+STATES: Final = ("following", "claiming", "opening", "active", "fenced")
 
 
 def add_cluster(page: MetricsPage, figures: ClusterFigures) -> None:
@@ -50,8 +50,35 @@ def add_cluster(page: MetricsPage, figures: ClusterFigures) -> None:
     )
     page.gauge(
         "trellis_cluster_lease_seconds",
-        "Seconds for which this active node may still act without a further record in the log.",
+        "Seconds for which this active node may still act without another record in the log.",
         figures.lease,
+        cluster=name,
+    )
+    page.gauge(
+        "trellis_cluster_trimmed_offset",
+        "Offset before which this active node has removed the records of the replicated log; -1 if "
+        "it has removed none.",
+        figures.trimmed,
+        cluster=name,
+    )
+    page.gauge(
+        "trellis_cluster_log_bytes",
+        "Size in bytes of the batches that this active node appended and that are still in the "
+        "replicated log. At cluster.keep_most, the node that is farthest behind is struck.",
+        figures.log_bytes,
+        cluster=name,
+    )
+    page.gauge(
+        "trellis_cluster_nodes",
+        "Number of nodes for which the active node keeps the replicated log.",
+        figures.listed,
+        cluster=name,
+    )
+    page.gauge(
+        "trellis_cluster_nodes_struck",
+        "Number of nodes for which the replicated log is not kept any more, because they are too "
+        "far behind: they must be seeded.",
+        figures.struck,
         cluster=name,
     )
     page.counter(

@@ -34,9 +34,9 @@ from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import OBJECTS_MAX, Labels, MetricsPage
 from trellis.server.node import BrokerNode
 
-#: Destinations of an exchange whose bindings are counted in one step.
+#: Number of destinations of an exchange whose bindings are counted in one step.
 DESTINATIONS_STEP: Final = 50
-#: Number of steps that estimating the memory of one queue's messages counts as.
+#: The work to estimate the memory of one queue's messages, as a number of steps.
 MEMORY_STEPS: Final = 10
 #: Prefixes of the names of metrics: of single objects, and of virtual hosts and exchanges.
 _DETAILED: Final = "rabbitmq_detailed"
@@ -62,7 +62,7 @@ class DetailedScrape:
         self.page = MetricsPage()
         self.families = frozenset(families)
         self.prefix = prefix
-        #: Results of slow system calls; zeros unless a family needs the results.
+        #: Results of slow system calls; zeros unless a family needs them.
         self.seen = node_metrics.Look(0, 0)
         self._vhosts = frozenset(vhosts)
 
@@ -126,7 +126,8 @@ def queues_of(vhost: VirtualHost) -> Iterator[tuple[VirtualHost, Queue]]:
                     yield vhost, queue
 
 
-#: Adds one family to a page. After each object, yields its steps of work: 0 if it is not listed.
+#: Adds one family to a page. The generator yields the steps of work after each object: 0 for an
+#: object that is not listed.
 Family = Callable[[DetailedScrape], Iterator[int]]
 
 
@@ -213,7 +214,7 @@ def _exchange_published(scrape: DetailedScrape) -> Iterator[int]:
     for vhost in list(scrape.node.broker.vhosts.values()):
         if scrape.lists(vhost.name):
             for context in vhost.contexts:
-                context.totals()  # Moves the counts of the routes to their exchanges.
+                context.totals()  # Adds the counts of the routes to their exchanges.
                 yield 0
             for exchange in list(vhost.exchanges.values()):
                 if exchange.published:
@@ -331,7 +332,7 @@ def _auth_attempts(scrape: DetailedScrape) -> Iterator[int]:
 
 
 def _nothing(scrape: DetailedScrape) -> Iterator[int]:
-    """Add nothing: Trellis does not count the events of this family, or not by object."""
+    """Add nothing: Trellis does not count the events of this family, or not for each object."""
     return iter(())
 
 

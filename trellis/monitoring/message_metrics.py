@@ -58,7 +58,7 @@ def add_depth_of(
 def add_consumers(
     page: MetricsPage, count: int, labels: Labels, prefix: str = "rabbitmq_queue"
 ) -> None:
-    """Add the number of consumers of one queue, or of all. The name begins with `prefix`."""
+    """Add the number of consumers of one queue, or of all queues. The name begins with `prefix`."""
     text = "Number of consumers of queues."
     page.listed(f"{prefix}_consumers", "gauge", text, count, labels)
 

@@ -1,7 +1,7 @@
 """Metrics: the event loop copies the counters into a page, in slices.
 
-A metric that RabbitMQ has too keeps its name, so that RabbitMQ's dashboards work; all others are
-named `trellis_*`.
+A metric that RabbitMQ also has keeps RabbitMQ's name, so that RabbitMQ's dashboards work; all other
+metrics are named `trellis_*`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
 from trellis.server.node import BrokerNode
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 
-#: Objects that are counted in one turn of the event loop.
+#: Number of objects that are counted in one turn of the event loop.
 COUNT_SLICE: Final = 500
 
 
@@ -115,7 +115,7 @@ def _messages(
 
 
 async def _streams(node: BrokerNode) -> tuple[int, list[StreamQueue]]:
-    """Return the rows that deleted streams have served, and all streams, found in slices.
+    """Return the number of rows that deleted streams have served, and all streams, found in slices.
 
     Both are of the same turn, so that a stream that is deleted meanwhile is counted once.
     """
@@ -131,11 +131,11 @@ async def _streams(node: BrokerNode) -> tuple[int, list[StreamQueue]]:
 
 
 async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPage:
-    """Return the metrics of /metrics/per-object: queues, sessions, connections, channels by name.
+    """Return the metrics of /metrics/per-object: for each queue, session, connection and channel.
 
-    At most OBJECTS_MAX objects are listed: first queues and sessions (a metric has the number of
-    those left out), then the families of `detailed.PER_OBJECT`. As in RabbitMQ, the page also has
-    the totals that exist for no single object, so that dashboards with totals can read the page.
+    At most OBJECTS_MAX objects are listed: first queues and sessions (a metric counts the omitted
+    ones), then the families of `detailed.PER_OBJECT`. As in RabbitMQ, the page also has the totals
+    that no single object has, so that dashboards with totals can read the page.
     """
     scrape = await detailed.begin(node, http, detailed.PER_OBJECT, (), "rabbitmq")
     page = scrape.page

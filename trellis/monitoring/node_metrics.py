@@ -1,7 +1,8 @@
 """Metrics of the node: the process, its limits and alarms, and the names of node and cluster.
 
 Dashboards join `rabbitmq_identity_info` with every other metric of the same page, to find the
-metrics of one cluster. So each page has it, with the kind of the page as `rabbitmq_endpoint`.
+metrics of one cluster. So each page has this metric, with the kind of the page as the label
+`rabbitmq_endpoint`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from trellis import process
 from trellis.monitoring.page import MetricsPage
 from trellis.server.node import BrokerNode
 
-#: Values of the label `rabbitmq_endpoint`: the page with totals, and the two with single objects.
+#: Values of the label `rabbitmq_endpoint`: the page with totals, and the two pages with single
+#: objects.
 AGGREGATED: Final = "aggregated"
 PER_OBJECT: Final = "per-object"
 DETAILED: Final = "detailed"
@@ -31,7 +33,10 @@ class Look(NamedTuple):
 
 
 def look(node: BrokerNode) -> Look:
-    """Make the slow system calls. Slow with many file descriptors: call `look` in a thread."""
+    """Make the slow system calls.
+
+    They are slow with many file descriptors: call `look` in a thread.
+    """
     free = 0 if node.directory is None else process.free_disk_bytes(node.directory)
     return Look(process.open_descriptors(), free)
 

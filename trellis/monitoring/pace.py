@@ -6,7 +6,7 @@ import asyncio
 from time import perf_counter
 from typing import Final
 
-#: Steps of work in one turn of the event loop. Listing an object is one step.
+#: Number of steps of work in one turn of the event loop. To list an object is one step.
 STEPS_SLICE: Final = 100
 #: Seconds after which a turn ends even if it has done fewer steps.
 SECONDS_SLICE: Final = 0.0005

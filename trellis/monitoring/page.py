@@ -15,10 +15,11 @@ from prometheus_client.utils import floatToGoString
 
 #: The content type of the text.
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
-#: Samples that are rendered in one turn of the event loop.
+#: Number of samples that are rendered in one turn of the event loop.
 RENDER_SLICE: Final = 200
 
-#: Objects, such as queues, that a page lists by name. Further ones are left out.
+#: Largest number of objects, such as queues, that a page lists by name. Further objects are left
+#: out.
 OBJECTS_MAX: Final = 100_000
 
 Labels = dict[str, str]
@@ -34,8 +35,8 @@ class MetricFamily:
         self.kind = kind
         self.text = text
         # Labels and values, in chunks of RENDER_SLICE samples, the last chunk last. The garbage
-        # collector examines what is new every few hundred samples: it soon leaves out full chunks,
-        # but would examine one growing list of 50,000 samples again and again, 2 ms each time.
+        # collector examines new objects every few hundred samples: it soon skips full chunks, but
+        # would examine one growing list of 50,000 samples again and again, 2 ms each time.
         self._labels: list[list[Labels]] = [[]]
         self._values: list[list[float]] = [[]]
 
@@ -76,7 +77,7 @@ class MetricsPage:
     def listed(self, name: str, kind: str, text: str, value: float, labels: Labels) -> None:
         """Add a sample of an object that has several samples, which share the dictionary `labels`.
 
-        Pages of 50,000 queues are then several times smaller in memory.
+        This makes pages of 50,000 queues several times smaller in memory.
         """
         family = self.families.get(name)
         if family is None:

@@ -12,7 +12,7 @@ from trellis.monitoring.page import MetricsPage
 
 #: The label that RabbitMQ gives to its stream protocol.
 STREAM: Final = "stream"
-#: The errors of the protocol, in RabbitMQ's words.
+#: The errors of the protocol, under RabbitMQ's names.
 ERRORS: Final = (
     "access_refused",
     "authentication_failure",
@@ -35,7 +35,10 @@ ERRORS: Final = (
 
 
 def add_nothing_spoken(page: MetricsPage) -> None:
-    """Add the metrics of the stream protocol, all 0. The page already has the other protocols."""
+    """Add the metrics of the stream protocol, all 0.
+
+    The page already has the metrics of the other protocols.
+    """
     for name in ("rabbitmq_global_publishers", "rabbitmq_global_consumers"):
         page.gauge(name, page.families[name].text, 0, protocol=STREAM)
     for name in ("received", "confirmed", "delivered"):

@@ -28,7 +28,7 @@ _CLIENT: Final = "{client_id}"
 _MARK: Final = "\0"
 #: Topics that Mosquitto's plugins use for commands. A default never permits them.
 _CONTROL: Final = "$CONTROL"
-#: Topics to which Mosquitto lets no client publish, and the exception: the state of a bridge.
+#: Topics to which no client of Mosquitto may publish, and the exception: the state of a bridge.
 _SYS: Final = "$SYS"
 _BRIDGE_STATE: Final = "$SYS/broker/connection/+/state"
 
@@ -36,7 +36,7 @@ _BRIDGE_STATE: Final = "$SYS/broker/connection/+/state"
 class Entry(NamedTuple):
     """Permission or refusal to publish, to subscribe or both, for the topics of a filter.
 
-    The filter is that of a rule: `{client_id}` stands for the client identifier.
+    The filter has the form of a rule: `{client_id}` means the client identifier.
     """
 
     allow: bool
@@ -58,8 +58,8 @@ class Entry(NamedTuple):
 def filter_of(topic: str, user: str, variables: bool) -> tuple[str, bool] | None:
     """Return the filter of a rule for Mosquitto's filter `topic`, and True if both are equivalent.
 
-    With False, the filter of the rule matches more topics. With `variables`, `%u` stands for the
-    user name and `%c` for the client identifier. Return None if a rule cannot have such a filter.
+    With False, the filter of the rule matches more topics. With `variables`, `%u` means the user
+    name and `%c` the client identifier. Return None if a rule cannot express the filter.
     """
     text = topic.replace("%c", _MARK).replace("%u", user) if variables else topic
     exact = True

@@ -37,7 +37,7 @@ class Acl:
     """The access control list of an acl_file."""
 
     def __init__(self) -> None:
-        #: Lines of `topic` by user; None stands for anonymous clients.
+        #: Lines of `topic` by user; the key None is for anonymous clients.
         self.users: dict[str | None, list[AclLine]] = {None: []}
         self.patterns: list[AclLine] = []
 

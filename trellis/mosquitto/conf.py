@@ -170,7 +170,7 @@ class Configuration:
             self.general.add(line)
 
     def _note(self, line: Line, option: MosquittoOption) -> None:
-        """Note an option with another effect, unless its value is a default."""
+        """Record an option with another effect, unless its value is a default."""
         if line.value.lower() in option.defaults:
             return
         if option.verdict == MISSING:

@@ -146,7 +146,7 @@ class DynamicSecurity:
         )
 
     def _note_role(self, name: str, role: Table) -> None:
-        """Note the parts of a role that have no counterpart, or another effect."""
+        """Record the parts of a role that have no counterpart, or another effect."""
         note = self._report.not_taken
         for kind in (SEND, RECEIVE, *_SUBSCRIBE, *_UNSUBSCRIBE):
             for acl in _acls(role, kind):

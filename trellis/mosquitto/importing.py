@@ -107,7 +107,7 @@ class MosquittoImport:
         }
 
     def _note_plugins(self) -> None:
-        """Note the plugins whose work is not imported."""
+        """Record the plugins that are not imported, with the reason."""
         for plugin in self._conf.plugins:
             name, line = Path(plugin.path).name, plugin.line
             if _PERSIST in name:
@@ -205,7 +205,7 @@ class MosquittoImport:
         acl = None
         if files.acl is not None:
             text = self._text(files.acl)
-            # A file that cannot be read permits nothing, as an empty one.
+            # A file that cannot be read permits nothing, like an empty file.
             acl = read_acl(text or "", file_of(files.acl), self.report)
         if acl is not None:
             self._apply(acl)

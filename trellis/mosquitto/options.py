@@ -29,8 +29,8 @@ GROUPS: Final = {
 class MosquittoOption(NamedTuple):
     """One option of mosquitto.conf.
 
-    `defaults` are values that need no note, because Trellis behaves so anyway. `trellis` is the
-    setting or the feature that corresponds; `note` says how it differs, or what to do.
+    `defaults` are values that need no note, because Trellis behaves in this way by default.
+    `trellis` is the corresponding setting or feature; `note` is the difference or the remedy.
     """
 
     name: str
@@ -63,7 +63,7 @@ def _options() -> Iterator[MosquittoOption]:
             yield MosquittoOption(name, group, verdict, tuple(defaults.split()), trellis, note)
 
 
-#: Every option by its name. A name that ends with `*` stands for all names with this beginning.
+#: Every option by its name. A name that ends with `*` covers all names with this beginning.
 OPTIONS: Final = {option.name: option for option in _options()}
 
 

@@ -40,15 +40,15 @@ class Report:
         self.notes: list[Note] = []
 
     def not_taken(self, place: Place, text: str, reason: str) -> None:
-        """Note that a line has no effect in Trellis, with the reason and what to do."""
+        """Record that a line has no effect in Trellis, with the reason and a remedy."""
         self._add(Note(NOT_TAKEN, place, text, reason))
 
     def differs(self, place: Place, text: str, reason: str) -> None:
-        """Note that a line was taken, and that its effect differs."""
+        """Record that a line was imported, and that its effect differs."""
         self._add(Note(DIFFERS, place, text, reason))
 
     def not_needed(self, place: Place, text: str, reason: str) -> None:
-        """Note that Trellis does not need a line."""
+        """Record that Trellis does not need a line."""
         self._add(Note(NOT_NEEDED, place, text, reason))
 
     def _add(self, note: Note) -> None:

@@ -23,7 +23,7 @@ _UNITS: Final = {
     "m": 30 * 86_400,
     "y": 365 * 86_400,
 }
-#: The longest time that a session can be kept, in seconds; longer times mean for ever.
+#: The longest time in seconds that a session can be kept; longer times mean no limit.
 _FOREVER: Final = 4_294_967_295
 #: The value of a limit that Mosquitto writes as 0: so high that it is never reached.
 _UNLIMITED: Final = 1_000_000_000

@@ -6,9 +6,10 @@ Reading order, by subject:
     one client                   link, layered_link, tls, rate_limited_link
     ports                        listener, listener_context, admission, certificates, descriptors
     the store                    store_writer, recovery, disk_reserve, file_modes
-    the whole broker             node
+    the whole broker             node, fence
     a start or a reload          reload, definitions_files, matching_profile
     running in the background    alarms, memory, heap, gc_policy
+    log lines                    refusals, reachability
 
 A LoopTurn does the work of all links once per turn of the event loop. BrokerNode builds the broker
 and these parts; trellis/app.py opens the listeners and runs them.

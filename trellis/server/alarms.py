@@ -1,12 +1,13 @@
-"""Alarms for memory and disk: while one is on, publishers are blocked and consumers go on.
+"""Alarms for memory and disk: an alarm blocks publishers, while consumers are served.
 
     memory    RSS above the limit --> the heap is trimmed --> RSS still above it: the alarm is on,
               and ends by an estimate of what the broker still holds (memory.py)
     disk      free space below the limit, or the reserve (disk_reserve.py) was given up: the alarm
               is on, and the store gives back space until there is enough
 
-Both are checked at least every CHECK_INTERVAL: the disk also whenever the store has written
-LOOK_BYTES, and memory more often if little room is left below its limit (`seconds_to_check`).
+Memory and disk are checked at least every CHECK_INTERVAL seconds. The disk is also checked whenever
+the store has written LOOK_BYTES, and memory more often if little room is left below its limit
+(`seconds_to_check`).
 """
 
 from __future__ import annotations
@@ -24,18 +25,20 @@ from trellis.server.store_writer import StoreWriter
 
 #: Seconds between two checks.
 CHECK_INTERVAL: Final = 1.0
-#: Growth of RSS for which memory is checked often enough, in bytes per second. Publishers that send
-#: messages of 10 KB at full speed cause a growth of about 1 GB/s.
+#: Growth of RSS, in bytes per second, for which memory is checked often enough. Publishers that
+#: send messages of 10 KB at full speed cause a growth of about 1 GB/s.
 GROWTH_MAX: Final = 1 << 30
-#: Least seconds between two checks of memory.
+#: Shortest time in seconds between two checks of memory.
 CHECK_PAUSE: Final = 0.02
-#: The memory alarm ends when memory in use has fallen below the limit by this share of the
+#: The memory alarm ends when memory in use has fallen below the limit by this fraction of the
 #: limit.
 MEMORY_MARGIN: Final = 0.05
 
 
 def seconds_to_check(used: int, limit: int) -> float:
-    """Return the seconds after which memory should be checked again; `used` bytes are in use now.
+    """Return the seconds after which memory should be checked again.
+
+    `used` is the memory in use, in bytes.
 
     If memory grows by at most GROWTH_MAX, the next check comes before memory exceeds the limit by
     more than CHECK_PAUSE * GROWTH_MAX bytes.
@@ -80,7 +83,7 @@ class AlarmWatch:
         store_writer.wrote_much = self._look.set
 
     async def run(self) -> None:
-        """Check memory and disk, for ever."""
+        """Check memory and disk until the task is cancelled."""
         loop = asyncio.get_running_loop()
         memory_due = disk_due = loop.time()
         while True:
@@ -98,7 +101,7 @@ class AlarmWatch:
                     await self._look.wait()
 
     async def check_memory(self) -> None:
-        """Give back freed memory, then raise or end the memory alarm."""
+        """Return freed memory to the operating system, then raise or end the memory alarm."""
         loop = asyncio.get_running_loop()
         if self.heap.due:
             await loop.run_in_executor(None, self.heap.trim_if_worthwhile)
@@ -111,7 +114,7 @@ class AlarmWatch:
             self._estimate.end()
         else:
             if not self._estimate.begun:
-                # Publishers are blocked already while memory is counted for the first time.
+                # Publishers are already blocked during the first count of memory.
                 self._set("memory", True, used=resident, limit=limit)
             used = self._estimate.update(resident, await self.account.count())
         self.memory_used = used
@@ -120,7 +123,7 @@ class AlarmWatch:
         self._set("memory", 0 < limit < used, used=used, limit=self.memory_limit)
 
     async def check_disk(self) -> None:
-        """Raise or end the disk alarm; while it is on, have the store give back space."""
+        """Raise or end the disk alarm; while it is on, make the store free disk space."""
         reserve = self._reserve
         if reserve is None:
             return

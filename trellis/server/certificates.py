@@ -1,8 +1,8 @@
 """Certificates: read the files of the settings, and make the TLS contexts of the listeners.
 
 Defaults follow Mozilla's "intermediate" recommendation: TLS 1.2 and 1.3, forward secrecy,
-authenticated encryption, no compression, no renegotiation. A problem with a file is a SettingsError
-of one line.
+authenticated encryption, no compression, no renegotiation. A problem with a file raises a
+SettingsError with a text of one line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from trellis import logs
 from trellis.settings import Http, Settings, SettingsError, TlsListener
 
-#: Ciphers allowed for TLS 1.2; all of TLS 1.3 are allowed.
+#: Ciphers allowed for TLS 1.2; all ciphers of TLS 1.3 are allowed.
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 #: A warning is logged if a certificate expires in less than this number of seconds.
 SOON: Final = 14 * 86_400
@@ -209,7 +209,7 @@ def _server(
 
 
 def _load_revocations(context: ssl.SSLContext, file: str) -> None:
-    """Let a context refuse the client certificates that a revocation list names.
+    """Make a context refuse the client certificates that a revocation list names.
 
     Raises SettingsError.
     """
@@ -243,7 +243,7 @@ def _revocations(file: str) -> list[float]:
 
 
 class _Encrypted(Exception):
-    """An error: the private key has a password."""
+    """Raised by the password callback, because the private key has a password."""
 
 
 def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> None:
@@ -254,7 +254,7 @@ def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> No
     _checked_times(certificate, where)
 
     def password() -> str:
-        raise _Encrypted  # OpenSSL would ask at the terminal.
+        raise _Encrypted  # OpenSSL would ask for the password at the terminal.
 
     holder, name = (key, f"{where}.key") if key else (certificate, f"{where}.certificate")
     try:
@@ -292,7 +292,7 @@ def _readable(file: str, key: str) -> None:
 def _checked_times(file: str, where: str) -> tuple[float, float]:
     """Return the result of `_times`. Raise SettingsError if the file has no certificate.
 
-    `where` is the settings key of the certificate.
+    `where` is the settings key of the certificate, for the error text.
     """
     _readable(file, f"{where}.certificate")
     try:
@@ -310,7 +310,7 @@ def _times(file: str) -> tuple[float, float]:
 
     Both are in seconds since 1970. Raises ValueError if the file has no certificate.
     """
-    # Imported here, because the package takes memory and only brokers with TLS need it.
+    # Imported here, because the package takes memory, and only brokers with TLS need it.
     from cryptography import x509
 
     with open(os.path.expanduser(file), "rb") as opened:

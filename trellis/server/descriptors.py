@@ -1,4 +1,4 @@
-"""Shares of the file descriptor limit: for the store, for HTTP, and the rest for clients.
+"""Division of the file descriptor limit among the store, HTTP and client connections.
 
 Without a descriptor the store could begin neither a segment of its log nor a checkpoint, and no
 message would be confirmed. So few files stay open, and spare descriptors are held for files that
@@ -15,10 +15,10 @@ from trellis.settings import SettingsError
 #: Descriptors for everything that has no share of its own: checkpoints, threads, reloads.
 MARGIN: Final = 8
 #: Descriptors that the broker needs for the gateway, the process that serves the HTTP API: two
-#: connections, and for short times the descriptors that a start of the gateway needs, and those of
-#: files that the broker passes to the gateway.
+#: connections, and for a short time the descriptors that the gateway needs at its start, and those
+#: of the files that the broker passes to the gateway.
 GATEWAY: Final = 8
-#: Least number of client connections with which a broker starts.
+#: Smallest number of client connections with which a broker starts.
 CLIENTS_MIN: Final = 4
 
 
@@ -38,20 +38,24 @@ class DescriptorShares:
         self.spares = _part(limit, 64, 4, 16)
         #: Sealed files of the log that stay open.
         self.log_files = _part(limit, 16, 4, 64)
-        #: Files of streams that stay open: this number for the writer, and the same for readers.
+        #: Files of streams that stay open: this number for the writer, and as many for readers.
         self.stream_files = _part(limit, 32, 2, 64)
-        #: Open connections of the metrics port. (Those of the HTTP API are the gateway's own.)
+        #: Open connections of the metrics port. (The HTTP API has none here: its connections belong
+        #: to the gateway.)
         self.http = _part(limit, 32, 4, 64)
         #: Number of descriptors that were open when `reserve_open` was called.
         self.open = 0
 
     def reserve_open(self) -> None:
-        """Reserve the descriptors that are open now. Called at the end of the broker's start."""
+        """Reserve the descriptors that are open now.
+
+        The broker calls this at the end of its start.
+        """
         self.open = process.open_descriptors()
 
     @property
     def clients(self) -> int:
-        """The number of client connections that the limit has room for.
+        """The number of client connections that the descriptor limit leaves room for.
 
         Raises SettingsError if this number is below CLIENTS_MIN.
         """

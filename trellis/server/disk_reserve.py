@@ -18,11 +18,11 @@ from typing import Final
 from broker.store.disk import Disk
 from trellis import logs, process
 
-#: Name of the file in the data directory.
+#: Name of the reserve's file in the data directory.
 NAME: Final = "reserve"
 #: Number of log segments that the reserve has room for.
 SEGMENTS: Final = 2
-#: Room for the write-ahead log of the catalog, in bytes.
+#: Part of the reserve for the write-ahead log of the catalog, in bytes.
 CATALOG_BYTES: Final = 4 << 20
 
 
@@ -38,24 +38,24 @@ class DiskReserve:
         self._path = f"{directory}/{NAME}"
         self._lock = threading.Lock()
         self._made = False
-        #: Free bytes below which the disk alarm is on, if the file system can promise no space to a
+        #: Free bytes below which the disk alarm is on, if the file system cannot promise space to a
         #: file; else 0.
         self.threshold = size if size and process.copies_on_write(directory) else 0
         self.size = 0 if self.threshold else size
         #: Number of times that the reserve was given up.
         self.given_up = 0
-        #: True after a failure to make the reserve was logged. Later failures are not logged, until
-        #: the reserve was made.
+        #: True after a failure to make the reserve was logged. Later failures are not logged until
+        #: the reserve was made again.
         self._refused = False
         try:
-            disk.remove(self._path)  # An old file may have another size, or a hole.
+            disk.remove(self._path)  # An old file may have another size, or holes.
         except OSError:
             pass
         self.look()
 
     @property
     def missing(self) -> bool:
-        """True while there is no file because the reserve was given up."""
+        """True while the file is missing because the reserve was given up."""
         return self.given_up > 0 and self.size > 0 and not self._made
 
     @property
@@ -64,10 +64,10 @@ class DiskReserve:
         return self.size if self._made else 0
 
     def look(self) -> int:
-        """Make the file if there is none and the disk has room. Return the free bytes of the disk.
+        """Make the file if it is missing and the disk has room. Return the free bytes of the disk.
 
-        Also open new spare file descriptors for those that were used. May block. Returns 0 if the
-        free space cannot be determined.
+        Also replace the spare file descriptors that were used. May block. Returns 0 if the free
+        space cannot be determined.
         """
         self._disk.keep_spares()
         with self._lock:

@@ -1,8 +1,8 @@
-"""Aborts all connections of clients from a thread that is not the event loop's.
+"""Aborts all client connections from a thread other than the event loop's thread.
 
-A node of a cluster whose lease is over must not act, but its event loop may be stuck, and output of
-earlier acts may wait in the sockets. The sockets get the option SO_LINGER 0, so that the kernel
-throws their output away when they are closed, by the event loop or by the end of the process.
+A node of a cluster whose lease is over must not act. But its event loop may be stuck, and earlier
+output may still be in the sockets. So the sockets get the option SO_LINGER 0: the kernel discards
+their output when the event loop, or the end of the process, closes them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Final
 from trellis import logs
 from trellis.server.turn import LoopTurn
 
-#: Seconds in which the event loop must abort the connections; else the process ends.
+#: Seconds within which the event loop must abort the connections; otherwise the process ends.
 ANSWER_SECONDS: Final = 0.5
-#: SO_LINGER: on, 0 seconds.
+#: Value of the socket option SO_LINGER: on, 0 seconds.
 _DISCARD: Final = struct.pack("ii", 1, 0)
 
 
 class ConnectionFence:
-    """Aborts the connections of a turn's links. `end` ends the process, with a reason."""
+    """Aborts the connections of a turn's links. `end` ends the process, for a reason."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, turn: LoopTurn, end: Callable[[str], None]
@@ -43,7 +43,7 @@ class ConnectionFence:
             self._end("the lease is over, and the event loop does not answer")
 
     def discard_output(self) -> None:
-        """Let the kernel throw away what clients have not received when their sockets close."""
+        """Make the kernel discard unsent output when the clients' sockets close."""
         for link in list(self._turn.links):
             descriptor = link.descriptor
             if descriptor < 0:
@@ -52,7 +52,7 @@ class ConnectionFence:
                 with socket.socket(fileno=os.dup(descriptor)) as sock:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
             except OSError:
-                pass  # The connection was closed meanwhile.
+                pass  # The connection was closed meanwhile, so its output is gone.
 
     def _abort_links(self, answered: threading.Event) -> None:
         links = list(self._turn.links)

@@ -30,16 +30,16 @@ _FILES: Final = (
 
 
 def restrict(directory: Path) -> None:
-    """Let only the user of the broker access the data directory and the broker's files in it.
+    """Permit only the user of the broker to access the data directory and the broker's files in it.
 
-    Log each path that cannot be changed, such as a directory of another user, and go on.
+    Log each path whose mode cannot be changed, such as a directory of another user, and continue.
     """
     refused: list[str] = []
     for path in _paths(directory):
         try:
             status = os.lstat(path)
             mode = DIRECTORY_MODE if stat.S_ISDIR(status.st_mode) else FILE_MODE
-            shared = status.st_mode & stat.S_ISVTX  # Such as /tmp, which others need.
+            shared = status.st_mode & stat.S_ISVTX  # Shared, such as /tmp.
             regular = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
             permissions = stat.S_IMODE(status.st_mode)
             if regular and not shared and permissions & ~mode & 0o777:

@@ -22,14 +22,15 @@ from typing import Final
 from trellis.server.turn import LoopTurn
 
 #: Thresholds of the collector: allocations before a young collection, young collections before a
-#: middle one, middle ones before a full one. The pause of a full collection grows with their
-#: product: 250,000 objects block the loop for 64 ms, 25,000 for 5 ms (CPython 3.11, uncompiled
-#: connections). The cost for each surviving object does not depend on the product.
+#: middle collection, and middle collections before a full collection. The pause of a full
+#: collection grows with their product: 250,000 objects block the loop for 64 ms, 25,000 for 5 ms
+#: (CPython 3.11, uncompiled connections). The cost for each surviving object does not depend on the
+#: product.
 THRESHOLDS: Final = (1_000, 3, 1)
 #: Seconds between two checks whether the broker is idle.
 CHECK_INTERVAL: Final = 10.0
 #: The lowest generation after whose collections the surviving objects are frozen. Python 3.14
-#: collects in increments, which are of generation 1, and makes no full collection by itself.
+#: collects in increments, which belong to generation 1, and makes no full collection by itself.
 FREEZING: Final = 1 if sys.version_info >= (3, 14) else 2
 
 
@@ -65,7 +66,7 @@ class GcPolicy:
         gc.freeze()
         # Python postpones a full collection while the new survivors are fewer than a fourth of the
         # objects that the last full collection examined. The next line makes a full collection that
-        # examines none, so no later full collection is postponed.
+        # examines no object, so no later full collection is postponed.
         gc.collect()
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self._on_collection)
@@ -86,7 +87,7 @@ class GcPolicy:
             gc.freeze()
 
     async def run(self, turn: LoopTurn) -> None:
-        """Call `check` every CHECK_INTERVAL seconds, for ever."""
+        """Call `check` every CHECK_INTERVAL seconds until the task is cancelled."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL)
             self.check(turn.turns)

@@ -19,14 +19,14 @@ from trellis import process
 
 #: Bytes that must have been freed since the last trim before the heap is trimmed again.
 TRIM_BYTES: Final = 64 << 20
-#: Least number of seconds between two trims.
+#: Shortest time in seconds between two trims.
 TRIM_INTERVAL: Final = 10.0
-#: Least time between two looks at the heap, as a multiple of the duration of the last look.
+#: Shortest time between two looks at the heap, as a multiple of the duration of the last look.
 LOOK_FACTOR: Final = 1_000
-#: Parameters of mallopt(), and the value of each: the largest end of the heap that `free` keeps,
-#: and the size from which a block of memory gets pages of its own. With the defaults, one call of
-#: `free` in the event loop can give back the whole memory of a purged queue, 40 ms for 0.9 GB. The
-#: second value is the largest that glibc chooses by itself; without it, glibc would use 128 KiB.
+#: Parameters of mallopt(), and their values: the largest end of the heap that `free` keeps, and the
+#: size from which a block of memory gets pages of its own. With the defaults, one call of `free` in
+#: the event loop can give back the whole memory of a purged queue, 40 ms for 0.9 GB. The second
+#: value is the largest that glibc chooses by itself; without it, glibc would use 128 KiB.
 _TRIM_THRESHOLD: Final = (-1, (1 << 31) - 1)
 _MMAP_THRESHOLD: Final = (-3, 32 << 20)
 
@@ -52,22 +52,22 @@ class _MallocInfo(ctypes.Structure):
 
 
 class HeapTrimmer:
-    """Gives freed memory back to the operating system. Both methods run in a thread."""
+    """Gives freed memory back to the operating system. Both public methods run in a thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         library = ctypes.CDLL(None)
         self._trim: Callable[[int], int] | None = getattr(library, "malloc_trim", None)
         self._info: Callable[[], _MallocInfo] | None = None
         info = getattr(library, "mallinfo2", None)
-        if info is not None:  # glibc has it since 2.33.
+        if info is not None:  # glibc has mallinfo2 since 2.33.
             info.restype = _MallocInfo
             self._info = info
         if self._trim is not None:
             for parameter, value in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
                 library.mallopt(parameter, value)
         self._clock = clock
-        #: The least difference seen between resident memory and the allocated part of the heap, in
-        #: bytes: memory of other kinds, and free memory that a trim does not give back.
+        #: The smallest difference seen between resident memory and the allocated part of the heap,
+        #: in bytes: memory outside the heap, and free memory that a trim does not give back.
         self._least_idle = self._idle_and_free()[0]
         self._look_again_at = clock()
         #: Number of looks at the heap.

@@ -3,9 +3,10 @@
     transport -> [PROXY header] -> [TLS] -> [WebSocket] -> connection
     transport <-                   [TLS] <- [WebSocket] <- connection
 
-A listener may use any combination. The PROXY header only carries the client's address and is read
-once, before there is a connection. The connection's deadline for the login covers the handshakes of
-TLS and WebSocket too, and these wait in the login queue, as all input before a login does.
+A listener may use any combination. The PROXY header only carries the client's address, and is read
+once, before the connection is opened. The connection's deadline for the login also covers the
+handshakes of TLS and WebSocket. Input of these handshakes waits in the login queue, as all input
+before a login does.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class LayeredLink(Link):
         self._after_write(connection, transport)
 
     def _write(self, transport: asyncio.Transport, parts: list[bytes]) -> None:
-        """Encode output with every layer, and write the result at once."""
+        """Encode output with every layer, and write the result to the transport at once."""
         layers = self._layers
         at: i64 = len(layers) - 1
         while at >= 0:
@@ -148,7 +149,7 @@ class LayeredLink(Link):
             self.abort()
 
     def excuse(self, pause: int) -> None:
-        """Move the client's deadlines `pause` ms later, also that of its PROXY header."""
+        """Move the client's deadlines `pause` ms later, including that of its PROXY header."""
         self._header_until += pause
         super().excuse(pause)
 

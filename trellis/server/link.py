@@ -1,8 +1,8 @@
-"""Links: each ties the transport of one client to its connection.
+"""Links: a link joins the transport of one client and the client's connection.
 
-A link is an asyncio.Protocol in all but name, so that it can be compiled. These are the ways in
-which a link ends. The rows are events, the columns the states of a link. Only a LayeredLink
-(`layered_link.py`) awaits a PROXY header.
+A link has the methods of asyncio.Protocol, but not the base class, so that it can be compiled. The
+table shows the ways in which a link ends. The rows are events, the columns the states of a link.
+Only a LayeredLink (`layered_link.py`) awaits a PROXY header.
 
     event               awaiting header     open                     finished             closed
     close()             abort()             connection.close()       -                    -
@@ -67,8 +67,8 @@ class Link(TurnLink):
         self._transport: asyncio.Transport | None = None
         self._linger_until: i64 = 0
         self._reading = True
-        #: Input not yet handled: the client has not logged in, or the turn had no time for the
-        #: input.
+        #: Input not yet handled, because the client has not logged in or the turn had no time for
+        #: it.
         self._unread_input: bytes | None = None
         #: True while this link is in the turn's list of links with leftover input.
         self._in_leftover = False
@@ -84,7 +84,7 @@ class Link(TurnLink):
         self._open(transport, self._context.peer(transport))
 
     def _open(self, transport: asyncio.Transport, peer: Peer) -> None:
-        """Open a connection for a peer, unless admission refuses it."""
+        """Open the connection of a peer, unless admission refuses the peer."""
         if self._admission.refusal_reason(peer.address, peer.local, len(self._turn.links)):
             self.reject(transport)
             return
@@ -117,7 +117,8 @@ class Link(TurnLink):
                 except Exception as error:  # noqa: BLE001  the client must get a reason
                     self._fail(connection, error)
         else:
-            # One chunk waits for its turn; the next one is read after this one was handled.
+            # This chunk waits for its turn; the link reads the next chunk after the turn has
+            # handled this one.
             self._unread_input = data if self._unread_input is None else self._unread_input + data
             self._pause_reading()
             self._turn.add_to_login_queue(self)
@@ -166,7 +167,7 @@ class Link(TurnLink):
             self._close_after_flush(connection)
 
     def _close_after_flush(self, connection: Connection) -> None:
-        """Have a finished connection flushed, even without output; the flush then closes it."""
+        """Schedule a flush of a finished connection, even without output: the flush closes it."""
         if not self._linger_until and not connection.dirty:
             connection.touch()
 
@@ -207,7 +208,10 @@ class Link(TurnLink):
         self._after_write(connection, transport)
 
     def _after_write(self, connection: Connection, transport: asyncio.Transport) -> None:
-        """Close a finished connection, abort one that reads nothing, or resume leftover input."""
+        """Close a finished or unread connection, or resume leftover input.
+
+        A connection is unread if its client reads nothing while the output grows.
+        """
         if connection.finished:
             self._close_transport(connection, transport)
         elif connection.paused and transport.get_write_buffer_size() > self._unread_max:
@@ -241,7 +245,7 @@ class Link(TurnLink):
         try:
             transport.write_eof()
         except (OSError, NotImplementedError):
-            transport.abort()  # The client has closed first, and asyncio raises an error for it.
+            transport.abort()  # The client has closed its side first: asyncio raises.
 
     def _close_layers(self, connection: Connection, transport: asyncio.Transport) -> None:
         """Write the closing messages of layers; a plain link has no layers."""
@@ -279,7 +283,7 @@ class Link(TurnLink):
             connection.expires = 0
             connection.reauthorize()
         if not self._reading:
-            connection.last_input_at = now  # The client may have sent input that was not read.
+            connection.last_input_at = now  # The client may have sent input meanwhile.
         if 0 < connection.deadline <= now and not connection.finished:
             connection.advance(now)
 

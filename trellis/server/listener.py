@@ -20,22 +20,26 @@ from typing import Final
 from trellis import logs
 from trellis.settings import Listener, PlainListener
 
-#: Largest number of connections that wait in the kernel to be accepted, for each socket.
+#: Largest number of connections that wait in the kernel for their acceptance, for each socket.
 BACKLOG: Final = 4_096
-#: Connections accepted from one socket in one turn of the event loop. Then open links are served.
+#: Number of connections accepted from one socket in one turn of the event loop, before open links
+#: are served.
 ACCEPTS_PER_TURN: Final = 2
 #: Seconds without accepting after file descriptors or memory have run out.
 PAUSE: Final = 1.0
-#: Least number of seconds between two log lines about pauses of one socket.
+#: Shortest time in seconds between two log lines about pauses of one socket.
 LOG_INTERVAL: Final = 60.0
-#: For port 0: attempts to find a port that is free on every address.
+#: For port 0: number of attempts to find a port that is free on every address.
 TRIES: Final = 20
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
 class ListenError(Exception):
-    """A failure to open a port or Unix socket. The text names it, the reason and a remedy."""
+    """A failure to open a port or Unix socket.
+
+    The text names the address, the reason and a remedy.
+    """
 
 
 class BoundListener:
@@ -64,7 +68,10 @@ class BoundListener:
         self._acceptors = [Acceptor(sock, make, count_refusal) for sock in self.sockets + files]
 
     def pause(self) -> None:
-        """Stop accepting until `serve` is called again. Clients wait in the kernel meanwhile."""
+        """Stop accepting until `serve` is called again.
+
+        New clients wait in the kernel meanwhile.
+        """
         acceptors, self._acceptors = self._acceptors, []
         for acceptor in acceptors:
             acceptor.close()
@@ -106,7 +113,7 @@ class Acceptor:
             try:
                 sock = self._sock.accept()[0]
             except (BlockingIOError, InterruptedError, ConnectionError):
-                return  # No connection waits, or one was closed meanwhile.
+                return  # No connection waits, or the waiting one was closed meanwhile.
             except OSError as error:
                 self._pause_accepting(error)
                 return
@@ -122,7 +129,10 @@ class Acceptor:
             sock.close()  # The client has disconnected.
 
     def _pause_accepting(self, error: OSError) -> None:
-        """Pause accepting: file descriptors or memory are exhausted. Clients wait in the kernel."""
+        """Pause accepting, because file descriptors or memory are exhausted.
+
+        New clients wait in the kernel.
+        """
         self._count_refusal("descriptors")
         now = self._loop.time()
         if now - self._pause_logged >= LOG_INTERVAL:
@@ -211,7 +221,7 @@ def _bind_one(address: str, port: int) -> socket.socket:
         if sock.family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind((address, port))
-        # Listening reserves the port: other programs can bind a port that is only bound.
+        # Listening reserves the port: other programs could still bind a port that is only bound.
         sock.listen(BACKLOG)
         sock.setblocking(False)
     except OSError:
@@ -259,7 +269,7 @@ class SocketFile:
             ) from error
 
     def _remove_dead(self, name: str, key: str) -> None:
-        """Remove the file of a broker that has ended. Raises ListenError, OSError."""
+        """Remove the socket file of a broker that has ended. Raises ListenError, OSError."""
         if not stat.S_ISSOCK(os.stat(self.path).st_mode):
             raise ListenError(
                 f"{name}: {self.path} exists and is not a socket; remove it, or set {key}"

@@ -17,7 +17,8 @@ from trellis.server.tls import TlsLayer, TlsTally
 from trellis.server.turn import LoopTurn
 from trellis.settings import Mqtts, ProtocolListener, Settings, Ws, Wss
 
-#: Unsent bytes in an AMQP client's transport at which its consumers get no more deliveries.
+#: Number of unsent bytes in an AMQP client's transport above which its consumers get no more
+#: deliveries.
 AMQP_BACKPRESSURE_BYTES: Final = 1 << 20
 
 
@@ -42,7 +43,7 @@ class ListenerContext:
         self.tls_context = tls_context
         self.rates = rates
         amqp = name.startswith("amqp")
-        #: Unsent bytes in a client's transport at which backpressure begins.
+        #: Number of unsent bytes in a client's transport above which backpressure begins.
         self.backpressure_bytes = AMQP_BACKPRESSURE_BYTES if amqp else settings.mqtt.qos0_high_mark
         self.handshake_ms = int(settings.limits.handshake * 1000)
         self._networks = entry.networks
@@ -102,7 +103,7 @@ class ListenerContext:
         return peer
 
     def is_proxy(self, peer: Peer) -> bool:
-        """True if the peer is a trusted proxy, which must send a PROXY header."""
+        """True if the peer is a trusted proxy, which must send a PROXY header first."""
         if not self._networks:
             return False
         try:

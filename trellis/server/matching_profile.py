@@ -2,7 +2,8 @@
 
 A profile says which matcher a topic exchange uses, how many routes are cached, and which topics are
 resolved before the first message. A profile is advice: an entry for a missing exchange is ignored,
-an exchange declared with `x-matcher` keeps that matcher, and nothing of a profile is stored.
+an exchange declared with `x-matcher` keeps that matcher, and the broker stores no part of a
+profile.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FORMAT: Final = 1
 #: Exchange to which MQTT clients publish.
 _TOPICS: Final = "amq.topic"
 #: Largest number of bindings of an exchange whose matcher may change while clients are connected.
-#: Rebuilding a matcher with more bindings would block them for more than 50 ms.
+#: To rebuild a matcher with more bindings would block the clients for more than 50 ms.
 MAX_REBUILT: Final = 20_000
 
 
@@ -70,7 +71,7 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
         raise SettingsError(
             f"matcher.profile: {path} has format {profile.format}, "
             f"and this version of Trellis reads only {FORMAT}; "
-            "write it anew with `trellis pipeline advise` of this version"
+            "write it again with `trellis pipeline advise` of this version"
         )
     for each in profile.exchanges:
         if each.matcher is not None and each.matcher not in allowed:

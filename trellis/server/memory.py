@@ -1,8 +1,8 @@
-"""Accounting of the broker's memory: which part of it messages, output and bindings take.
+"""Accounting of the broker's memory: the part that messages, output and bindings take.
 
-The memory in use that the operating system reports (RSS) is no measure of what the broker still
-holds: an emptied queue leaves freed memory that the process keeps. The memory alarm therefore ends
-by an estimate:
+The memory in use that the operating system reports (RSS) does not measure the size of the broker's
+objects: after a queue is emptied, the process keeps the freed memory. The memory alarm therefore
+ends by an estimate:
 
     estimate = min(RSS, accounted + unaccounted)
 
@@ -88,7 +88,7 @@ class MemoryEstimate:
         self._peak: tuple[int, int] | None = None
 
     def end(self) -> None:
-        """Forget the unaccounted memory, because RSS is below the limit."""
+        """Drop the value of the unaccounted memory, because RSS is below the limit."""
         self._peak = None
 
     @property

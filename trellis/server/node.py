@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import trellis
@@ -58,8 +58,8 @@ class BrokerNode:
         """Build the parts, and restore the broker's state from the data directory.
 
         `directory` is None if nothing is stored on disk. `failed` is called with the reason when
-        the store can no longer be written. `opened` is the store of the directory if it is open
-        already. Raises StoreError, SettingsError.
+        the store can no longer be written. `opened` is the store of the directory if the caller has
+        opened the store. Raises StoreError, SettingsError.
         """
         self.settings = settings
         self.accounts = accounts
@@ -81,7 +81,7 @@ class BrokerNode:
             fill(BrokerLimits(), settings),
             settings.node.name,
         )
-        #: Space on the disk that is kept for settlements; None if nothing is stored on disk.
+        #: The reserve of disk space for settlements; None if nothing is stored on disk.
         self.reserve = (
             None
             if directory is None
@@ -97,11 +97,16 @@ class BrokerNode:
             else DurableStoreWriter(opened.store, loop, failed, self.reserve)
         )
         self.refusals = RefusalLog(loop)
-        #: Returns the figures of this node of a cluster; None without a cluster.
+        #: Returns the figures of this node in its cluster; None without a cluster.
         self.cluster_figures: Callable[[], ClusterFigures] | None = None
+        #: Hands the log of the cluster over to the standby of a name, "" for any, and returns the
+        #: name; None without a cluster.
+        self.switch: Callable[[str], Awaitable[str]] | None = None
         self.turn = LoopTurn(loop, self.broker, self.store_writer)
         self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))
         self.mqtt = MqttFront(self.broker, fill(MqttOptions(trellis.__version__), settings))
+        if opened is not None and opened.store.shipping is not None:
+            self.mqtt.options.will_grace_ms = int(settings.cluster.grace * 1000)
         for front in self.fronts:
             front.log = self.refusals.add
         if opened is not None:
@@ -135,7 +140,7 @@ class BrokerNode:
         self.addresses: dict[str, str] = {}
         #: Time of the start in seconds of the monotonic clock.
         self.started_at = time.monotonic()
-        #: True while clients may connect: not during start and stop.
+        #: True while clients may connect; False during start and stop.
         self.ready = False
         if opened is not None:
             restore(opened, self.broker, self.mqtt.sessions)
@@ -159,7 +164,7 @@ class BrokerNode:
         )
 
     def _max_connections(self) -> int:
-        """Return the setting `limits.connections`, or less if file descriptors are too few."""
+        """Return `limits.connections`, or a lower number if there are too few descriptors."""
         wanted, possible = self.settings.limits.connections, self.descriptors.clients
         if wanted > possible:
             logs.warning(
@@ -182,7 +187,7 @@ class BrokerNode:
         )
 
     def close(self) -> None:
-        """Give back the reserves of disk space and of file descriptors, because the broker ends."""
+        """Release the reserves of disk space and of file descriptors, because the broker ends."""
         if self.reserve is not None:
             self.reserve.close()
         self.disk.close_spares()
@@ -229,7 +234,7 @@ def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
         return accounts
     from trellis.auth.amqtt_plugins import PLUGIN_SECONDS, PluginAuthenticator
 
-    # The answer must reach the client before the time for its handshake is over.
+    # The answer must reach the client before the deadline of its handshake.
     return PluginAuthenticator(
         settings.amqtt.plugins,
         accounts,

@@ -13,7 +13,7 @@ from trellis.server.listener_context import ListenerContext
 class RateLimitedLink(LayeredLink):
     """The link of a client with rate limits. Each chunk is charged after it was handled.
 
-    A client above a limit is throttled: the link does not read from it for a while. A client that
+    A client above a limit is throttled: the link pauses reading from the client. A client that
     would have to wait longer than `rates.patience` is disconnected. The keep-alive timer of a
     throttled client does not run.
     """
@@ -40,7 +40,7 @@ class RateLimitedLink(LayeredLink):
         self._charge(connection, max(0, connection.published - before), 0)
 
     def _charge(self, connection: Connection, messages: int, size: int) -> None:
-        """Charge messages and bytes of input, and throttle or close the connection if needed."""
+        """Charge the messages and bytes of input; throttle or close the connection if needed."""
         user, vhost = connection.owner
         seconds, limit = self._rates.charge(
             self._buckets, user, vhost, connection.peer.address, messages, size, self._turn.now()

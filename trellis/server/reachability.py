@@ -1,4 +1,4 @@
-"""Says in the log of the start whether clients of other machines can connect and log in."""
+"""Logs at the start whether clients of other machines can connect and log in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FOR_OPERATORS: Final = frozenset(("metrics", "http", "https"))
 
 
 def log_reachability(settings: Settings, accounts: Accounts) -> None:
-    """Log whether clients of other machines can log in; a warning if they only can connect."""
+    """Log whether clients of other machines can log in, as a warning if they can only connect."""
     open_to_others = [
         name
         for name, listener in settings.listeners.items()

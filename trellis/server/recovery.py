@@ -61,7 +61,7 @@ def codecs() -> Codecs:
 
 
 def report(line: str) -> None:
-    """Log the text `line`, which names a stored message that cannot be read and is lost."""
+    """Log `line`, a text about a stored message that cannot be read and is lost."""
     logs.error("store_damaged", reason=line)
 
 
@@ -70,12 +70,12 @@ def open_directory(
 ) -> OpenedStore:
     """Read the data directory, which must be locked. Raises StoreError.
 
-    `salt` is the salt of the logs of a cluster; None without a cluster. A directory that belongs to
-    a cluster is then refused: another node may have settled its messages.
+    `salt` is the salt of the logs of a cluster; None without a cluster. Without a cluster, a
+    directory that belongs to a cluster is refused: another node may have settled its messages.
     """
     progress = RecoveryProgress()
     collecting = gc.isenabled()
-    gc.disable()  # None of the objects made from the log is garbage.
+    gc.disable()  # Recovery makes no garbage, so collections would be wasted time.
     try:
         opened = open_store(
             disk,
@@ -136,7 +136,8 @@ def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> Res
             vhost=adapted.vhost,
             reason=adapted.reason,
             note="an earlier version stored the arguments unchecked; they have no effect, and the "
-            "queue keeps its messages; declare the queue anew without them, or with valid ones",
+            "queue keeps its messages; declare the queue again without the arguments, or with "
+            "valid ones",
         )
     for finding in broker.streams.findings[:MAX_LOGGED]:
         (logs.info if finding.kind == CUT else logs.warning)("stream_finding", what=str(finding))

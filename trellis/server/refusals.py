@@ -1,8 +1,8 @@
-"""The log of refusals: each one once, and repetitions as a number.
+"""The log of refusals: one line for each refusal, and one line for all its repetitions in a minute.
 
 A client that is refused usually tries again, often several times a second. The first refusal is
-logged at once. Equal refusals of the next minute are counted, and one line then says how many there
-were. So the log answers why a client fails, and a failing fleet does not fill the disk.
+logged at once. Equal refusals in the next minute are counted, and one line then gives their number.
+So the log shows why a client fails, and thousands of failing clients do not fill the disk.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ Fields = dict[str, object]
 
 
 class RefusalLog:
-    """Logs refusals, at most REPEAT_SECONDS late, with a bound on lines and memory."""
+    """Logs refusals, at most REPEAT_SECONDS late, with bounded memory and number of lines."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, write: Callable[..., None] = logs.info
     ) -> None:
-        """`write` gets the name of the event and its fields."""
+        """`write` gets the name of an event and its fields."""
         #: Number of refusals by event.
         self.counts: dict[str, int] = {}
-        #: Number of refusals without a line in the log, because too many were different.
+        #: Number of refusals without a line in the log, because there were more than LINES_MAX
+        #: different ones.
         self.left_out = 0
         self._loop = loop
         self._write = write

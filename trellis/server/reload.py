@@ -1,8 +1,8 @@
 """Reload at SIGHUP: certificates, users and their permissions, token keys, log level, profile.
 
-All other settings need a restart. If anything is wrong with the new settings, nothing changes and
-the error is logged. Clients stay connected, with their old TLS context and their new
-permissions, unless their user no longer exists.
+All other settings need a restart. If any new setting is wrong, no setting changes, and the error is
+logged. Clients stay connected, with their old TLS context and their new permissions, unless their
+user no longer exists.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trellis.settings.options import OPTIONS
 #: Reads the settings again from their sources. Raises SettingsError.
 Read = Callable[[], Settings]
 
-#: Settings from which the users are made.
+#: Settings from which the users are built.
 USER_KEYS: Final = (
     "users",
     "user",
@@ -146,7 +146,7 @@ class SettingsReload:
         if not self._node.certificates.contexts:
             applied -= {key for key in applied if key.startswith("tls.")}
         if self._node.tokens is None or not settings.jwt.keys:
-            # The authenticator for tokens is made, or left out, at the start.
+            # The broker decides at its start whether there is an authenticator for tokens.
             applied -= {key for key in applied if key.startswith("jwt.")}
         return [
             key
@@ -155,7 +155,7 @@ class SettingsReload:
         ]
 
     def _apply(self, prepared: PreparedSettings) -> None:
-        """Apply new settings, which `_prepare` has checked with the files that they name."""
+        """Apply new settings, which `_prepare` has checked together with their files."""
         settings, accounts, profile, certificates, tokens = prepared
         if certificates is not None:
             self._node.certificates.use(certificates)

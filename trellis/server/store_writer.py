@@ -29,11 +29,11 @@ from broker.store.segments import SegmentLog
 from trellis import logs
 from trellis.server.disk_reserve import DiskReserve
 
-#: Seconds until a write that failed because the disk was full is repeated.
+#: Seconds between two attempts at a write that failed because the disk was full.
 RETRY_SECONDS: Final = 1.0
-#: Bytes waiting for the disk above which backpressure applies to publishers.
+#: Number of bytes waiting for the disk above which backpressure applies to publishers.
 BACKLOG_BYTES: Final = 64 << 20
-#: Longest time in seconds that entries wait if no client waits for them, such as settlements.
+#: Longest time in seconds that entries wait if no client waits for them (settlements, for example).
 LAZY_SECONDS: Final = 0.01
 #: Total size in bytes up to which entries wait if no client waits for them.
 LAZY_BYTES: Final = 1 << 20
@@ -46,11 +46,11 @@ LOOK_BYTES: Final = 16 << 20
 #: every speed of publishers.
 LOG_FACTOR: Final = 3
 LOG_SLACK: Final = 256 << 20
-#: Seconds between two steps of a checkpoint, in which the event loop runs.
+#: Seconds between two steps of a checkpoint, during which the event loop can run.
 CHECKPOINT_PAUSE: Final = 0.0005
-#: Most seconds that a checkpoint works without a pause. Its slices grow up to this limit while the
-#: log grows faster than the checkpoint advances. The reason: a busy event loop lets other threads
-#: run only every 5 ms.
+#: Longest time in seconds that a checkpoint works without a pause. Its slices grow up to this limit
+#: while the log grows faster than the checkpoint advances: a busy event loop lets other threads run
+#: only every 5 ms.
 CHECKPOINT_SLICE_MAX: Final = 0.005
 
 
@@ -69,7 +69,7 @@ class StoreWriter:
         self.wrote_much: Callable[[], None] = _do_nothing
 
     def sync(self) -> None:
-        """Have the appended entries written, at once or up to LAZY_SECONDS later."""
+        """Write the appended entries to the disk, at once or up to LAZY_SECONDS later."""
         self.store.sync()
 
     @property
@@ -78,7 +78,7 @@ class StoreWriter:
         return 0
 
     def on_free_space(self, free: int, short: bool) -> None:
-        """Note that the disk has `free` free bytes; `short` is True while the disk alarm is on."""
+        """Record the disk's `free` bytes; `short` is True while the disk alarm is on."""
 
     @property
     def backlogged(self) -> bool:
@@ -131,7 +131,7 @@ class DurableStoreWriter(StoreWriter):
         self._write_queue: SimpleQueue[WriteBatch | Checkpointing | None] = SimpleQueue()
         #: Checkpoints to make, and logs whose dead and leftover files are to be removed.
         self._checkpoint_queue: SimpleQueue[Checkpointing | SegmentLog | None] = SimpleQueue()
-        #: The work of the thread for checkpoints; None while it has none.
+        #: The task of the checkpoint thread; None while the thread is idle.
         self._work: Checkpointing | SegmentLog | None = None
         #: True if dropping dead files frees more than the checkpoint in progress would.
         self._superseded = False
@@ -165,13 +165,18 @@ class DurableStoreWriter(StoreWriter):
             self._timer = self._loop.call_later(LAZY_SECONDS, self._write_batch)
 
     def _write_batch(self) -> None:
-        """Hand the appended entries to the writer thread, unless it is busy."""
+        """Pass the appended entries to the writer thread, unless the thread is busy."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if not self._busy and not self._broken and self.durable.unbatched:
             self._busy = True
             self._write_queue.put(self.durable.take())
+
+    @property
+    def idle(self) -> bool:
+        """True if all entries are written."""
+        return not self._busy and not self.durable.unbatched
 
     @property
     def unwritten_bytes(self) -> int:
@@ -181,8 +186,8 @@ class DurableStoreWriter(StoreWriter):
         self._free = free
         if short:
             log = self.durable.log
-            # The last measurement found too little to free. Below this value, few entries were
-            # settled since then, so another measurement would find too little too.
+            # The last measurement found too little to free. While few entries were settled since
+            # then, another measurement would find too little too.
             if log.reclaimable >= log.short_check_reclaimable:
                 log.check_reclaimable = 0
             self._look(True)
@@ -274,7 +279,10 @@ class DurableStoreWriter(StoreWriter):
         )
 
     def _drop_dead_files(self) -> bool:
-        """Begin to drop dead files, which needs no disk space; return False if it did not begin."""
+        """Begin to drop dead files, which needs no disk space.
+
+        Return False if none were dropped.
+        """
         log = self.durable.log
         if self._work is not None or self._closing or not dead_files(log):
             return False
@@ -381,7 +389,7 @@ class DurableStoreWriter(StoreWriter):
                     return True
         except OutOfDescriptors as error:
             self._call(self._log_freeing_failure, str(error))
-            time.sleep(RETRY_SECONDS)  # Then the same step is repeated.
+            time.sleep(RETRY_SECONDS)  # The loop repeats the same step after the pause.
             return True
         return False
 
@@ -389,7 +397,7 @@ class DurableStoreWriter(StoreWriter):
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
-            pass  # The loop is closed, so the result is not needed.
+            pass  # The event loop is closed, so the result is not needed.
 
     # -- closing
 

@@ -19,7 +19,7 @@ from protocols.layer import Layer
 from protocols.peer import Peer
 from trellis import logs
 
-#: Most bytes of data in one record (RFC 8446 section 5.1).
+#: Largest number of data bytes in one TLS record (RFC 8446 section 5.1).
 RECORD: Final = 1 << 14
 
 #: Reasons in the metrics by the name of the error in OpenSSL.
@@ -97,7 +97,8 @@ class TlsLayer(Layer):
         except ssl.SSLError as error:
             self._fail(error, reason_of(error))
         except UnicodeDecodeError as unreadable:
-            # A name in the client's certificate is not UTF-8, as the standard library reads it.
+            # The standard library expects UTF-8, and a name in the client's certificate is not
+            # UTF-8.
             self._fail(unreadable, "bad_certificate")
         if self._out.pending > 0:
             self.speaks = True
@@ -159,13 +160,13 @@ class TlsLayer(Layer):
                     plain = plain[sent:]
                     sent = self._ssl.write(plain)
             except ssl.SSLError:
-                # Reading has failed already, with the same error.
+                # The read side has already failed with the same error.
                 pass
         records = self._out.read()
         return [records] if records else []
 
     def close(self, reason: str) -> None:
-        """Have close_notify sent: it tells the client that no output was cut off by an attacker."""
+        """Send close_notify, which proves to the client that no attacker cut off the output."""
         if not self.open:
             self.on_closed(reason)
             return

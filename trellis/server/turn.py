@@ -3,9 +3,9 @@
     data_received ... data_received     (of many links; the first sets the broker's clock)
     turn: leftover input, the login queue, agenda, store, then flush the links with output
 
-A turn has INPUT_SECONDS for input, and as much for the agenda. Further input and agenda entries
-wait for the next turn, in order of arrival. So a thousand clients that declare queues or disconnect
-at once delay the other clients no longer than a single one would.
+A turn has INPUT_SECONDS for input, and the same time for the agenda. Further input and agenda
+entries wait for the next turn, in order of arrival. So a thousand clients that declare queues or
+disconnect at once delay the other clients no longer than a single client would.
 
 Input from clients that have not logged in waits in the login queue, which gets LOGIN_SECONDS of a
 turn: every step of a login is slow, and a thousand clients that connect at once are handled
@@ -27,43 +27,45 @@ from protocols.connection import Connection
 from trellis import logs
 from trellis.server.store_writer import StoreWriter
 
-#: Seconds of one turn for handling input, and again as many for the agenda.
+#: Seconds of one turn for handling input; the agenda gets the same time.
 INPUT_SECONDS: Final = 0.002
 #: Size in bytes up to which a chunk skips the clock check, except every UNCHECKED_MAX-th chunk.
 SMALL_CHUNK: Final = 1_024
 #: Number of small chunks after which the clock is checked.
 UNCHECKED_MAX: Final = 8
-#: Links flushed in one turn. The number is limited because each flush costs a system call, while
-#: input of other links waits.
+#: Number of links flushed in one turn. The number is limited because each flush costs a system
+#: call, while input of other links waits.
 MAX_FLUSHES: Final = 200
 #: Seconds of one turn for the input of clients that have not logged in.
 LOGIN_SECONDS: Final = 0.0005
 #: Seconds between two checks of the deadlines of all links.
 DEADLINE_INTERVAL: Final = 0.5
-#: Links whose deadlines are checked in one turn.
+#: Number of links whose deadlines are checked in one turn.
 DEADLINE_SLICE: Final = 2_000
-#: A check that comes this many seconds late follows a pause: the process was stopped (SIGSTOP, a
-#: suspended machine), or a turn took long. Nothing was read meanwhile.
+#: A check of deadlines that runs this many seconds late follows a pause: the process was stopped
+#: (SIGSTOP, a suspended machine), or a turn took long. The broker read no input during the pause.
 PAUSE_SECONDS: Final = 0.1
-#: Duration in seconds from which a turn is long. Long turns are counted.
+#: Duration in seconds from which a turn counts as long.
 LONG_SECONDS: Final = 0.01
-#: Duration in seconds from which a turn is logged, and least seconds between two such log lines.
+#: Duration in seconds from which a turn is logged, and shortest time in seconds between two such
+#: log lines.
 LOGGED_SECONDS: Final = 0.1
 LOG_INTERVAL: Final = 10.0
-#: Least number of seconds between two readings of the thread's CPU clock, which is a system call.
-#: So the CPU time of a long turn may be too large by up to this number of seconds.
+#: Shortest time in seconds between two readings of the thread's CPU clock, which cost a system call
+#: each. So the CPU time of a long turn may be too large by up to this number of seconds.
 CPU_SAMPLE_SECONDS: Final = 0.001
-#: Seconds between two turns in which a frozen broker checks if it may act again.
+#: Seconds between two turns in which a frozen broker checks whether it may act again.
 FROZEN_SECONDS: Final = 0.02
-#: Turns between the end of a pause and the check of deadlines. The first of these turns reads the
-#: input that lies in the sockets, and the others handle input that was left over.
+#: Number of turns between the end of a pause and the check of deadlines. The first of these turns
+#: reads the input in the sockets, and the others handle leftover input.
 READ_TURNS: Final = 3
 
 
 class TurnLink:
     """The interface of a link that the turn uses.
 
-    A base class and not a Protocol: a compiled call of a base class's method is cheap.
+    This is a base class and not a Protocol, because compiled code calls methods of a base class
+    faster.
     """
 
     def handle_unread_input(self) -> None:
@@ -138,31 +140,33 @@ class LoopTurn:
         self._sync_due = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0
-        #: Tells if the broker owns the log of its cluster now. Without a lease it is frozen: it
-        #: reads, delivers, expires and answers nothing. None without a cluster.
+        #: Returns True if the broker owns the log of its cluster now. A broker without a lease is
+        #: frozen: it reads, delivers, expires and answers nothing. None without a cluster.
         self.may_act: Callable[[], bool] | None = None
-        #: True while the broker is frozen, and the timer that checks if it still is.
+        #: True while the broker is frozen, and the timer that checks whether the broker is still
+        #: frozen.
         self.frozen = False
         self._thaw: asyncio.TimerHandle | None = None
         #: All open links.
         self.links: dict[TurnLink, None] = {}
         #: Number of turns so far.
         self.turns = 0
-        #: Duration of the longest turn in seconds, from its first call of `schedule`. The turn
-        #: blocked the event loop for this time.
+        #: Duration of the longest turn in seconds, from the turn's first call of `schedule`. The
+        #: turn blocked the event loop for this time.
         self.longest_seconds = 0.0
         #: The most CPU time that the loop's thread used in a long turn, in seconds; 0 until a
         #: turn is long.
         self.longest_cpu_seconds = 0.0
-        #: Number of long turns that used LONG_SECONDS of CPU time: the broker's own work.
+        #: Number of long turns that used at least LONG_SECONDS of CPU time, for the broker's own
+        #: work.
         self.long_turns_working = 0
-        #: Number of other long turns: the machine did not run the thread, or a call blocked.
+        #: Number of other long turns: the machine did not run the thread, or a system call blocked.
         self.long_turns_waiting = 0
         #: Duration and CPU time, in seconds, of the longest turn since a turn was last logged.
         self._unlogged_seconds = 0.0
         self._unlogged_cpu = 0.0
         self._logged_at = -LOG_INTERVAL
-        #: The last reading of the thread's CPU clock, and when it was made.
+        #: The last reading of the thread's CPU clock, and the time of the reading.
         self._cpu_sample = 0.0
         self._cpu_sample_at = 0.0
         broker.agenda.wake = self.schedule
@@ -174,7 +178,7 @@ class LoopTurn:
         store_writer.set_clocks(int(self._agenda.now), self._agenda.wall)
 
     def schedule(self) -> None:
-        """Have a turn run soon.
+        """Schedule a turn.
 
         The first call of a turn sets the broker's clock, so links call this before handling input.
         """
@@ -190,7 +194,7 @@ class LoopTurn:
             self._loop.call_soon(self.run)
 
     def has_no_input_time(self, size: int) -> bool:
-        """True if this turn's time for input is used up, and a chunk of `size` bytes must wait.
+        """True if this turn's time for input is used up, so a chunk of `size` bytes must wait.
 
         Hot path, once per chunk.
         """
@@ -203,28 +207,28 @@ class LoopTurn:
         return self._input_full
 
     def add_dirty(self, link: TurnLink) -> None:
-        """Have the link flushed at the end of this turn."""
+        """Schedule a flush of the link at the end of this turn."""
         self._dirty.append(link)
         self.schedule()
 
     def add_leftover(self, link: TurnLink) -> None:
-        """Have the link resume its leftover input in the next turn."""
+        """Schedule the link's leftover input for the next turn."""
         self._leftover.append(link)
         self.schedule()
 
     def on_closed(self, connection: Connection) -> None:
-        """Call the connection's `on_closed` in the next turn: its transport is closed."""
+        """Schedule the connection's `on_closed` for the next turn: its transport is closed."""
         self._closed.append(connection)
         self.schedule()
 
     def report_closed(self) -> None:
-        """Call `on_closed` of all connections that wait for it, because the broker ends."""
+        """Call `on_closed` of all connections that wait for this call, because the broker ends."""
         closed, self._closed = self._closed, []
         for connection in closed:
             connection.on_closed()
 
     def add_to_login_queue(self, link: TurnLink) -> None:
-        """Have the link handle its unread input, when the turn has time for logins."""
+        """Schedule the link's unread input for a turn that has time for logins."""
         self._login_queue.append(link)
         self.schedule()
 
@@ -235,15 +239,15 @@ class LoopTurn:
 
     @property
     def backlogged(self) -> bool:
-        """True if so much waits for the disk that input of publishers must not be read."""
+        """True if so many bytes wait for the disk that input of publishers must not be read."""
         return self._store_writer.backlogged
 
     def add_backlogged(self, link: TurnLink) -> None:
-        """Have the link resume when the disk has caught up."""
+        """Schedule the link to resume when the disk has caught up."""
         self._backlogged.append(link)
 
     def request_sync(self) -> None:
-        """Have the appended entries of the store written, at the end of this turn."""
+        """Request that the appended entries of the store be written at the end of this turn."""
         self._sync_due = True
         self.schedule()
 
@@ -295,13 +299,22 @@ class LoopTurn:
         if seconds > LONG_SECONDS:
             self._count_long_turn(seconds, time.thread_time() - cpu_before)
 
+    def flush(self) -> None:
+        """Flush all links with output, although the broker is frozen: the log is handed over."""
+        dirty, self._dirty = self._dirty, []
+        for link in dirty:
+            link.flush()
+
     @property
     def leased(self) -> bool:
-        """True if the broker may act now; always without a cluster."""
+        """True if the broker may act now; always True without a cluster."""
         return self.may_act is None or self.may_act()
 
     def _is_frozen(self) -> bool:
-        """True if the broker must not act now. Called before each act; a turn follows soon."""
+        """True if the broker must not act now.
+
+        The turn calls this before each action. If True, another turn follows soon.
+        """
         assert self.may_act is not None
         self.frozen = not self.may_act()
         if self.frozen and self._thaw is None:
@@ -398,10 +411,10 @@ class LoopTurn:
         self.schedule()
 
     async def check_deadlines(self) -> None:
-        """Check the deadlines of all links every DEADLINE_INTERVAL, for ever.
+        """Check the deadlines of all links every DEADLINE_INTERVAL seconds, until cancelled.
 
         After a pause, the deadlines of the links move later by the length of the pause, and input
-        that came meanwhile is read first. So a client that was alive is not disconnected.
+        that came meanwhile is read first. So no client that sent input in time is disconnected.
         """
         due = 0.0
         while True:
@@ -409,7 +422,7 @@ class LoopTurn:
             await asyncio.sleep(DEADLINE_INTERVAL)
             self._log_long_turn()
             if self.may_act is not None and self._is_frozen():
-                continue  # Nothing is read meanwhile: `due` stays, so this time is excused later.
+                continue  # Nothing is read in a pause: a later check excuses this time.
             links = list(self.links)
             for at in range(0, len(links), DEADLINE_SLICE):
                 pause = self._loop.time() - due
@@ -419,10 +432,10 @@ class LoopTurn:
                 due = self._loop.time()
                 await asyncio.sleep(0)
             due = 0.0
-            del links  # Closed links are freed now, not after the next check.
+            del links  # Free closed links now, not after the next check.
 
     async def _excuse(self, links: list[TurnLink], pause: int) -> None:
-        """Move the deadlines of all links `pause` ms later, and let waiting input be read first."""
+        """Move the deadlines of all links `pause` ms later, and handle the waiting input first."""
         self.update_clock()
         for at in range(0, len(links), DEADLINE_SLICE):
             for link in links[at : at + DEADLINE_SLICE]:

@@ -11,9 +11,14 @@ from broker.replication.records import ReplicationError
 from trellis.settings.declaration import Section, option
 
 TIMING: Final = Timing()
-#: Longest name of a broker: the names of the topic and of the consumer groups contain it.
+#: Defaults of the retention of the log: bytes, seconds, and the most bytes.
+RETENTION_BYTES: Final = 1 << 30
+RETENTION_SECONDS: Final = 600.0
+RETENTION_MOST: Final = 10 << 30
+#: Length of the longest name of a broker: the names of the topic and of the consumer groups contain
+#: it.
 NAME_MAX: Final = 100
-#: Options of librdkafka that the rules of the replicated log decide.
+#: Options of librdkafka whose values the rules of the replicated log fix.
 FIXED_OPTIONS: Final = frozenset(
     (
         "acks",
@@ -130,6 +135,50 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             check=check_host,
         ),
     ] = ""
+    keep: Annotated[
+        int,
+        option(
+            "total size of the batches after which the active node appends a mark, up to which the "
+            "log can be trimmed",
+            ge=1 << 20,
+            unit="bytes",
+        ),
+    ] = RETENTION_BYTES
+    keep_time: Annotated[
+        float,
+        option(
+            "time after which the active node appends a mark, if cluster.keep does not come first",
+            ge=1,
+            le=86_400,
+            unit="s",
+        ),
+    ] = RETENTION_SECONDS
+    keep_most: Annotated[
+        int,
+        option(
+            "size of the log above which the active node trims records that the slowest standby "
+            "has not read; that standby must then be seeded",
+            ge=1 << 20,
+            unit="bytes",
+        ),
+    ] = RETENTION_MOST
+    grace: Annotated[
+        float,
+        option(
+            "time after a takeover in which MQTT clients may connect again before their wills are "
+            "published, or the delays of their wills begin",
+            ge=0,
+            le=86_400,
+            unit="s",
+        ),
+    ] = 30.0
+    redirect: Annotated[
+        bool,
+        option(
+            "a standby answers clients with the address of the active node; false keeps the ports "
+            "of a standby closed"
+        ),
+    ] = True
     options: Annotated[
         dict[str, object],
         option(
@@ -149,7 +198,10 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
 
     @property
     def timing(self) -> Timing:
-        """The clock rules. Raises ReplicationError if the times do not fit together."""
+        """The time limits of the cluster.
+
+        Raises ReplicationError if the times do not fit together.
+        """
         return Timing(self.silence, self.lease, self.beat)
 
     @property

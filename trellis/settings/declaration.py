@@ -40,7 +40,8 @@ class CoreField(NamedTuple):
     convert: Callable[[Any], object] | None = None
 
 
-#: Attributes of options objects. A class stands for its attribute with the name of the setting.
+#: Attributes of options objects. A class as an entry means its attribute with the name of the
+#: setting.
 Fills = type | CoreField | tuple[CoreField, ...]
 
 

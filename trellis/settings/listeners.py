@@ -122,7 +122,7 @@ class Amqp(PlainListener, frozen=True, kw_only=True):
     product: Annotated[
         str,
         option(
-            "product that clients are told; Celery and kombu share the prefetch count of a worker "
+            "product name for AMQP clients; Celery and kombu share the prefetch count of a worker "
             "among its queues only if this is RabbitMQ",
             fills=AmqpOptions,
         ),
@@ -339,7 +339,7 @@ class Tls(Section, frozen=True, kw_only=True):
     ] = "common_name"
     names: Annotated[
         Certificates,
-        option("certificates for other server names (SNI); *.NAME stands for any LABEL.NAME"),
+        option("certificates for other server names (SNI); *.NAME matches any LABEL.NAME"),
     ] = field(default_factory=dict)
 
 

@@ -133,9 +133,8 @@ class Option(Struct, frozen=True):
     def read(self, value: object, *, text: bool = False) -> Any:
         """Return `value` as this setting's type.
 
-        `text` is true for a value from the environment or a flag. Raises ValueError, whose message
-        says which values are valid. The message repeats the given value, except for a secret
-        setting.
+        `text` is true for a value from the environment or a flag. Raises ValueError with a message
+        about the valid values. The message repeats the given value, except for a secret setting.
         """
         choices = self.choices
         if isinstance(value, bool) and "true" in choices:

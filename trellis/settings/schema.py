@@ -1,8 +1,9 @@
 """Every setting, declared once with its default, type, bounds, unit and help text.
 
 A new setting is a new field here, in listeners.py for the sections of protocols and ports (amqp,
-mqtt, ws, tls, http, ...), or in cluster.py for the section cluster. declaration.py says how a field
-is written, and CONTRIBUTING.md ("a setting") lists the steps. Sizes are in bytes, times in seconds.
+mqtt, ws, tls, http, ...), or in cluster.py for the section cluster. declaration.py explains the
+form of a field, and CONTRIBUTING.md ("a setting") lists the steps. Sizes are in bytes, times in
+seconds.
 """
 
 import os
@@ -328,8 +329,7 @@ class DefinitionsSettings(Section, frozen=True, kw_only=True):
     file: Annotated[
         str,
         option(
-            'JSON file that is imported at every start; existing objects stay as they are; "" is '
-            "none"
+            'JSON file that is imported at every start; existing objects do not change; "" is none'
         ),
     ] = ""
 

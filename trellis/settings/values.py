@@ -1,7 +1,7 @@
 """Rules for one text that is the value of a setting.
 
-Each `check_` function raises ValueError with a message that says which values are valid, as in
-`must be three octal digits, such as "0660"`. The caller adds the key before the message.
+Each `check_` function raises ValueError with a message about the valid values, as in `must be three
+octal digits, such as "0660"`. The caller adds the key before the message.
 """
 
 import ipaddress

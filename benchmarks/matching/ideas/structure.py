@@ -16,10 +16,10 @@ from matching import AMQP, Matcher, create
 class PlainNode:
     """A trie node.
 
-    `found` has the subscribers of patterns that end at this node, `many` those of patterns that
-    continue with `#`. `children` has the next nodes by literal word, `one` is the next node for
-    `*`. In a rolled-up trie, the edge to a node may stand for several words: `tail` has the words
-    after the first.
+    `found` has the subscribers of patterns that end at this node, `many` the subscribers of
+    patterns that continue with `#`. `children` has the next nodes by literal word, `one` is the
+    next node for `*`. In a rolled-up trie, the edge to a node may represent several words: `tail`
+    has the words after the first.
     """
 
     __slots__ = ("children", "found", "many", "one", "tail")
@@ -88,7 +88,7 @@ def plain_walk(node: PlainNode, words: list[str], at: int, found: list[int]) -> 
 def rolled_walk(node: PlainNode, words: list[str], at: int, found: list[int]) -> None:
     """Append to `found` the subscribers below `node` of a rolled-up trie that match `words[at:]`.
 
-    An edge to a node stands for the word of the edge and the words in the node's `tail`.
+    An edge to a node represents the word of the edge and the words in the node's `tail`.
     """
     while True:
         if node.tail:

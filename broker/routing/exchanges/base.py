@@ -39,7 +39,7 @@ class ExchangeOptions:
 
 
 class Exchange(Destination):
-    """An exchange with its bindings; the subclass says which bindings match a message.
+    """An exchange with its bindings; the subclass decides which bindings match a message.
 
     `bindings` maps each destination to the bindings that lead there, by `Binding.identity`. So all
     bindings to a deleted destination are found at once.
@@ -131,7 +131,7 @@ class Exchange(Destination):
         return found
 
     def redirect(self, old: Destination, new: Destination) -> None:
-        """Let all bindings to the old destination lead to the new destination."""
+        """Move all bindings from the old destination to the new destination."""
         mine = self.bindings.pop(old, None)
         if mine is not None:
             self.version += 1

@@ -34,7 +34,7 @@ from matching.matcher import Search
 WEIGHT_MAX: Final = 1_000_000
 #: Number of scores that count as one step of a search. A score takes 25 to 65 ns, compiled.
 SHARES_PER_STEP: Final = 4
-#: Largest number of bindings for which a match is done in one turn. It then takes up to 1 ms.
+#: Largest number of bindings for which a match is done in one turn, which then takes up to 1 ms.
 DIRECT_SHARES: Final = 16_384
 _PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
 _MASK: Final[i64] = 0xFFFF_FFFF

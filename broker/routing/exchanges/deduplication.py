@@ -21,7 +21,7 @@ from broker.routing.exchanges.base import Exchange, ExchangeOptions
 
 SIZE: Final = "x-cache-size"
 PERSISTENCE: Final = "x-cache-persistence"
-#: The largest number of values that an exchange remembers. They take up to 200 MB.
+#: The largest number of values that an exchange remembers, which take up to 200 MB.
 SIZE_MAX: Final = 1_000_000
 
 

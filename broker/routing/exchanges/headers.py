@@ -1,6 +1,6 @@
 """The headers exchange: the arguments of a binding match the headers of a message.
 
-The package `matching.fields` says which arguments there are and how values are compared.
+The package `matching.fields` defines the arguments and the comparison of values.
 """
 
 from __future__ import annotations

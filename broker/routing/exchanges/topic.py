@@ -24,8 +24,8 @@ from matching.visits import VisitBound
 #: A lookup that visits at most this many index nodes is done in one turn. Compiled, 4,094 nodes
 #: take some 70 us, or 150 us in a search that can pause.
 DIRECT_NODES: Final = 4_096
-#: This many nodes in the upper bound of a lookup count as one step, because most lookups visit far
-#: fewer nodes than the bound.
+#: This number of nodes in the upper bound of a lookup counts as one step, because most lookups
+#: visit far fewer nodes than the bound.
 NODES_PER_STEP: Final = 8
 #: If a destination has fewer bindings than this, a new pattern is not checked against the limit of
 #: index nodes.

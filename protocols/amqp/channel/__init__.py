@@ -2,7 +2,7 @@
 
 Reading order:
 
-    connection_interface   what a channel uses of its connection
+    connection_interface   the part of a connection that a channel uses
     consumer               writes messages of a queue as basic.deliver
     settlement             settling many deliveries with one method, in slices
     fetching               basic.get

@@ -4,10 +4,10 @@
     mark     next tag 1  next tag 5  next tag 9  deliveries with tags below 1 are too old
     ...                                          at t1 + timeout: those with tags below 5
 
-Deliveries carry no time, so that they cost nothing more. Instead, at regular ticks the next
-delivery tag is noted with the time, in a mark. Once a mark is as old as the timeout, each
-outstanding delivery with a lower tag is older. So a channel is closed up to two ticks late: a fifth
-of the timeout.
+Deliveries do not store their time, so that the timeout adds no cost to a delivery. Instead, at
+regular ticks a mark stores the next delivery tag and the time. Once a mark is as old as the
+timeout, each outstanding delivery with a lower tag is older. So a channel is closed up to two ticks
+late: a fifth of the timeout.
 
 A channel without a timeout has no such object. The object looks at the timeouts of its queues again
 at each tick, because a policy may change them.
@@ -31,7 +31,7 @@ from protocols.window import Window
 #: Ticks within one timeout, and the shortest time between two ticks in ms.
 TICKS: Final[i64] = 10
 TICK_MIN: Final[i64] = 100
-#: Queues, marks and outstanding deliveries that one slice looks at.
+#: Largest number of queues, marks and outstanding deliveries that one slice examines.
 CHECKED_PER_SLICE: Final[i64] = 1_000
 #: Number of delivery tags in a range that cost a slice as much as one outstanding delivery, because
 #: most tags of the range may belong to settled deliveries.
@@ -177,7 +177,7 @@ class AckTimeout(BulkTask):
         self._visiting, self._changed = True, False
 
     def _visit_next(self) -> None:
-        """Look up the timeout of one queue; after the last one, begin the comparison."""
+        """Look up the timeout of one queue; after the last queue, begin the comparison."""
         if self._unvisited:
             known, before = self._unvisited.pop()
             queue = _present(known)

@@ -6,7 +6,7 @@ from typing import Final
 
 from protocols.amqp.channel.consumer import AmqpConsumer
 
-#: Least length at which the list of cancelled consumers is searched for consumers without
+#: Shortest length at which the list of cancelled consumers is searched for consumers without
 #: outstanding deliveries.
 _LEAST: Final = 8
 

@@ -52,8 +52,8 @@ class Channel:
         #: Name of the queue that was declared last on this channel. A method with an empty queue
         #: name refers to this queue.
         self.last_queue = ""
-        #: The ticket of the present method. It counts the records that the method appends to the
-        #: store; the reply to the method waits until all of them are durable.
+        #: The ticket of the present method. The ticket counts the records that the method appends
+        #: to the store; the reply to the method waits until all of them are durable.
         self.ticket: Ticket = connection.ticket()
         #: The last commit. While it is carried out, the connection is stalled.
         self._commit: Commit | None = None

@@ -13,8 +13,8 @@ the client's later methods wait and other clients are served. A channel that clo
 leaves no effect.
 
 A queue may be deleted, or be replaced because of a policy, between two slices. Then `prepare`
-starts again, at most RESTARTS times. If it happens once more, `apply` prepares the publications to
-this queue again itself.
+starts again, at most RESTARTS times. After another such change, `apply` itself prepares the
+publications to this queue again.
 """
 
 from __future__ import annotations

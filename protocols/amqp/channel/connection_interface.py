@@ -35,7 +35,7 @@ class ConnectionInterface(Connection):
         self.frame_max: i64 = LOGIN_INPUT_MAX
         #: The cost of the present method in addition to its usual cost, in units of BUDGET.
         self.extra_cost: i64 = 0
-        #: The queues that only this connection may use. They are deleted when the connection ends.
+        #: The queues that only this connection may use, which are deleted when the connection ends.
         self.exclusive_queues = ExclusiveQueues()
 
     @property

@@ -64,7 +64,7 @@ class ConsumerOwner(Task):
 
 
 class AmqpConsumer(Consumer):
-    """A consumer of one queue. A consumer with an empty tag stands for a basic.get.
+    """A consumer of one queue. A consumer with an empty tag represents a basic.get.
 
     A delivery is written in the parts ``frame header, first byte of the class | class and method,
     tag | delivery tag | redelivered, address``, and then the content. The first part has 8 bytes,

@@ -14,7 +14,7 @@ from broker.vhost.vhost import VirtualHost
 
 #: The number of queues that one task deletes in one turn of the event loop.
 CLEARED: Final = 100
-#: Least length at which the list of a connection is searched for deleted queues.
+#: Shortest length at which the list of a connection is searched for deleted queues.
 _LISTED_LEAST: Final = 8
 
 
@@ -100,7 +100,7 @@ class AutoDeletion(BulkTask):
         return bool(self._queues)
 
     def do_slice(self) -> None:
-        """Look at the next CLEARED queues; delete each auto-delete queue without consumers."""
+        """Examine the next CLEARED queues; delete each auto-delete queue without consumers."""
         vhost = self._vhost
         left = CLEARED
         while left > 0 and self._queues:

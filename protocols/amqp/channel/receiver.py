@@ -153,7 +153,7 @@ class ChannelReceiver(ConsumerOwner):
         )
 
     def cancel(self, tag: str) -> None:
-        """End the consumer with this tag, if there is one; its deliveries stay outstanding.
+        """End the consumer with this tag, if it exists; its deliveries stay outstanding.
 
         An auto-delete queue is deleted with its last consumer.
         """
@@ -179,7 +179,7 @@ class ChannelReceiver(ConsumerOwner):
         AutoDeletion(self._vhost, self._connection.exclusive_queues, [queue]).run_first_slice()
 
     def queue_deleted(self, consumer: AmqpConsumer) -> None:
-        """End a consumer whose queue is deleted; tell the client if it understands basic.cancel."""
+        """End a consumer whose queue is deleted, with basic.cancel if the client understands it."""
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
             self._leave_pool(consumer)

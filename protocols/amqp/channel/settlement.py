@@ -3,7 +3,7 @@ basic.recover.
 
 A client may hold hundreds of thousands of deliveries. They are settled in slices, oldest first, as
 bulk work of the agenda. Meanwhile the connection is stalled, so its later methods wait; other
-clients are served. If the channel closes meanwhile, the settlement goes on, and afterwards the
+clients are served. If the channel closes meanwhile, the settlement continues, and afterwards the
 channel's other deliveries are requeued.
 
 If the deliveries to be requeued are more than one slice, their queues are held until the end of the
@@ -31,7 +31,7 @@ SETTLED_PER_SLICE: Final[i64] = 1_000
 def carry_out(delivery: Delivery, how: int, tally: FrontCounters, failed: bool = False) -> None:
     """Settle a delivery that is no longer outstanding; `how` is ACKED, REJECTED or REQUEUED.
 
-    `failed` says if a delivery that is requeued counts as failed.
+    `failed` is True if a requeued delivery counts as failed.
     """
     if how == ACKED:
         tally.acknowledged += 1

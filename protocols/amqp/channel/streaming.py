@@ -38,7 +38,7 @@ _CONSUME: Final[i64] = 60 << 16 | 20
 #: Size of class, weight and body size, in bytes.
 _FIXED: Final[i64] = 12
 _HEADERS: Final = 1 << 13
-#: The message of every delivery from a stream. It is empty, because such a delivery is settled by
+#: The message of every delivery from a stream: an empty one, because such a delivery is settled by
 #: its offset alone.
 _NOTHING: Final = Message(Address("", ""), b"", PLAIN, 0)
 
@@ -81,8 +81,8 @@ class AmqpStreamConsumer(QueueStreamReader):
     def serve(self, batch: BatchView, row: i64) -> i64:
         """Deliver rows of a batch, from `row` on, while the consumer has credit. Hot path.
 
-        Return the number of rows that were handled. They include rows that were left out because
-        their properties do not fit into a frame of this client.
+        Return the number of rows that were handled, including rows that were left out because their
+        properties do not fit into a frame of this client.
         """
         consumer = self.consumer
         pool = consumer.pool

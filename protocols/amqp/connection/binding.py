@@ -108,7 +108,7 @@ def _bind(
 
 
 def _end_binding(channel: Channel, method: Any, answer: pamqp.base.Frame) -> None:
-    """Reply to a client whose binding has got its history, and go on with the client's input."""
+    """Reply to a client whose binding has got its history, and continue with the client's input."""
     connection = channel.connection
     if connection.finished:
         return

@@ -21,8 +21,8 @@ from protocols.amqp.connection.handshake import Handshake
 from protocols.amqp.errors import AmqpError
 from protocols.connection import ConnectionRegistry
 
-#: Limit of the total size of the incomplete contents on one connection: UNFINISHED times the size
-#: of the largest message, plus UNFINISHED_LEAST bytes. The constant part leaves room for the
+#: Limit of the total size of the incomplete contents on one connection, in bytes: UNFINISHED times
+#: the size of the largest message, plus UNFINISHED_LEAST. The constant part leaves room for the
 #: overhead of the frames if the largest message is small.
 UNFINISHED: Final[i64] = 4
 UNFINISHED_LEAST: Final[i64] = 1 << 20
@@ -100,8 +100,8 @@ class ChannelTable:
     def resume_deliveries(self) -> None:
         """Schedule a drain of every queue that delivers to one of the channels.
 
-        The queues take turns at the beginning: each drain may fill the output buffer, so that the
-        queues behind it have to wait for the next call.
+        Each call begins with another queue: a drain may fill the output buffer, and the queues
+        behind it then wait for the next call.
         """
         queues: list[MessageSource] = []
         for channel in self.open.values():

@@ -27,7 +27,7 @@ A connection ends through one of four verbs, which are methods of AmqpConnection
 
 Every end is counted once, with the reason that the first verb gave:
 
-    close       protocol_error, expelled, too_fast, shutdown, internal_error
+    close       protocol_error, expelled, too_fast, shutdown, standby, internal_error
     reject      protocol_error (unknown protocol header), login_refused
     abort       handshake_timeout, heartbeat_timeout, too_much_before_login, reads_nothing,
                 incomplete_message
@@ -100,7 +100,7 @@ def action(state: str, verb: str) -> str:
 class Closing:
     """The part of a connection that closes the connection.
 
-    The connection is a parameter of each method, so that the two objects form no reference cycle.
+    Each method gets the connection as a parameter, so that the two objects form no reference cycle.
     """
 
     def __init__(self) -> None:

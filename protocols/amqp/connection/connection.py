@@ -65,13 +65,19 @@ from protocols.amqp.errors import AmqpError, from_broker
 from protocols.amqp.options import AmqpOptions
 from protocols.budget import BUDGET, COLD, SEARCHING
 from protocols.connection import ConnectionRegistry
-from protocols.end_reasons import EXPELLED, INTERNAL_ERROR, SHUTDOWN, TOO_FAST
+from protocols.end_reasons import EXPELLED, INTERNAL_ERROR, SHUTDOWN, STANDBY, TOO_FAST
 from protocols.incomplete_message import INCOMPLETE_MAX
 from protocols.listing import row_of
 from protocols.peer import Peer
 
 #: Reply codes for the reasons with which `Connection.close` is called.
-_CLOSE_CODES: Final = {EXPELLED: 320, SHUTDOWN: 320, TOO_FAST: 506, INTERNAL_ERROR: 541}
+_CLOSE_CODES: Final = {
+    EXPELLED: 320,
+    SHUTDOWN: 320,
+    STANDBY: 320,
+    TOO_FAST: 506,
+    INTERNAL_ERROR: 541,
+}
 _PUBLISH: Final[i64] = 60 << 16 | 40
 _ACK: Final[i64] = 60 << 16 | 80
 _CHANNEL_CLOSE: Final[i64] = 20 << 16 | 40
@@ -107,7 +113,8 @@ class AmqpConnection(ConnectionInterface):
         #: A content that came in several chunks, while the search for its destinations pauses; None
         #: at other times.
         self._searching: tuple[ChannelPublisher, Assembly] | None = None
-        #: The check of the consumers after a change of permissions; None if there was none.
+        #: The check of the consumers after a change of permissions; None if no change has happened
+        #: yet.
         self._reauthorization: ConsumerReauthorization | None = None
         #: Position in the input after the frame that is being handled.
         self._cursor: i64 = 0
@@ -564,7 +571,7 @@ class AmqpConnection(ConnectionInterface):
             return
         interval: i64 = self.handshake.heartbeat * 1000
         if self.stalled:
-            self.last_input_at = now  # The broker does not read, so the client is not silent.
+            self.last_input_at = now  # The broker does not read, so silence does not count.
         if now - self.last_input_at > 2 * interval:
             self.abort("heartbeat_timeout")
         else:
@@ -573,7 +580,7 @@ class AmqpConnection(ConnectionInterface):
         self.touch()
 
     def excuse(self, pause: int) -> None:
-        """Do not count a pause of `pause` ms against the client, and send a heartbeat soon."""
+        """Add a pause of `pause` ms to the client's deadline, and send a heartbeat soon."""
         super().excuse(pause)
         if self.state == states.RUNNING and self.deadline > 0:
             self.deadline = self.agenda.now

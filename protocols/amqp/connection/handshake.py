@@ -2,8 +2,8 @@
 
 states.py has the table of the steps. A Handshake handles the client's methods during the handshake,
 and keeps the results: the client's properties, its user and identity, and the limits that both
-sides have agreed on. The connection is a parameter of each method, so that the two objects form no
-reference cycle.
+sides have agreed on. Each method gets the connection as a parameter, so that the two objects form
+no reference cycle.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from protocols.amqp.connection import states
 from protocols.amqp.errors import AmqpError
 from protocols.amqp.options import AmqpOptions
 from protocols.credential_expiry import expiry_of
+from protocols.end_reasons import STANDBY
 from protocols.peer import Peer
 
 GREETING: Final = b"AMQP\x00\x00\x09\x01"
@@ -140,6 +141,9 @@ class Handshake:
         """Read the client's properties; start the check of its credentials. Raises AmqpError."""
         self.client = ClientProperties(method.client_properties or {})
         self.mechanism = str(method.mechanism)
+        if connection.front.redirect is not None:
+            self._tune(connection)
+            return
         login = credentials(method.mechanism, method.response, self._peer)
         self.user = login.user or ""
         connection.stall()
@@ -150,7 +154,7 @@ class Handshake:
     def _on_verdict(self, connection: ConnectionInterface, verdict: Verdict) -> None:
         """Continue or reject a login whose credentials have been checked."""
         if connection.finished or connection.state != states.VERDICT:
-            return  # The broker is shutting down, or the client has gone.
+            return  # The broker is shutting down, or the client has disconnected.
         identity, front = verdict.identity, connection.front
         if identity is None:
             front.count_login("busy" if verdict.busy else "refused")
@@ -160,15 +164,19 @@ class Handshake:
             front.count_login("accepted")
             connection.admitted = True
             connection.expires = expiry_of(identity, connection.agenda)
-            connection.state = states.TUNE
             self.identity = identity
             self.user = identity.name  # A token may name another user than the client did.
-            options = self.options
-            connection.frame_max = options.frame_max
-            connection.send(
-                0, spec.Connection.Tune(options.channel_max, options.frame_max, options.heartbeat)
-            )
+            self._tune(connection)
         connection.resume_input()
+
+    def _tune(self, connection: ConnectionInterface) -> None:
+        """Offer the client the limits of the broker."""
+        connection.state = states.TUNE
+        options = self.options
+        connection.frame_max = options.frame_max
+        connection.send(
+            0, spec.Connection.Tune(options.channel_max, options.frame_max, options.heartbeat)
+        )
 
     def refusal(self) -> AmqpError:
         """Return the error that tells a client that its login was refused."""
@@ -195,7 +203,10 @@ class Handshake:
         Raises AmqpError if the virtual host does not exist, or if the client may not use it.
         """
         name = method.virtual_host
-        broker = connection.front.broker
+        broker, redirect = connection.front.broker, connection.front.redirect
+        if redirect is not None:
+            connection.close(STANDBY, redirect.text(connection.peer.listener))
+            return
         vhost = broker.vhosts.get(name)
         identity = None if self.identity is None else self.identity.for_vhost(name)
         connection.state = states.OPEN
@@ -289,7 +300,8 @@ def mechanisms(peer: Peer) -> str:
 def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
     """Return the credentials in a connection.start-ok. Raises AmqpError."""
     if mechanism == "EXTERNAL" and peer.certificate:
-        # The response may name another user to act for. As that is not supported, it is not read.
+        # The response may name another user on whose behalf the client acts. Trellis does not
+        # support that, and ignores the name.
         login = Credentials(peer.certificate, b"", "/", peer.address, peer.local)
         login.proven = True
         return login

@@ -126,7 +126,7 @@ def encoding_of(described: bool, retain: bool, exactly_once: bool) -> Encoding:
 
 
 def number_of(encoding: MqttEncoding) -> int:
-    """Return the number that stands for the encoding in the store's log."""
+    """Return the number of the encoding in the store's log."""
     return (
         (1 if encoding.described else 0)
         | (2 if encoding.retain else 0)

@@ -1,5 +1,4 @@
-"""Relay formats, which tell which PUBLISH packets can be relayed unchanged to which MQTT
-subscribers.
+"""Relay formats, which decide if a PUBLISH packet can be relayed unchanged to an MQTT subscriber.
 
 PUBLISH packets of level 5 have properties, PUBLISH packets of the older levels have none.
 """

@@ -55,7 +55,8 @@ class MqttTopics:
             if name.count("/") >= self.max_levels:
                 self.too_deep += 1
                 reason = f"it has more than mqtt.max_levels = {self.max_levels} levels"
-            # This plan is not interned: no binding changes it, so it never becomes stale.
+            # This plan is not interned: a change of bindings does not affect the plan, so the plan
+            # never becomes stale.
             route.plan = refused(
                 AccessRefused(f"topic '{name[:200]}' cannot be published to: {reason}")
             )

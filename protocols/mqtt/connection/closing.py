@@ -87,8 +87,7 @@ CLOSE_CODES: Final = {
 def last_packet(
     packet: int, level: int, return_code: int, reason_code: int, text: str, size_max: int
 ) -> bytes:
-    """Return the packet that tells a client the reason for the end of its connection; b"" if there
-    is none.
+    """Return the packet with the reason for the end of a client's connection; b"" for no packet.
 
     `packet` is NO_PACKET, CONNACK_PACKET or DISCONNECT_PACKET. `return_code` is for a CONNACK of
     level 3 or 4 (0: none fits), `reason_code` and `text` are for level 5. `size_max` is the

@@ -4,7 +4,7 @@
                            `--> Level4Handler     MQTT 3.1 and 3.1.1
                            `--> Level5Handler     MQTT 5
                    --session--> Session           outlives the connection
-                   --context--> PublishContext    what the client may publish, and its routes
+                   --context--> PublishContext    the client's publish permissions, and its routes
                    --replies--> PublishReplies    acknowledgements that wait for the store
 
 The connection has the state of the client; its handler reads the packets. closing.py has the ways

@@ -29,9 +29,9 @@ def granted(
 ) -> Properties5:
     """Return the properties of a CONNACK (section 3.2.2.3).
 
-    They are the broker's limits, and the values that the broker has changed or assigned, such
-    as a shorter session expiry. `data` is the authenticator's last data for the client. The keep
-    alive of the connection becomes the granted one.
+    The properties are the broker's limits, and the values that the broker has changed or assigned,
+    such as a shorter session expiry. `data` is the authenticator's last data for the client. The
+    keep alive of the connection becomes the granted one.
     """
     options = connection.service.options
     properties = Properties5()

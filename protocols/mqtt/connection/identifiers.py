@@ -1,6 +1,6 @@
 """Decides which users may connect with a client identifier.
 
-A session belongs to the user who opened it, and a rule can reserve a client identifier for a user.
+A session belongs to the user that opened it, and a rule can reserve a client identifier for a user.
 All anonymous clients count as one user.
 """
 

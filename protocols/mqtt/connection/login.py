@@ -18,6 +18,7 @@ from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import swap
 from protocols.credential_expiry import expiry_of
+from protocols.end_reasons import STANDBY
 from protocols.mqtt.codec.connect import (
     LEVEL_5,
     LEVEL_31,
@@ -41,7 +42,7 @@ from protocols.mqtt.codec.packets import (
     connack,
 )
 from protocols.mqtt.codec.packets5 import connack5, read_auth, read_disconnect
-from protocols.mqtt.codec.properties import Properties5
+from protocols.mqtt.codec.properties import SERVER_REFERENCE, Properties5
 from protocols.mqtt.codec.reasons import (
     BAD_AUTHENTICATION_METHOD,
     BAD_USER_OR_PASSWORD,
@@ -50,9 +51,11 @@ from protocols.mqtt.codec.reasons import (
     PROTOCOL_ERROR,
     QUOTA_EXCEEDED,
     SERVER_BUSY,
+    SERVER_UNAVAILABLE,
     SESSION_TAKEN_OVER,
     SUCCESS,
     UNSUPPORTED_VERSION,
+    USE_ANOTHER_SERVER,
 )
 from protocols.mqtt.codec.reasons import NOT_AUTHORISED as NOT_AUTHORISED_5
 from protocols.mqtt.codec.topics import EXCHANGE, SHARE
@@ -178,6 +181,9 @@ class Login(InputHandler):
                 IDENTIFIER_REJECTED, CLIENT_IDENTIFIER_NOT_VALID, "identifier_rejected"
             )  # [MQTT-3.1.3-8 of 3.1.1]
             return
+        if self._service.redirect is not None:
+            self._redirect(self._service.redirect.server(connection.peer.listener))
+            return
         self._connect = connect
         credentials = self._credentials = self._service.credentials(
             connect.user, connect.password or b"", connect.client_id, connection.peer
@@ -194,6 +200,22 @@ class Login(InputHandler):
         )
         if not self._authentication.start(connect.method_data, self._decide):
             connection.reject(0, BAD_AUTHENTICATION_METHOD, "bad_authentication_method")
+
+    def _redirect(self, server: str) -> None:
+        """Refuse the client, because this node is a standby; `server` is the active node or ""."""
+        connection, properties = self._connection, Properties5()
+        code = SERVER_UNAVAILABLE
+        if server:
+            code = USE_ANOTHER_SERVER
+            properties.texts[SERVER_REFERENCE] = server
+        refusal = connack5(False, code, properties)
+        if connection.level < LEVEL_5:
+            refusal = connack(False, UNAVAILABLE)
+        elif 0 < connection.send_max < len(refusal):
+            refusal = b""  # [MQTT-3.1.2-24]
+        connection.out.write(refusal)
+        connection.abort(STANDBY)
+        connection.touch()
 
     # -- the verdict
 

@@ -2,9 +2,9 @@
 
 If the user may read no topic of a subscription any more, the subscription is removed, and its
 client, if connected, is disconnected with reason code 0x87 (Not authorized). The client can connect
-and subscribe again, and the SUBACK then says which topic filters are allowed. If the user may read
-fewer topics than before, the subscription stays and receives only these. A session ends if its user
-is deleted, or may not use the virtual host any more.
+and subscribe again, and the SUBACK then has a reason code for each topic filter. If the user may
+read fewer topics than before, the subscription stays and receives only these. A session ends if its
+user is deleted, or may not use the virtual host any more.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ class SessionReauthorization(Task):
                 try:
                     partly |= self._review(name)
                 except Exception:
-                    # Without a check, the session could go on with permissions that it has lost.
+                    # Without a check, the session could continue with permissions that the user has
+                    # lost.
                     self._lost += 1
                     partly = True
                     if not leave_group(session, name, None):
@@ -120,7 +121,9 @@ class SessionReauthorization(Task):
             )
 
     def _review(self, name: str) -> bool:
-        """Check one subscription against the permissions. Remove it if it is not allowed any more.
+        """Check one subscription against the permissions.
+
+        Remove the subscription if it is no longer allowed.
 
         Return True if the subscription's messages are checked one by one, under the new permissions
         or under the old ones. Then plans to the session must be made anew.

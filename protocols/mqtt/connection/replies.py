@@ -104,5 +104,5 @@ class PublishReplies(Waiter):
     def close(self) -> None:
         """Drop the waiting replies, because the connection has ended."""
         self._waiting.clear()
-        self._ticket = None  # It refers back to this object.
+        self._ticket = None  # The ticket refers to this object.
         self._outlet = None

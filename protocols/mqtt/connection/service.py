@@ -15,8 +15,8 @@ from protocols.mqtt.session.sessions import Sessions
 from protocols.mqtt.session.sys_topics import Survey, Surveyor, SysTree
 from protocols.peer import Peer
 
-#: Names of the protocol levels in metrics and listings. Level 0 stands for a connection before its
-#: CONNECT; it has the name of the most frequent level.
+#: Names of the protocol levels in metrics and listings. Level 0 is a connection before its CONNECT;
+#: it has the name of the most frequent level.
 NAMES: Final = {0: "mqtt311", 3: "mqtt310", 4: "mqtt311", 5: "mqtt50"}
 
 

@@ -376,7 +376,7 @@ class SubscribeTask(SubscriptionChange):
 class UnsubscribeTask(SubscriptionChange):
     """A task that carries out an UNSUBSCRIBE.
 
-    At level 5, the UNSUBACK says which subscriptions existed.
+    At level 5, the UNSUBACK has a reason code for each subscription: whether it existed.
     """
 
     def __init__(

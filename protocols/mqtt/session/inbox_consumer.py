@@ -43,8 +43,7 @@ class InboxConsumer(Consumer):
     """The consumer that delivers the messages of a session's inbox to its client.
 
     A message of QoS 2 is not sent before it is durable, and later messages wait for it. If the
-    message were sent and then lost in a crash, the client would hold its packet identifier for
-    ever.
+    message were sent and then lost in a crash, the client would hold its packet identifier forever.
     """
 
     def __init__(
@@ -191,8 +190,8 @@ class InboxConsumer(Consumer):
 class ScreeningConsumer(InboxConsumer):
     """The consumer of a session whose permissions have changed while messages waited in its inbox.
 
-    A message with a sequence number below `below` was routed under earlier permissions. It is
-    purged instead of sent if the user may not read its topic any more.
+    A message with a sequence number below `below` was routed under earlier permissions. Such a
+    message is purged instead of sent if the user may no longer read its topic.
     """
 
     below: i64 = 0

@@ -20,7 +20,7 @@ from protocols.window import Window
 
 #: Number of packet identifiers; the smallest is 1.
 IDENTIFIERS: Final[i64] = 65_535
-#: Empty dictionaries that all windows without entries share. They are never changed.
+#: Empty dictionaries that all windows without entries share, and that never change.
 _NONE_RECEIVED: Final[dict[int, Ticket | None]] = {}
 _NONE_RELEASED: Final[dict[int, int]] = {}
 
@@ -46,7 +46,7 @@ class InflightWindow(Window):
         return self.count == 0 and not self.received and not self.released
 
     def number_of(self, packet_id: i64) -> i64:
-        """Return the sequence number that this packet identifier stands for.
+        """Return the sequence number that belongs to this packet identifier.
 
         The result is between the number of the oldest message in flight (`first`) and
         `first` + IDENTIFIERS - 1.

@@ -48,9 +48,7 @@ class PublishWriter:
 
     @property
     def relay_format(self) -> RelayFormat:
-        """The relay format, which tells which PUBLISH packets may be relayed to this connection
-        unchanged.
-        """
+        """The relay format, by which a plan decides if packets may be relayed here unchanged."""
         return VERSION_4
 
     @abstractmethod

@@ -3,11 +3,17 @@
     positions   1 2 . . 5 6   7 8 . 10 11     12 13 14 ...       rising; a gap is a settled message
                 in flight     returned        tail
 
-The client has received all messages up to the last message for which it sent a PUBREC: these are
-in flight. It may have received the following messages, if they are among the first R (R is its
+The client has received all messages up to the last message for which it sent a PUBREC: these are in
+flight. The client may have received the following messages, if they are among the first R (R is its
 receive maximum) or before the last gap: these are returned to the inbox, and sent again with DUP.
-It has not received any later message: these are the tail. A message keeps its sequence number in
-the inbox, and so its packet identifier.
+The client has received none of the later messages: these are the tail. A message keeps its sequence
+number in the inbox, and so its packet identifier.
+
+After a takeover in a cluster, the former owner may have sent messages to the client that the log
+does not have, under the identifiers that follow. A client with QoS 2 would take another message
+with such an identifier for a repetition, and a late PUBACK would settle it. So the receive maximum
+of sequence numbers is skipped. As the tail has no gaps, its messages are then returned to the
+inbox. In front of the end of a tail of more than SKIPPED_TAIL messages no such message was sent.
 
 The client may still hold the packet identifier of a message that no longer exists. This happens if
 a crash loses the PUBREC of the message, and the message expires afterwards. The sequence numbers of
@@ -17,6 +23,7 @@ an inbox without messages therefore do not start at 1 again.
 from __future__ import annotations
 
 from array import array
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -26,6 +33,9 @@ from broker.store.durable import DurableStore
 from broker.store.layout import ANNOTATION_MODULUS
 from protocols.mqtt.session.inflight import packet_identifier
 from protocols.mqtt.session.session import Session
+
+#: Most messages of a tail that are returned to the inbox, so that sequence numbers can be skipped.
+SKIPPED_TAIL: Final = 10_000
 
 
 def restore_inbox(
@@ -37,11 +47,12 @@ def restore_inbox(
     the messages that the client has acknowledged by a PUBREC.
     """
     inbox = session.inbox
+    skipped = 0 if store.shipping is None else int(session.receive_maximum)
     if not positions:
         # Each stored message took a position of the store. So the sequence numbers of earlier
         # messages are normally lower than the store's next position. (They can be higher only after
         # many messages of shared subscriptions were sent again.)
-        inbox.restore(positions, store.position + 1)
+        inbox.restore(positions, store.position + 1 + skipped)
         return
     reader = store.log.reader()
     last = _sequence(store.read_stored(reader, positions[-1]), inbox.number, 0)
@@ -51,6 +62,8 @@ def restore_inbox(
         (at + 1 for at, position in enumerate(positions) if position in acknowledged), default=0
     )
     returned = max(in_flight, min(int(session.receive_maximum), count))
+    if skipped and count - returned <= SKIPPED_TAIL:
+        returned = count
     sequence: i64 = 0
     at = 0
     consumer = session.absent_consumer()
@@ -73,6 +86,8 @@ def restore_inbox(
         at += 1
     if at < count:
         inbox.restore(positions[at:], sequence)
+    elif skipped:
+        inbox.skip(skipped)
 
 
 def _put_in_flight(session: Session, delivery: Delivery, acknowledged: bool) -> None:

@@ -52,7 +52,7 @@ from protocols.tally import FrontCounters
 #: While the inbox has this many messages or more, no retained messages are put into it. Otherwise
 #: the inbox might drop other messages because of them.
 BACKLOGGED: Final[i64] = 500
-#: An empty container that all sessions share. It is never changed.
+#: An empty container that all sessions share, and that never changes.
 NONE_WAITING: Final[dict[str, Task]] = {}
 
 
@@ -90,7 +90,7 @@ class Session(Subscriber):
         self.user = ""
         self.named = False
         #: True if the client logged in without a user name. All such clients count as one user,
-        #: which differs from a user who logs in by name, even if the names are equal.
+        #: which differs from a user that logs in by name, even if the names are equal.
         self.anonymous = False
         self.identity: Identity | None = None
         #: True if the permissions have changed while messages waited in the inbox. Each connection
@@ -130,7 +130,7 @@ class Session(Subscriber):
         """
         return not self.user or (self.user, self.anonymous) == (user, anonymous)
 
-    # -- what a subscriber does
+    # -- the methods of a subscriber
 
     def run(self) -> None:
         """End the session: its client stayed away longer than the session expiry interval."""
@@ -355,7 +355,7 @@ class Session(Subscriber):
     # -- shared subscriptions
 
     def add_membership(self, membership: SharedSubscription) -> None:
-        """Add a shared subscription. It delivers at once if the client is connected."""
+        """Add a shared subscription, which delivers at once if the client is connected."""
         self.subscriptions.add_membership(membership)
         if self.outlet is not None:
             self._shared_deliveries().attach_new(self.outlet, membership)

@@ -319,7 +319,9 @@ class Sessions(SessionRegistry):
         for away, session in restored:
             self._start_expiry(session, max(away, 0))
             if session.stored_will is not None:
-                self._delay_will(session, restored_will(session.stored_will), max(away, 0))
+                # A client that was connected has lost its connection by the restart.
+                passed = away if away >= 0 else -self._options.will_grace_ms
+                self._delay_will(session, restored_will(session.stored_will), passed)
             if away < 0:
                 self.store(session, int(self._agenda.wall * 1000), None)
         watching, self._watching = self._watching, []
@@ -330,7 +332,8 @@ class Sessions(SessionRegistry):
     def _delay_will(self, session: Session, will: StoredWill, away: int) -> None:
         """Schedule the publication of a restored will at the end of its delay.
 
-        The client of the session has been away for `away` ms of the delay. The permission to
+        The client of the session has been away for `away` ms of the delay; a negative number is a
+        time before the delay begins. The permission to
         publish the will was checked before the will was stored. It is checked again when the will
         is published, unless the permissions came with the login, as with a token.
         """

@@ -25,9 +25,10 @@ MEMBERSHIPS_PER_SLICE: Final = 100
 class SharedDeliveries(BulkTask):
     """The task that attaches, drains and detaches the shared subscriptions of one session.
 
-    One pass visits all shared subscriptions. It attaches each of them to the present connection,
-    drains it if it is attached already, or detaches it if the client is away. A drain that is
-    requested during a pass is a further pass after it, so that no subscription waits for ever.
+    One pass visits all shared subscriptions. The pass attaches a subscription to the present
+    connection, drains an attached subscription, or detaches a subscription if the client is
+    disconnected. A drain that is requested during a pass leads to a further pass, so that no
+    subscription waits forever.
 
     Shared subscriptions for whose messages the session had no room are drained on their own, and
     only while the session has room.
@@ -77,7 +78,7 @@ class SharedDeliveries(BulkTask):
             self._start_pass(memberships)
 
     def refuse(self, membership: SharedSubscription) -> None:
-        """Note that the session had no room for a message of this shared subscription.
+        """Record that the session had no room for a message of this shared subscription.
 
         The subscription is drained as soon as the session has room.
         """

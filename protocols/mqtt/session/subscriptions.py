@@ -19,7 +19,7 @@ from protocols.mqtt.session.subscription_options import SessionOptions, is_speci
 #: Up to this many subscriptions are kept in a tuple instead of a dict (a single subscription takes
 #: 64 bytes in a tuple, 184 bytes in a dict).
 FEW: Final = 4
-#: Empty dict that all sessions without shared subscriptions share. It is never changed.
+#: The empty dict that all sessions without shared subscriptions share, and that never changes.
 _NO_MEMBERSHIPS: Final[dict[str, SharedSubscription]] = {}
 _NO_SUBSCRIPTIONS: Final[tuple[Binding, ...]] = ()
 
@@ -27,8 +27,8 @@ _NO_SUBSCRIPTIONS: Final[tuple[Binding, ...]] = ()
 class SessionSubscriptions:
     """The subscriptions of one session, by topic filter.
 
-    Shared subscriptions are in `memberships`, by their full name `$share/GROUP/FILTER`. They are
-    not counted by `len` and not returned by `items`.
+    Shared subscriptions are in `memberships`, by their full name `$share/GROUP/FILTER`. `len` does
+    not count shared subscriptions, and `items` does not return them.
     """
 
     def __init__(self) -> None:

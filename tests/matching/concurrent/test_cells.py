@@ -11,7 +11,7 @@ import pytest
 from matching.cells import AtomicCell, Cell
 
 
-def test_a_cell_holds_what_it_was_made_with_until_that_is_exchanged() -> None:
+def test_cell_holds_its_first_value_until_the_value_is_exchanged() -> None:
     first, second = [1], [1]
     cell: Cell[list[int]] = AtomicCell(first)
     assert cell.get() is first
@@ -58,7 +58,7 @@ def test_of_the_threads_that_exchange_the_same_value_one_succeeds() -> None:
 
 
 @pytest.mark.parametrize("name", ["cstrie", "snapshot"])
-def test_without_cereggii_the_error_says_what_to_install(name: str) -> None:
+def test_error_without_cereggii_names_the_package_to_install(name: str) -> None:
     program = (
         "import sys; sys.modules['cereggii'] = None; "
         f"from matching import AMQP, create; create({name!r}, AMQP)"

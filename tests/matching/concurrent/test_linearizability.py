@@ -114,7 +114,7 @@ def test_the_exception_of_a_script_is_raised_after_the_others_have_ended() -> No
 
 @pytest.fixture
 def restless() -> Iterator[None]:
-    """Let the interpreter switch threads as often as it can."""
+    """Make the interpreter switch threads as often as possible."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

@@ -9,7 +9,7 @@ from broker.replication.records import ReplicationError
 from tests.replication.simulation.node import Node, needs_seed
 from tests.replication.simulation.world import World
 
-#: Kinds of complaints.
+#: Kinds of violations.
 LOST = "a confirmed message is neither delivered nor in a queue"
 ORDER = "messages are delivered out of order"
 BACK = "a message is delivered although its settlement was durable"
@@ -26,14 +26,14 @@ UNMARKED = "the log begins at a record that is no mark"
 TIMING = Timing(1.0, 0.7, 0.15)
 #: Seconds of a simulation during which faults occur.
 FAULTY_SECONDS = 16.0
-#: Seconds without faults at the end: more than a pause, a restart and the seed of a node take.
+#: Seconds without faults at the end: longer than a pause, a restart and the seeding of a node take.
 HEALTHY_SECONDS = 12.0
-#: Number of batches that a node may be behind the owner at the end.
+#: Largest number of batches by which a node may be behind the owner at the end.
 LAG_MAX = 20
 
 
 class Cluster:
-    """A simulated cluster. `only_log_faults` leaves out all faults but those of the log."""
+    """A simulated cluster. With `only_log_faults`, all faults are faults of the log."""
 
     def __init__(
         self, seed: int, node_type: type[Node] = Node, only_log_faults: bool = False
@@ -62,13 +62,13 @@ class Cluster:
     # -- what nodes report
 
     def owned(self, node: Node, epoch: int) -> None:
-        """Note a takeover."""
+        """Record a takeover."""
         self.takeovers += 1
         if self._only_log_faults and epoch > 1:
             self.complain(NEEDLESS)
 
     def acted(self, epoch: int) -> None:
-        """Note an act of the owner of an epoch."""
+        """Record an action of the owner of an epoch."""
         self.acts += 1
         now = self.world.now
         self._first_act.setdefault(epoch, now)
@@ -77,15 +77,15 @@ class Cluster:
             self.complain(OVERLAP)
 
     def confirmed(self, identity: int) -> None:
-        """Note that a publisher got its confirm."""
+        """Record that a publisher got its confirm."""
         self._confirmed.add(identity)
 
     def settled_durably(self, positions: list[int], node: Node) -> None:
-        """Note the settlements of a batch that counts."""
+        """Record the settlements of a batch that counts."""
         self._settled |= {self._identity_at[position] for position in positions}
 
     def delivered(self, node: Node, position: int, identity: int) -> None:
-        """Note a delivery, and send the consumer's acknowledgement."""
+        """Record a delivery, and send the consumer's acknowledgement."""
         assert node.owner is not None
         self._identity_at[position] = identity
         self._delivered.add(identity)
@@ -109,7 +109,7 @@ class Cluster:
         self.world.after(delay, answer)
 
     def trimmed(self, offset: int) -> None:
-        """Check the beginning of the trimmed log."""
+        """Check the first record of the trimmed log."""
         if not any(node.owner is not None and offset in node.owner.marks for node in self.nodes):
             self.complain(UNMARKED)
 
@@ -155,7 +155,7 @@ class Cluster:
 
         def finish() -> None:
             if source.directory.checkpoints != before or not source.running:
-                # The log of a seed must hold all entries behind its catalog.
+                # The log of a seeded node must hold all entries that follow its catalog.
                 self._seed(node)
                 return
             node.is_struck = False
@@ -172,7 +172,7 @@ class Cluster:
         self.crash(node)
 
     def crash(self, node: Node) -> None:
-        """Crash a node, and start it again later. An operator may strike it from the list."""
+        """Crash a node, and start it again later. An operator may remove the node from the list."""
         node.crash()
         if self.world.random.random() < 0.2 and len(self.listed) == len(self.nodes):
             node.is_struck = True
@@ -205,12 +205,12 @@ class Cluster:
         elif kind == "full":
             node.full_until = world.now + chance.choice((0.3, 1.0, 2.5))
             world.say(f"the disk of {node.name} is full until {node.full_until:.3f}")
-        # A log that stands still for longer than a writer waits would end the owner.
+        # A log that stops for longer than a writer waits would end the owner.
         outage = max(0.0, world.log_down_until - world.now)
         world.after(outage + chance.uniform(0.3, 3.0), self._fault)
 
     def _checkpoints(self) -> None:
-        """Let nodes make checkpoints now and then."""
+        """Make checkpoints on all nodes that permit one now, at random times."""
         for node in self.nodes:
             if node.running and node.directory.may_checkpoint():
                 node.local(0.0, node.checkpoint)

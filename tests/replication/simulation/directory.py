@@ -42,7 +42,7 @@ class Directory:
         self.salt = 0
         #: Number of checkpoints made.
         self.checkpoints = 0
-        #: Number of the batch that was begun last in this life.
+        #: Number of the batch that was begun last since the last crash.
         self._begun = 0
 
     @property
@@ -58,7 +58,7 @@ class Directory:
                 self.open()  # A full disk stopped an earlier attempt.
             self._begun = batch.number
             yield from self.write_log(batch)
-            yield  # Between the log and the catalog.
+            yield  # A crash may happen here, between the log and the catalog.
             self.write_catalog(batch, state)
         else:
             self.state = state
@@ -95,7 +95,7 @@ class Directory:
         self._begun = 0
 
     def open(self) -> None:
-        """Remove the entries after the last certainly applied batch; a node reads them again."""
+        """Remove the entries after the last certainly applied batch; the node reads them again."""
         self.log = [entry for entry in self.log if entry[1] <= self.state.position]
         self.synced = len(self.log)
 

@@ -44,7 +44,8 @@ class Node(Computer):
         self.running = False
         #: The offset at which this node begins to read after a restart, as the owner knows it.
         self.synced: int | None = None
-        #: True if an operator struck this node from the list, so that the log may be trimmed.
+        #: True if an operator removed this node from the list, so that the log may be trimmed past
+        #: it.
         self.is_struck = False
         self._clear()
 
@@ -204,7 +205,7 @@ class Node(Computer):
     # -- clients
 
     def may_act(self) -> bool:
-        """Return True if the owner may act now: tested before each act."""
+        """Return True if the owner may act now. The node tests this before each action."""
         return self.owner is not None and self.owner.may_act()
 
     def turn(self) -> None:
@@ -234,9 +235,9 @@ class Node(Computer):
             self.cluster.delivered(self, what, self.live[what])
 
     def publish(self, identity: int) -> None:
-        """Take a message of a client; each 20th one declares a queue first."""
+        """Take a message of a client; every 20th call declares a queue first."""
         if not self.is_open or not self.may_act() or identity < self._newest:
-            return  # A connection keeps the order: what was sent before a later message is lost.
+            return  # A connection keeps the order: messages sent before a lost one are lost too.
         self._newest = identity
         if identity % 20 == 0 or not self.directory.queues and not self._declared():
             self.position += 1
@@ -261,5 +262,5 @@ class Node(Computer):
 
 
 def needs_seed(error: Exception) -> bool:
-    """True if a node ended because the log no longer has the records that the node lacks."""
+    """True if the node ended because the log no longer has the records that the node lacks."""
     return isinstance(error, LogTrimmed)

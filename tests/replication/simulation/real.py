@@ -31,14 +31,14 @@ from tests.store.simulated import SimulatedDisk
 if TYPE_CHECKING:
     from tests.replication.simulation.cluster import Cluster
 
-#: Share of the batches in which the process is killed at an operation of the disk. A batch of more
-#: than LARGE bytes has several records, so a part of them may survive.
+#: Fraction of the batches during which the process is killed at an operation of the disk. A batch
+#: of more than LARGE bytes has several records, so a part of them may survive.
 KILLED = 0.004
 KILLED_LARGE = 0.15
 LARGE = 500
 #: Size of a segment in bytes: small, so that checkpoints have work.
 SEGMENT = 3_000
-#: Number of pages of a catalog that may grow.
+#: Number of pages by which a catalog may grow.
 _PAGES_MAX = 1 << 30
 
 
@@ -55,10 +55,10 @@ class RealDirectory(Directory):
         weakref.finalize(self, shutil.rmtree, self.path, True)
         self.disk = SimulatedDisk()
         self.replica: ReplicaDirectory | None = None
-        #: Position after the last message that was recovered, and the queues of the messages.
+        #: The position after the last recovered message, and the queues of the messages.
         self.recovered = 0
         self.queue_of: dict[int, int] = {}
-        #: Number of batches with which no state is stored, at most.
+        #: Largest number of consecutive batches for which no state is stored.
         self.unstored = 1
 
     def open(self) -> None:
@@ -81,7 +81,7 @@ class RealDirectory(Directory):
             self._refresh()
 
     def fill(self, chance: random.Random | None) -> None:
-        """Let the disk be full for some of the writes; None: there is space."""
+        """Refuse half of the writes, because the disk is full; None ends the shortage."""
 
         def refuse(operation: str, path: str) -> int:
             full = chance is not None and operation in ("write", "create")
@@ -105,7 +105,7 @@ class RealDirectory(Directory):
         self.unstored = chance.choice((1, 4, 30))
 
     def _tear_writes(self, chance: random.Random) -> None:
-        """Let only the beginnings of the writes that were not synced reach the disk."""
+        """Write only the beginnings of the unsynced writes to the disk."""
         for inode in self.disk.names.values():
             inode.pending = [
                 (offset, data and data[: chance.randrange(len(data) + 1)])
@@ -190,7 +190,7 @@ class RealNode(Node):
         self.directory.unstored = world.random.choice((1, 4, 30))
 
     def check_disk(self) -> None:
-        """Let the disk itself refuse writes."""
+        """Do nothing: the simulated disk itself refuses writes."""
 
     def apply(self, step: Apply) -> Iterator[None]:
         yield
@@ -217,7 +217,7 @@ class RealNode(Node):
             self.cluster.crash(self)
 
     def _prepare_faults(self, killed: float) -> None:
-        """Let the disk be full, or kill the process at an operation of the disk, now and then."""
+        """Make the disk full, or schedule a kill at an operation of the disk, at random."""
         chance = self.world.random
         self.directory.fill(chance if self.full_until > self.world.now else None)
         if self.world.faulty and chance.random() < killed:

@@ -52,7 +52,7 @@ def test_the_same_with_many_seeds(first: int) -> None:
 def test_a_wrong_design_of_the_directory_is_caught(
     node_type: type[Node], first: int, caught: set[str]
 ) -> None:
-    """`first` is the seed at which the search begins: a seed or two before the first find."""
+    """`first` is the seed at which the search begins, just before a seed that finds the error."""
     complaints: Counter[str] = Counter()
     for seed in range(first, first + 40):
         complaints += Cluster(seed, node_type).run()

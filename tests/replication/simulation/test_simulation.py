@@ -38,7 +38,7 @@ def check(first: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 300, CHUNK))
-def test_whatever_happens_a_cluster_keeps_its_promises(first: int) -> None:
+def test_cluster_keeps_its_guarantees_under_faults(first: int) -> None:
     check(first, CHUNK)
 
 

@@ -29,31 +29,32 @@ from broker.replication.records import CLAIM
 
 Option = TypeVar("Option")
 
-#: Index of the byte in a record that tells its kind: after the magic and the version.
+#: Index of the byte with the kind of a record, after the magic number and the version.
 KIND_AT = 5
 
 #: Long delays of claims are LATE_CLAIMS times as frequent as long delays of other messages.
 LATE_CLAIMS = 50
-#: The share of fail points at which a computer is paused.
+#: The fraction of fail points at which a computer is paused.
 FAIL_POINTS = 0.002
 
 
 class World:
-    """One simulation. `faulty` is the share of network messages that are delayed for long."""
+    """One simulation. `faulty` is the fraction of network messages that are delayed for long."""
 
     def __init__(self, seed: int, timing: Timing, faulty: float = 0.01) -> None:
         self.random = random.Random(seed)
         self._draw = self.random.getrandbits
         self.timing = timing
         self.faulty = faulty
-        #: The share of fail points at which a computer is paused.
+        #: The fraction of fail points at which a computer is paused.
         self.fail_points = FAIL_POINTS if faulty else 0.0
         self.now = 0.0
         self.log = MemoryLog()
-        #: The log answers and commits nothing until this time: its leader changes.
+        #: Until this time, the log answers and commits nothing, because its leader changes.
         self.log_down_until = 0.0
         self.story: list[str] = []
-        #: Time, number and act of each event; its computer, if it has one, and that one's life.
+        #: Events: time, number, action, the computer (None for the network) and the computer's
+        #: life.
         self._events: list[tuple[float, int, Callable[[], None], Computer | None, int]] = []
         self._number = 0
 
@@ -91,7 +92,7 @@ class World:
         self.now = until
 
     def choice(self, options: tuple[Option, ...]) -> Option:
-        """Return what `self.random.choice(options)` returns, in less time."""
+        """Return the result of `self.random.choice(options)`, in less time."""
         count = len(options)
         bits = count.bit_length()
         drawn = self._draw(bits)
@@ -100,11 +101,11 @@ class World:
         return options[drawn]
 
     def say(self, text: str) -> None:
-        """Add a line to the record of events."""
+        """Add a line to the log of events."""
         self.story.append(f"{self.now:9.4f} {text}")
 
     def delay(self, times: int = 1) -> float:
-        """Return the seconds that a message takes in the network: now and then up to 2 x silence.
+        """Return the seconds that a message takes in the network: sometimes up to 2 x silence.
 
         Long delays are `times` as frequent as usual.
         """
@@ -124,7 +125,7 @@ class Computer:
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
-        #: Number of the current life: events of an earlier one are dropped.
+        #: Number of the current life: events of earlier lives are dropped.
         self.life = 0
         self.paused_until = 0.0
         #: The disk of this computer is full until this time.
@@ -135,12 +136,12 @@ class Computer:
         self.world.at(self.world.now + seconds, act, self, self.life)
 
     def check_disk(self) -> None:
-        """Raise ReplicaFull if the disk is full: called before each write."""
+        """Raise ReplicaFull if the disk is full. Called before each write."""
         if self.full_until > self.world.now:
             raise ReplicaFull
 
     def fail_point(self) -> None:
-        """Pause this computer now and then, exactly between a decision and its effect."""
+        """Pause this computer at random, between a decision and its effect."""
         if self.world.random.random() < self.world.fail_points:
             self.paused_until = self.world.now + self.world.choice((1.1, 1.5, 3.0))
             self.world.say(f"{self.name} is paused at a fail point until {self.paused_until:.3f}")
@@ -152,7 +153,10 @@ class Computer:
         done: Callable[[Any], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """Run a flow of steps. `apply` gives the single writes of an Apply to the directory."""
+        """Carry out a flow of steps.
+
+        `apply` yields the single writes of an Apply to the directory.
+        """
         world, life = self.world, self.life
 
         def resume(value: Any, error: Exception | None = None) -> None:
@@ -196,7 +200,7 @@ class Computer:
         resume(None)
 
     def _append(self, data: bytes, answer: Callable[..., None]) -> None:
-        """Send a record to the log. The record may land although its writer gave it up."""
+        """Send a record to the log. The record may arrive although its writer has given it up."""
         world, sent = self.world, self.world.now
         answered = [False]
 
@@ -225,7 +229,7 @@ class Computer:
                 world.after(0.3, lambda: answer(0.0, None, LogUnreachable()))
                 return
             tip = world.log.tip
-            if world.random.random() < 0.02:  # A leader that does not know the last records yet.
+            if world.random.random() < 0.02:  # This leader does not know the latest records yet.
                 tip = max(world.log.low, tip - world.random.randrange(1, 5))
             try:
                 span = world.log.read(offset, world.choice((1, 5, 500)), tip)

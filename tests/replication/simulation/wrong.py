@@ -31,7 +31,7 @@ from tests.replication.simulation.node import CHUNK, Node
 
 
 class _Owner(LogOwner):
-    """The base of wrong owners; `of` makes one from the right owner when its claim is in force."""
+    """Base class of the wrong owners; `of` converts the right owner when its claim is in force."""
 
     @classmethod
     def of(cls, owner: LogOwner) -> LogOwner:
@@ -89,7 +89,7 @@ class DiskFirst(Node):
 
 
 class ShippedAgain(Node):
-    """A batch is shipped again after the disk of the owner was full."""
+    """The owner ships a batch again after its disk was full."""
 
     def write_locally(self, owner: LogOwner, batch: ReceivedBatch) -> Steps[None]:
         while True:
@@ -102,7 +102,7 @@ class ShippedAgain(Node):
 
 
 class OwnSalt(Node):
-    """Each node chooses the salt of its segment log itself."""
+    """Each node chooses a salt for its segment log itself."""
 
     def start(self) -> None:
         if not self.directory.salt:
@@ -171,7 +171,9 @@ def judged_by(wrong: type[Judge]) -> type[Node]:
 
 
 class UnseenJudge(Judge):
-    """A claim deposes the owner although records that count have offsets above its `seen`."""
+    """A claim replaces the owner although counting records have offsets above the claim's
+    `seen`.
+    """
 
     def _claim(self, claim: Claim) -> bool:
         return super()._claim(replace(claim, seen=1 << 60))
@@ -236,7 +238,7 @@ def _readable(payload: bytes) -> list[Any]:
 
 
 class HalfBatchKept(Node):
-    """A claim does not void a half batch: the chunks that have arrived are applied."""
+    """A claim does not void an incomplete batch: the chunks that have arrived are applied."""
 
     follower_type = _HalfBatches
 

@@ -31,14 +31,14 @@ def with_replica(wrong_type: type[ReplicaDirectory]) -> type[Node]:
 
 
 class HalfKept(ReplicaDirectory):
-    """The records of half a batch in the local log are kept, as if the log had the whole batch."""
+    """The records of half a batch stay in the local log, as if the log had the whole batch."""
 
     def _has(self, log: SegmentLog, batch: ReceivedBatch, records: Records, data: bytes) -> bool:
         return records.count == 0 or log.last >= records.first
 
 
 class MarkedWithEnd(ReplicaDirectory):
-    """The catalog's mark is the end of the log: batches up to it are taken for applied."""
+    """The catalog's mark is the end of the log, so all batches before it are considered applied."""
 
     def _apply(self, batch: ReceivedBatch, state: ClusterState) -> None:
         if self._log is None or batch.position > self._log.last:

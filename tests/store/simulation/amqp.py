@@ -243,7 +243,7 @@ class Mover(Amqp):
 
 
 class Operator(Amqp):
-    """An operator, who declares, binds and deletes, one request after the other."""
+    """An operator that declares, binds and deletes, one request after the other."""
 
     def connect(self) -> None:
         super().connect()

@@ -125,7 +125,9 @@ class Definitions:
             del self._steps[0]
 
     def recovered(self, world: World) -> None:
-        """Check the definitions after a start: the last confirmed step, or a later one."""
+        """Check the definitions after a start: those of the last confirmed step, or of a later
+        step.
+        """
         there = found(world)
         steps = [step for _, step in self._steps if step.seen() == there]
         if steps:

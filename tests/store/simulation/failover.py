@@ -1,7 +1,7 @@
 """The simulation of a whole broker, in which a standby takes over after each crash and each stop.
 
-The standby gets each batch before the broker writes it to its own disk. It reads batches late, and
-it crashes at the takeover now and then. All checks are those of a restart (schedule.py).
+The standby gets each batch before the broker writes it to its own disk. The standby reads batches
+late, and sometimes crashes at the takeover. All checks are those of a restart (schedule.py).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class FailoverSimulation(Simulation):
 
     def __init__(self, seed: int, **options: Any) -> None:
         super().__init__(seed, **options)
-        #: Decides what the standby does, so that the clients do the same as without a standby.
+        #: Random numbers for the standby alone, so that the clients act as without a standby.
         self._fate = Random(-seed - 1)
         self._standby: StandbyDirectory | None = None
         #: Number of standbys so far. Their directories are in the first broker's directory.

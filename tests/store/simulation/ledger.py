@@ -225,7 +225,7 @@ class Ledger:
                     self._of[message].remove(family)
                 if family.received.get(message) == 1:
                     del family.received[message]
-            # A message that the crash lost may come again, behind later ones.
+            # The publisher may publish a message that the crash lost again, after later messages.
             family.newest.clear()
             for message in family.received.keys() & (family.copies.keys() | family.settled):
                 publisher, number = _parse(message)
@@ -303,7 +303,7 @@ class Ledger:
 
     def check_retained(self, found: dict[str, bytes]) -> None:
         """Check retained messages after a start: the last confirmed value of each topic, or a later
-        one.
+        value.
         """
         for topic in self.retained.keys() | found.keys():
             value = found.get(topic, b"")

@@ -315,7 +315,7 @@ class Simulation:
         self._round()
 
     def _round(self) -> None:
-        """Make all work of the broker durable, and let all clients read the replies."""
+        """Make all work of the broker durable, and deliver the replies to all clients."""
         self.life.sync()
         for client in self._all:
             client.flush()

@@ -22,7 +22,7 @@ def check(first: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 40, 20))
-def test_a_standby_has_what_the_broker_had_confirmed(first: int) -> None:
+def test_standby_has_the_confirmed_messages_of_the_broker(first: int) -> None:
     check(first, 20)
 
 
@@ -65,7 +65,7 @@ def test_a_wrong_payload_is_caught(wrong: type[StandbyDirectory]) -> None:
         try:
             complaints += Wrong(seed).run()
         except (AssertionError, KeyError):
-            return  # The broker or a check stumbles over what is missing.
+            return  # The broker or a check fails at the missing data.
         if complaints:
             return
     raise AssertionError("nothing was found")

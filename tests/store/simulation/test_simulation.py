@@ -1,4 +1,4 @@
-"""Tests that a whole broker keeps what it confirmed, although it crashes and its disk fills up.
+"""Tests that a whole broker keeps all confirmed changes, although it crashes and its disk fills up.
 
 `make test-long` runs 20,000 seeds. `python -m tests.store.simulation SEED` prints all
 steps of a seed that fails.
@@ -38,12 +38,12 @@ def check(first: int, count: int, streams: bool = False) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 100, CHUNK))
-def test_whatever_happens_the_broker_keeps_its_promises(first: int) -> None:
+def test_broker_keeps_its_guarantees_under_faults(first: int) -> None:
     check(first, CHUNK)
 
 
 @pytest.mark.parametrize("first", range(0, 40, CHUNK))
-def test_it_keeps_them_with_streams(first: int) -> None:
+def test_broker_keeps_its_guarantees_with_streams(first: int) -> None:
     check(first, CHUNK, True)
 
 

@@ -51,9 +51,9 @@ def moved_forward(life: Life, files: list[LogFile]) -> Iterator[None]:
 
 
 def in_place(life: Life, files: list[LogFile]) -> Iterator[None]:
-    """A checkpoint that overwrites the last one.
+    """A checkpoint that overwrites the last checkpoint.
 
-    It reads the last checkpoint before it overwrites it, so only a crash does harm.
+    The checkpoint reads the last one before it overwrites it, so only a crash does harm.
     """
     log = life.durable_store.log
     for file in files:
@@ -89,7 +89,7 @@ def drop_unmarked(log: SegmentLog) -> int:
 
 
 class WithoutSerials(WatchedStore):
-    """A store that loses annotations: sessions number their messages anew after a start."""
+    """A store that loses annotations: after a start, sessions number their messages from 1."""
 
     def read_stored(self, reader: LogReader, position: i64) -> MessageStored | None:
         kept = super().read_stored(reader, position)

@@ -44,7 +44,7 @@ class Broken(BaseAuthPlugin):  # type: ignore[misc]
 
 
 class Waits(BaseAuthPlugin):  # type: ignore[misc]
-    """A plugin that waits for ever, as for a database that does not answer."""
+    """A plugin that waits forever, as for a database that does not answer."""
 
     ended = 0
 

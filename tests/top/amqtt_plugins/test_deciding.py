@@ -1,4 +1,4 @@
-"""Tests that amqtt's plugins, and misbehaving ones, decide logins and access to topics."""
+"""Tests that amqtt's plugins, including misbehaving plugins, decide logins and access to topics."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from trellis.auth.amqtt_plugins import PluginTopicRules
 pytestmark = pytest.mark.filterwarnings("ignore:The 'acl' option is deprecated:DeprecationWarning")
 
 
-# -- who may come in
+# -- clients that may log in
 
 
 async def test_a_password_file_of_amqtt_decides_about_clients_of_both_protocols(
@@ -82,9 +82,7 @@ async def test_a_plugin_that_says_no_to_a_name_keeps_it_from_the_accounts(
     )
 
 
-async def test_where_no_plugin_has_an_opinion_the_accounts_decide(
-    build: Build, passwords: str
-) -> None:
+async def test_accounts_decide_if_no_plugin_does(build: Build, passwords: str) -> None:
     house = build({FILE: {"password_file": passwords}})  # The plugin decides named users only.
     assert await house.code() == ACCEPTED
     assert await house.code(peer=AFAR) == NOT_AUTHORISED
@@ -94,7 +92,7 @@ async def test_where_no_plugin_has_an_opinion_the_accounts_decide(
     assert await house.code("guest", "guest", peer=AFAR) == BAD_CREDENTIALS
 
 
-async def test_the_anonymous_plugin_lets_everybody_in_wherever_they_are(build: Build) -> None:
+async def test_anonymous_plugin_admits_all_clients_from_any_address(build: Build) -> None:
     house = build({ANONYMOUS: {}})
     assert await house.code(peer=AFAR) == ACCEPTED
     assert await house.code("guest", "wrong", client_id="d", peer=AFAR) == ACCEPTED
@@ -224,7 +222,7 @@ async def test_a_topic_plugin_is_asked_about_amqp_keys_as_mqtt_topics(build: Bui
     assert "'guest'" in closed.reply_text
 
 
-async def test_topic_plugins_narrow_what_an_account_may_and_widen_nothing(build: Build) -> None:
+async def test_topic_plugins_narrow_the_rights_of_an_account_and_widen_none(build: Build) -> None:
     client = await build({TABOO: {}}).join_amqp("ann", "ann's")
     assert await client.publish("amq.topic", "public") == []
     [closed] = await client.publish("amq.direct", "public")

@@ -161,7 +161,7 @@ def _key(kind: type | str, option: str = "") -> str:
         ),
     ],
 )
-async def test_what_cannot_be_loaded_is_told_in_one_line(
+async def test_plugin_that_cannot_be_loaded_is_reported_in_one_line(
     accounts: Accounts, path: str, options: dict[str, object], problem: str
 ) -> None:
     with pytest.raises(SettingsError) as caught:

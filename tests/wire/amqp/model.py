@@ -153,7 +153,7 @@ class Play:
             )
         )
 
-    # -- what the model knows of a step
+    # -- the model's knowledge of a step
 
     def said(self, who: int, *methods: Any, first: bool = True) -> list[str]:
         """Send methods on one side, compare the deliveries to all sides, and return the other

@@ -49,7 +49,7 @@ def test_a_delivery_that_is_not_acknowledged_closes_the_channel_and_is_requeued(
     other = client.world.amqp()
     [found] = deliveries(other.send(B.Get(queue="q")))
     assert found.body == b"x" and found.redelivered
-    # The client goes on with a new channel.
+    # The client continues with a new channel.
     client.send(spec.Channel.CloseOk())
     assert names(client.send(spec.Channel.Open())) == ["Channel.OpenOk"]
     client.world.fates()

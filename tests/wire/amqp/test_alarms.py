@@ -42,7 +42,7 @@ def test_a_publisher_waits_after_its_first_publication_and_is_told_why() -> None
     world.fates()
 
 
-def test_what_stands_behind_a_publication_in_one_chunk_waits_too() -> None:
+def test_methods_behind_a_blocked_publication_in_one_chunk_wait_too() -> None:
     world, client = alarmed()
     client.connection.receive_data(
         b"".join(publication("", "q", b"%d" % number) for number in range(100))
@@ -65,7 +65,7 @@ def test_contents_of_any_size_make_their_publisher_wait(size: int) -> None:
     assert world.queue("q").depth == 3
 
 
-def test_what_stands_behind_a_publication_that_waited_for_its_search_waits_too() -> None:
+def test_methods_behind_a_publication_with_a_paused_search_wait_too() -> None:
     limits = BrokerLimits()
     limits.pattern_nodes = 0
     world = World(limits)

@@ -1,4 +1,4 @@
-"""Channels, connections and consumers end in bounded work, however many there are.
+"""Any number of channels, connections and consumers ends in bounded work.
 
 Each test counts steps or turns; none looks at a clock.
 """
@@ -136,7 +136,7 @@ def test_the_consumers_of_an_ended_channel_leave_their_queue_in_one_pass(
     world.fates()
 
 
-def test_cancelling_a_consumer_costs_what_it_takes_to_find_it() -> None:
+def test_cancelling_a_consumer_costs_the_search_for_it() -> None:
     world = World()
     many, client = world.amqp(), world.amqp()
     many.queue("q")

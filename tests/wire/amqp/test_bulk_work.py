@@ -1,6 +1,6 @@
 """Bulk work of one client does not block the event loop: it is done in slices after deliveries.
 
-Each test counts turns of the agenda, or what happens in one turn; none looks at a clock.
+Each test counts turns of the agenda, or the actions in one turn; no test reads a clock.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def test_messages_expired_behind_a_live_head_do_not_delay_another_queue() -> Non
     world.broker.agenda.turn()
     assert len(deliveries(unmarshalled(other))) == 1
     assert 0 < MANY - world.queue("q").depth <= TURN_MAX
-    # The deliveries of other queues go on, one turn after each acknowledgement, until all is done.
+    # The deliveries of other queues continue, one turn after each acknowledgement, until all is
+    # done.
     world.settle(client.connection)
     assert (world.queue("q").depth, world.queue("graves").depth) == (0, MANY)
     world.fates()
@@ -603,7 +604,7 @@ def test_basic_get_looks_at_a_bounded_number_of_messages_that_do_not_fit() -> No
     assert (one.body, one.redelivered) == (b"0", False)
 
 
-# -- what wakes a connection, and what an exception leaves
+# -- events that resume a connection, and states after an exception
 
 
 @pytest.mark.parametrize("size", [10, 16_383, 16_384, 40_000])

@@ -210,7 +210,7 @@ def test_a_commit_whose_queues_are_deleted_again_and_again_ends() -> None:
 
 
 @pytest.mark.parametrize("how", ["ack", "reject", "requeue"])
-def test_many_settlements_of_a_commit_happen_together_and_what_is_requeued_keeps_its_order(
+def test_many_settlements_of_a_commit_happen_together_and_requeued_messages_keep_their_order(
     how: str,
 ) -> None:
     client = transacting("q")

@@ -54,7 +54,7 @@ def test_a_run_is_confirmed_by_one_frame_and_numbers_begin_with_one() -> None:
     )
 
 
-def test_only_what_was_published_after_select_is_confirmed() -> None:
+def test_only_publications_after_select_are_confirmed() -> None:
     client = World().amqp()
     client.queue("q")
     client.publish("", "q", b"before")
@@ -102,7 +102,7 @@ def test_returns_come_before_the_run_that_holds_their_number() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 30, 60])
-def test_what_comes_in_pieces_is_confirmed_when_it_is_whole(cut: int) -> None:
+def test_publication_in_pieces_is_confirmed_when_it_is_complete(cut: int) -> None:
     client = confirming()
     data = publication("", "q", b"x" * 50)
     assert say(client, data[:cut]) == []
@@ -123,13 +123,13 @@ def test_a_persistent_message_is_confirmed_when_the_disk_has_it() -> None:
 @pytest.mark.parametrize(
     ("queue", "mode"), [("q", 2), ("d", 1), ("d", None), ("nowhere", 2), ("q", 1)]
 )
-def test_what_no_disk_must_keep_is_confirmed_at_once(queue: str, mode: int | None) -> None:
+def test_message_without_a_durable_queue_is_confirmed_at_once(queue: str, mode: int | None) -> None:
     client = confirming()
     client.world.slow_disk = True
     assert say(client, publication("", queue, b"x", delivery_mode=mode)) == [("ack", 1, False)]
 
 
-def test_nothing_overtakes_a_persistent_message_that_waits() -> None:
+def test_no_message_overtakes_a_persistent_message_that_waits() -> None:
     client = confirming()
     world = client.world
     world.slow_disk = True
@@ -177,7 +177,7 @@ def test_a_message_in_two_durable_queues_is_confirmed_once() -> None:
     assert client.read() == []
 
 
-def test_what_was_consumed_before_the_disk_had_it_is_confirmed_all_the_same() -> None:
+def test_message_consumed_before_it_was_durable_is_confirmed() -> None:
     client = confirming()
     client.send(B.Consume(queue="d", consumer_tag="t"))
     client.world.slow_disk = True
@@ -241,7 +241,7 @@ def test_a_nack_waits_for_its_turn() -> None:
     ]
 
 
-def test_one_refusing_queue_of_several_nacks_and_the_others_keep_the_message() -> None:
+def test_refusing_queue_of_several_nacks_and_the_others_keep_the_message() -> None:
     client = confirming(x_max_length=0, x_overflow="reject-publish")
     for queue in ("q", "d"):
         client.send(Q.Bind(queue=queue, exchange="amq.fanout"))
@@ -288,7 +288,7 @@ def test_a_refused_publication_has_no_confirm() -> None:
     assert say(client, publication("", "q", b"x")) == [("ack", 1, False)]
 
 
-def test_a_hard_error_confirms_what_is_ready_first() -> None:
+def test_hard_error_sends_ready_confirms_first() -> None:
     client = confirming()
     client.connection.receive_data(
         publication("", "q", b"x") * 3 + publication("", "q", b"x", immediate=True)

@@ -53,7 +53,7 @@ def test_the_same_tag_may_be_used_on_two_channels_and_again_after_its_end() -> N
     ]
 
 
-def test_nothing_is_delivered_after_cancel_ok_and_what_was_may_still_be_settled() -> None:
+def test_cancelled_consumer_gets_no_delivery_and_may_settle_earlier_ones() -> None:
     client = filled(2)
     client.send(B.Qos(prefetch_count=1), B.Consume(queue="q", consumer_tag="t"))
     assert names(client.send(B.Cancel("t"))) == ["Basic.CancelOk"]
@@ -61,7 +61,7 @@ def test_nothing_is_delivered_after_cancel_ok_and_what_was_may_still_be_settled(
     assert refusal(client.send(B.Ack(1))).code == 406
 
 
-def test_what_a_cancelled_consumer_holds_goes_back_with_its_channel() -> None:
+def test_deliveries_of_a_cancelled_consumer_are_requeued_with_its_channel() -> None:
     client = filled(1)
     client.send(B.Consume(queue="q", consumer_tag="t"))
     client.send(B.Cancel("t"))
@@ -195,7 +195,7 @@ def test_a_backlog_is_shared_in_turns_too() -> None:
 # -- get
 
 
-def test_get_tells_what_is_left_and_when_nothing_is() -> None:
+def test_get_reports_the_number_of_remaining_messages_and_an_empty_queue() -> None:
     client = filled(3)
     left = [
         one.message_count

@@ -356,7 +356,7 @@ def test_get_brings_contents_in_the_readers_frames() -> None:
         )
 
 
-def test_messages_from_mqtt_have_a_delivery_mode_and_what_that_cannot_say() -> None:
+def test_messages_from_mqtt_have_a_delivery_mode_and_headers_for_the_rest() -> None:
     world = World()
     target = world.amqp(4_096)
     target.queue("q", "amq.topic", "#")
@@ -483,7 +483,8 @@ def test_a_message_that_does_not_fit_closes_the_channel_and_stays_for_other_cons
     # A delivery that was not acknowledged is redelivered, or over its delivery limit of 0.
     left = 2 if no_ack or "x_delivery_limit" in arguments else 3
     assert (queue.depth, queue.unacked, queue.consumer_count) == (left, 0, 0)
-    # The client may go on with another channel; it meets the same message, once for each consumer.
+    # The client may continue with another channel, which gets the same message, once for each
+    # consumer.
     reader.send(spec.Channel.CloseOk(), spec.Channel.Open())
     assert world.broker.agenda.idle
     larger = deliveries(publisher.send(spec.Basic.Consume(queue="q", consumer_tag="u")))

@@ -175,7 +175,7 @@ def test_a_password_may_be_any_bytes(mechanism: str, response: bytes) -> None:
     assert given == [("guest", b"\xff\0\xfe")]
 
 
-def test_a_verdict_may_come_later_and_what_came_meanwhile_is_heard_then() -> None:
+def test_input_before_a_late_verdict_is_handled_after_it() -> None:
     world = World()
     world.guests.hold = True
     raw = Raw(world)
@@ -195,7 +195,7 @@ def test_a_verdict_may_come_later_and_what_came_meanwhile_is_heard_then() -> Non
     ]
 
 
-def test_what_waits_for_a_verdict_is_bounded() -> None:
+def test_input_that_waits_for_a_verdict_is_bounded() -> None:
     world = World()
     world.guests.hold = True
     raw = Raw(world)
@@ -288,7 +288,7 @@ def test_a_close_that_was_kept_while_a_new_secret_is_looked_at_is_answered_at_sh
     )
 
 
-def test_what_comes_while_a_new_secret_is_looked_at_is_heard_after_it() -> None:
+def test_input_during_the_check_of_a_new_secret_is_handled_afterwards() -> None:
     world = token_world()
     client = world.amqp()
     world.guests.hold = True

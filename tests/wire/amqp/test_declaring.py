@@ -271,7 +271,7 @@ def test_binding_without_queue_and_key_takes_the_last_queues_name_for_both() -> 
     assert read(client, "q") == [b"1", b"2"]
 
 
-def test_purge_takes_what_is_ready_and_leaves_what_is_held() -> None:
+def test_purge_removes_ready_messages_and_leaves_deliveries() -> None:
     client = World().amqp()
     client.queue("q")
     for number in range(5):

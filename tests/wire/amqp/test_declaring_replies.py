@@ -46,7 +46,7 @@ def test_an_error_is_told_in_spite_of_nowait() -> None:
     assert refusal(client.send(Q.Bind(queue="nope", exchange="amq.topic", nowait=True))).code == 404
 
 
-# -- what the disk must know first
+# -- changes that must be durable first
 
 
 @pytest.mark.parametrize(

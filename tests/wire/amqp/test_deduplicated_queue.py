@@ -197,7 +197,7 @@ def test_values_are_bounded() -> None:
     assert not world.vhost.declarations.deduplicated
 
 
-def test_what_a_declaration_may_say() -> None:
+def test_declaration_checks_its_arguments() -> None:
     world = World()
     client = world.amqp()
     wrong: list[tuple[dict[str, Any], str]] = [

@@ -84,7 +84,7 @@ FINE: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("provocation", "answer"), FINE)
-def test_what_is_done_already_is_fine(provocation: Any, answer: str) -> None:
+def test_repeated_request_is_no_error(provocation: Any, answer: str) -> None:
     client = prepared()
     client.connection.receive_data(data(provocation, 2) * 2)
     if answer == "access":
@@ -122,7 +122,7 @@ def test_a_huge_announced_body_is_refused_before_it_comes() -> None:
     assert refusal(client.read()) == ("channel", 406, text, 60, 40)
 
 
-def test_an_error_in_the_middle_of_a_run_confirms_what_came_before_it() -> None:
+def test_error_within_a_run_confirms_the_publications_before_it() -> None:
     client = prepared()
     client.send(spec.Confirm.Select(), channel=2)
     client.connection.receive_data(

@@ -31,7 +31,7 @@ LOGIN = [
     marshal(1, spec.Channel.Open()),
     marshal(2, spec.Channel.Open()),
 ]
-#: One of each method that a client may send.
+#: One example of each method that a client may send.
 TALK = [
     marshal(
         1,

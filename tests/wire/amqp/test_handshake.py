@@ -154,7 +154,7 @@ def test_values_out_of_range_are_refused_with_530(
     )
 
 
-def test_what_we_offer_is_what_the_options_say() -> None:
+def test_offered_limits_are_those_of_the_options() -> None:
     options = AmqpOptions()
     options.channel_max, options.frame_max, options.heartbeat = 7, 8_192, 11
     raw = Raw(World(amqp=options))
@@ -273,7 +273,7 @@ EARLY = [
     ("state", "early", "code", "class_id", "method_id"),
     [(state, *case) for *case, right in EARLY for state in STATES if state != right],
 )
-def test_what_comes_in_the_wrong_state_is_refused_on_the_connection(
+def test_method_in_the_wrong_state_closes_the_connection(
     state: str, early: bytes, code: int, class_id: int, method_id: int
 ) -> None:
     raw = Raw(World())

@@ -339,7 +339,7 @@ HARD: list[tuple[Any, int, str, int, int]] = [
 
 
 @pytest.mark.parametrize(("provocation", "code", "text", "class_id", "method_id"), HARD)
-def test_a_hard_error_ends_the_connection_and_gives_back_what_it_held(
+def test_hard_error_ends_the_connection_and_requeues_its_deliveries(
     provocation: bytes, code: int, text: str, class_id: int, method_id: int
 ) -> None:
     client = prepared()
@@ -373,7 +373,7 @@ def test_a_hard_error_ends_the_connection_and_gives_back_what_it_held(
         (method(1, 50, 10, bytes(40))[:-1] + b"\xcd", "frame does not end with byte 206"),
     ],
 )
-def test_what_follows_a_broken_frame_is_not_heard_however_it_is_cut(
+def test_input_behind_a_broken_frame_is_ignored_however_it_is_cut(
     broken: bytes, text: str, cut: int
 ) -> None:
     client = World().amqp()

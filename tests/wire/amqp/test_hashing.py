@@ -282,7 +282,7 @@ def test_a_policy_that_declared_arguments_depend_on_changes_no_seed() -> None:
     assert HashShare(Binding("2", plain)).seed == 477167897
 
 
-def test_a_header_hashes_alike_whatever_characters_a_python_can_print() -> None:
+def test_header_hash_does_not_depend_on_printable_characters_of_a_python() -> None:
     """The first value is a character of Unicode 15: Python 3.12 can print it, 3.11 cannot."""
     options = ExchangeOptions(arguments={"hash-header": "h"})
     exchange = ConsistentHashExchange("x", options)

@@ -62,7 +62,7 @@ def test_silence_is_not_held_against_a_client_that_we_do_not_hear() -> None:
     assert names(unmarshal(raw.hear().replace(frame(8, 0, b""), b""))) == ["Queue.DeclareOk"]
 
 
-def test_the_end_of_a_silent_client_gives_back_what_it_held() -> None:
+def test_end_of_a_silent_client_requeues_its_deliveries() -> None:
     raw = beating(1)
     raw.call(
         spec.Channel.Open(),

@@ -80,7 +80,7 @@ def test_two_consumers_of_one_channel_hold_each_message_once() -> None:
     client.world.fates()
 
 
-def test_what_is_acknowledged_in_the_same_breath_as_the_goodbye_is_acknowledged() -> None:
+def test_acknowledgement_in_one_chunk_with_connection_close_counts() -> None:
     client = World().amqp()
     client.queue("q")
     client.send(B.Consume(queue="q"))
@@ -166,7 +166,7 @@ def test_distant_times_leave_no_timers_behind(how: str) -> None:
 @pytest.mark.parametrize(
     "wrong", [B.Ack(99), Q.Declare(queue="nope", passive=True), Q.Bind(queue="q", exchange="nope")]
 )
-def test_whatever_follows_an_error_the_channel_is_closed_once(wrong: Any) -> None:
+def test_channel_is_closed_once_despite_methods_behind_the_error(wrong: Any) -> None:
     client = World().amqp()
     client.queue("q")
     client.connection.receive_data(
@@ -221,10 +221,10 @@ def test_a_held_high_priority_does_not_block_a_low_one() -> None:
 
 
 def test_the_capabilities_that_are_told_are_kept() -> None:
-    """Check that the broker does what its capabilities say.
+    """Check that the broker has the capabilities that it announces.
 
-    It sends basic.cancel, and closes the connection after a refused login. (test_alarms covers
-    connection.blocked.)
+    The broker sends basic.cancel, and closes the connection after a refused login. (test_alarms
+    covers connection.blocked.)
     """
     world = World()
     start = unmarshal(_greeting(world))[0]

@@ -66,7 +66,7 @@ def test_an_expired_message_is_neither_got_nor_delivered_before_its_alarm() -> N
     assert names(client.send(B.Consume(queue="q", consumer_tag="t"))) == ["Basic.ConsumeOk"]
 
 
-def test_what_is_held_does_not_expire_until_it_comes_back() -> None:
+def test_delivered_message_does_not_expire_before_its_requeue() -> None:
     client = World().amqp()
     client.queue("q", x_message_ttl=100)
     client.publish("", "q", b"x")
@@ -78,7 +78,7 @@ def test_what_is_held_does_not_expire_until_it_comes_back() -> None:
     assert client.world.copies() == {"expired": 1} and client.world.queue("q").depth == 0
 
 
-def test_a_long_lived_head_does_not_let_what_is_behind_it_out_when_that_expired() -> None:
+def test_expired_message_behind_a_long_lived_head_is_not_delivered() -> None:
     client = World().amqp()
     client.queue("q")
     for expiration in ("100", "10", "10", "200"):
@@ -117,7 +117,7 @@ def test_a_full_queue_drops_its_oldest(limit: int, left: list[bytes], overflow: 
     client.world.fates()
 
 
-def test_length_counts_what_waits_and_not_what_is_held() -> None:
+def test_length_counts_waiting_messages_and_no_deliveries() -> None:
     client = World().amqp()
     client.queue("q", x_max_length=2)
     client.send(B.Qos(prefetch_count=2), B.Consume(queue="q", consumer_tag="t"))
@@ -129,7 +129,7 @@ def test_length_counts_what_waits_and_not_what_is_held() -> None:
     client.world.fates()
 
 
-def test_what_comes_back_into_a_full_queue_is_over_the_limit() -> None:
+def test_message_requeued_into_a_full_queue_is_over_the_limit() -> None:
     client = World().amqp()
     client.queue("graves", "amq.fanout")
     client.queue("q", x_max_length=1, x_dead_letter_exchange="amq.fanout")

@@ -37,7 +37,7 @@ def full_world(**arguments: Any) -> World:
 
 
 def publish_all(world: World, clients: list[Any], chunk: bytes) -> int:
-    """Let each client send a chunk in each turn in which the broker reads its input, MANY messages
+    """Make each client send a chunk in each turn in which the broker reads its input, MANY messages
     in all.
 
     Return the largest number of dead letters that waited at one time.

@@ -208,7 +208,7 @@ def refused_by_the_broker(table: bytes) -> None:
     )
 
 
-def test_everything_the_broker_says_is_read_and_written_alike_by_pamqp() -> None:
+def test_pamqp_reads_and_writes_all_output_of_the_broker_alike() -> None:
     answer = heard(b"".join(LOGIN + TALK), [])[0]
     assert len(split(answer)) > 40
     for one in split(answer):
@@ -233,7 +233,7 @@ def test_many_broken_streams_have_one_answer_that_pamqp_reads(raw: bytes, cuts: 
     assert heard(raw, cuts) == whole
     said = whole[0]
     if not said.endswith(GREETING):
-        # Contents are relayed unread, whatever stands in them.
+        # Contents are relayed unread, with any bytes.
         unmarshal(
             b"".join(
                 one.data

@@ -122,7 +122,7 @@ def test_global_and_own_prefetch_both_bind() -> None:
 
 
 @pytest.mark.parametrize("held", [0, 1, 3, 5])
-def test_global_prefetch_counts_what_consumers_hold_already(held: int) -> None:
+def test_global_prefetch_counts_earlier_deliveries_of_consumers(held: int) -> None:
     client = filled(0)
     client.send(B.Consume(queue="q", consumer_tag="a"))
     fill(client, held)
@@ -135,7 +135,7 @@ def test_global_prefetch_counts_what_consumers_hold_already(held: int) -> None:
         assert state(client)[1] == min(3, state(client)[0] + state(client)[1])
 
 
-def test_global_prefetch_does_not_count_what_was_got() -> None:
+def test_global_prefetch_does_not_count_fetched_messages() -> None:
     client = filled(10)
     client.send(B.Get(queue="q"), B.Get(queue="q"), B.Qos(prefetch_count=2, global_=True))
     assert bodies(client.send(B.Consume(queue="q", consumer_tag="a"))) == [2, 3]
@@ -144,7 +144,7 @@ def test_global_prefetch_does_not_count_what_was_got() -> None:
     assert state(client) == (5, 3)
 
 
-def test_what_a_cancelled_consumer_holds_counts_until_it_is_settled() -> None:
+def test_deliveries_of_a_cancelled_consumer_count_until_they_are_settled() -> None:
     client = filled(10)
     client.send(B.Qos(prefetch_count=2, global_=True), B.Consume(queue="q", consumer_tag="a"))
     client.send(B.Cancel("a"))

@@ -55,7 +55,7 @@ def test_higher_priorities_go_first_and_equal_ones_in_order(
     client.world.fates()
 
 
-def test_what_comes_back_goes_to_its_old_place_among_its_equals() -> None:
+def test_requeued_message_goes_to_its_old_place_in_its_priority() -> None:
     client = World().amqp()
     client.queue("q", x_max_priority=9)
     for number, priority in enumerate((1, 5, 5, 1)):
@@ -83,7 +83,7 @@ def test_a_full_queue_with_priorities_drops_its_head_which_is_the_highest() -> N
     assert read(client, "q") == [b"1", b"2"]
 
 
-def test_what_expires_behind_a_higher_priority_waits_for_its_turn() -> None:
+def test_expired_message_behind_a_higher_priority_waits_for_its_turn() -> None:
     client = World().amqp()
     client.queue("q", x_max_priority=9)
     client.publish("", "q", b"low", expiration="10")
@@ -128,7 +128,7 @@ def test_consumers_with_a_higher_priority_get_everything_while_they_are_ready() 
     assert [tags(client.publish("", "q", b"x"))[0] for _ in range(4)] == ["a", "b", "a", "b"]
 
 
-def test_lower_ones_get_what_the_higher_cannot_take_and_take_turns() -> None:
+def test_consumers_of_lower_priority_take_the_surplus_in_turn() -> None:
     client = World().amqp()
     client.queue("q")
     consume(client, "high", 5, no_ack=False, prefetch=1)
@@ -143,7 +143,7 @@ def test_lower_ones_get_what_the_higher_cannot_take_and_take_turns() -> None:
     assert tags(client.send(B.Ack(1))) == ["high"]
 
 
-def test_when_the_highest_leave_the_next_come_forward() -> None:
+def test_consumers_of_the_next_priority_replace_cancelled_ones() -> None:
     client = World().amqp()
     client.queue("q")
     for tag, priority in (("a", 9), ("b", 3), ("c", 3), ("d", 1)):
@@ -208,7 +208,7 @@ def test_the_next_active_one_is_the_one_with_the_highest_priority() -> None:
     assert tags(client.publish("", "q", b"x")) == ["c"]
 
 
-def test_what_the_active_one_held_goes_to_the_next_when_its_connection_ends() -> None:
+def test_deliveries_of_the_active_consumer_go_to_the_next_after_its_connection() -> None:
     world = World()
     first, second = world.amqp(), world.amqp()
     first.queue("q", x_single_active_consumer=True)
@@ -236,7 +236,7 @@ def test_beside_a_single_active_consumer_none_is_exclusive() -> None:
     )
 
 
-def test_an_exclusive_consumer_sees_those_that_wait_too() -> None:
+def test_exclusive_consumer_is_refused_beside_waiting_consumers() -> None:
     client = World().amqp()
     client.queue("q")
     consume(client, "a", 5)

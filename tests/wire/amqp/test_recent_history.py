@@ -154,7 +154,7 @@ def test_a_history_of_large_messages_holds_fewer_of_them_and_then_small_ones_aga
 
 
 def bind_without_turn(client: Amqp, *methods: Any) -> None:
-    """Send queue.bind and other methods in one chunk, and let no turn pass."""
+    """Send queue.bind and other methods in one chunk, without a turn in between."""
     client.send(Q.Declare(queue="q"))
     first = Q.Bind(queue="q", exchange="x", routing_key="")
     client.connection.receive_data(b"".join(marshal(1, one) for one in (first, *methods)))

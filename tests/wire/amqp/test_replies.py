@@ -217,7 +217,7 @@ def test_keys_that_are_no_list_are_refused(headers: Any) -> None:
     assert client.world.fates() == {"refused": 1}
 
 
-def test_what_is_no_key_in_the_list_is_passed_over() -> None:
+def test_list_items_that_are_no_routing_keys_are_skipped() -> None:
     client = World().amqp()
     client.queue("q")
     client.publish("", "nowhere", b"x", headers={"CC": [1, None, "q"]})

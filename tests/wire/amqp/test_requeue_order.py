@@ -1,4 +1,4 @@
-"""Thousands of requeued deliveries come before later messages, whatever happens meanwhile.
+"""Thousands of requeued deliveries come before later messages, despite other events meanwhile.
 
 The broker requeues them in slices. Their queue delivers no message before the last slice is done.
 """

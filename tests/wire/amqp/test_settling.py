@@ -1,4 +1,4 @@
-"""Acknowledgements, rejections and requeues: removed messages, and the order of requeued ones."""
+"""Acknowledgements, rejections and requeues: removed messages, and the order of requeues."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.wire.amqp.speech import deliveries, names, open_channel, read, refusa
         ([B.Ack(2), B.Recover(requeue=True)], [1], [0, 2, 3]),
     ],
 )
-def test_settling_takes_away_or_puts_back_what_it_says(
+def test_settling_removes_or_requeues_the_given_deliveries(
     settle: list[Any], gone: list[int], back: list[int]
 ) -> None:
     client = filled(4)
@@ -47,7 +47,7 @@ def test_settling_takes_away_or_puts_back_what_it_says(
     client.world.fates()
 
 
-def test_what_is_put_back_comes_before_what_waited_in_its_old_order() -> None:
+def test_requeued_messages_come_before_waiting_ones_in_their_old_order() -> None:
     client = filled(6)
     client.send(*[B.Get(queue="q") for _ in range(4)])
     client.send(B.Nack(4, requeue=True), B.Nack(2, requeue=True), B.Ack(1), B.Nack(3, requeue=True))
@@ -62,7 +62,7 @@ def test_what_is_put_back_comes_before_what_waited_in_its_old_order() -> None:
 
 
 @pytest.mark.parametrize("end", ["channel.close", "error", "connection.close", "lost"])
-def test_what_is_held_goes_back_in_order_when_a_channel_or_connection_ends(end: str) -> None:
+def test_deliveries_are_requeued_in_order_when_a_channel_or_connection_ends(end: str) -> None:
     client = filled(6)
     other = client.world.amqp()
     open_channel(client, 2)
@@ -132,7 +132,7 @@ def test_recover_delivers_again_with_new_numbers() -> None:
     assert refusal(client.send(B.Ack(1))).code == 406
 
 
-def test_multiple_up_to_a_settled_number_settles_what_is_before_it() -> None:
+def test_multiple_up_to_a_settled_tag_settles_the_earlier_deliveries() -> None:
     client = filled(4)
     client.send(*[B.Get(queue="q") for _ in range(4)])
     assert client.send(B.Ack(3), B.Ack(3, multiple=True)) == [] and state(client) == (0, 1)

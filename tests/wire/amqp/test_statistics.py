@@ -83,7 +83,7 @@ class Ledger:
         elif what == "purge":
             client.send(spec.Queue.Purge(queue="q"))
         elif what == "all" and self.held:
-            # Settle first, then deliver: what is requeued may be delivered again at once.
+            # Settle first, then deliver: a requeued message may be delivered again at once.
             held, self.held = self.held, []
             self.seen["ack"] += len(held) if choice else 0
             method = B.Ack(0, True) if choice else B.Nack(0, True, requeue=True)
@@ -106,7 +106,9 @@ class Ledger:
 
 @settings(max_examples=150, deadline=None)
 @given(steps=STEPS, overflow=st.sampled_from(["drop-head", "reject-publish"]))
-def test_statistics_count_what_the_client_read(steps: list[tuple[str, Any]], overflow: str) -> None:
+def test_statistics_count_the_deliveries_of_the_client(
+    steps: list[tuple[str, Any]], overflow: str
+) -> None:
     ledger = Ledger(overflow)
     for what, choice in steps:
         ledger.step(what, choice)

@@ -89,7 +89,7 @@ def headers_bound(client: Amqp, arguments: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize("wanted", VALUES)
-def test_headers_are_compared_by_value_whatever_bytes_they_are_written_in(wanted: str) -> None:
+def test_headers_are_compared_by_value_in_any_encoding(wanted: str) -> None:
     client = World().amqp()
     client.queue("q")
     assert headers_bound(client, short("h") + VALUES[wanted]) == ["Queue.BindOk"]
@@ -246,7 +246,7 @@ TABLES: Any = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(st.text(max_size=10), TABLES, max_size=5))
-def test_what_others_write_is_read_and_what_we_write_is_read_by_others(table: Any) -> None:
+def test_tables_are_exchanged_with_pamqp_in_both_directions(table: Any) -> None:
     theirs = pamqp.encode.field_table(table)
     assert read_table(theirs, 0, len(theirs)) == (table, len(theirs))
     ours = write_table(plain(table))
@@ -365,7 +365,7 @@ def test_any_bytes_are_properties_of_some_sort(flags: int, data: bytes) -> None:
         -(2**70),
     ],
 )
-def test_what_no_table_holds_is_not_written(value: Any) -> None:
+def test_value_that_no_table_can_hold_is_not_written(value: Any) -> None:
     assert write_properties({"headers": {"a": value}, "app_id": "kept"}) == write_properties(
         {"app_id": "kept"}
     )

@@ -60,7 +60,7 @@ def test_a_rollback_forgets_publications_and_the_next_transaction_begins_empty()
     assert client.world.fates() == {"routed": 1}
 
 
-def test_what_is_settled_is_settled_by_the_commit() -> None:
+def test_commit_settles_the_deliveries() -> None:
     client = transacting()
     other = client.world.amqp()
     for body in (b"acked", b"rejected", b"requeued"):
@@ -77,7 +77,7 @@ def test_what_is_settled_is_settled_by_the_commit() -> None:
     assert client.world.copies() == {"acknowledged": 1, "rejected": 1}
 
 
-def test_a_rollback_makes_what_was_settled_outstanding_again_under_its_tag() -> None:
+def test_rollback_makes_settled_deliveries_outstanding_again_under_their_tags() -> None:
     client = transacting()
     other = client.world.amqp()
     for body in (b"1", b"2", b"3"):
@@ -117,7 +117,7 @@ def test_a_tag_is_settled_once_in_a_transaction_too(again: Any) -> None:
         406,
         f"PRECONDITION_FAILED - unknown delivery tag {again.delivery_tag}",
     )
-    assert depth(client) == 1  # The channel is gone, and its transaction with it.
+    assert depth(client) == 1  # The channel is closed, which ends its transaction.
 
 
 def test_tag_0_means_all_that_is_outstanding_and_not_settled_yet() -> None:
@@ -133,7 +133,7 @@ def test_tag_0_means_all_that_is_outstanding_and_not_settled_yet() -> None:
     assert client.world.copies() == {"acknowledged": 2} and depth(client) == 1
 
 
-def test_recover_gives_back_what_the_transaction_has_not_settled() -> None:
+def test_recover_requeues_deliveries_that_the_transaction_has_not_settled() -> None:
     client = transacting()
     for body in (b"1", b"2", b"3"):
         client.world.amqp().publish("", "q", body)

@@ -16,7 +16,7 @@ Q, B = spec.Queue, spec.Basic
 
 
 class Local(Identity):
-    """An identity of a user who may enter only one virtual host."""
+    """An identity of a user that may enter only one virtual host."""
 
     def __init__(self, name: str, home: str) -> None:
         super().__init__(name)

@@ -34,7 +34,7 @@ ONE = delivery()
 
 @settings(max_examples=200, deadline=None)
 @given(STEPS)
-def test_a_window_does_what_a_dict_does(steps: list[tuple[str, int]]) -> None:
+def test_window_behaves_like_a_dict(steps: list[tuple[str, int]]) -> None:
     window, model, number = Window(), {}, 0
     for step, value in steps:
         if step == "add":
@@ -61,7 +61,7 @@ def test_a_window_does_what_a_dict_does(steps: list[tuple[str, int]]) -> None:
         assert [(int(at), item) for at, item in window.outstanding()] == sorted(model.items())
 
 
-def test_one_that_is_never_settled_does_not_make_the_window_grow() -> None:
+def test_unsettled_delivery_does_not_make_the_window_grow() -> None:
     window = Window()
     window.add(ONE)
     for number in range(2, 3 * SPAN):

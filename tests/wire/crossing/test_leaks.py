@@ -154,7 +154,7 @@ def empty(world: World) -> None:
     world.fates()
 
 
-def test_nothing_is_left_of_amqp_clients() -> None:
+def test_amqp_clients_leave_nothing_behind() -> None:
     world = World()
     chance = random.Random(1)
     before = ours()
@@ -172,7 +172,7 @@ def test_nothing_is_left_of_amqp_clients() -> None:
     _none_left(world, before)
 
 
-def test_nothing_is_left_of_mqtt_clients() -> None:
+def test_mqtt_clients_leave_nothing_behind() -> None:
     options = MqttOptions()
     options.session_expiry_s = 10
     world = World(mqtt=options)
@@ -202,7 +202,7 @@ def test_nothing_is_left_of_mqtt_clients() -> None:
 
 
 @pytest.mark.parametrize("refusal", ["verdict", "busy", "late", "never", "version", "garbage"])
-def test_nothing_is_left_of_those_who_are_not_let_in(refusal: str) -> None:
+def test_refused_clients_leave_nothing_behind(refusal: str) -> None:
     world = World()
     world.guests.hold = refusal in ("late", "never")
     mqtt = {"version": connect(level=5), "garbage": b"GET / HTTP/1.1\r\n\r\n"}.get(
@@ -227,7 +227,7 @@ def test_nothing_is_left_of_those_who_are_not_let_in(refusal: str) -> None:
     _none_left(world, before)
 
 
-def test_nothing_is_left_of_who_waits_for_the_disk() -> None:
+def test_clients_that_wait_for_the_disk_leave_nothing_behind() -> None:
     options = MqttOptions()
     options.session_expiry_s = 1
     world = World(mqtt=options)

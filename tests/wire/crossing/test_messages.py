@@ -81,7 +81,7 @@ def delivered(frames: list[Any]) -> list[tuple[str, str, bool, bytes, dict[str, 
             exchange, key, again, body, _ = found.pop()
             properties = {
                 name: value for name, value in frame.properties if value not in (None, "")
-            }  # pamqp adds an empty one.
+            }  # pamqp adds an empty table.
             found.append((exchange, key, again, body, properties))
         else:
             found.append((frame.exchange, frame.routing_key, frame.redelivered, b"", {}))
@@ -94,7 +94,7 @@ def delivered(frames: list[Any]) -> list[tuple[str, str, bool, bytes, dict[str, 
 @pytest.mark.parametrize(("qos", "mode"), [(0, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("flags", [0, RETAIN, DUP])
-def test_qos_becomes_the_delivery_mode_and_only_what_that_cannot_say_is_added(
+def test_qos_becomes_the_delivery_mode_and_a_header_only_if_needed(
     qos: int, mode: int, durable: bool, flags: int
 ) -> None:
     if qos == 0 and flags == DUP:
@@ -298,7 +298,7 @@ def test_a_session_is_a_destination_for_mandatory_and_a_confirm_waits_for_its_se
 
 
 @pytest.mark.parametrize("expiration", ["0", "50"])
-def test_a_message_that_expires_does_not_wait_for_who_is_away(expiration: str) -> None:
+def test_expired_message_does_not_wait_for_a_disconnected_session(expiration: str) -> None:
     world = World()
     amqp, reader = world.amqp(), listener(world, "a", 1, clean=False)
     reader.vanish()
@@ -315,7 +315,7 @@ def test_a_message_that_expires_does_not_wait_for_who_is_away(expiration: str) -
     )
 
 
-def test_persistent_messages_wait_for_who_is_away_and_others_do_not() -> None:
+def test_only_persistent_messages_wait_for_disconnected_sessions() -> None:
     world = World()
     amqp, reader = world.amqp(), listener(world, "a", 2, clean=False)
     reader.vanish()
@@ -375,7 +375,7 @@ def test_a_slow_listener_holds_up_neither_queues_nor_publishers() -> None:
     assert world.copies() == {"dropped": 1}
 
 
-def test_another_virtual_host_hears_nothing() -> None:
+def test_another_virtual_host_gets_no_message() -> None:
     world = World()
     world.broker.vhosts["dev"] = VirtualHost(
         "dev", world.broker.agenda, world.store, world.broker.limits
@@ -388,7 +388,7 @@ def test_another_virtual_host_hears_nothing() -> None:
     assert world.fates() == {"unroutable": 1}
 
 
-# -- what cannot be said
+# -- messages that the other protocol cannot represent
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def republish(client: Amqp, key: str, properties: bytes, body: bytes) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(PUBLICATIONS, st.integers(0, 2), st.booleans(), st.booleans())
-def test_what_goes_through_amqp_comes_back_equal(
+def test_mqtt_properties_are_equal_after_a_way_through_amqp(
     properties: dict[str, Any], qos: int, retain: bool, rewritten: bool
 ) -> None:
     world = World()
@@ -179,7 +179,7 @@ def test_an_amqp_consumer_reads_them_under_familiar_names() -> None:
     assert properties["delivery_mode"] == 2
 
 
-def test_what_amqp_says_reaches_mqtt_5() -> None:
+def test_amqp_properties_reach_mqtt_5() -> None:
     world = World()
     reader, client = Client5(world, "r"), world.amqp()
     reader.subscribe(wish("#", 2))

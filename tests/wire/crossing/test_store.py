@@ -56,7 +56,7 @@ def waits(client: Client, data: bytes, answer: bytes) -> None:
     assert client.read() == answer + PINGRESP
 
 
-# -- who waits
+# -- replies that wait for the store
 
 
 def test_connack_waits_when_a_persistent_session_begins_or_ends() -> None:
@@ -115,7 +115,7 @@ def test_a_clean_session_waits_for_nothing() -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("flags", [0, RETAIN, DUP])
 @pytest.mark.parametrize("keeper", ["session", "queue", "retained", "all", "none"])
-def test_puback_and_pubrec_wait_for_whatever_must_keep_the_message(
+def test_puback_and_pubrec_wait_until_the_message_is_durable(
     qos: int, flags: int, keeper: str
 ) -> None:
     world = World()
@@ -171,7 +171,7 @@ def test_batches_settle_in_their_order_and_answers_with_them() -> None:
     assert (one.read(), two.read()) == (puback(3) + puback(4), pubrec(6))
 
 
-def test_who_leaves_before_the_disk_answers_hears_nothing_and_breaks_nothing() -> None:
+def test_client_that_disconnects_before_a_write_is_durable_gets_no_answer() -> None:
     world = World()
     Client(world, connect("k", clean=False)).send(subscribe(1, ("a", 2)))
     slow(world)
@@ -220,7 +220,7 @@ def test_other_clients_are_served_while_one_waits() -> None:
     )  # Permitted before the SUBACK (section 3.8.4).
 
 
-# -- what the durable state says
+# -- the content of the durable state
 
 
 def outstanding(world: World) -> list[Delivery]:
@@ -328,7 +328,7 @@ def check(world: World) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 100, 20))
-def test_the_state_says_what_the_objects_say_after_random_traffic(first: int) -> None:
+def test_state_equals_the_objects_after_random_traffic(first: int) -> None:
     for seed in range(first, first + 20):
         traffic = Traffic(seed)
         for _ in range(5):
@@ -383,7 +383,7 @@ def test_the_state_follows_a_message_through_everything_that_may_happen_to_it() 
     assert len(world.store.state.retained) == 1
 
 
-# -- who asks for what another one asked for just now
+# -- requests that repeat a change of another client
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_the_state_follows_a_message_through_everything_that_may_happen_to_it() 
         spec.Queue.Bind(queue="q", exchange="x"),
     ],
 )
-def test_who_declares_what_is_there_waits_until_it_is_durable(method: object) -> None:
+def test_declaration_of_an_existing_object_waits_until_it_is_durable(method: object) -> None:
     world = World()
     first, second = world.amqp(), world.amqp()
     slow(world)
@@ -424,7 +424,7 @@ def test_who_declares_what_is_there_waits_until_it_is_durable(method: object) ->
         spec.Queue.Unbind(queue="q", exchange="x"),
     ],
 )
-def test_who_deletes_what_is_gone_waits_until_that_is_durable(method: object) -> None:
+def test_deletion_of_a_deleted_object_waits_until_that_is_durable(method: object) -> None:
     world = World()
     first, second = world.amqp(), world.amqp()
     first.send(spec.Exchange.Declare(exchange="x", exchange_type="fanout", durable=True))
@@ -452,7 +452,7 @@ def test_a_pubrel_that_comes_again_waits_for_the_first() -> None:
     assert again.send(pubrel(1)) == pubcomp(1)
 
 
-def test_who_forgets_a_retained_message_that_is_forgotten_waits_too() -> None:
+def test_removal_of_a_removed_retained_message_waits_until_that_is_durable() -> None:
     world = World()
     one, two = here(world, "1"), here(world, "2")
     one.send(mqtt_publish("a", b"x", 1, 1, RETAIN))
@@ -466,7 +466,7 @@ def test_who_forgets_a_retained_message_that_is_forgotten_waits_too() -> None:
     assert one.read() == two.read() == puback(1)
 
 
-def test_what_a_session_acknowledges_while_a_message_is_held_back_lets_nothing_past_it() -> None:
+def test_acknowledgement_while_a_message_is_held_back_lets_no_other_message_pass() -> None:
     world = World()
     reader, writer = Client(world, connect("r", clean=False)), here(world, "w")
     reader.send(subscribe(1, ("a", 2)))

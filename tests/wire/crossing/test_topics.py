@@ -82,7 +82,7 @@ def test_the_words_say_something_about_both_sides() -> None:
     assert "a/b.c".translate(_EXCHANGED) == "a.b/c"
 
 
-def test_every_topic_of_both_sides_reaches_exactly_whom_it_matches_on_both_sides() -> None:
+def test_every_topic_of_both_protocols_reaches_exactly_its_matching_subscribers() -> None:
     world = World()
     amqp = world.amqp()
     for number, key in enumerate(KEYS):

@@ -205,7 +205,7 @@ def test_3_1_is_spoken_but_wants_a_client_identifier() -> None:
 
 
 @pytest.mark.parametrize("name", [b"mqtt", b"MQTTX", b"", b"AMQP", b"MQT", b"\xff\xff\xff\xff"])
-def test_another_protocol_is_not_answered(name: bytes) -> None:  # [MQTT-3.1.2-1]
+def test_connect_with_another_protocol_name_is_not_answered(name: bytes) -> None:  # [MQTT-3.1.2-1]
     client = Client(World(), connect("c", name=name))
     assert (client.greeting, client.closed) == (b"", "protocol_error")
 
@@ -304,7 +304,7 @@ def test_a_connect_packet_above_64_kib_is_too_large() -> None:
     assert (client.greeting, client.closed) == (b"", "too_large")
 
 
-def test_what_follows_the_connect_in_one_chunk_is_heard() -> None:
+def test_packets_behind_the_connect_in_one_chunk_are_handled() -> None:
     world = World()
     client = Client(
         world, connect("c") + subscribe(1, ("a", 0)) + mqtt_publish("a", b"x") + PINGREQ

@@ -100,7 +100,7 @@ def test_an_acknowledgement_out_of_order_does_not_make_a_busy_session_run_dry() 
     assert world.inbox("k").unacked == world.inbox("k").depth == 0
 
 
-def test_one_that_is_never_acknowledged_keeps_its_packet_identifier_to_itself() -> (
+def test_unacknowledged_message_keeps_its_packet_identifier_to_itself() -> (
     None
 ):  # [MQTT-2.3.1-2], [MQTT-2.3.1-3]
     world = with_window(1_024)
@@ -196,7 +196,7 @@ def test_the_window_holds_across_a_reconnect() -> None:
     assert reader.send(puback(3), puback(1)) == mqtt_publish("a", b"4", 1, 4)
 
 
-def test_everything_in_flight_is_resent_in_order_and_then_the_rest() -> (
+def test_messages_in_flight_are_resent_in_order_before_the_others() -> (
     None
 ):  # [MQTT-4.4.0-1], [MQTT-4.6.0-1]
     world = World()
@@ -223,7 +223,7 @@ def test_everything_in_flight_is_resent_in_order_and_then_the_rest() -> (
     assert world.copies()["acknowledged"] == 7
 
 
-def test_what_is_resent_twice_is_the_same_twice() -> None:
+def test_message_that_is_resent_twice_is_equal_both_times() -> None:
     world = World()
     reader = keeper(world, ("a", 2))
     publish(world, b"1", b"2", qos=2)
@@ -286,7 +286,7 @@ def test_packet_identifier_0_is_no_answer_to_anything(first: int) -> None:
     assert client.closed == "protocol_error"
 
 
-def test_queued_publications_come_in_order_whatever_their_qos() -> None:  # [MQTT-4.6.0-5]
+def test_queued_publications_of_any_qos_come_in_order() -> None:  # [MQTT-4.6.0-5]
     world = World()
     reader = keeper(world, ("a", 2))
     reader.vanish()
@@ -313,7 +313,7 @@ def test_the_lower_qos_of_publication_and_subscription_counts(
     assert reader.read() == mqtt_publish("a", b"x", expected, 1 if expected else 0)
 
 
-def test_one_publication_goes_to_many_sessions_with_the_qos_of_each() -> None:
+def test_publication_goes_to_many_sessions_with_the_qos_of_each() -> None:
     world = World()
     readers = {
         (clean, qos): Client(world, connect(f"{clean}{qos}", clean=clean))
@@ -333,7 +333,7 @@ def test_one_publication_goes_to_many_sessions_with_the_qos_of_each() -> None:
     assert world.fates() == {"routed": 2}
 
 
-def test_a_reader_that_is_slow_keeps_what_was_promised_and_loses_the_rest() -> None:
+def test_slow_reader_keeps_acknowledged_messages_and_loses_qos_0() -> None:
     world = World()
     reader = keeper(world, ("a", 1))
     reader.connection.pause_writing()
@@ -406,7 +406,7 @@ def test_much_in_flight_is_resent_in_slices_and_in_order() -> None:
     assert got[-1].body == b"new"
 
 
-def test_what_is_resent_waits_for_a_slow_reader_and_begins_anew_for_the_next_connection() -> None:
+def test_resending_waits_for_a_slow_reader_and_restarts_for_the_next_connection() -> None:
     world = World()
     reader, writer = keeper(world, ("a", 1)), here(world, "w")
     for _ in range(1_000):
@@ -445,7 +445,9 @@ def test_subscribers_with_a_clean_session_leave_nothing_behind() -> None:
     assert world.fates() == {"routed": 2, "unroutable": 1}
 
 
-def test_nothing_overtakes_a_qos_2_publication_that_waits_for_the_disk() -> None:  # [MQTT-4.6.0-6]
+def test_no_message_overtakes_a_qos_2_publication_that_waits_for_the_disk() -> (
+    None
+):  # [MQTT-4.6.0-6]
     world = World()
     reader = keeper(world, ("#", 2))
     publish(world, b"1", b"2")
@@ -454,7 +456,7 @@ def test_nothing_overtakes_a_qos_2_publication_that_waits_for_the_disk() -> None
     publish(world, b"3", qos=2)
     publish(world, b"4")
     publish(world, b"5", qos=2)
-    # There is room in flight now, but messages behind a waiting one must wait too.
+    # A message may be sent now, but messages behind a waiting message must wait too.
     assert reader.send(puback(1), puback(2)) == b""
     world.durable()
     assert [(one.body, one.packet_id, one.dup) for one in publications(reader.read())] == [

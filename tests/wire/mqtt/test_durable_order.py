@@ -58,7 +58,7 @@ def test_a_pubrel_of_something_unknown_is_completed_at_once() -> None:
     assert writer.send(pubrel(7)) == pubcomp(7)
 
 
-def test_a_qos_2_message_leaves_when_it_is_durable_and_what_comes_behind_it_waits() -> None:
+def test_qos_2_message_leaves_when_it_is_durable_and_later_messages_wait() -> None:
     world = World()
     keeper, writer = keeping(world), here(world, "w")
     world.slow_disk = True

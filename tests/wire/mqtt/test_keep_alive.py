@@ -67,7 +67,7 @@ def test_every_byte_counts_as_a_sign_of_life(data: bytes) -> None:
     assert client.closed == "keep_alive_timeout"
 
 
-def test_what_we_send_is_no_sign_of_life() -> None:
+def test_output_to_a_client_does_not_extend_its_keep_alive() -> None:
     world = World()
     client, writer = Client(world, connect(keep_alive=10)), here(world, "w")
     client.send(subscribe(1, ("a", 0)))

@@ -152,7 +152,7 @@ def test_too_much_in_one_chunk_with_the_connect_is_too_much_as_well() -> None:
     assert client.closed == "too_much_before_login"
 
 
-def test_who_leaves_before_the_verdict_is_forgotten() -> None:
+def test_client_that_disconnects_before_the_verdict_leaves_nothing() -> None:
     world = undecided()
     client = Client(world, connect(clean=False, will=Will("w", b"x")))
     client.vanish()

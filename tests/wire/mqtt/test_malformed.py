@@ -179,7 +179,7 @@ def test_the_largest_packet_is_waited_for_and_heard() -> None:
         b"\x30\xff\xff\xff\xff",
     ],
 )
-def test_what_came_before_goes_out_and_what_comes_after_is_not_heard(fault: bytes) -> None:
+def test_packets_before_a_malformed_one_are_answered_and_later_ones_ignored(fault: bytes) -> None:
     world = World()
     reader, writer = here(world, "r"), here(world, "w")
     reader.send(subscribe(1, ("a", 0)))

@@ -107,7 +107,7 @@ def test_a_retained_qos_2_duplicate_is_not_retained_again() -> None:
     )
 
 
-def test_a_release_of_what_was_never_received_is_completed() -> None:  # [MQTT-4.3.3-2]
+def test_pubrel_of_an_unknown_message_is_completed() -> None:  # [MQTT-4.3.3-2]
     world = World()
     writer = here(world, "w")
     assert writer.send(pubrel(99)) == pubcomp(99)
@@ -270,7 +270,7 @@ def test_messages_before_a_malformed_packet_are_published() -> None:
     assert world.fates() == {"routed": 2}
 
 
-def test_nothing_is_heard_after_the_end() -> None:
+def test_packets_after_the_end_are_ignored() -> None:
     world = World()
     watcher, writer = watched(world), here(world, "w")
     writer.send(b"\xe0\x00", mqtt_publish("a", b"1"))
@@ -304,7 +304,7 @@ def test_the_budget_of_one_call_ends_and_the_rest_comes_next_turn() -> None:
     assert len(first + watcher.read()) == len(one) * 30_000
 
 
-def test_qos_2_publications_to_many_weigh_what_they_cost() -> None:
+def test_qos_2_publications_to_many_sessions_count_with_their_cost() -> None:
     world = World()
     for number in range(100):
         here(world, f"r{number}").send(subscribe(1, ("a", 0)))

@@ -155,7 +155,7 @@ def test_several_filters_each_send_their_matching_messages() -> None:  # [MQTT-3
     )
 
 
-def test_they_are_not_sent_for_filters_that_are_refused() -> None:
+def test_retained_messages_are_not_sent_for_refused_filters() -> None:
     options = MqttOptions()
     options.no_subscribe = ["a"]
     world = World(mqtt=options)
@@ -184,7 +184,7 @@ def test_the_retain_flag_survives_a_reconnect() -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_one_too_many_is_published_but_not_kept(qos: int) -> None:
+def test_retained_message_above_the_limit_is_published_but_not_kept(qos: int) -> None:
     world = bounded(messages=2)
     live = here(world, "live")
     live.send(subscribe(1, ("#", 0)))
@@ -407,7 +407,7 @@ def test_the_output_of_one_turn_is_bounded() -> None:
     assert got == 3 * MANY
 
 
-def test_they_wait_outside_a_full_inbox_and_push_nothing_out_of_it() -> None:
+def test_retained_messages_wait_outside_a_full_inbox_and_displace_no_message() -> None:
     options = MqttOptions()
     options.receive_maximum = 10
     options.session_backlog = BACKLOGGED + 10
@@ -450,7 +450,7 @@ def test_a_session_left_behind_gets_the_rest_when_it_is_back(slow: bool) -> None
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_they_come_after_the_suback_whenever_it_comes(qos: int) -> None:
+def test_retained_messages_come_after_a_late_suback(qos: int) -> None:
     world = World()
     retain(world, "a", b"x", qos)
     late = Client(world, connect("late", clean=False))

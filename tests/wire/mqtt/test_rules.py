@@ -32,7 +32,7 @@ def test_a_ping_is_answered() -> None:  # [MQTT-3.12.4-1]
     assert Client(World(), connect()).send(PINGREQ, PINGREQ) == PINGRESP * 2
 
 
-def test_everything_that_a_connect_may_hold_in_its_order() -> (
+def test_connect_with_all_fields_in_order() -> (
     None
 ):  # [MQTT-3.1.3-1], [MQTT-3.1.4-4], [MQTT-3.1.2-8]
     world = World()
@@ -182,7 +182,7 @@ def test_the_broker_takes_filters_with_wildcards() -> None:  # [MQTT-3.8.3-2]
 
 
 @pytest.mark.parametrize("count", [1, 3, 300])
-def test_suback_has_no_codes_but_those_of_the_specification(
+def test_suback_has_only_the_codes_of_the_specification(
     count: int,
 ) -> None:  # [MQTT-3.9.3-2], [MQTT-3.8.4-1]
     world = World()

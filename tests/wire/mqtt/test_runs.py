@@ -130,7 +130,7 @@ def test_a_client_that_changes_its_own_subscriptions_in_the_middle_of_a_chunk() 
     assert world.fates() == {"routed": 5, "unroutable": 3}
 
 
-def test_another_client_that_comes_between_two_chunks() -> None:
+def test_subscriber_that_connects_between_two_chunks() -> None:
     world = World()
     writer, first = here(world, "w"), reader(world, "r1", "a")
     half = mqtt_publish("a", b"2")

@@ -106,7 +106,7 @@ def test_subscriptions_and_qos_of_a_persistent_session_stay() -> None:
 
 
 @pytest.mark.parametrize("granted", [0, 1, 2])
-def test_qos_0_publications_do_not_wait_for_who_is_away(granted: int) -> None:
+def test_qos_0_publications_do_not_wait_for_a_disconnected_session(granted: int) -> None:
     world = World()
     client = Client(world, connect("c", clean=False))
     client.send(subscribe(1, ("a", granted)))
@@ -165,7 +165,7 @@ def test_a_take_over_while_the_first_still_waits_for_the_disk() -> None:
     assert third.read() == ACCEPTED
 
 
-def test_others_with_other_names_are_left_alone() -> None:
+def test_takeover_affects_only_the_same_client_identifier() -> None:
     world = World()
     one, two = here(world, "one"), here(world, "One")
     here(world, "one")
@@ -280,7 +280,7 @@ def test_a_full_inbox_drops_its_oldest_and_counts_them(away: bool) -> None:
     assert not world.store.state.messages
 
 
-def test_what_is_in_flight_does_not_count_as_waiting_and_is_not_dropped() -> None:
+def test_messages_in_flight_do_not_count_as_waiting_and_are_not_dropped() -> None:
     options = MqttOptions()
     options.session_backlog = 1
     options.receive_maximum = 2

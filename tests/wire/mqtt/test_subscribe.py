@@ -248,7 +248,7 @@ def test_the_fixed_flags_must_be_2(
     assert client.closed == "protocol_error"
 
 
-def test_unsubscribing_from_what_is_not_there_is_answered() -> None:  # [MQTT-3.10.4-5]
+def test_unsubscribe_of_an_unknown_filter_is_answered() -> None:  # [MQTT-3.10.4-5]
     client = here(World())
     client.send(subscribe(1, ("a/+", 0)))
     assert client.send(unsubscribe(3, "a/b", "nothing", "a/#")) == unsuback(3)

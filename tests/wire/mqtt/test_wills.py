@@ -203,7 +203,7 @@ def test_a_will_under_a_reserved_or_too_deep_topic_is_dropped_like_a_publication
     assert world.fates() == {"denied": 1}
 
 
-def test_a_clean_stop_publishes_the_wills_of_sessions_that_end_and_not_of_those_that_stay() -> None:
+def test_clean_stop_publishes_only_the_wills_of_sessions_that_end() -> None:
     world = World()
     watcher = watched(world)
     goes = Client(world, connect("1", will=Will("gone", b"goes")))

@@ -29,9 +29,7 @@ def test_the_name_of_another_protocol_ends_the_connection(name: bytes) -> None: 
     assert len(world.mqtt_front.sessions) == 0
 
 
-def test_everything_that_a_connect_may_hold_in_its_order() -> (
-    None
-):  # [MQTT-3.1.3-1], [MQTT-3.1.2-15]
+def test_connect_with_all_fields_in_order() -> None:  # [MQTT-3.1.3-1], [MQTT-3.1.2-15]
     world = World()
     will = b"\x02\x01\x01" + text("gone/\N{SNOWMAN}") + text("farewell")
     client = Client5(
@@ -219,7 +217,7 @@ def test_the_answer_is_the_one_of_the_qos(qos: int) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_nothing_but_publications_waits_for_the_receive_maximum(
+def test_only_publications_wait_for_the_receive_maximum(
     qos: int,
 ) -> None:  # [MQTT-3.3.4-10], [MQTT-4.9.0-3]
     world = World()

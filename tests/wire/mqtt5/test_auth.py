@@ -19,7 +19,7 @@ CONTINUE, AGAIN = CODES[0x18], CODES[0x19]
 class Riddle(AuthConversation):
     """A conversation that asks for the double of a number, and accepts the right answer.
 
-    Its answers wait in `steps` while the authenticator is `late`.
+    The answers of the conversation wait in `steps` while the authenticator is `late`.
     """
 
     def __init__(self, guests: Riddling, credentials: Credentials) -> None:

@@ -184,7 +184,7 @@ def test_byte_by_byte(data: bytes) -> None:
     assert effects(data, [1], True) == effects(data, [], True)
 
 
-# -- the fast path and the other
+# -- the fast path and the slow path
 
 
 def context_of(world: World) -> PublishContext:

@@ -85,7 +85,7 @@ def test_the_session_expiry_has_a_cap_which_the_connack_announces(
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_response_information_is_given_to_those_who_ask(asks: bool) -> None:  # [MQTT-3.1.2-28]
+def test_response_information_is_sent_on_request(asks: bool) -> None:  # [MQTT-3.1.2-28]
     client = Client5(World(), request_response_info=asks)
     assert client.connack.response_info == ("responses/c" if asks else None)
 

@@ -151,7 +151,7 @@ def test_a_qos_1_delivery_stays_until_its_puback_and_a_second_one_is_ignored() -
         assert client.send(mqtt5.PubAckPacket(last), mqtt5.PubAckPacket(last)) == []
 
 
-def test_a_qos_1_publication_after_its_puback_is_a_new_one_whatever_its_dup_flag() -> (
+def test_qos_1_publication_after_its_puback_is_new_even_with_the_dup_flag() -> (
     None
 ):  # [MQTT-4.3.2-5]
     world = World()

@@ -1,7 +1,7 @@
 """The scenarios of Eclipse's interoperability suite (paho.mqtt.testing), with the settings of
 config/conformance.toml: 10 scenarios for MQTT 3.1.1, 27 for MQTT 5.
 
-The tests are written anew from the steps of each scenario (client_test5.py of commit
+The tests are new implementations of the steps of each scenario (client_test5.py of commit
 1bfd446d), without the suite's delays.
 """
 
@@ -464,7 +464,7 @@ class TestOf5:
         assert [other.subscription_ids for other in one.publications()] == [[456_789]]
 
 
-def test_these_are_all_of_them() -> None:
+def test_all_scenarios_are_there() -> None:
     """There are 27 scenarios for MQTT 5. For 3.1.1 there are 10, and one test of UNSUBSCRIBE."""
     assert sum(name.startswith("test_") for name in vars(TestOf5)) == 27
     assert sum(name.startswith("test_") for name in vars(TestOf311)) == 11

@@ -60,7 +60,7 @@ def test_properties_are_delivered_unaltered_and_in_order(
 
 
 @pytest.mark.parametrize("size", [0, 10, 20_000])
-def test_one_property_alone(size: int) -> None:
+def test_each_property_alone_is_delivered(size: int) -> None:
     world = World()
     reader, writer = Client5(world, "r"), Client5(world, "w")
     reader.subscribe(wish("a", 0))
@@ -336,7 +336,9 @@ def test_a_refused_delivery_is_over(qos: int, code: int) -> None:  # [MQTT-4.4.0
     ] == [b"2"]
 
 
-def test_acknowledgements_of_what_is_not_in_flight() -> None:  # [MQTT-3.6.2-1], [MQTT-3.7.2-1]
+def test_acknowledgements_of_messages_that_are_not_in_flight() -> (
+    None
+):  # [MQTT-3.6.2-1], [MQTT-3.7.2-1]
     client = Client5(World())
     assert client.send(mqtt5.PubAckPacket(5)) == []
     [pubrel] = client.send(mqtt5.PubRecPacket(5))

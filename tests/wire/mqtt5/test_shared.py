@@ -178,7 +178,7 @@ def test_a_busy_member_is_passed_over() -> None:
     assert len(slow.send(mqtt5.PubAckPacket(kept.packet_id))) == 1
 
 
-def test_a_group_waits_for_members_who_will_come_back() -> None:
+def test_shared_group_waits_for_members_with_a_persistent_session() -> None:
     world = World()
     member, writer = Client5(world, "m", session_expiry_interval=100), Client5(world, "w")
     member.subscribe(wish(SHARED, 2))
@@ -221,7 +221,7 @@ class Sharing(RuleBasedStateMachine):
         self.world = World()
         self.expiry = 1_000 if persistent else 0
         self.writer = Client5(self.world, "w")
-        # One member stays, so that the groups exist.
+        # A remaining member keeps the groups in existence.
         self.clients: dict[str, Client5 | None] = {name: self.connect(name) for name in "abc"}
         self.outstanding: dict[str, dict[Any, Any]] = {name: {} for name in "abc"}
         self.sent = 0

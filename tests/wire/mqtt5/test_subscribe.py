@@ -110,7 +110,7 @@ def test_no_local_keeps_a_client_from_hearing_itself(
     world.fates()
 
 
-def test_a_second_subscription_without_no_local_hears_what_the_first_does_not() -> None:
+def test_second_subscription_without_no_local_gets_own_messages() -> None:
     world = World()
     one = Client5(world)
     one.subscribe(wish("a/#", 1, no_local=True), wish("a/+", 0))
@@ -125,7 +125,7 @@ def test_a_second_subscription_without_no_local_hears_what_the_first_does_not() 
     assert len(one.send(publish("a/b", b"x", 0))) == 1
 
 
-def test_a_will_is_local_to_who_left_it() -> None:
+def test_will_is_local_to_its_session() -> None:
     world = World()
     first = Client5(world, will=mqtt5.Will("gone", payload=b"x"), session_expiry_interval=100)
     first.subscribe(wish("gone", 1, no_local=True))

@@ -49,7 +49,7 @@ def values(world: World, topic_filter: str) -> dict[str, str]:
     return {one.topic.removeprefix("$SYS/broker/"): one.payload.decode() for one in rest}
 
 
-def test_the_names_are_those_of_mosquitto() -> None:
+def test_sys_topics_have_the_names_of_mosquitto() -> None:
     assert values(World(), "$SYS/#").keys() >= NAMES
     assert values(World(), "$SYS/broker/+").keys() == {"version", "uptime"}
     assert values(World(), "$SYS/broker/clients/connected") == {"clients/connected": "1"}
@@ -65,7 +65,7 @@ def test_wildcards_that_do_not_begin_with_sys_do_not_match_sys_topics(
     world.sleep(100_000)
 
 
-def test_values_are_renewed_and_what_changed_is_told() -> None:
+def test_sys_topics_are_renewed_and_changes_are_published() -> None:
     world = World()
     monitor, old = Client5(world, "monitor"), Client(world, connect("old"))
     monitor.subscribe(
@@ -99,7 +99,7 @@ def test_loads_are_moving_averages() -> None:
     assert 500 < heard["15min"] < 600
 
 
-def test_nothing_runs_without_a_subscription() -> None:
+def test_sys_topics_are_not_computed_without_a_subscription() -> None:
     world = World()
     client = Client5(world)
     client.subscribe(wish("$SYS/#"))
@@ -109,7 +109,7 @@ def test_nothing_runs_without_a_subscription() -> None:
     assert world.broker.agenda.deadline == 0
 
 
-def test_it_can_be_turned_off() -> None:
+def test_sys_topics_can_be_turned_off() -> None:
     world = World(mqtt=options(sys_interval_s=0))
     assert values(world, "$SYS/#") == {}
     assert world.broker.agenda.deadline == 0

@@ -21,7 +21,7 @@ drain: Final = deque[object](maxlen=0).extend
 #: Calls are timed in chunks. A chunk takes at least this many nanoseconds, unless it reaches
 #: _MOST_CALLS calls.
 _CHUNK_NS: Final = 200_000
-#: Most calls in a chunk.
+#: Largest number of calls in a chunk.
 _MOST_CALLS: Final = 4_096
 
 

@@ -31,7 +31,8 @@ from trellis.bench.matching.results import CaseAbout, MatchingResults
 
 #: Topics for which a contender's answers are compared with those of `trie`.
 _TOPICS: Final = 200
-#: Most pairs of topic and pattern that `naive` compares to check the answers of `trie`.
+#: Largest number of pairs of topic and pattern that `naive` compares to check the answers of
+#: `trie`.
 _TRIED: Final = 40_000
 #: Seconds to wait for the expected answers; with a million subscriptions they take long.
 _ORACLE_PATIENCE: Final = 600.0

@@ -9,7 +9,7 @@ request; an idle gateway ends after a while.
 
 Reading order:
 
-    app           answers a request: asks the broker, and makes a response of the rows
+    app           answers a request: asks the broker, and builds a response from the rows
     link          the gateway's end of the contract (trellis/http/contract.py)
     connections   limits on connections, the HTTP protocol and the server, on uvicorn
     bodies        reads bodies within limits, and cuts definitions documents into rows

@@ -31,9 +31,9 @@ from trellis.http.gateway.link import BrokerLink
 from trellis.server.certificates import contexts
 from trellis.settings import Settings
 
-#: Nice value of the process: messages come before the API.
+#: Nice value of the process: the broker's messages have precedence over the API.
 NICE: Final = 5
-#: Connections may take one in this number of the permitted file descriptors.
+#: The gateway's connections may use this fraction (1 / N) of the permitted file descriptors.
 DESCRIPTOR_SHARE: Final = 4
 
 
@@ -77,7 +77,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICE)
     logs.set_up("info")
-    # Every failure of a request is logged by the app, with its identifier.
+    # The app logs every failure of a request, with its identifier.
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL + 1)
     connection, files, *doors = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
     for sock in (connection, files, *doors):

@@ -1,8 +1,8 @@
-"""The app of the gateway: asks the broker about each request, and makes a response of its answer.
+"""The app of the gateway: asks the broker about each request, and builds the response.
 
-The order is the same for every request: find the route, check the origin, have the broker check the
-user, check that the user may take a connection, read the body, answer. So a body is read only after
-the broker has accepted the user.
+The order is the same for every request: find the route, check the origin, ask the broker to check
+the user, check that a connection is free for the user, read the body, answer. So the gateway reads
+a body only after the broker has accepted the user.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ ARROW: Final = "application/vnd.apache.arrow.stream"
 UPLOAD_SECONDS: Final = 300.0
 #: Largest number of definitions documents that are read and imported at the same time.
 UPLOADS_MAX: Final = 2
-#: Bytes of a file that are read and sent at once, and seconds that a client has to read them.
+#: Number of bytes of a file that are read and sent at once, and seconds that a client has to read
+#: them.
 FILE_CHUNK: Final = 256 << 10
 FILE_SECONDS: Final = 30.0
 #: Size in bytes of the smallest response that is compressed, and the compression level, which
@@ -56,7 +57,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Incoming:
-    """A request: its headers, its body, and the connection that it came by."""
+    """A request: its headers, its body, and its connection."""
 
     def __init__(self, scope: Scope, receive: Receive, slot: Slot | None) -> None:
         self.method: str = scope["method"]
@@ -77,7 +78,7 @@ class Incoming:
     def check_head(self) -> None:
         """Raise HttpRefusal if the request line with the headers is too long, or ambiguous.
 
-        Afterwards `path` has no host, also if the client sent an absolute URL. (h11 limits only a
+        Afterwards `path` has no host, even if the client sent an absolute URL. (h11 limits only a
         head that arrives in pieces.)
         """
         if self.head_size > HEAD_MAX:
@@ -136,7 +137,7 @@ class Gateway:
             self._connections.finish(slot)
 
     async def _respond(self, incoming: Incoming) -> Response:
-        """Return the response to a request, also if it is refused or fails."""
+        """Return the response to a request, including one that is refused or fails."""
         try:
             return await self._answer(incoming)
         except HttpRefusal as refusal:
@@ -193,7 +194,7 @@ class Gateway:
         try:
             accepted = await exchange.next(self._greeting.seconds)
             if incoming.slot is not None and not incoming.reads:
-                # From here on the request may change something, so it is completed.
+                # From here on the request may change something, so the gateway does not cancel it.
                 incoming.slot.cancellable = None
             if not self._connections.take(incoming.slot, accepted.administrator):
                 raise HttpRefusal(
@@ -256,8 +257,9 @@ class Gateway:
     async def _result(self, incoming: Incoming, exchange: CallExchange) -> Response:
         """Collect the broker's rows, and return the response.
 
-        A call that may change something has no time limit while the broker runs: it must not stop
-        halfway. The broker limits each step of the call, and its answer names the completed steps.
+        A call that may change something has no time limit while the broker runs, because the call
+        must not stop halfway. The broker limits each step of the call, and its answer names the
+        completed steps.
         """
         wanted: PageQuery | None = None
         rows: list[Any] = []
@@ -359,7 +361,7 @@ class Gateway:
     ) -> None:
         """Send a response. Raises TimeoutError if the client reads too slowly.
 
-        A connection with an unread body is closed, see `GatewayProtocol.end`.
+        A connection with an unread body is closed: see `GatewayProtocol.end`.
         """
         response.headers["Cache-Control"] = "no-store"
         response.headers["X-Content-Type-Options"] = "nosniff"
@@ -424,6 +426,6 @@ def _unrouted(found: Unrouted) -> Response:
         HttpRefusal(405, "method_not_allowed", f"only {found.allow} are allowed for this path")
     )
     response.headers["Allow"] = found.allow
-    # The client may speak another protocol, such as HTTP/2. Then its next bytes are no request.
+    # The client may speak another protocol, such as HTTP/2. Then its next bytes are not a request.
     response.headers["Connection"] = "close"
     return response

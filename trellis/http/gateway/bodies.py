@@ -1,4 +1,4 @@
-"""Bodies of requests: read within limits, and definitions documents cut into rows."""
+"""Bodies of requests: reads them within limits, and divides definitions documents into rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Disconnected(Exception):
 
 
 class BodyReader:
-    """The body of one request, read as it comes."""
+    """The body of one request, which is read while it arrives."""
 
     def __init__(self, receive: Receive, headers: dict[bytes, bytes]) -> None:
         self._receive = receive
@@ -43,7 +43,7 @@ class BodyReader:
         self.present = self._announced > 0 or b"transfer-encoding" in headers
         #: True if all of the body was read.
         self.finished = not self.present
-        #: True if the client sends the body only after the answer 100 Continue.
+        #: True if the client waits for the response 100 Continue before it sends the body.
         self.expected = headers.get(b"expect", b"").lower() == b"100-continue"
 
     async def read(self, most: int, seconds: float) -> bytes:
@@ -76,10 +76,10 @@ def cut_document(data: bytes, sections: list[str]) -> Iterator[DocumentPart]:
     """Yield the rows of a definitions document in parts, in the order of `sections`.
 
     The rows are not decoded. Only the rows of one part are in memory at a time, apart from `data`:
-    a document of 64 MiB may have tens of millions of rows. Raises HttpRefusal if the document is no
-    JSON object.
+    a document of 64 MiB may have tens of millions of rows. Raises HttpRefusal if the document is
+    not a JSON object.
     """
-    # A structure skips unknown names. A dictionary would keep all of them, which may be millions.
+    # A structure skips unknown names. A dictionary would keep them all, possibly millions.
     fields = [(section, Raw, Raw(b"")) for section in sections]
     try:
         document = msgspec.json.decode(data, type=msgspec.defstruct("Document", fields))

@@ -1,8 +1,8 @@
-"""Connections of the gateway: how many may be open, their HTTP protocol, and the server.
+"""Connections of the gateway: their limits, their HTTP protocol, and the server.
 
-A connection beyond a limit replaces another connection: one without a request, or else one whose
-user is not known yet. If there is no such connection, the new connection is closed. Requests of
-users that are not administrators leave RESERVED connections to administrators.
+A connection beyond a limit replaces an open connection that has no request, or else an open
+connection whose user is not known yet. If there is no such connection, the new connection is
+closed. Requests of users that are not administrators leave RESERVED connections to administrators.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from trellis.http.gateway.link import BrokerLink
 from trellis.server.listener import Acceptor
 
-#: Connections that are kept free for administrators.
+#: Number of connections that are kept free for administrators.
 RESERVED: Final = 4
 #: Seconds for which a connection stays open without a request.
 KEEP_ALIVE_SECONDS: Final = 30
@@ -30,8 +30,8 @@ KEEP_ALIVE_SECONDS: Final = 30
 HEAD_MAX: Final = 16 << 10
 #: Seconds without a request after which the gateway ends.
 IDLE_SECONDS: Final = 600.0
-#: States of a connection: it has no request; it has a request, whose user is not known yet; it has
-#: a request of a known user.
+#: States of a connection: without a request; with a request whose user is not known yet; with a
+#: request of a known user.
 IDLE, UNKNOWN, BUSY = range(3)
 
 
@@ -48,8 +48,8 @@ class Slot:
         #: The task that accepts the connection, and the protocol of the accepted connection.
         self.accepting: asyncio.Task[None] | None = None
         self.protocol: GatewayProtocol | None = None
-        #: The task of a request that has changed nothing: it is cancelled if the client
-        #: disconnects.
+        #: The task of a request that has changed nothing so far; the task is cancelled if the
+        #: client disconnects.
         self.cancellable: asyncio.Task[Any] | None = None
 
     def abort(self) -> None:
@@ -66,9 +66,9 @@ class OpenConnections:
     def __init__(self, most: int, per_address: int, count_closed: Callable[[str], None]) -> None:
         self._most = most
         self._per_address = per_address
-        #: Counts a connection that is closed, or a pause in accepting, by reason.
+        #: Counts a closed connection, or a pause in accepting connections, by reason.
         self.count_closed = count_closed
-        #: The open connections, in order of arrival, or of the end of their last request.
+        #: The open connections, ordered by their arrival or by the end of their last request.
         self._slots: dict[Slot, None] = {}
         #: The connections by the client's address and port.
         self.by_client: dict[tuple[str, int], Slot] = {}
@@ -108,12 +108,12 @@ class OpenConnections:
         self._slots.pop(slot, None)
 
     def begin(self, slot: Slot | None) -> None:
-        """Note that a request has begun, whose user is unknown."""
+        """Record that a request has begun, whose user is unknown."""
         if slot is not None:
             slot.state = UNKNOWN
 
     def take(self, slot: Slot | None, administrator: bool) -> bool:
-        """Note that the user of a request is known, and whether it is an administrator.
+        """Record that the user of a request is known, and whether the user is an administrator.
 
         Return False if the only free connections are reserved for administrators.
         """
@@ -128,7 +128,7 @@ class OpenConnections:
         return True
 
     def finish(self, slot: Slot | None) -> None:
-        """Note that a request has ended, and move its connection to the end of `_slots`."""
+        """Record that a request has ended, and move its connection to the end of `_slots`."""
         self.active_at = asyncio.get_running_loop().time()
         if slot is not None:
             slot.state, slot.ordinary, slot.cancellable = IDLE, False, None
@@ -137,7 +137,7 @@ class OpenConnections:
 
     @property
     def idle_since(self) -> float | None:
-        """Return the time of the end of the last request; None while there is a request."""
+        """Return the time of the end of the last request; None while a request is running."""
         busy = any(slot.state != IDLE for slot in self._slots)
         return None if busy else self.active_at
 
@@ -157,7 +157,7 @@ class GatewayTransport:
         self._protocol.end()
 
     def is_closing(self) -> bool:
-        """True if no response can be sent any more."""
+        """True if no further response can be sent."""
         return self._protocol.ending or self._transport.is_closing()
 
 
@@ -205,7 +205,7 @@ class GatewayProtocol(H11Protocol):
         if self.client is not None:
             self._open.by_client.pop(self.client, None)
         if self._slot.replaced:
-            pass  # Counted when it was replaced.
+            pass  # The replacement has counted this connection.
         elif self.cycle is None and self.conn.our_state is h11.IDLE:
             self._link.count_closed("lost")
         elif self.cycle is not None and not self.cycle.response_complete:
@@ -273,7 +273,7 @@ class GatewayProtocol(H11Protocol):
         self._refuse(408, "time limit exceeded")
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a request that is not HTTP; uvicorn calls this method when h11 raises an error."""
+        """Refuse input that is not HTTP; uvicorn calls this method when h11 raises an error."""
         error = sys.exc_info()[1]
         if isinstance(error, h11.RemoteProtocolError):
             self._refuse(error.error_status_hint, str(error))
@@ -305,7 +305,7 @@ class GatewayProtocol(H11Protocol):
 
 
 class GatewayAcceptor(Acceptor):
-    """The acceptor of the connections of one socket: limits come first, then TLS."""
+    """The acceptor of the connections of one socket: checks the limits first, then starts TLS."""
 
     LIMIT = "http.connections"
 
@@ -340,14 +340,14 @@ class GatewayAcceptor(Acceptor):
                 ssl_handshake_timeout=self._handshake,
             )
         except (OSError, asyncio.CancelledError):
-            # The client has disconnected or failed in TLS, or another connection replaces this one.
+            # The client has disconnected, TLS has failed, or another connection replaces this one.
             sock.close()
             if slot is not None and slot.protocol is None:
                 self._open.remove(slot)
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn's server on the sockets of the broker; ends when idle, or when asked to."""
+    """uvicorn's server on the sockets of the broker, which ends when it is idle or asked to end."""
 
     def __init__(
         self,
@@ -392,5 +392,5 @@ class GatewayServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install no signal handlers: the process ignores signals, because the broker ends it."""
+        """Install no signal handlers: the process ignores signals, and the broker ends it."""
         yield

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from trellis.http import contract
 
-#: Largest frame that the gateway accepts, in bytes: an answer that is a single value.
+#: Largest frame that the gateway accepts, in bytes: an answer that is one single value.
 ANSWER_MAX: Final = 64 << 20
 #: Size of unread messages, in bytes, above which new calls wait until the broker reads.
 UNREAD_MAX: Final = 64 << 10
@@ -63,11 +63,11 @@ class CallExchange:
         self._link = link
         self.number = number
         self.messages: asyncio.Queue[Any] = asyncio.Queue()
-        #: True if the broker's last message has come.
+        #: True if the broker's last message about the call has arrived.
         self.ended = False
 
     async def next_of_change(self, seconds: float) -> Any:
-        """Return the next message of a change, which may take long while the broker runs.
+        """Return the next message about a change. The wait may be long while the broker runs.
 
         Raises TimeoutError if the broker sends nothing at all for `seconds`, not even the answer to
         a Ping. Raises HttpRefusal if the broker refuses the call.
@@ -95,7 +95,7 @@ class CallExchange:
         return message
 
     def leave(self) -> None:
-        """Ignore all further messages: the broker completes the change that it has begun."""
+        """Ignore all further messages: the broker will complete the change that it has begun."""
         self.ended = True
 
     def close(self) -> None:
@@ -140,16 +140,16 @@ class BrokerLink(asyncio.Protocol):
         self.draining = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport, and limit its buffer to UNREAD_MAX."""
+        """Store the transport, and limit its write buffer to UNREAD_MAX bytes."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(UNREAD_MAX)
 
     def pause_writing(self) -> None:
-        """Let new calls wait: the broker does not read."""
+        """Make new calls wait: the broker does not read."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Let the waiting calls begin, and send the counts that waited: the broker reads again."""
+        """Start the waiting calls, and send the waiting counts: the broker reads again."""
         self._writable.set()
         self._send_counts()
 
@@ -186,7 +186,7 @@ class BrokerLink(asyncio.Protocol):
         return OpenFile(descriptors[0], place)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report that the broker has ended."""
+        """Handle the end of the broker."""
         self._on_lost()
 
     def send(self, message: object) -> None:

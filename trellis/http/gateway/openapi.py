@@ -34,7 +34,7 @@ _ERROR: Final = {
     "properties": {"error": {"type": "string"}, "reason": {"type": "string"}},
 }
 _OBJECT: Final = {"type": "object"}
-#: Status codes of refusals, with what they mean.
+#: Status codes of refusals, with their meanings.
 _REFUSALS: Final = {
     400: "The request is malformed, or the broker refuses it.",
     401: "The user or the password is missing or wrong.",

@@ -20,11 +20,11 @@ from broker.errors import PreconditionFailed
 from broker.patterns import NAME_MAX, bounded_pattern
 from trellis.http.gateway.link import HttpRefusal, bad_request
 
-#: Rows that are encoded or freed at once, before other threads get a turn.
+#: Number of rows that are encoded or freed at once, before other threads can run.
 SLICE_ROWS: Final = 100
 PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 500
-#: Rows that are sorted at once.
+#: Number of rows that are sorted at once.
 SORT_SLICE: Final = 1_000
 
 Row = dict[str, Any]
@@ -53,7 +53,7 @@ def encode(value: object) -> bytes:
 def encode_rows(rows: list[Row]) -> bytes:
     """Encode rows as a JSON list, and empty the given list of rows.
 
-    Run it in a thread: it works in slices, so that the event loop gets its turns.
+    Call this function in a thread: it works in slices, so that the event loop can run.
     """
     parts: list[bytes] = []
     rows.reverse()
@@ -81,7 +81,7 @@ def _text_of(payload: bytes, wanted: str) -> tuple[str, str]:
         try:
             return payload.decode(), "string"
         except UnicodeDecodeError:
-            pass  # It becomes base64.
+            pass  # Not UTF-8: it is encoded as base64.
     return base64.b64encode(payload).decode(), "base64"
 
 

@@ -2,11 +2,13 @@
 
     api.py          the table of routes, authorization, errors as JSON
     answers.py      requests, encoding of responses
-    paging.py       pages, sorting, columns of long lists
     overview.py     overview, nodes, current user
     health.py       health checks
     topology.py     virtual hosts, exchanges, queues, bindings
     policies.py     policies
+    parameters.py   parameters, global parameters and operator policies
+    limits.py       limits of virtual hosts and users
+    messages.py     fetch and publish messages
     rates.py        rates of counters, from the counters in earlier answers
     users.py        users, permissions, topic rules
     connections.py  connections, channels, consumers
@@ -15,6 +17,6 @@
     extensions.py   rows for `trellis list`, delayed messages
     serializers.py  queues, exchanges, bindings and policies as JSON
 
-Everything runs on the broker's event loop. A request that changes something is answered when the
+All handlers run on the broker's event loop. A request that changes something is answered when the
 change is durable. Long lists are made in slices.
 """

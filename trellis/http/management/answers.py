@@ -54,9 +54,9 @@ def bad_request(reason: str) -> ApiRefusal:
 class Listing:
     """An answer of many rows, which the gateway filters, sorts and pages as the query says.
 
-    With another `shape` than PAGED, the gateway leaves the rows as they are (contract.py). A row
-    None stands for an object that is not listed: skipping many objects takes time, so it is done in
-    slices too. A row of bytes is a part of the payload of the row that comes next.
+    With another `shape` than PAGED, the gateway leaves the rows unchanged (contract.py). A row None
+    stands for an object that is not listed: to skip many objects takes time, so this work is done
+    in slices too. A row of bytes is a part of the payload of the next row.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class Failure:
 class Empty:
     """A successful answer without a body.
 
-    `created` is True if the request made a new object, and `location` is where to find that object,
-    as the header Location of the response.
+    `created` is True if the request created an object, and `location` is the path of that object
+    for the header Location of the response.
     """
 
     def __init__(self, created: bool = False, location: str = "") -> None:
@@ -114,7 +114,7 @@ class ApiBackend:
 class ApiRequest:
     """A request to the API: its path, the names in the path, its query and its small body.
 
-    `rows` yields the rows of a definitions document in batches: (section, fault of the section or
+    `rows` yields the rows of a definitions document in batches: (section, error in the section or
     "", rows as JSON).
     """
 
@@ -289,7 +289,7 @@ def text(row: Mapping[str, Any], field: str, default: str | None = None) -> str:
 def flag(row: Mapping[str, Any], field: str) -> bool:
     """Return a boolean field of a row, False if it is missing. Raises ApiRefusal if not boolean."""
     value = row.get(field, False)
-    if value in ("true", "false"):  # As some tools write it.
+    if value in ("true", "false"):  # Some tools write a boolean as text.
         return bool(value == "true")
     if not isinstance(value, bool):
         raise bad_request(f"'{field}' is neither true nor false")
@@ -299,7 +299,7 @@ def flag(row: Mapping[str, Any], field: str) -> bool:
 def table(row: Mapping[str, Any], field: str) -> Row:
     """Return an object field of a row, {} if it is missing. Raises ApiRefusal if not an object."""
     value = row.get(field)
-    if value is None or value == []:  # As PHP writes an empty object.
+    if value is None or value == []:  # PHP writes an empty object as [].
         return {}
     if not isinstance(value, dict):
         raise bad_request(f"'{field}' is not a JSON object")

@@ -228,6 +228,7 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ],
     ("GET", "/api/healthchecks/node", MANAGEMENT, health.alarms),
     ("GET", "/api/aliveness-test/{vhost}", MANAGEMENT, health.aliveness),
+    ("POST", "/api/trellis/cluster/switch", ADMINISTRATOR, extensions.switch),
     ("GET", "/api/trellis/{kind}", ANY_USER, extensions.rows),
     ("GET", "/api/trellis/delayed", ANY_USER, extensions.delayed),
     ("DELETE", "/api/trellis/delayed", ADMINISTRATOR, extensions.cancel),

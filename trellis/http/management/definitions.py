@@ -12,7 +12,7 @@ from trellis.auth.passwords import check_hash, show_hash
 from trellis.http.management.answers import Call, Row, SectionedRows, SectionRow, bad_request
 from trellis.server import definitions_files
 
-#: Most refused definitions that an answer names, and most notes.
+#: Largest number of refused definitions, and of notes, in an answer.
 REFUSED_MAX = 10_000
 
 
@@ -25,9 +25,9 @@ async def export(call: Call) -> SectionedRows:
 async def import_(call: Call) -> Row:
     """Import definitions; return how many were imported, by kind, and which were refused.
 
-    RabbitMQ stops at the first refused definition; Trellis imports all others. `notes` names the
-    parts of imported objects that are different or missing. With `dry_run=true` in the query,
-    nothing is imported, and the answer is the same.
+    RabbitMQ stops at the first refused definition; Trellis imports all other definitions. `notes`
+    names the parts of imported objects that are different or missing. With `dry_run=true` in the
+    query, nothing is imported, and the answer is the same.
     """
     answer = await _import(call, None)
     call.node.review()

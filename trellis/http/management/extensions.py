@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from broker.replication.records import ReplicationError
 from trellis.http import contract
-from trellis.http.management.answers import Call, Empty, Listing, Row, not_found
+from trellis.http.management.answers import (
+    ApiRefusal,
+    Call,
+    Empty,
+    Listing,
+    Row,
+    bad_request,
+    not_found,
+)
 from trellis.monitoring import listings
 
 
@@ -29,6 +38,19 @@ async def _rows(call: Call, kind: str) -> Listing:
             yield row if seen is None or row.get("vhost", "") in seen else None
 
     return Listing(visible(), contract.PLAIN)
+
+
+async def switch(call: Call) -> Row:
+    """Hand the replicated log over to the standby `to`, "" for any; this process ends soon."""
+    hand_over, wanted = call.node.switch, call.body().get("to", "")
+    if hand_over is None:
+        raise not_found("this broker is no node of a cluster")
+    if not isinstance(wanted, str):
+        raise bad_request("'to' must be the name of a node")
+    try:
+        return {"to": await hand_over(wanted)}
+    except ReplicationError as error:
+        raise ApiRefusal(409, "not_switched", str(error)) from None
 
 
 async def cancel(call: Call) -> list[Row]:

@@ -24,7 +24,7 @@ def failed(reason: str, **more: object) -> Failure:
 
 
 async def always(call: Call) -> Row:
-    """Pass a check that concerns clusters: Trellis is always a single node."""
+    """Pass a check about several active nodes: a Trellis cluster has only one."""
     return OK
 
 

@@ -1,8 +1,8 @@
 """Messages over HTTP: fetch messages of a queue, publish a message to an exchange.
 
 Each request uses an AMQP connection of its own, inside the process and without a socket. So the
-user's permissions, the limits and all effects are those of AMQP. Meant for operators who look into
-a queue, not for applications.
+user's permissions, the limits and all effects are those of AMQP. These requests are for operators
+that look into a queue, not for applications.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from trellis.http.management.answers import (
 from trellis.http.management.topology import exchange_name
 from trellis.http.slices import Slice
 
-#: Most messages that one request fetches.
+#: Largest number of messages that one request fetches.
 FETCHED_MAX: Final = 10_000
-#: Total size of properties and bodies in bytes after which a request fetches no more.
+#: Total size of properties and bodies, in bytes, after which a request fetches no further message.
 FETCHED_BYTES_MAX: Final = 8 << 20
 #: The values of the field `ackmode` with which the queue keeps the fetched messages.
 KEEPING: Final = ("ack_requeue_true", "reject_requeue_true")
@@ -80,7 +80,7 @@ class DirectClient:
         assert isinstance(connection, AmqpConnection)
         self.connection = connection
         self._awake = asyncio.Event()
-        #: Output of the broker, and the number of its bytes that are read.
+        #: Output of the broker, and the number of its bytes that this client has read.
         self._output = b""
         self._read = 0
         connection.wake = self._wake
@@ -99,7 +99,7 @@ class DirectClient:
         self.connection.receive_data(data)
 
     async def frame(self) -> bytes:
-        """Return the broker's next frame.
+        """Return the next frame of the broker.
 
         Raises TimeoutError, and ApiRefusal if the broker closes the connection.
         """
@@ -191,7 +191,7 @@ async def get(call: Call) -> Listing:
                 row = _message_row(answer, properties, body_size, encoding)
                 fetched.append((row, _first_bytes(parts, truncate)))
             if fetched and mode in SETTLING:
-                # The answer to basic.qos comes after the settlements are durable.
+                # The answer to basic.qos arrives after the settlements are durable.
                 client.send(encode(_CHANNEL, SETTLING[mode]) + encode(_CHANNEL, spec.Basic.Qos()))
                 await client.method()
         finally:
@@ -200,7 +200,10 @@ async def get(call: Call) -> Listing:
 
 
 async def _with_payloads(fetched: list[tuple[Row, list[bytes]]]) -> AsyncIterator[Row | bytes]:
-    """Yield each message; a payload of several parts comes before its row, part by part."""
+    """Yield each message.
+
+    A payload in several parts is yielded before the row of its message, part by part.
+    """
     for row, parts in fetched:
         if len(parts) > 1:
             for part in parts:
@@ -222,7 +225,7 @@ def _first_bytes(parts: list[bytes], size: int) -> list[bytes]:
 
 
 def _number(row: Row, field: str, default: int, most: int) -> int:
-    """Return a whole number in a field; some tools write it as text. Raises ApiRefusal."""
+    """Return a whole number in a field, which some tools write as text. Raises ApiRefusal."""
     value = row.get(field, default)
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
@@ -249,7 +252,7 @@ def _message_row(answer: Any, encoded: bytes, size: int, encoding: str) -> Row:
 
 
 async def publish(call: Call) -> Row:
-    """Publish a message to an exchange; `routed` says if a queue took it."""
+    """Publish a message to an exchange; in the answer, `routed` is true if a queue took it."""
     vhost, row = call.vhost(call.path_parameters[0]), call.body()
     exchange = exchange_name(call.path_parameters[1])
     key, payload = text(row, "routing_key"), text(row, "payload")

@@ -28,7 +28,7 @@ from trellis.http.management.rates import delivery_counts
 from trellis.http.management.serializers import counts
 from trellis.http.management.topology import COUNT_SLICE
 
-#: The parts of RabbitMQ's memory breakdown, which tools expect.
+#: The parts of RabbitMQ's memory breakdown, which tools expect in the answer.
 MEMORY_PARTS: Final = (
     *("connection_readers", "connection_writers", "connection_channels", "connection_other"),
     *("queue_procs", "quorum_queue_procs", "quorum_queue_dlx_procs", "stream_queue_procs"),
@@ -214,14 +214,14 @@ def node_row(call: Call) -> Row:
 
 
 async def nodes(call: Call) -> Listing:
-    """List the nodes: there is one."""
+    """List the nodes: only the active node, which answers the request."""
     return Listing(
         iterate([await asyncio.get_running_loop().run_in_executor(None, node_row, call)])
     )
 
 
 def _check_node(call: Call) -> None:
-    """Raise ApiRefusal unless the path names the node: there is only one."""
+    """Raise ApiRefusal unless the path names this node: the API shows no other node."""
     if call.path_parameters[0] != call.broker.name:
         raise not_found(
             f"there is no node '{call.path_parameters[0]}'; this one is '{call.broker.name}'"
@@ -242,7 +242,7 @@ async def node_memory(call: Call) -> Row:
 
 
 async def rebalance(call: Call) -> Empty:
-    """Accept a request to rebalance queues: one node has nothing to rebalance."""
+    """Accept a request to rebalance queues, which has no effect on a single active node."""
     return Empty()
 
 
@@ -258,7 +258,7 @@ async def whoami(call: Call) -> Row:
 
 
 async def cluster_name(call: Call) -> Row:
-    """Return the name of the cluster: the name that was set, else the name of the node."""
+    """Return the name of the cluster: the name that was set, or else the name of the node."""
     return {"name": call.broker.cluster_name}
 
 
@@ -271,7 +271,7 @@ async def put_cluster_name(call: Call) -> Empty:
 
 
 async def empty_list(call: Call) -> Listing:
-    """Return an empty list, for tools that list a kind of objects that Trellis does not have."""
+    """Return an empty list, for tools that list kinds of objects that Trellis does not have."""
     return Listing(iterate([]))
 
 

@@ -17,7 +17,7 @@ from trellis.monitoring.http_counters import HttpCounters
 SAMPLE_SECONDS: Final = 5.0
 #: Seconds after which a sample is too old to compute a rate from it.
 SAMPLE_MAX_AGE: Final = 300.0
-#: Most objects whose samples are kept: the objects of the latest answers.
+#: Largest number of objects whose samples are kept: the objects of the latest answers.
 RATED_OBJECTS_MAX: Final = 20_000
 
 #: The kind and the names of an object.
@@ -55,7 +55,7 @@ class Rates:
             or len(base.counts) != len(counts)
             or any(new < old for new, old in zip(counts[:counters], base.counts, strict=False))
         ):
-            # The base is too old, or the object was deleted and created again.
+            # The older sample is too old, or the object was deleted and created again.
             last = base = None
         if last is None or base is last:
             self._samples[key] = (Sample(now, counts), base)

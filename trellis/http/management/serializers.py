@@ -21,7 +21,7 @@ EXCHANGE: Final = "exchange"
 
 
 def printable(key: str) -> str:
-    """Return a routing key as printable text: it may hold bytes that are not UTF-8."""
+    """Return a routing key as printable text: the key may contain bytes that are not UTF-8."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
@@ -132,11 +132,11 @@ def binding_row(vhost: VirtualHost, source: str, binding: Binding) -> Row:
 
 
 def properties_key(binding: Binding) -> str:
-    """Return the text that identifies a binding among all from its source to its destination.
+    """Return the text that identifies a binding among all those of its source and destination.
 
-    API paths contain this text, which is `~` for a binding with neither key nor arguments. The
-    routing key within the text is percent-encoded as in RabbitMQ: Terraform's provider puts the
-    text into a name whose parts are separated by `/`.
+    API paths contain this text. It is `~` for a binding with neither key nor arguments. The routing
+    key within the text is percent-encoded as in RabbitMQ: Terraform's provider puts the text into a
+    name whose parts are separated by `/`.
     """
     key = _quoted(printable(binding.key))
     if not binding.arguments:

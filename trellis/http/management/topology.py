@@ -34,7 +34,7 @@ from trellis.http.management.answers import (
 )
 from trellis.http.management.rates import delivery_counts
 
-#: Objects counted in one turn of the event loop.
+#: Number of objects counted in one turn of the event loop.
 COUNT_SLICE: Final = 1_000
 #: Seconds that the deletion of a virtual host may take.
 VHOST_DELETION_SECONDS: Final = 60.0
@@ -170,7 +170,7 @@ async def exchange(call: Call) -> Row:
 
 
 async def _collect_counts(vhost: VirtualHost) -> None:
-    """Have the routes of a virtual host add their counts to the exchanges, in slices."""
+    """Add the counts of a virtual host's routes to the exchanges, in slices."""
     for context in vhost.contexts:
         context.totals()
         await asyncio.sleep(0)
@@ -382,7 +382,7 @@ def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
 
 
 def _tail(call: Call) -> str:
-    """Return the part of a path that tells a binding's kind of destination: /q/ or /e/."""
+    """Return the part of a path that names a binding's kind of destination: /q/ or /e/."""
     return "/q/" if call.request.path.split("/")[6] == "q" else "/e/"
 
 

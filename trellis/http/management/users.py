@@ -1,7 +1,7 @@
 """Users, their permissions and topic rules: list, create, change and delete them.
 
-Users of the settings are listed too, and can be changed in the settings only. But the API can set
-the permissions of such a user in a virtual host that the settings do not name.
+Users of the settings are listed too, but can be changed only in the settings. The API can set the
+permissions of such a user in a virtual host that the settings do not name.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def _both(call: Call) -> tuple[VirtualHost, str]:
 def _owned(call: Call) -> tuple[VirtualHost, User]:
     """Return the virtual host that a path names, and the user whose permissions are changed.
 
-    Raises ApiRefusal, also if the settings give the permissions.
+    Raises ApiRefusal, for example if the settings define the permissions.
     """
     vhost, name = _both(call)
     account = call.node.accounts.settings_accounts.get(name)

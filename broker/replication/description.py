@@ -1,0 +1,55 @@
+"""The description of a node in its claims: its addresses, its settings, and its log."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDescription:
+    """The description of a node that owns, or would own, the log."""
+
+    #: Name of the node.
+    node: str = ""
+    #: Host at which clients reach the node, and the ports of its listeners by name.
+    host: str = ""
+    ports: dict[str, int] = field(default_factory=dict)
+    #: Digest of the settings that must be the same on all nodes, in hexadecimal; "" if not known.
+    settings: str = ""
+    #: Identity of the replicated log (`ReplicatedLog.identity`).
+    log: str = ""
+
+    def server(self, listener: str) -> str:
+        """Return HOST:PORT of a listener; "" if the node has no such listener."""
+        port = self.ports.get(listener)
+        if port is None:
+            return ""
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
+    def encode(self) -> str:
+        """Return the description as text."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def decode(text: str) -> NodeDescription:
+        """Return the description in a text; an empty one if the text holds none."""
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            return NodeDescription()
+        ports = found.get("ports")
+        known = ports.items() if isinstance(ports, dict) else ()
+        return NodeDescription(
+            _text(found.get("node")),
+            _text(found.get("host")),
+            {name: port for name, port in known if isinstance(port, int)},
+            _text(found.get("settings")),
+            _text(found.get("log")),
+        )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

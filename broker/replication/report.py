@@ -1,0 +1,69 @@
+"""The report of a node: the offset at which the node would begin to read, and its state.
+
+Kafka keeps the reports as committed offsets with a text, each under a consumer group of its node.
+The owner trims the log by the reports, and `trellis cluster status` shows them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from broker.replication.description import NodeDescription
+
+#: Largest size of the text in bytes: Kafka's default limit is 4,096.
+TEXT_MAX: Final = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """The report of one node."""
+
+    #: The offset at which the node would begin to read after a crash: its directory has all records
+    #: before this offset.
+    offset: int
+    #: Version of Trellis that the node runs.
+    version: str = ""
+    #: The state of the node: following, opening, active or stopped; "" if it is not known.
+    state: str = ""
+    #: Epoch and last batch that the node knows.
+    epoch: int = 0
+    batch: int = 0
+    #: Wall clock of the node when it reported, in ms of Unix time.
+    wall: int = 0
+    #: Number by which the owner can hand the log over to this node; 0 if it cannot.
+    nonce: int = 0
+    #: Description of the node (`NodeDescription`), as text.
+    description: str = ""
+    #: True if an operator has removed the node from the cluster.
+    forgotten: bool = False
+
+    def encode(self) -> str:
+        """Return all but the offset as text."""
+        fields = asdict(self)
+        del fields["offset"]
+        text = json.dumps(fields)
+        return text if len(text) <= TEXT_MAX else json.dumps({**fields, "description": ""})
+
+    @staticmethod
+    def decode(offset: int, text: str) -> NodeReport:
+        """Return the report in an offset and a text; unknown fields keep their defaults."""
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            return NodeReport(offset)
+        known = NodeReport(offset)
+        fields = {
+            name: found[name]
+            for name, value in asdict(known).items()
+            if name != "offset" and type(found.get(name)) is type(value)
+        }
+        return NodeReport(offset, **fields)
+
+    @property
+    def server(self) -> NodeDescription:
+        """The description of the node."""
+        return NodeDescription.decode(self.description)

@@ -1,0 +1,81 @@
+"""Trimming: which records of the log all nodes have, so that the owner may remove them.
+
+The owner may remove the records before a mark if each listed node would begin to read at the mark
+or later. A listed node without a report stops trimming: the node may need any record. The list of
+nodes is stored as a definition, so that a new owner knows it. A node enters the list by its first
+report. A node leaves the list if an operator removes the node, or if the log grows beyond
+`cluster.keep_most` because of this node: it is then struck, and must be seeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from broker.replication.report import NodeReport
+
+
+@dataclass(frozen=True, slots=True)
+class NodeList:
+    """The listed nodes of a cluster, and the struck ones with the offsets of their last reports."""
+
+    listed: frozenset[str] = frozenset()
+    struck: Mapping[str, int] = field(default_factory=dict)
+    #: Offset of the last mark. The list is stored again after each mark: a batch with a definition
+    #: lets each node store its state, and so the nodes are certain of all that is before the mark.
+    mark: int = -1
+
+    def value(self) -> dict[str, object]:
+        """Return the list as a value for JSON."""
+        return {
+            "listed": sorted(self.listed),
+            "struck": dict(sorted(self.struck.items())),
+            "mark": self.mark,
+        }
+
+    @staticmethod
+    def from_value(value: object) -> NodeList:
+        """Return the list in a value; an empty one if the value holds none."""
+        found = value if isinstance(value, dict) else {}
+        listed, struck, mark = found.get("listed"), found.get("struck"), found.get("mark")
+        return NodeList(
+            frozenset(name for name in listed if isinstance(name, str))
+            if isinstance(listed, list)
+            else frozenset(),
+            {name: offset for name, offset in struck.items() if isinstance(offset, int)}
+            if isinstance(struck, dict)
+            else {},
+            mark if isinstance(mark, int) else -1,
+        )
+
+    def after(self, reports: Mapping[str, NodeReport], low: int) -> NodeList:
+        """Return the list after the reports of all nodes.
+
+        A node that would begin to read before `low`, the first record of the log, cannot follow the
+        log. So it does not enter the list.
+        """
+        listed, struck = set(self.listed), dict(self.struck)
+        for name, report in reports.items():
+            if report.forgotten:
+                listed.discard(name)
+                struck.pop(name, None)
+            elif name not in listed and report.offset > max(struck.get(name, -1), low - 1):
+                listed.add(name)
+                struck.pop(name, None)
+        return replace(self, listed=frozenset(listed), struck=struck)
+
+    def without_last(self, reports: Mapping[str, NodeReport], owner: str) -> NodeList:
+        """Return the list without the node that is farthest behind, but never the owner."""
+        others = {
+            name: reports[name].offset if name in reports else -1 for name in self.listed - {owner}
+        }
+        if not others:
+            return self
+        last = min(others, key=lambda name: (others[name], name))
+        return replace(
+            self, listed=self.listed - {last}, struck={**self.struck, last: others[last]}
+        )
+
+    def offsets(self, reports: Mapping[str, NodeReport]) -> list[int | None]:
+        """Return for each listed node the offset that it reported; None without a report."""
+        return [reports[name].offset if name in reports else None for name in sorted(self.listed)]

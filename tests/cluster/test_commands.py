@@ -1,0 +1,161 @@
+"""`trellis cluster status`, `seed` and `forget` over kfake, with brokers as users start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.store.catalog import Catalog
+from tests.broker import environment
+from tests.cluster.conftest import cluster_on, created
+from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, node_on_kafka, publish
+from tests.cluster.programs import Kfake
+from trellis.settings.cluster import ClusterSettings
+
+OFTEN = {"cluster-keep-time": "1"}
+
+
+@pytest.fixture
+def nodes() -> Iterator[list[NodeProcess]]:
+    """A list to which a test adds its nodes; they are killed after the test."""
+    started: list[NodeProcess] = []
+    yield started
+    for node in started:
+        node.kill()
+
+
+@pytest.fixture
+def cluster(kfake: Kfake, name: str) -> ClusterSettings:
+    return created(cluster_on(kfake.servers, name, 1.5, 1.0, 0.2))
+
+
+def command(cluster: ClusterSettings, *words: str) -> tuple[int, str, str]:
+    """Run `trellis cluster`, and return its exit code and what it has printed."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "trellis", "cluster", *words, "--config", os.devnull),
+            *("--cluster-name", cluster.name, "--cluster-servers", cluster.servers),
+        ],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=PATIENCE,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def rows(cluster: ClusterSettings) -> tuple[int, dict[str, Any]]:
+    """Return the exit code and the nodes of `trellis cluster status --json`, by name."""
+    code, output, _ = command(cluster, "status", "--json")
+    return code, {row["node"]: row for row in json.loads(output)["nodes"]}
+
+
+def wait_for_rows(cluster: ClusterSettings, wanted: dict[str, str]) -> dict[str, Any]:
+    """Wait until the nodes have these states, and return their rows."""
+    end = time.monotonic() + PATIENCE
+    found: dict[str, Any] = {}
+    while {name: row["state"] for name, row in found.items()} != wanted:
+        assert time.monotonic() < end, found
+        _, found = rows(cluster)
+    return found
+
+
+def start(
+    nodes: list[NodeProcess], cluster: ClusterSettings, directory: Path, state: str
+) -> NodeProcess:
+    node = node_on_kafka(cluster, directory, OFTEN)
+    nodes.append(node)
+    node.wait_for("following")
+    if state == "active":
+        node.wait_for("ready")
+    return node
+
+
+def test_node_is_seeded_from_a_running_one_and_takes_over(
+    cluster: ClusterSettings, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    code, output, _ = command(cluster, "status")
+    assert (code, "no node has reported" in output) == (1, True)
+    first = start(nodes, cluster, tmp_path / "first", "active")
+    channel = first.channel()
+    channel.queue_declare(QUEUE, durable=True)
+    publish(channel, range(300))
+    end = time.monotonic() + PATIENCE
+    while first.metrics()["trimmed_offset"] < 100:
+        assert time.monotonic() < end
+
+    code, output, errors = command(
+        cluster, "seed", "third", str(tmp_path / "third"), "--data-dir", str(tmp_path / "first")
+    )
+    assert (code, errors) == (0, "")
+    assert "move it to the data directory of node 'third'" in output
+    publish(channel, range(300, 400))
+    third = start(nodes, cluster, tmp_path / "third", "following")
+    found = wait_for_rows(cluster, {"first": "active", "third": "following"})
+    assert found["first"]["host"] and not found["third"]["must_be_seeded"]
+    code, output, _ = command(cluster, "status")
+    assert (code, "3 of 3 replicas in sync" in output) == (0, True)
+
+    first.kill()
+    third.wait_for("ready")
+    assert consume(third.channel(), 400) == list(range(400))
+
+
+def test_forgotten_node_does_not_stop_trimming(
+    cluster: ClusterSettings, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    first = start(nodes, cluster, tmp_path / "first", "active")
+    second = start(nodes, cluster, tmp_path / "second", "following")
+    wait_for_rows(cluster, {"first": "active", "second": "following"})
+    code, _, errors = command(cluster, "forget", "second")
+    assert (code, "reported a moment ago: stop it" in errors) == (1, True)
+    second.kill()
+    channel = first.channel()
+    channel.queue_declare(QUEUE, durable=True)
+    publish(channel, range(100))
+    wait_for_rows(cluster, {"first": "active", "second": "lost"})
+    before = first.metrics()
+    assert before["nodes"] == 2
+    code, output, errors = command(cluster, "forget", "second")
+    assert (code, errors) == (0, ""), output
+    wait_for_rows(cluster, {"first": "active"})
+    end = time.monotonic() + PATIENCE
+    while first.metrics()["trimmed_offset"] < before["offset"]:
+        assert time.monotonic() < end
+    assert first.metrics()["nodes"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("forget", "other"), "node 'other' has not reported; nodes that have: none"),
+        (("seed", "new", "TARGET", "--data-dir", "EMPTY"), "cannot read the catalog"),
+    ],
+)
+def test_refused_command_is_one_line(
+    cluster: ClusterSettings, tmp_path: Path, words: tuple[str, ...], text: str
+) -> None:
+    (tmp_path / "EMPTY").mkdir()
+    given = [str(tmp_path / word) if word.isupper() else word for word in words]
+    code, output, errors = command(cluster, *given)
+    assert (code, output, errors.count("\n"), text in errors) == (1, "", 1, True), errors
+
+
+def test_directory_of_a_broker_without_a_cluster_is_not_seeded(
+    cluster: ClusterSettings, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    Catalog(str(tmp_path / "data" / "catalog.sqlite")).close()
+    code, _, errors = command(
+        cluster, "seed", "new", str(tmp_path / "target"), "--data-dir", str(tmp_path / "data")
+    )
+    assert (code, "belongs to a broker without a cluster" in errors) == (1, True), errors
+    assert not (tmp_path / "target").exists()

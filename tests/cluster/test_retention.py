@@ -1,0 +1,222 @@
+"""Tests of the marks and of the trimming of an owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.replication.contract import LogUnreachable
+from broker.replication.records import MARK, decode
+from broker.replication.report import NodeReport
+from broker.replication.trimming import NodeList
+from tests.cluster.test_ownership import QUEUE, Owner, stored
+from trellis.cluster.retention import LogRetention, Retention
+
+LIMITS = Retention(1_000, 60.0, 5_000)
+
+
+class Nodes:
+    """A list of nodes that is durable at once, or when `write` is called."""
+
+    def __init__(self) -> None:
+        self.durable = NodeList()
+        self.changes: list[NodeList] = []
+        self.slow = False
+
+    def change(self, wanted: NodeList) -> None:
+        self.changes.append(wanted)
+        if not self.slow:
+            self.durable = wanted
+
+
+class Cluster:
+    """An owner, its retention, and the reports of nodes."""
+
+    def __init__(self, path: Path) -> None:
+        self.owner, self.nodes = Owner(path), Nodes()
+        self.log = self.owner.log
+        ownership = self.owner.ownership
+        self.retention = LogRetention(
+            "owner",
+            ownership.owner,
+            self.log,
+            LIMITS,
+            self.nodes,
+            self.owner.clock,
+            lambda: ownership.shipped,
+            ownership._mark,
+        )
+        self.report("owner", 0)
+
+    def report(self, node: str, offset: int | None = None, forgotten: bool = False) -> None:
+        """Let a node report an offset; None is the end of the log."""
+        at = self.log.records.tip if offset is None else offset
+        self.log.reported[node] = NodeReport(at, forgotten=forgotten)
+
+    def write(self, count: int = 1_200) -> None:
+        self.owner.write(stored(b"x" * count))
+
+    @property
+    def low(self) -> int:
+        return self.log.records.low
+
+    def listed(self) -> tuple[set[str], dict[str, int]]:
+        """Return the listed and the struck nodes."""
+        nodes = self.nodes.durable
+        return set(nodes.listed), dict(nodes.struck)
+
+    def marks(self) -> list[int]:
+        records = self.log.records.read(self.low, 10_000).records
+        return [offset for offset, data in records if decode(data).kind == MARK]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    made = Cluster(tmp_path / "owner")
+    made.owner.write(QUEUE)
+    return made
+
+
+def test_log_is_trimmed_to_the_newest_mark_that_all_nodes_have(cluster: Cluster) -> None:
+    cluster.report("standby", 0)
+    for _ in range(3):
+        cluster.write()
+        cluster.retention.look()
+    first, second, third = cluster.marks()
+    assert cluster.low == 0
+    for node in ("owner", "standby"):
+        cluster.report(node, second + 1)
+    cluster.retention.look()
+    assert (cluster.low, cluster.retention.trimmed) == (second, second)
+    assert cluster.marks() == [second, third]
+    cluster.report("owner")
+    cluster.retention.look()
+    assert cluster.low == second > first
+    cluster.report("standby")
+    cluster.retention.look()
+    assert cluster.low == third
+
+
+def test_mark_is_due_after_bytes_or_after_time(cluster: Cluster) -> None:
+    cluster.retention.look()
+    assert cluster.marks() == []
+    cluster.owner.clock.now += LIMITS.seconds
+    cluster.retention.look()
+    assert len(cluster.marks()) == 1
+    cluster.retention.look()
+    assert len(cluster.marks()) == 1
+    cluster.write(LIMITS.bytes)
+    cluster.retention.look()
+    assert len(cluster.marks()) == 2
+
+
+@pytest.mark.parametrize("behind", ["owner", "standby"])
+def test_node_without_a_report_or_with_an_old_one_stops_trimming(
+    cluster: Cluster, behind: str
+) -> None:
+    cluster.nodes.durable = NodeList(frozenset({"owner", "standby"}))
+    cluster.write()
+    cluster.report("owner")
+    cluster.report("standby")
+    cluster.report(behind, 1)
+    cluster.retention.look()
+    assert cluster.low == 0
+    del cluster.log.reported[behind]
+    cluster.write()
+    cluster.retention.look()
+    assert cluster.low == 0
+
+
+def test_nothing_is_trimmed_before_the_owner_has_reported(cluster: Cluster) -> None:
+    del cluster.log.reported["owner"]
+    cluster.write()
+    cluster.report("standby")
+    cluster.retention.look()
+    assert (cluster.low, len(cluster.marks())) == (0, 1)
+
+
+def test_list_that_is_not_durable_removes_no_node(cluster: Cluster) -> None:
+    cluster.nodes.durable = NodeList(frozenset({"owner", "standby"}))
+    cluster.nodes.slow = True
+    cluster.write()
+    cluster.retention.look()
+    cluster.report("owner")
+    cluster.report("standby", 0, forgotten=True)
+    cluster.retention.look()
+    assert cluster.low == 0
+    assert "standby" in cluster.log.reported
+    cluster.nodes.durable = cluster.nodes.changes[-1]
+    assert cluster.listed() == ({"owner"}, {})
+    cluster.retention.look()
+    assert cluster.low == cluster.marks()[-1]
+    assert cluster.log.reported.keys() >= {"owner"}
+
+
+def test_node_that_is_too_far_behind_is_struck_and_listed_again_once_it_is_seeded(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.report("standby", 1)
+    cluster.retention.look()
+    while cluster.retention.size <= LIMITS.most:
+        cluster.write()
+        cluster.report("owner")
+        cluster.retention.look()
+    assert cluster.low == 0
+    assert cluster.listed() == ({"owner"}, {"standby": 1})
+    cluster.retention.look()
+    assert cluster.low > 0
+    assert cluster.retention.size < LIMITS.most
+    cluster.retention.look()
+    assert cluster.nodes.durable.struck == {"standby": 1}
+    cluster.report("standby")
+    cluster.retention.look()
+    assert cluster.listed() == ({"owner", "standby"}, {})
+    assert caplog.text.count("cluster_node_struck") == 1
+
+
+def test_owner_is_never_struck(cluster: Cluster) -> None:
+    cluster.report("owner", 1)
+    cluster.report("standby")
+    for _ in range(8):
+        cluster.write()
+        cluster.report("standby")
+        cluster.retention.look()
+    assert cluster.retention.size > LIMITS.most
+    assert cluster.listed() == ({"owner", "standby"}, {})
+    assert cluster.low == 0
+
+
+@pytest.mark.parametrize("fail", ["reports", "trim"])
+def test_trimming_goes_on_after_the_log_was_unreachable(
+    cluster: Cluster, fail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*arguments: object) -> None:
+        raise LogUnreachable("no answer")
+
+    cluster.write()
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.log, fail, unreachable)
+        cluster.report("owner")
+        with pytest.raises(LogUnreachable):
+            cluster.retention.look()
+    cluster.report("owner")
+    cluster.retention.look()
+    assert cluster.low == cluster.marks()[-1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda value: None, id="nothing"),
+        pytest.param(lambda value: [1], id="a list"),
+        pytest.param(lambda value: {"listed": "owner", "struck": 3}, id="other types"),
+    ],
+)
+def test_value_that_is_no_list_of_nodes_is_an_empty_list(
+    change: Callable[[object], object],
+) -> None:
+    nodes = NodeList(frozenset({"a", "b"}), {"c": 3}, 7)
+    assert NodeList.from_value(nodes.value()) == nodes
+    assert NodeList.from_value(change(nodes.value())) == NodeList()

@@ -1,0 +1,185 @@
+"""A planned switch: the active node hands the log over to a standby."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pika.exceptions import AMQPError
+
+from broker.replication.records import ReplicationError
+from broker.replication.report import NodeReport
+from tests.cluster.log_server import LogServer
+from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, publish
+from tests.cluster.test_failover import nodes, server, start
+from trellis.app import DONE
+from trellis.cluster.membership import FENCED
+from trellis.cluster.succession import BATCHES_MAX, REPORT_AGE_MAX, successor
+
+__all__ = ["nodes", "server"]
+
+#: A silence after which no test waits for a takeover.
+PATIENT = "60,20,0.15"
+
+
+def switch(node: NodeProcess, to: str = "", user: str = "guest:guest") -> tuple[int, Any]:
+    """Ask a node to hand the log over, and return the status and the answer."""
+    request = urllib.request.Request(
+        f"http://{node.addresses['http']}/api/trellis/cluster/switch",
+        json.dumps({"to": to}).encode(),
+        {
+            "Authorization": f"Basic {base64.b64encode(user.encode()).decode()}",
+            "Content-Type": "application/json",
+        },
+        method="POST",
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def wait_for_report(server: LogServer, node: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while server.log.reports.get(node, NodeReport(0)).state != "following":
+        assert time.monotonic() < end
+
+
+def pair(
+    nodes: list[NodeProcess], server: LogServer, tmp_path: Path
+) -> tuple[NodeProcess, NodeProcess]:
+    """Return an active node with a queue, and a standby."""
+    first = start(nodes, server, tmp_path / "first", "2,1,0.15")
+    first.wait_for("ready")
+    first.channel().queue_declare(QUEUE, durable=True)
+    second = start(nodes, server, tmp_path / "second", PATIENT)
+    wait_for_report(server, "second")
+    return first, second
+
+
+@pytest.mark.parametrize("to", ["", "second"])
+def test_switch_keeps_all_confirmed_messages_and_needs_no_silence(
+    server: LogServer, nodes: list[NodeProcess], tmp_path: Path, to: str
+) -> None:
+    first, second = pair(nodes, server, tmp_path)
+    channel, confirmed, broken = first.channel(), list[int](), threading.Event()
+
+    def keep_publishing() -> None:
+        number = 0
+        try:
+            while True:
+                publish(channel, range(number, number + 1))
+                confirmed.append(number)
+                number += 1
+        except AMQPError:
+            broken.set()
+
+    thread = threading.Thread(target=keep_publishing, daemon=True)
+    thread.start()
+    while len(confirmed) < 200:
+        assert not broken.is_set()
+    assert switch(first, to) == (200, {"to": "second"})
+    assert first.process.wait(PATIENCE) == FENCED
+    assert "handed over to node 'second'" in first.errors.read_text()
+    second.wait_for("ready")
+    assert broken.wait(PATIENCE)
+    again = second.channel()
+    count = again.queue_declare(QUEUE, durable=True, passive=True).method.message_count
+    assert len(confirmed) <= count <= len(confirmed) + 1
+    assert consume(again, len(confirmed)) == confirmed
+
+
+def test_node_that_stops_hands_the_log_over(
+    server: LogServer, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    first, second = pair(nodes, server, tmp_path)
+    publish(first.channel(), range(50))
+    first.process.send_signal(signal.SIGTERM)
+    assert first.process.wait(PATIENCE) == DONE
+    second.wait_for("ready")
+    assert consume(second.channel(), 50) == list(range(50))
+    second.process.send_signal(signal.SIGTERM)
+    assert second.process.wait(PATIENCE) == DONE
+    assert "no standby can take over" in second.errors.read_text()
+
+
+def test_switch_back_and_forth(server: LogServer, nodes: list[NodeProcess], tmp_path: Path) -> None:
+    first, second = pair(nodes, server, tmp_path)
+    publish(first.channel(), range(10))
+    assert switch(first)[0] == 200
+    assert first.process.wait(PATIENCE) == FENCED
+    second.wait_for("ready")
+    publish(second.channel(), range(10, 20))
+    back = start(nodes, server, tmp_path / "first", PATIENT)
+    wait_for_report(server, "first")
+    assert switch(second, "first") == (200, {"to": "first"})
+    back.wait_for("ready")
+    assert consume(back.channel(), 20) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("to", "text"),
+    [
+        ("first", "is the active node already"),
+        ("third", "has not reported"),
+        ("", "no standby can take over"),
+    ],
+)
+def test_refused_switch_changes_nothing(
+    server: LogServer, nodes: list[NodeProcess], tmp_path: Path, to: str, text: str
+) -> None:
+    first = start(nodes, server, tmp_path / "first")
+    first.wait_for("ready")
+    channel = first.channel()
+    channel.queue_declare(QUEUE, durable=True)
+    status, answer = switch(first, to)
+    assert (status, text in answer["reason"]) == (409, True)
+    publish(channel, range(10))
+    assert first.health("/readyz") == 200
+
+
+def test_node_to_which_the_log_was_handed_over_and_that_died_is_replaced_by_the_former_owner(
+    server: LogServer, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    first, second = pair(nodes, server, tmp_path)
+    publish(first.channel(), range(10))
+    second.process.send_signal(signal.SIGSTOP)
+    assert switch(first)[0] == 200
+    assert first.process.wait(PATIENCE) == FENCED
+    second.kill()
+    back = start(nodes, server, tmp_path / "first", "1.0,0.7,0.15")
+    back.wait_for("ready")
+    assert consume(back.channel(), 10) == list(range(10))
+
+
+NOW = 1_700_000_000_000
+READY = NodeReport(9, "1.0", "following", 1, 100, NOW, 7)
+
+
+@pytest.mark.parametrize(
+    ("report", "text"),
+    [
+        (NodeReport(9, state="active", batch=100, wall=NOW, nonce=7), "must be following"),
+        (NodeReport(9, state="following", batch=100, wall=NOW), "must be following"),
+        (
+            NodeReport(9, "", "following", 1, 100, NOW - int(1_000 * REPORT_AGE_MAX) - 1, 7),
+            "the last report of node 'other'",
+        ),
+        (NodeReport(9, "", "following", 1, 99, NOW, 7), "lacks 50001 batches"),
+    ],
+)
+def test_node_that_cannot_take_over_at_once_is_no_successor(report: NodeReport, text: str) -> None:
+    batch = 100 + BATCHES_MAX
+    with pytest.raises(ReplicationError, match=text):
+        successor({"other": report, "ready": READY}, "owner", batch, NOW, "other")
+    chosen = successor({"other": report, "ready": READY}, "owner", batch, NOW)
+    assert chosen == ("ready", READY)

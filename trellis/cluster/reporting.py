@@ -1,0 +1,57 @@
+"""A thread that reports the state of this node again and again.
+
+Kafka may answer late, and a standby that waited for an answer would read the log late.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from broker.replication.contract import LogUnreachable
+from broker.replication.engine import ReplicatedLog
+from broker.replication.report import NodeReport
+
+#: Seconds between two looks for news, and between two reports without news.
+REPORT_SECONDS: Final = 1.0
+REPEAT_SECONDS: Final = 5.0
+
+
+class Reporting:
+    """The reports of one node. `report` returns the report of the moment."""
+
+    def __init__(self, log: ReplicatedLog, report: Callable[[], NodeReport]) -> None:
+        self._log = log
+        self._report = report
+        self._reported = NodeReport(-1)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="report", daemon=True)
+
+    def start(self) -> None:
+        """Begin to report."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Report no more. A report that is under way is not waited for."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self.report()
+            self._stopped.wait(REPORT_SECONDS)
+
+    def report(self) -> None:
+        """Report if there is news, or if the last report is old."""
+        report = self._report()
+        age = report.wall - self._reported.wall
+        if replace(report, wall=self._reported.wall) == self._reported and (
+            0 <= age < 1000 * REPEAT_SECONDS
+        ):
+            return
+        try:
+            self._log.report(report)
+        except LogUnreachable:
+            return
+        self._reported = report

@@ -1,0 +1,179 @@
+"""The retention of the replicated log: the owner appends marks, and removes what all nodes have.
+
+The list of nodes is the global parameter NODES, which the loop's thread changes. This thread uses
+a list only once it is durable: a new owner must not miss a node for which the log was kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from broker.replication.contract import LogUnreachable
+from broker.replication.engine import ReplicatedLog
+from broker.replication.owner import LogOwner
+from broker.replication.report import NodeReport
+from broker.replication.trimming import NodeList
+from trellis import logs
+
+#: Seconds between two looks at the reports of the nodes.
+LOOK_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The limits of the retention."""
+
+    #: The owner appends a mark after this number of bytes, or after this number of seconds.
+    bytes: int
+    seconds: float
+    #: Size of the log in bytes from which on the node that is farthest behind is struck.
+    most: int
+
+
+class NodeListStore(Protocol):
+    """The durable list of the nodes."""
+
+    @property
+    def durable(self) -> NodeList:
+        """The list that the store has."""
+
+    def change(self, wanted: NodeList) -> None:
+        """Store another list, soon. May be called in any thread."""
+
+
+class LogRetention:
+    """The marks and the trimming of one owner.
+
+    `shipped` returns the total size of all batches that this owner has shipped, in bytes; `mark`
+    appends a mark.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        owner: LogOwner,
+        log: ReplicatedLog,
+        limits: Retention,
+        nodes: NodeListStore,
+        clock: Callable[[], float],
+        shipped: Callable[[], int],
+        mark: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._owner = owner
+        self._log = log
+        self._limits = limits
+        self._nodes = nodes
+        self._clock = clock
+        self._shipped = shipped
+        self._mark = mark
+        self._marked_at = clock()
+        self._marked_bytes = 0
+        #: The size that `shipped` had at each mark that the log still has, by offset.
+        self._sizes: dict[int, int] = {}
+        #: The size that `shipped` had at the first record that this owner has left in the log.
+        self._trimmed_bytes = 0
+        #: The offset up to which this owner has trimmed the log; -1 before.
+        self.trimmed = -1
+        self._unreachable = ""
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
+
+    @property
+    def size(self) -> int:
+        """Size in bytes of the batches of this owner that the log still has."""
+        return self._shipped() - self._trimmed_bytes
+
+    @property
+    def nodes(self) -> NodeList:
+        """The durable list of the nodes."""
+        return self._nodes.durable
+
+    def start(self) -> None:
+        """Begin to append marks, and to trim the log."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Trim no more."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(LOOK_SECONDS):
+            try:
+                self.look()
+            except LogUnreachable as error:
+                if str(error) != self._unreachable:
+                    self._unreachable = str(error)
+                    logs.warning("cluster_not_trimmed", reason=self._unreachable)
+            else:
+                self._unreachable = ""
+
+    def look(self) -> None:
+        """Append a mark if one is due, update the list of nodes, and trim. May block.
+
+        Raises LogUnreachable.
+        """
+        if self._mark_is_due():
+            self._append_mark()
+        reports = self._log.reports()
+        known = self._nodes.durable
+        wanted = known.after(reports, self._log.bounds()[0])
+        if self.size > self._limits.most:
+            wanted = self._strike(wanted, reports)
+        if self._owner.marks:
+            wanted = replace(wanted, mark=self._owner.marks[-1])
+        if wanted != known:
+            self._nodes.change(wanted)
+        for name, report in reports.items():
+            if report.forgotten and name not in known.listed:
+                self._log.forget(name)
+        if self._node in wanted.listed:
+            self._trim(NodeList(known.listed | wanted.listed), reports)
+
+    def _mark_is_due(self) -> bool:
+        return (
+            self._shipped() - self._marked_bytes >= self._limits.bytes
+            or self._clock() - self._marked_at >= self._limits.seconds
+        )
+
+    def _append_mark(self) -> None:
+        size = self._shipped()
+        self._mark()
+        self._sizes[self._owner.marks[-1]] = size
+        self._marked_at, self._marked_bytes = self._clock(), size
+
+    def _strike(self, nodes: NodeList, reports: Mapping[str, NodeReport]) -> NodeList:
+        """Return the list without the node that is farthest behind, if trimming waits for it."""
+        newest = self._owner.marks[-1] if self._owner.marks else -1
+        behind = [
+            name
+            for name in nodes.listed - {self._node}
+            if name not in reports or reports[name].offset < newest
+        ]
+        if not behind:
+            return nodes
+        left = nodes.without_last(reports, self._node)
+        for name in nodes.listed - left.listed:
+            logs.error(
+                "cluster_node_struck",
+                node=name,
+                offset=left.struck[name],
+                note="the log has grown beyond cluster.keep_most because this node does not "
+                "follow it; its records are removed now, so give the node a copy of another "
+                "node's data directory (`trellis cluster seed`)",
+            )
+        return left
+
+    def _trim(self, nodes: NodeList, reports: Mapping[str, NodeReport]) -> None:
+        """Remove the records that all listed nodes have, up to a mark. Raises LogUnreachable."""
+        offset = self._owner.trimmable(nodes.offsets(reports))
+        if offset is None or offset <= self.trimmed:
+            return
+        self._log.trim(offset)
+        self.trimmed = offset
+        self._trimmed_bytes = self._sizes[offset]
+        self._owner.marks = [mark for mark in self._owner.marks if mark >= offset]
+        self._sizes = {mark: self._sizes[mark] for mark in self._owner.marks}

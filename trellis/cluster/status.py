@@ -1,0 +1,127 @@
+"""`trellis cluster status`, `forget` and `seed`: the reports of the nodes that Kafka keeps."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+import trellis
+from broker.replication.contract import LogUnreachable
+from broker.replication.records import ClusterState, ReplicationError
+from broker.replication.report import NodeReport
+from broker.store.disk import StoreError
+from broker.store.opening import CATALOG
+from trellis.cluster.clock import wall_ms
+from trellis.cluster.kafka_log import group_name, node_reports
+from trellis.cluster.topic import KafkaTopic, TopicFacts
+from trellis.settings.cluster import ClusterSettings
+
+#: Seconds without a report after which a node counts as lost. Nodes report every 5 s.
+LOST_SECONDS: Final = 12.0
+#: State of a node that has not reported for LOST_SECONDS.
+LOST: Final = "lost"
+#: The errors that end these commands.
+FAILURES: Final = (LogUnreachable, ReplicationError, StoreError)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The topic of a cluster, and a row for each node that has reported."""
+
+    facts: TopicFacts
+    #: Offset of the first record, and the offset that the next record will have.
+    low: int
+    tip: int
+    rows: list[dict[str, object]]
+
+    @property
+    def has_active(self) -> bool:
+        """True if a node is active."""
+        return any(row["state"] == "active" for row in self.rows)
+
+
+def status(cluster: ClusterSettings) -> ClusterStatus:
+    """Return the status of a cluster. Raises LogUnreachable, ReplicationError."""
+    topic = KafkaTopic(cluster)
+    facts, low, tip = topic.facts(), topic.low(), topic.tip()
+    reports, now = node_reports(cluster, topic), wall_ms()
+    newest = max((report.batch for report in reports.values()), default=0)
+    rows = [_row(name, report, newest, low, now) for name, report in sorted(reports.items())]
+    return ClusterStatus(facts, low, tip, rows)
+
+
+def _row(name: str, report: NodeReport, newest: int, low: int, now: int) -> dict[str, object]:
+    age = (now - report.wall) / 1000
+    server = report.server
+    return {
+        "node": name,
+        "state": report.state if age <= LOST_SECONDS else LOST,
+        "host": server.host,
+        "version": report.version,
+        "epoch": report.epoch,
+        "batches_behind": newest - report.batch,
+        "offset": report.offset,
+        "seen_s": round(age, 1),
+        "must_be_seeded": report.offset < low,
+        "ports": server.ports,
+    }
+
+
+def announce(cluster: ClusterSettings, node: str, directory: str) -> None:
+    """Report a new node that gets a copy of a data directory: the log is kept for it from now on.
+
+    `directory` is that of a node that runs. Raises LogUnreachable, ReplicationError, StoreError.
+    """
+    topic = KafkaTopic(cluster)
+    report = node_reports(cluster, topic).get(node)
+    if report is not None and wall_ms() - report.wall <= LOST_SECONDS * 1000:
+        raise ReplicationError(_still_here(node, report))
+    state = stored_state(directory)
+    if state.name != cluster.name:
+        raise ReplicationError(
+            f"the data directory '{directory}' belongs to "
+            + (f"the broker '{state.name}'" if state.name else "a broker without a cluster")
+            + f", and this cluster is '{cluster.name}': correct cluster.name or data.dir"
+        )
+    announced = NodeReport(state.last + 1, trellis.__version__, "seeding", wall=wall_ms())
+    topic.report(group_name(cluster, node), announced.offset, announced.encode())
+
+
+def _still_here(node: str, report: NodeReport) -> str:
+    return (
+        f"node '{node}' is {report.state} and reported a moment ago: stop it, and repeat this "
+        f"command after {LOST_SECONDS:g} s"
+    )
+
+
+def stored_state(directory: str) -> ClusterState:
+    """Return the state that a data directory has, also while its broker runs.
+
+    The state has an empty name if the directory belongs to no cluster. Raises StoreError.
+    """
+    path = f"{directory}/{CATALOG}"
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as catalog:
+            row = catalog.execute("SELECT state FROM replica").fetchone()
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot read the catalog '{path}': {error}") from error
+    return ClusterState("") if row is None else ClusterState.decode(row[0])
+
+
+def forget(cluster: ClusterSettings, node: str) -> None:
+    """Remove a node from the cluster: the log is not kept for this node any more.
+
+    The active node removes it from the list of nodes. Raises LogUnreachable, ReplicationError.
+    """
+    topic = KafkaTopic(cluster)
+    reports = node_reports(cluster, topic)
+    report = reports.get(node)
+    if report is None:
+        names = ", ".join(sorted(reports)) or "none"
+        raise ReplicationError(f"node '{node}' has not reported; nodes that have: {names}")
+    if not report.forgotten and wall_ms() - report.wall <= LOST_SECONDS * 1000:
+        raise ReplicationError(_still_here(node, report))
+    gone = NodeReport(report.offset, report.version, LOST, wall=report.wall, forgotten=True)
+    topic.report(group_name(cluster, node), gone.offset, gone.encode())

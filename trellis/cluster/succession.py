@@ -1,0 +1,62 @@
+"""Which standby can take the log over at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from broker.replication.records import ReplicationError
+from broker.replication.report import NodeReport
+
+#: Most seconds since the last report of a successor.
+REPORT_AGE_MAX: Final = 12.0
+#: Most batches that a successor may lack in its last report, which may be a second old.
+BATCHES_MAX: Final = 50_000
+
+
+def successor(
+    reports: Mapping[str, NodeReport], owner: str, batch: int, wall: int, wanted: str = ""
+) -> tuple[str, NodeReport]:
+    """Return the name and the report of the node to which the log can be handed over.
+
+    `owner` is the node that owns the log, `batch` its last batch, and `wall` its wall clock in ms.
+    `wanted` is the name of the successor; "" for the node that has most of the log. Raises
+    ReplicationError.
+    """
+    if wanted:
+        reason = _refusal(wanted, reports.get(wanted), owner, batch, wall)
+        if reason:
+            raise ReplicationError(reason)
+        return wanted, reports[wanted]
+    ready = {
+        name: report
+        for name, report in reports.items()
+        if not _refusal(name, report, owner, batch, wall)
+    }
+    if not ready:
+        names = ", ".join(sorted(reports.keys() - {owner})) or "none"
+        raise ReplicationError(
+            f"no standby can take over from '{owner}' (nodes that have reported: {names}): start a "
+            "standby, and wait until `trellis cluster status` shows it as following"
+        )
+    best = max(ready, key=lambda name: (ready[name].batch, ready[name].offset, name))
+    return best, ready[best]
+
+
+def _refusal(name: str, report: NodeReport | None, owner: str, batch: int, wall: int) -> str:
+    """Return why the log cannot be handed over to a node; "" if it can."""
+    if name == owner:
+        return f"node '{name}' is the active node already"
+    if report is None:
+        return f"node '{name}' has not reported: check the name with `trellis cluster status`"
+    if report.state != "following" or not report.nonce:
+        return f"node '{name}' is {report.state or 'of an unknown state'}, must be following"
+    age = (wall - report.wall) / 1000
+    if abs(age) > REPORT_AGE_MAX:
+        return (
+            f"the last report of node '{name}' is {age:.0f} s old by this node's clock: start the "
+            "node, or correct the clocks"
+        )
+    if batch - report.batch > BATCHES_MAX:
+        return f"node '{name}' lacks {batch - report.batch} batches: wait until it has caught up"
+    return ""

@@ -1,0 +1,22 @@
+"""Makes the links of a listener."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from trellis.server.layered_link import LayeredLink
+from trellis.server.link import Link
+from trellis.server.listener_context import ListenerContext
+from trellis.server.rate_limited_link import RateLimitedLink
+
+
+def link_factory(context: ListenerContext) -> Callable[[], asyncio.Protocol]:
+    """Return the factory of a listener's links: the cheapest class that has all features needed."""
+    kind = RateLimitedLink if context.rates.enabled else LayeredLink if context.has_layers else Link
+
+    def make() -> asyncio.Protocol:
+        return cast(asyncio.Protocol, kind(context))
+
+    return make

@@ -1,0 +1,99 @@
+"""A planned switch: this active node hands the replicated log over to a standby.
+
+    freeze     the event loop reads, delivers and answers nothing
+    drain      the store's batches are shipped and written, and the confirms for them are sent
+    hand over  this node claims the log in the name of the standby (broker/replication/owner.py)
+    end        all connections are aborted, and the process ends
+
+If the node cannot drain in time, it goes on as the active node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from broker.replication.records import ReplicationError
+from trellis import logs
+from trellis.server.node import BrokerNode
+from trellis.server.store_writer import DurableStoreWriter
+
+if TYPE_CHECKING:
+    from trellis.cluster.membership import Membership
+
+#: Seconds in which the store must have written all batches, and seconds between two looks at it.
+DRAIN_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 0.001
+#: Seconds between the answer to the operator and the end of the process.
+END_SECONDS: Final = 0.2
+
+
+class Switching:
+    """The switch of one active node."""
+
+    def __init__(self, node: BrokerNode, membership: Membership) -> None:
+        self._node = node
+        self._membership = membership
+        self._begun = False
+
+    async def switch(self, wanted: str) -> str:
+        """Hand the log over to a standby; "" chooses one. Return the name of the standby.
+
+        The process ends soon after. Raises ReplicationError if this node goes on as the active one.
+        """
+        if self._begun:
+            raise ReplicationError("a switch is under way already")
+        self._begun = True
+        try:
+            return await self._switch(wanted)
+        finally:
+            self._begun = False
+
+    async def _switch(self, wanted: str) -> str:
+        membership, turn = self._membership, self._node.turn
+        ownership = membership.ownership
+        assert ownership is not None
+        name, report = await asyncio.to_thread(membership.successor, wanted)
+        lease, turn.may_act = turn.may_act, _never
+        try:
+            await self._drain()
+        except ReplicationError:
+            turn.may_act = lease
+            turn.schedule()
+            raise
+        if not ownership.may_act():
+            turn.may_act = lease
+            raise ReplicationError("this node has lost its lease: nothing was handed over")
+        turn.flush()
+        await asyncio.to_thread(ownership.hand_over, report)
+        logs.info("cluster_handed_over", node=name, epoch=report.epoch + 1)
+        membership.discard_output()
+        for link in list(turn.links):
+            link.abort()
+        asyncio.get_running_loop().call_later(
+            END_SECONDS, membership.end, f"the log was handed over to node '{name}'"
+        )
+        return name
+
+    async def _drain(self) -> None:
+        """Wait until the store has written all entries. Raises ReplicationError."""
+        writer = self._node.store_writer
+        assert isinstance(writer, DurableStoreWriter)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + DRAIN_SECONDS
+        while True:
+            # One turn of the event loop may still have input that it has read before the freeze.
+            await asyncio.sleep(LOOK_SECONDS)
+            if writer.idle:
+                return
+            if loop.time() > end:
+                raise ReplicationError(
+                    f"the store did not write all batches within {DRAIN_SECONDS:g} s: nothing was "
+                    "handed over; wait until the log and the disk have caught up"
+                )
+            writer.sync()
+
+
+def _never() -> bool:
+    """Return False: the broker is frozen."""
+    return False
