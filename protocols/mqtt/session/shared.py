@@ -203,6 +203,10 @@ class SubscriptionGroup(Subscriber):
                 return
         self.missed += 1
 
+    @property
+    def is_connected(self) -> bool:
+        return any(member.session.is_connected for member in self.members)
+
     # -- members
 
     def add(self, member: SharedMember, ticket: Ticket | None) -> None:

@@ -5,6 +5,7 @@
     overview.py     overview, nodes, current user
     health.py       health checks
     topology.py     virtual hosts, exchanges, queues, bindings
+    routing.py      where a message would go, for `trellis route`
     policies.py     policies
     parameters.py   parameters, global parameters and operator policies
     limits.py       limits of virtual hosts and users

@@ -23,6 +23,7 @@ from trellis.http.management import (
     overview,
     parameters,
     policies,
+    routing,
     streaming,
     topology,
     users,
@@ -137,6 +138,7 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
             ("DELETE", path + "/{properties}", MANAGEMENT, topology.delete_binding),
         )
     ],
+    ("GET", "/api/route", MANAGEMENT, routing.route),
     ("GET", "/api/policies", MANAGEMENT, policies.policies),
     ("GET", "/api/policies/{vhost}", MANAGEMENT, policies.policies),
     ("GET", "/api/policies/{vhost}/{name}", MANAGEMENT, policies.policy),
