@@ -24,8 +24,8 @@ from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.subscriber import Subscriber
-from broker.store.contract import Defined
 from broker.store.durable import DurableStore
+from broker.store.entries import Defined
 from broker.store.opening import OpenedStore
 from broker.store.renaming import has_invalid_name
 from broker.stream.queue import StreamQueue

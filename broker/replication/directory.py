@@ -24,9 +24,9 @@ from broker.replication.contract import Apply, ReceivedBatch, ReplicaDiverged, R
 from broker.replication.records import REMEDY, ClusterState, ReplicationError
 from broker.store.catalog import Catalog, CatalogUnwritten
 from broker.store.codecs import Codecs
-from broker.store.contract import HOLDERS, Defined, StoreEntry, Undefined
 from broker.store.disk import TRANSIENT, DamagedStore, Disk, StoreError, WriteFailed
-from broker.store.durable import DurableBatch
+from broker.store.durable_batch import DurableBatch
+from broker.store.entries import HOLDERS, Defined, StoreEntry, Undefined
 from broker.store.files import FileScan, LogFile, file_holding
 from broker.store.findings import MISSING, QUARANTINED, WRONG
 from broker.store.opening import CATALOG, LOG, has_log

@@ -14,7 +14,8 @@ from mypy_extensions import i64
 
 from broker.messages.message import PLAIN, Encoding
 from broker.store.codecs import Codecs
-from broker.store.contract import (
+from broker.store.disk import DamagedStore, Disk, StoreError
+from broker.store.entries import (
     DeliveryCounted,
     DeliveryMark,
     EntryGroup,
@@ -28,7 +29,6 @@ from broker.store.contract import (
     StoreEntry,
     StreamExtended,
 )
-from broker.store.disk import DamagedStore, Disk, StoreError
 from broker.store.files import (
     CHECKPOINT,
     DATA_START,

@@ -23,7 +23,7 @@ from __future__ import annotations
 from librt.strings import read_i64_be
 from mypy_extensions import i64
 
-from broker.store.contract import (
+from broker.store.entries import (
     DeliveryMark,
     PacketIdHeld,
     PacketIdReleased,

@@ -14,7 +14,8 @@ from mypy_extensions import i16, i32, i64, u8
 
 from broker.messages.message import Address, Encoding, Message
 from broker.store.codecs import Codecs
-from broker.store.contract import (
+from broker.store.disk import StoreError
+from broker.store.entries import (
     DeliveryCounted,
     DeliveryMark,
     EntryGroup,
@@ -28,7 +29,6 @@ from broker.store.contract import (
     StoreEntry,
     StreamExtended,
 )
-from broker.store.disk import StoreError
 from broker.store.files import SUM_MASK, entry_hash
 from broker.store.layout import (
     ANNOTATION_MODULUS,

@@ -16,7 +16,7 @@ from broker.replication.directory import ReplicaDirectory
 from broker.replication.owner import LogOwner
 from broker.replication.records import BATCH, BEAT, CALL, CLAIM, BatchChunk, Claim, decode
 from broker.replication.report import NodeReport
-from broker.store.contract import Defined, MessageStored, StoreEntry
+from broker.store.entries import Defined, MessageStored, StoreEntry
 from broker.store.opening import open_store
 from tests.cluster.test_ownership import SALT, claim, wait_for
 from tests.replication.batches import Batches, message

@@ -16,7 +16,8 @@ from broker.replication.records import ClusterState, ForeignRecord, ReplicationE
 from broker.store.backup import copy_catalog
 from broker.store.catalog import Catalog
 from broker.store.codecs import Codecs
-from broker.store.contract import (
+from broker.store.disk import Poisoned, StoreError
+from broker.store.entries import (
     Defined,
     DeliveryCounted,
     DeliveryMark,
@@ -31,7 +32,6 @@ from broker.store.contract import (
     StoreEntry,
     Undefined,
 )
-from broker.store.disk import Poisoned, StoreError
 from broker.store.opening import OpenedStore, open_store
 from broker.store.received import ReceivedRecords
 from broker.store.records import Records

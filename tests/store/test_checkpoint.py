@@ -18,7 +18,8 @@ from broker.store.checkpoint import (
     begin_checkpoint,
     files_worth_checkpoint,
 )
-from broker.store.contract import (
+from broker.store.disk import DamagedStore
+from broker.store.entries import (
     EntryGroup,
     MessageSettled,
     MessageStored,
@@ -28,7 +29,6 @@ from broker.store.contract import (
     RetainedSet,
     StoreEntry,
 )
-from broker.store.disk import DamagedStore
 from broker.store.files import FileScan
 from tests.store.logs import DIRECTORY, QUEUES, Digest, Log, digest, message, random_entry
 from tests.store.simulated import SimulatedDisk

@@ -13,8 +13,8 @@ from random import Random
 import pytest
 
 from broker.store.checkpoint import Checkpointing
-from broker.store.contract import MessageSettled, MessageStored
 from broker.store.dropping import dead_files, drop_dead_files, mark_gap
+from broker.store.entries import MessageSettled, MessageStored
 from broker.store.files import CHECKPOINT, Head, LogFile
 from broker.store.segments import SegmentLog
 from broker.store.state import State

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store.codecs import Codecs
-from broker.store.contract import EntryGroup, MessageSettled, MessageStored, StoreEntry
 from broker.store.disk import (
     DamagedStore,
     DirectoryLocked,
@@ -22,6 +21,7 @@ from broker.store.disk import (
     StoreError,
     TooNew,
 )
+from broker.store.entries import EntryGroup, MessageSettled, MessageStored, StoreEntry
 from broker.store.files import (
     DATA_START,
     SEGMENT,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.contract import Defined
 from broker.store.disk import RealDisk
+from broker.store.entries import Defined
 from broker.store.opening import LOG
 from broker.store.recovery import Recovery
 from tests.store.homes import Home

@@ -28,8 +28,8 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.queues.consumer import Delivery
-from broker.store.contract import MessageStored
 from broker.store.durable import DurableStore
+from broker.store.entries import MessageStored
 from broker.store.layout import ANNOTATION_MODULUS
 from protocols.mqtt.session.inflight import packet_identifier
 from protocols.mqtt.session.session import Session

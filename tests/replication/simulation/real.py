@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from broker.replication.contract import Apply
 from broker.replication.directory import ReplicaDirectory
 from broker.store.codecs import Codecs
-from broker.store.contract import Defined, MessageSettled, MessageStored, StoreEntry
+from broker.store.entries import Defined, MessageSettled, MessageStored, StoreEntry
 from broker.store.findings import MISSING, QUARANTINED, WRONG
 from broker.store.opening import open_store
 from tests.replication.batches import Killed, encode_entries, kill_at, message

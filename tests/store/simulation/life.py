@@ -8,10 +8,11 @@ from random import Random
 
 from broker.definitions.restore import restore_broker
 from broker.store.checkpoint import Checkpointing, files_worth_checkpoint
-from broker.store.contract import MARK_PATIENCE, Defined, Undefined
+from broker.store.contract import MARK_PATIENCE
 from broker.store.disk import StoreError, WriteFailed
 from broker.store.dropping import drop_dead_files
-from broker.store.durable import DurableBatch
+from broker.store.durable_batch import DurableBatch
+from broker.store.entries import Defined, Undefined
 from broker.store.files import LogFile
 from broker.store.opening import OpenedStore, open_store
 from broker.store.segments import SegmentLog

@@ -8,20 +8,17 @@ from typing import Any
 from mypy_extensions import i64
 
 from broker.agenda import Task
-from broker.store.contract import (
+from broker.store.contract import StreamWrite, Ticket, Waiter, WriteBatch
+from broker.store.disk import File, StoreError
+from broker.store.dropping import dead_files, drop_dead_files
+from broker.store.entries import (
     DeliveryMark,
     EntryGroup,
     MessageSettled,
     MessageStored,
     Sequenced,
     StoreEntry,
-    StreamWrite,
-    Ticket,
-    Waiter,
-    WriteBatch,
 )
-from broker.store.disk import File, StoreError
-from broker.store.dropping import dead_files, drop_dead_files
 from broker.store.files import SUM_MASK, LogFile, entry_hash, file_holding
 from broker.store.segments import LogReader, SegmentLog
 from tests.store.simulated import SimulatedDisk
