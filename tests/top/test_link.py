@@ -23,7 +23,7 @@ from tests.top.running import Amqp0, Running, Socket
 from trellis.process import resident_bytes
 from trellis.server.link import LINGER_MS, Link
 from trellis.server.listener_context import AMQP_BACKPRESSURE_BYTES, peer_of
-from trellis.server.turn import TurnLink
+from trellis.server.turn_link import TurnLink
 
 MIB: Final = 1 << 20
 
