@@ -39,6 +39,8 @@ from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parent))  # `python -P` leaves out this directory.
+
 from flow_brokers import AcceptAll, Bench, DurableBench
 from flow_clients import (
     ACK_HEAD,

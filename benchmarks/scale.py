@@ -29,10 +29,14 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Final
 
 import pamqp.commands as spec
 import uvloop
+
+sys.path.append(str(Path(__file__).parent))  # `python -P` leaves out this directory.
+
 from amqp_socket import PATIENCE, AmqpSocket, marshal, publication
 from loop_clock import LoopClock
 

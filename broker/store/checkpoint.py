@@ -66,7 +66,7 @@ from broker.store.layout import (
     version_of,
 )
 from broker.store.reading import END, GroupMember, RecordReader, group_members
-from broker.store.records import closing_record, write_header
+from broker.store.record_parts import closing_record, write_header
 from broker.store.segments import SegmentLog
 from broker.store.survivors import Survivors, producer_key, retained_key
 

@@ -32,10 +32,11 @@ from broker.store.entries import (
     StoreEntry,
     Undefined,
 )
+from broker.store.log_reader import LogReader
 from broker.store.paged_messages import PagedMessages, PagedRelease
 from broker.store.reading import Decoder
 from broker.store.records import Recorder
-from broker.store.segments import LogReader, SegmentLog
+from broker.store.segments import SegmentLog
 
 #: Largest number of marks that a batch appends again, in up to 0.2 ms.
 MARKS_PER_BATCH: Final = 100
@@ -238,7 +239,7 @@ class DurableStore(Store):
     def fetch(
         self, queue: i64, positions: list[int], expiring: bool = False
     ) -> list[Message | None]:
-        reader = self.log.reader()
+        reader = LogReader(self.log)
         return bounded(self._fetch(reader, queue, position, expiring) for position in positions)
 
     def _fetch(

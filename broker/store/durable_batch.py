@@ -5,6 +5,7 @@ from __future__ import annotations
 from librt.strings import read_i64_be
 from mypy_extensions import i64, mypyc_attr
 
+from broker.store.batch_records import Records
 from broker.store.catalog import Catalog, CatalogUnwritten
 from broker.store.contract import Ticket, WriteBatch
 from broker.store.disk import remove_files
@@ -13,7 +14,6 @@ from broker.store.entries import (
     Undefined,
 )
 from broker.store.paged_messages import PagedMessages
-from broker.store.records import Records
 from broker.store.segments import SegmentLog
 
 

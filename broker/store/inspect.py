@@ -46,8 +46,9 @@ from broker.store.files import (
 from broker.store.findings import QUARANTINED, WRONG, Finding
 from broker.store.layout import CLOSED, KINDS
 from broker.store.reading import END, Decoder
-from broker.store.records import closing_record, record_kind
-from broker.store.recovery import Recoverer, Replay, missing_end
+from broker.store.record_parts import closing_record, record_kind
+from broker.store.recovery import Recoverer
+from broker.store.replay import Replay, missing_end
 
 #: Kinds of findings that findings.py does not define.
 FINE: Final = "fine"

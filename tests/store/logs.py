@@ -25,7 +25,7 @@ from broker.store.files import LogFile
 from broker.store.layout import ANNOTATION_MODULUS
 from broker.store.reading import Decoder
 from broker.store.records import Recorder
-from broker.store.recovery import Recovery, Replay
+from broker.store.replay import Recovery, Replay
 from broker.store.segments import SegmentLog
 from broker.store.state import State
 from broker.store.survivors import Survivors

@@ -20,7 +20,8 @@ from broker.store.entries import (
     StoreEntry,
 )
 from broker.store.files import SUM_MASK, LogFile, entry_hash, file_holding
-from broker.store.segments import LogReader, SegmentLog
+from broker.store.log_reader import LogReader
+from broker.store.segments import SegmentLog
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.journal import WatchedStore
 from tests.store.simulation.life import Crash, Life
@@ -30,7 +31,7 @@ from tests.store.test_powerloss import InPlace
 def moved_forward(life: Life, files: list[LogFile]) -> Iterator[None]:
     """A checkpoint that moves live messages to the end of the log, under new positions."""
     store, last = life.durable_store, int(files[-1].last)
-    reader = store.log.reader()
+    reader = LogReader(store.log)
     held = [position for position in life.live() if position <= last]
     yield
     for position in held:
