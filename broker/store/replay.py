@@ -1,4 +1,4 @@
-"""What a recovery of the log reports, and the receiver of the records that it reads."""
+"""The report of a recovery of the log, and the receiver of the records that the recovery reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a front end provides so that a stream can make rows of its messages.
+"""Codecs of the front ends, with which a stream makes rows of messages.
 
 HeaderCodec    a message's content header, and its properties
 PacketParser   splits a run of packets into publications

@@ -11,13 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store.checkpoint import (
-    DONE,
-    FILES_MAX,
-    Checkpointing,
-    begin_checkpoint,
-    files_worth_checkpoint,
-)
+from broker.store.checkpoint import DONE, Checkpointing
+from broker.store.checkpoint_schedule import FILES_MAX, begin_checkpoint, files_worth_checkpoint
 from broker.store.disk import DamagedStore
 from broker.store.entries import (
     EntryGroup,

@@ -12,7 +12,8 @@ from random import Random
 
 import pytest
 
-from broker.store.checkpoint import Checkpointing, begin_checkpoint
+from broker.store.checkpoint import Checkpointing
+from broker.store.checkpoint_schedule import begin_checkpoint
 from broker.store.disk import Poisoned, StoreError, WriteFailed
 from broker.store.dropping import dead_files, dead_size, drop_dead_files
 from broker.store.entries import (
