@@ -1,4 +1,4 @@
-"""What the clients of flows.py send: bodies, acknowledgements, packets and frames."""
+"""Bodies, acknowledgements, packets and frames that the clients of flows.py send."""
 
 from __future__ import annotations
 

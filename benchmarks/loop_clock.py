@@ -1,4 +1,4 @@
-"""How long an event loop was held, and by what."""
+"""A clock of an event loop: the times for which the loop was held, and the code that held it."""
 
 from __future__ import annotations
 
