@@ -16,7 +16,7 @@ from broker.messages.outlet import TURN_BYTES
 from protocols.amqp.codec.frames import HEARTBEAT_FRAME
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.amqp.connection.handshake import GREETING
-from protocols.connection import LOGIN_INPUT_MAX
+from protocols.login_input import LOGIN_INPUT_MAX
 from tests.clients import connect_packet, marshal, publication, start_ok, unmarshal
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running, Socket
