@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +34,8 @@ from trellis.server.node import BrokerNode
 from trellis.server.reachability import log_reachability
 from trellis.server.recovery import codecs, open_directory
 from trellis.server.reload import Read, SettingsReload
-from trellis.server.turn import TurnLink
+from trellis.server.signals import SignalHandlers
+from trellis.server.turn_link import TurnLink
 from trellis.settings import NodeSettings, Settings, SettingsError
 from trellis.settings.digest import settings_digest
 from trellis.standby import StandbyServer
@@ -74,7 +75,7 @@ def run(
     names the settings `files` that were read. A failed start prints one line to stderr.
     """
     logs.set_up(settings.log.level)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until `_Signals` handles it.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until `SignalHandlers` handles it.
     try:
         app = App(settings, read, disk, membership or join_cluster(settings), files)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -253,7 +254,7 @@ class App:
         disk = self._disk = self._disk or RealDisk(shares.spares)
         standby = StandbyServer(settings, accounts, membership)
         try:
-            with _Signals(self.stop, _ignore_reload):
+            with SignalHandlers(self.stop, _ignore_reload):
                 standby.open(bound)
                 self.addresses = {name: ports.address for name, ports in bound.items()}
                 membership.description = describe_node(settings, self.addresses)
@@ -287,7 +288,7 @@ class App:
             )  # The tasks end only by an error, which stops the broker.
         reloading = self.reloading = SettingsReload(node, self._read, http.reload)
         try:
-            with _Signals(self.stop, reloading.request):
+            with SignalHandlers(self.stop, reloading.request):
                 self._listen(node, http, bound)
                 self._announce(node)
                 await self._stop.wait()
@@ -425,28 +426,3 @@ def _log_waiting(links: list[TurnLink]) -> None:
         clients=",".join(link.label for link in links[:NAMED_MAX]),
         note=f"clients that do not answer within {ANSWER_SECONDS:g} s are aborted",
     )
-
-
-class _Signals:
-    """Signal handlers for the duration of this context: SIGTERM and SIGINT stop, SIGHUP reloads.
-
-    In threads other than the main thread, no handler is installed.
-    """
-
-    def __init__(self, stop: Callable[[], None], reload: Callable[[], None]) -> None:
-        self._handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
-        self._loop = asyncio.get_running_loop()
-
-    def __enter__(self) -> None:
-        for signum, handler in self._handlers.items():
-            try:
-                self._loop.add_signal_handler(signum, handler)
-            except (NotImplementedError, RuntimeError, ValueError):
-                return
-
-    def __exit__(self, *_: object) -> None:
-        for signum in self._handlers:
-            try:
-                self._loop.remove_signal_handler(signum)
-            except (NotImplementedError, RuntimeError, ValueError):
-                return

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.replication.records import ClusterState
-from broker.store.durable import BatchShipping, DurableBatch
+from broker.store.durable_batch import BatchShipping, DurableBatch
 from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session import restoring
 from tests.clients import mqtt_publish

@@ -17,7 +17,8 @@ from broker.routing.publish_context import PublishContext
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.exclusive_queues import ExclusiveQueues
 from protocols.amqp.errors import AmqpError
-from protocols.connection import LOGIN_INPUT_MAX, Connection, ConnectionRegistry
+from protocols.connection import Connection, ConnectionRegistry
+from protocols.login_input import LOGIN_INPUT_MAX
 from protocols.peer import Peer
 
 
