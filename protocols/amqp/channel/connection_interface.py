@@ -32,6 +32,10 @@ class ConnectionInterface(Connection):
         #: Virtual host and publish context; None before connection.open.
         self.vhost: VirtualHost | None = None
         self.context: PublishContext | None = None
+        #: Channel number of the frame that is being handled, and its method (class id << 16 |
+        #: method id; 0 for none).
+        self.current_channel: i64 = 0
+        self.current_method: i64 = 0
         #: Size of the largest frame, in bytes.
         self.frame_max: i64 = LOGIN_INPUT_MAX
         #: The cost of the present method in addition to its usual cost, in units of BUDGET.
