@@ -100,6 +100,16 @@ def node_over(server: LogServer, directory: Path, times: str = TIMES) -> NodePro
     return NodeProcess(directory, "tests.cluster.node_process", *arguments)
 
 
+def start(
+    nodes: list[NodeProcess], server: LogServer, directory: Path, times: str = TIMES
+) -> NodeProcess:
+    """Start a node over the log of a LogServer, and wait until it follows the log."""
+    node = node_over(server, directory, times)
+    nodes.append(node)
+    node.wait_for("following")
+    return node
+
+
 def node_on_kafka(
     cluster: ClusterSettings, directory: Path, more: dict[str, str] | None = None
 ) -> NodeProcess:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,15 +23,6 @@ def cluster(request: pytest.FixtureRequest, name: str) -> ClusterSettings:
     """Return the settings of a cluster whose topic exists."""
     servers = request.getfixturevalue(request.param).servers
     return created(cluster_on(servers, name, 1.5, 1.0, 0.2), 3 if request.param == "kfake" else 1)
-
-
-@pytest.fixture
-def nodes() -> Iterator[list[NodeProcess]]:
-    """A list to which a test adds its nodes; they are killed after the test."""
-    started: list[NodeProcess] = []
-    yield started
-    for node in started:
-        node.kill()
 
 
 def test_the_standby_of_a_killed_broker_goes_on(

@@ -18,13 +18,10 @@ from pika.exceptions import AMQPError
 from broker.replication.records import ReplicationError
 from broker.replication.report import NodeReport
 from tests.cluster.log_server import LogServer
-from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, publish
-from tests.cluster.test_failover import nodes, server, start
+from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, publish, start
 from trellis.app import DONE
 from trellis.cluster.membership import FENCED
 from trellis.cluster.succession import BATCHES_MAX, REPORT_AGE_MAX, successor
-
-__all__ = ["nodes", "server"]
 
 #: A silence after which no test waits for a takeover.
 PATIENT = "60,20,0.15"

@@ -6,11 +6,8 @@ import time
 from pathlib import Path
 
 from tests.cluster.log_server import LogServer
-from tests.cluster.nodes import PATIENCE, QUEUE, TIMES, NodeProcess, consume, publish
-from tests.cluster.test_failover import nodes, server, start
+from tests.cluster.nodes import PATIENCE, QUEUE, TIMES, NodeProcess, consume, publish, start
 from trellis.app import MISCONFIGURED
-
-__all__ = ["nodes", "server"]
 
 #: A mark each second.
 OFTEN = f"{TIMES},1"
