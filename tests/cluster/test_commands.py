@@ -99,6 +99,7 @@ def test_node_is_seeded_from_a_running_one_and_takes_over(
     assert consume(third.channel(), 400) == list(range(400))
 
 
+@pytest.mark.long
 def test_forgotten_node_does_not_stop_trimming(
     cluster: ClusterSettings, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:
