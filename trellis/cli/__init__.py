@@ -15,7 +15,7 @@
     doctor.py            doctor
     importing.py         import
     store.py             store
-    cluster.py           cluster
+    cluster.py           cluster        cluster_demo.py      cluster demo
     stream.py            stream         stream_source.py     rows of a stream over HTTP
     replay.py            replay         replay_publisher.py  a small AMQP client
     matching.py          matchers, bench matching
