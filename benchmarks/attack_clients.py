@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 import pamqp.commands as spec
-from scale import PATIENCE, AmqpSocket, marshal, publication
+from amqp_socket import PATIENCE, AmqpSocket, marshal, publication
 
 #: Class and method identifiers of the broker's replies, 2 bytes each, and of basic.deliver.
 DECLARED, BOUND = b"\x00\x32\x00\x0b", b"\x00\x32\x00\x15"

@@ -37,6 +37,7 @@ from typing import Any, Final
 
 import pamqp.commands as spec
 import uvloop
+from amqp_socket import PATIENCE, AmqpSocket, marshal, publication
 from attack_clients import (
     BOUND,
     COMMITTED,
@@ -54,7 +55,7 @@ from attack_clients import (
 )
 from control import Control, longest
 from resource_attacks import RESOURCE_ATTACKS
-from scale import PATIENCE, AmqpSocket, marshal, publication, run_server
+from scale import run_server
 
 import trellis
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pamqp.commands as spec
+from amqp_socket import PATIENCE, AmqpSocket, marshal, publication
 from attack_clients import (
     BOUND,
     CONSUMING,
@@ -29,7 +30,6 @@ from attack_clients import (
     answered,
     ready_messages,
 )
-from scale import PATIENCE, AmqpSocket, marshal, publication
 
 #: The directory of the attack on disk space: a file system that nothing else fills meanwhile.
 SHARED_MEMORY: Final = "/dev/shm"

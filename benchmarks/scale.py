@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import multiprocessing
 import os
@@ -28,94 +27,25 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Final
 
-import pamqp.body
 import pamqp.commands as spec
-import pamqp.frame
-import pamqp.header
 import uvloop
+
+sys.path.append(str(Path(__file__).parent))  # `python -P` leaves out this directory.
+
+from amqp_socket import PATIENCE, AmqpSocket, marshal, publication
+from loop_clock import LoopClock
 
 import trellis
 from trellis.app import App
 from trellis.settings import Amqp, Auth, Data, Http, Limits, Metrics, Mqtt, Settings, Shutdown
 
-#: Seconds between two ticks of the clock.
-TICK: Final = 0.001
-#: Requests in flight on each connection that declares queues or bindings.
-FLIGHT: Final = 200
 #: Connections that declare queues and bindings at the same time.
 DECLARERS: Final = 50
-GREETING: Final = b"AMQP\x00\x00\x09\x01"
-#: A phase fails if an answer takes longer than this, in seconds.
-PATIENCE: Final = 120.0
-
-
-#: Seconds of CPU time between two ticks above which a hold is described.
-LONG: Final = 0.01
-#: Seconds of CPU time between two ticks above which a hold is recorded.
-NOTED: Final = 0.002
-#: The most holds that are described in one phase.
-DESCRIBED: Final = 5
-
-
-def stolen() -> float:
-    """Return the time that the host has taken away from this machine's processors, in seconds."""
-    with open("/proc/stat") as file:
-        return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
-
-
-class LoopClock:
-    """A timer in an event loop that records how long the loop was held."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        gc.callbacks.append(self._collection)
-        self.begin()
-        self._ring()
-
-    def begin(self) -> None:
-        """Reset the records, to begin a new phase."""
-        self.held = self.late = self.collected = 0.0
-        self.generation = 0
-        self.long: list[str] = []
-        #: (begin, end, CPU time) in seconds of each hold with more than NOTED of CPU time.
-        self.holds: list[tuple[float, float, float]] = []
-        self._in_gc = 0.0
-        self._usage, self._stolen = resource.getrusage(resource.RUSAGE_THREAD), stolen()
-        self._used, self._rang = time.thread_time(), time.perf_counter()
-
-    def _collection(self, phase: str, details: dict[str, int]) -> None:
-        if phase == "start":
-            self._collecting = time.thread_time()
-            return
-        took = time.thread_time() - self._collecting
-        self._in_gc += took
-        if took > self.collected:
-            self.collected, self.generation = took, details["generation"]
-
-    def _ring(self) -> None:
-        used, rang = time.thread_time(), time.perf_counter()
-        self.held = max(self.held, used - self._used)
-        self.late = max(self.late, rang - self._rang - TICK)
-        if used - self._used > NOTED:
-            self.holds.append((self._rang, rang, used - self._used))
-        usage, before = resource.getrusage(resource.RUSAGE_THREAD), self._usage
-        if used - self._used > LONG and len(self.long) < DESCRIBED:
-            self.long.append(
-                f"{(used - self._used) * 1e3:.1f} ms of {(rang - self._rang) * 1e3:.1f}: "
-                f"user {(usage.ru_utime - before.ru_utime) * 1e3:.1f}, "
-                f"system {(usage.ru_stime - before.ru_stime) * 1e3:.1f}, "
-                f"collection {self._in_gc * 1e3:.1f}, "
-                f"page faults {usage.ru_minflt - before.ru_minflt}, "
-                f"preempted {usage.ru_nivcsw - before.ru_nivcsw} times, "
-                f"steal since the phase began {(stolen() - self._stolen) * 1e3:.0f} ms"
-            )
-        self._usage, self._in_gc = usage, 0.0
-        self._used, self._rang = used, rang
-        self._loop.call_later(TICK, self._ring)
 
 
 async def serve(directory: str, report: Connection, limits: dict[str, Any]) -> None:
@@ -177,107 +107,6 @@ def run_server(
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(directory, report, limits or {"connections": 20_000}))
-
-
-class AmqpSocket:
-    """An AMQP client over a bare socket: writes bytes, counts the received frames."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self.methods: dict[bytes, int] = {}
-        #: The last delivery tag received on each channel.
-        self.last: dict[int, int] = {}
-
-    @classmethod
-    async def connect(cls, port: int, channels: int, frame_max: int = 131_072) -> AmqpSocket:
-        """Connect, log in and open channels 1 to `channels`."""
-        client = cls(*await asyncio.open_connection("127.0.0.1", port))
-        client.write(GREETING + marshal(0, spec.Connection.StartOk({}, "PLAIN", "\0guest\0guest")))
-        await client.wait_for(b"\x00\x0a\x00\x1e", 1)
-        client.write(
-            marshal(0, spec.Connection.TuneOk(2047, frame_max, 0))
-            + marshal(0, spec.Connection.Open("/"))
-        )
-        client.write(
-            b"".join(marshal(number, spec.Channel.Open()) for number in range(1, channels + 1))
-        )
-        await client.wait_for(b"\x00\x14\x00\x0b", channels)
-        return client
-
-    def write(self, data: bytes) -> None:
-        """Write bytes."""
-        self._writer.write(data)
-
-    async def wait_for(self, method: bytes, count: int) -> None:
-        """Wait for `count` frames of a method; `method` holds its two identifiers, 4 bytes.
-
-        Raises SystemExit if the broker closes the connection or a channel.
-        """
-        wanted = self.methods.get(method, 0) + count
-        async with asyncio.timeout(PATIENCE):
-            while self.methods.get(method, 0) < wanted:
-                await self._frame()
-
-    async def payload(self, method: bytes) -> bytes:
-        """Wait for the next frame of a method, and return its payload."""
-        async with asyncio.timeout(PATIENCE):
-            while (payload := await self._frame())[:4] != method:
-                pass
-        return payload
-
-    async def _frame(self) -> bytes:
-        head = await self._reader.readexactly(7)
-        payload = await self._reader.readexactly(int.from_bytes(head[3:], "big") + 1)
-        if head[0] == 1:
-            name = payload[:4]
-            if name in (b"\x00\x0a\x00\x32", b"\x00\x14\x00\x28"):
-                raise SystemExit(f"scale: the broker closed a connection or channel: {payload!r}")
-            self.methods[name] = self.methods.get(name, 0) + 1
-            if name == b"\x00\x3c\x00\x3c":
-                tag = 5 + payload[4]
-                self.last[int.from_bytes(head[1:3], "big")] = int.from_bytes(
-                    payload[tag : tag + 8], "big"
-                )
-        return payload
-
-    async def ask(self, requests: Iterable[bytes], answer: bytes) -> None:
-        """Send the requests, at most FLIGHT at a time, and wait for the method `answer` to each."""
-        flight: list[bytes] = []
-        for request in requests:
-            flight.append(request)
-            if len(flight) == FLIGHT:
-                self.write(b"".join(flight))
-                await self.wait_for(answer, len(flight))
-                flight.clear()
-        if flight:
-            self.write(b"".join(flight))
-            await self.wait_for(answer, len(flight))
-
-    def abort(self) -> None:
-        """Close the socket without a closing handshake."""
-        self._writer.transport.abort()
-
-
-def marshal(channel: int, frame: Any) -> bytes:
-    """Return the bytes of a frame."""
-    return pamqp.frame.marshal(frame, channel)
-
-
-def publication(
-    exchange: str,
-    key: str,
-    headers: dict[str, Any] | None = None,
-    size: int = 100,
-    delivery_mode: int = 1,
-) -> bytes:
-    """Return the bytes that publish a message on channel 1; it is transient by default."""
-    properties = spec.Basic.Properties(headers=headers, delivery_mode=delivery_mode)
-    return (
-        marshal(1, spec.Basic.Publish(exchange=exchange, routing_key=key))
-        + marshal(1, pamqp.header.ContentHeader(body_size=size, properties=properties))
-        + marshal(1, pamqp.body.ContentBody(b"x" * size))
-    )
 
 
 class Scale:

@@ -28,7 +28,8 @@ import threading
 import time
 from pathlib import Path
 
-from flows import ACK_HEAD, ACKS, BATCH, BODY, Bench, frame, method, packet, short, text
+from flow_brokers import Bench
+from flow_clients import ACK_HEAD, ACKS, BATCH, BODY, frame, method, packet, short, text
 
 import broker.queues.queue
 from broker.store.disk import RealDisk

@@ -16,7 +16,8 @@ from broker.alarms import Alarms
 from broker.errors import PreconditionFailed
 from broker.limits import BrokerLimits
 from broker.names import checked_name
-from broker.store.contract import Defined, Store, Ticket, Undefined
+from broker.store.contract import Store, Ticket
+from broker.store.entries import Defined, Undefined
 from broker.stream.streams import Streams
 from broker.vhost.options import MAX_CONNECTIONS, VirtualHostOptions
 from broker.vhost.parameters import CLUSTER_NAME, GLOBAL

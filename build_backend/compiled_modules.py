@@ -20,6 +20,7 @@ COMPILED = (
     "broker",
     "protocols",
     "trellis/server/turn.py",
+    "trellis/server/turn_link.py",
     "trellis/server/link.py",
     "trellis/server/layered_link.py",
     "trellis/server/rate_limited_link.py",

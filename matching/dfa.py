@@ -36,8 +36,9 @@ from typing import Final, Generic, cast
 from matching.bucket import take
 from matching.grammar import Grammar
 from matching.matcher import S
-from matching.trie import Trie, advance
+from matching.trie import Trie
 from matching.trie_search import TrieNode
+from matching.trie_walk import advance
 
 #: The most nodes that one lookup visits to create or check states. That many visits take 0.1 ms in
 #: interpreted Python.

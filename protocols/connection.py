@@ -40,7 +40,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Final
 
 from mypy_extensions import i64
 
@@ -49,22 +48,13 @@ from broker.messages.outlet import Outlet
 from broker.routing.plan_search import STEP_COST, SearchSlot
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
-from protocols.deferred_reply import DeferredReply
+from protocols.deferred_reply import DeferredReply, add_reply
 from protocols.incomplete_message import INCOMPLETE_MAX, INCOMPLETE_PATIENCE, IncompleteMessage
-from protocols.peer import Peer
+from protocols.login_input import LOGIN_INPUT_MAX
+from protocols.peer import Peer, no_backlog
 from protocols.redirect import Redirect
+from protocols.refusal_fields import refusal_fields, unlogged
 from protocols.tally import FrontCounters
-
-#: Largest size of the input that is kept for a client while its credentials are checked, in bytes.
-LOGIN_INPUT_MAX: Final[i64] = 64 << 10
-
-
-def _no_backlog() -> int:
-    return 0
-
-
-def _unlogged(event: str, fields: dict[str, object]) -> None:
-    """Drop an event. Used while no server has set `ConnectionRegistry.log`."""
 
 
 class ConnectionRegistry:
@@ -88,7 +78,7 @@ class ConnectionRegistry:
         self.bytes_in = 0
         self.bytes_out = 0
         #: Function that logs a refusal, an event with its fields. The server sets it.
-        self.log: Callable[[str, dict[str, object]], None] = _unlogged
+        self.log: Callable[[str, dict[str, object]], None] = unlogged
         #: The answers to all clients of a standby; None on a node that serves clients.
         self.redirect: Redirect | None = None
 
@@ -115,16 +105,8 @@ class ConnectionRegistry:
 
         The line has the client's protocol, user, virtual host and address, and `fields`.
         """
-        more = dict(fields or {})
-        user, vhost = connection.owner
-        user = str(more.pop("user", user))
-        line: dict[str, object] = {"protocol": self.name}
-        if user:
-            line["user"] = user
-        if vhost:
-            line["vhost"] = vhost
-        line["address"] = connection.peer.address
-        self.log(event, {**line, **more, "note": note})
+        owner, address = connection.owner, connection.peer.address
+        self.log(event, refusal_fields(self.name, owner, address, note, fields))
 
 
 class Connection(Outlet):
@@ -174,7 +156,7 @@ class Connection(Outlet):
         #: Sequence number of this connection among all connections of its protocol, from 1.
         self.number = front.opened
         #: Returns the size of the output that the transport has not sent yet, in bytes.
-        self.transport_backlog: Callable[[], int] = _no_backlog
+        self.transport_backlog: Callable[[], int] = no_backlog
         #: Time at which the client's credentials expire, in ms of Agenda.now; 0 for never.
         self.expires: i64 = 0
         #: The searches for the destinations of the publication that is being handled. None until a
@@ -385,9 +367,7 @@ class Connection(Outlet):
             self.out.write(reply)
             return
         self.stall()
-        waiter = ticket.waiter
-        assert isinstance(waiter, DeferredReply)
-        waiter.reply += reply
+        add_reply(ticket, reply)
 
     def ticket(self) -> Ticket:
         """Return a new ticket for one method or packet; `reply_when_durable` waits for the ticket.
@@ -454,7 +434,7 @@ class Connection(Outlet):
                 self._held_in.held_publishers.pop(self, None)
                 self._held_in = None
             self.reason = self.reason or reason
-            self.transport_backlog = _no_backlog
+            self.transport_backlog = no_backlog
             self._input.clear()
             self._input_size = 0
             self.front.leave(self)

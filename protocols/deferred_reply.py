@@ -6,7 +6,7 @@ from typing import Protocol
 
 from librt.strings import BytesWriter
 
-from broker.store.contract import Waiter
+from broker.store.contract import Ticket, Waiter
 
 
 class StalledConnection(Protocol):
@@ -33,3 +33,10 @@ class DeferredReply(Waiter):
         if connection.stalled and self.reply and not connection.finished:
             connection.out.write(self.reply)
             connection.resume_input()
+
+
+def add_reply(ticket: Ticket, reply: bytes) -> None:
+    """Add a reply that is sent once the ticket, whose waiter is a DeferredReply, is settled."""
+    waiter = ticket.waiter
+    assert isinstance(waiter, DeferredReply)
+    waiter.reply += reply

@@ -7,6 +7,7 @@ Packages and modules, from the top down; imports point down only:
 
     cli/          the command `trellis`
     app.py        builds a broker from its parts, serves, and stops it
+    standby.py    the ports of a standby        switching.py   hands the log over to a standby
     http/         the management API and the process that serves it, the metrics port
     monitoring/   metrics for Prometheus, rows for `trellis list`
     server/       listeners, links, the turn of the event loop, TLS, store writer, recovery, reload

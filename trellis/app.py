@@ -6,17 +6,15 @@ import asyncio
 import gc
 import os
 import signal
-import socket
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import uvloop
 
 import trellis
-from broker.replication.description import NodeDescription
 from broker.replication.records import ReplicationError
 from broker.store.disk import Disk, Lock, RealDisk, StoreError
 from broker.store.opening import OpenedStore
@@ -27,18 +25,17 @@ from trellis.http.service import HTTP_LISTENERS, HttpService
 from trellis.process import raise_descriptor_limit
 from trellis.server import file_modes
 from trellis.server.descriptors import DescriptorShares
-from trellis.server.fence import ConnectionFence
 from trellis.server.link_factory import link_factory
 from trellis.server.listener import BoundListener, ListenError, bind
 from trellis.server.node import BrokerNode
 from trellis.server.reachability import log_reachability
 from trellis.server.recovery import codecs, open_directory
 from trellis.server.reload import Read, SettingsReload
-from trellis.server.turn import TurnLink
+from trellis.server.signals import SignalHandlers
+from trellis.server.turn_link import TurnLink
 from trellis.settings import NodeSettings, Settings, SettingsError
-from trellis.settings.digest import settings_digest
-from trellis.standby import StandbyServer
-from trellis.switching import Switching
+from trellis.standby import StandbyServer, describe_node
+from trellis.switching import Switching, lease_to
 
 if TYPE_CHECKING:
     from trellis.cluster.membership import Membership
@@ -74,7 +71,7 @@ def run(
     names the settings `files` that were read. A failed start prints one line to stderr.
     """
     logs.set_up(settings.log.level)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until `_Signals` handles it.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until `SignalHandlers` handles it.
     try:
         app = App(settings, read, disk, membership or join_cluster(settings), files)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -159,6 +156,8 @@ class App:
         self.settings = settings
         self._files = files
         self._membership = membership
+        #: Hands the log of the cluster over; None without a cluster, and before the node is active.
+        self._switching: Switching | None = None
         self._read = read or (lambda: settings)
         self._disk = disk
         self._stop = asyncio.Event()
@@ -210,14 +209,13 @@ class App:
                     settings, accounts, directory, self.fail, self._disk, opened
                 )
                 if self._membership is not None:
-                    lease_to(node, self._membership, opened)
+                    assert opened is not None
+                    self._switching = lease_to(node, self._membership, opened)
                 http = self.http = HttpService(node)
                 try:
                     await self._serve(node, http, bound)
                 finally:
                     await node.store_writer.close()
-                    if self._membership is not None and not self.failure:
-                        await asyncio.to_thread(self._membership.leave)
                     node.close()
                     node.gc_policy.close()
                     node.broker.authenticator.close()
@@ -253,7 +251,7 @@ class App:
         disk = self._disk = self._disk or RealDisk(shares.spares)
         standby = StandbyServer(settings, accounts, membership)
         try:
-            with _Signals(self.stop, _ignore_reload):
+            with SignalHandlers(self.stop, _ignore_reload):
                 standby.open(bound)
                 self.addresses = {name: ports.address for name, ports in bound.items()}
                 membership.description = describe_node(settings, self.addresses)
@@ -287,10 +285,12 @@ class App:
             )  # The tasks end only by an error, which stops the broker.
         reloading = self.reloading = SettingsReload(node, self._read, http.reload)
         try:
-            with _Signals(self.stop, reloading.request):
+            with SignalHandlers(self.stop, reloading.request):
                 self._listen(node, http, bound)
                 self._announce(node)
                 await self._stop.wait()
+                if self._switching is not None and not self.failure:
+                    await self._leave_cluster(self._switching)
                 await self._shut_down(node, bound)
             for task in tasks:
                 if task.done():
@@ -336,6 +336,20 @@ class App:
             )
         print(f"ready {_listed(self.addresses)}", flush=True)
         self.started.set()
+
+    async def _leave_cluster(self, switching: Switching) -> None:
+        """Hand the log over to a standby, and end the process; return if no standby is there.
+
+        Everything is written, and another node serves the clients, so there is nothing to close.
+        """
+        try:
+            name = await switching.hand_over()
+        except ReplicationError as error:
+            logs.info("cluster_left", reason=str(error))
+            return
+        logs.info("stopped", handed_over=name)
+        sys.stderr.flush()
+        os._exit(DONE)
 
     async def _shut_down(self, node: BrokerNode, bound: dict[str, BoundListener]) -> None:
         """Close all links, and wait for their clients up to `shutdown.grace`.
@@ -384,30 +398,6 @@ class App:
         logs.info("stopped", aborted=aborted)
 
 
-def lease_to(node: BrokerNode, membership: Membership, opened: OpenedStore | None) -> None:
-    """Let the event loop act only while this node owns the log, and fence its connections."""
-    from trellis.cluster.retention import Retention
-
-    ownership = membership.ownership
-    assert ownership is not None and opened is not None
-    loop, cluster = asyncio.get_running_loop(), node.settings.cluster
-    limits = Retention(cluster.keep, cluster.keep_time, cluster.keep_most)
-    membership.keep_log(node.broker, opened.store.catalog, limits, loop.call_soon_threadsafe)
-    fence = ConnectionFence(loop, node.turn, membership.end)
-    membership.discard_output = fence.discard_output
-    ownership.abort = fence.abort
-    node.turn.may_act = ownership.may_act
-    node.cluster_figures = membership.figures
-    node.switch = Switching(node, membership).switch
-
-
-def describe_node(settings: Settings, addresses: dict[str, str]) -> NodeDescription:
-    """Return the description of this node; `addresses` are those of its listeners."""
-    ports = {name: int(address.rpartition(":")[2]) for name, address in addresses.items()}
-    host = settings.cluster.advertised or socket.gethostname()
-    return NodeDescription(settings.node.name, host, ports, settings_digest(settings).hex())
-
-
 def _listed(addresses: dict[str, str]) -> str:
     """Return the addresses of listeners as text."""
     return " ".join(f"{name}={address}" for name, address in addresses.items())
@@ -425,28 +415,3 @@ def _log_waiting(links: list[TurnLink]) -> None:
         clients=",".join(link.label for link in links[:NAMED_MAX]),
         note=f"clients that do not answer within {ANSWER_SECONDS:g} s are aborted",
     )
-
-
-class _Signals:
-    """Signal handlers for the duration of this context: SIGTERM and SIGINT stop, SIGHUP reloads.
-
-    In threads other than the main thread, no handler is installed.
-    """
-
-    def __init__(self, stop: Callable[[], None], reload: Callable[[], None]) -> None:
-        self._handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
-        self._loop = asyncio.get_running_loop()
-
-    def __enter__(self) -> None:
-        for signum, handler in self._handlers.items():
-            try:
-                self._loop.add_signal_handler(signum, handler)
-            except (NotImplementedError, RuntimeError, ValueError):
-                return
-
-    def __exit__(self, *_: object) -> None:
-        for signum in self._handlers:
-            try:
-                self._loop.remove_signal_handler(signum)
-            except (NotImplementedError, RuntimeError, ValueError):
-                return

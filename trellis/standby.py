@@ -12,12 +12,14 @@ TLS stays closed: its certificate belongs to the gateway, which runs on the acti
 from __future__ import annotations
 
 import asyncio
+import socket
 import uuid
 from typing import Protocol
 
 import trellis
 from broker.broker import Broker
 from broker.limits import BrokerLimits
+from broker.replication.description import NodeDescription
 from broker.replication.figures import ClusterFigures
 from broker.store.memory import MemoryStore
 from protocols.amqp.front import AmqpFront
@@ -45,6 +47,7 @@ from trellis.server.refusals import RefusalLog
 from trellis.server.store_writer import StoreWriter
 from trellis.server.turn import LoopTurn
 from trellis.settings import Settings, fill
+from trellis.settings.digest import settings_digest
 
 
 class ClusterMember(Protocol):
@@ -209,6 +212,13 @@ class RedirectingRouter(HttpRouter[Handler]):
             return Response(503, f"{text}\n".encode(), location=location)
 
         return redirect, []
+
+
+def describe_node(settings: Settings, addresses: dict[str, str]) -> NodeDescription:
+    """Return the description of this node; `addresses` are those of its listeners."""
+    ports = {name: int(address.rpartition(":")[2]) for name, address in addresses.items()}
+    host = settings.cluster.advertised or socket.gethostname()
+    return NodeDescription(settings.node.name, host, ports, settings_digest(settings).hex())
 
 
 def _ignore_refusal(reason: str) -> None:

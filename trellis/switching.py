@@ -14,7 +14,9 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from broker.replication.records import ReplicationError
+from broker.store.opening import OpenedStore
 from trellis import logs
+from trellis.server.fence import ConnectionFence
 from trellis.server.node import BrokerNode
 from trellis.server.store_writer import DurableStoreWriter
 
@@ -41,15 +43,26 @@ class Switching:
 
         The process ends soon after. Raises ReplicationError if this node goes on as the active one.
         """
+        name = await self.hand_over(wanted)
+        reason = f"the log was handed over to node '{name}'"
+        asyncio.get_running_loop().call_later(END_SECONDS, self._membership.end, reason)
+        return name
+
+    async def hand_over(self, wanted: str = "") -> str:
+        """Hand the log over to a standby; "" chooses one. Return the name of the standby.
+
+        The caller must end the process: the store must not be written any more. Raises
+        ReplicationError if this node goes on as the active one.
+        """
         if self._begun:
             raise ReplicationError("a switch is under way already")
         self._begun = True
         try:
-            return await self._switch(wanted)
+            return await self._hand_over(wanted)
         finally:
             self._begun = False
 
-    async def _switch(self, wanted: str) -> str:
+    async def _hand_over(self, wanted: str) -> str:
         membership, turn = self._membership, self._node.turn
         ownership = membership.ownership
         assert ownership is not None
@@ -70,9 +83,6 @@ class Switching:
         membership.discard_output()
         for link in list(turn.links):
             link.abort()
-        asyncio.get_running_loop().call_later(
-            END_SECONDS, membership.end, f"the log was handed over to node '{name}'"
-        )
         return name
 
     async def _drain(self) -> None:
@@ -92,6 +102,28 @@ class Switching:
                     "handed over; wait until the log and the disk have caught up"
                 )
             writer.sync()
+
+
+def lease_to(node: BrokerNode, membership: Membership, opened: OpenedStore) -> Switching:
+    """Let the event loop act only while this node owns the log, and fence its connections.
+
+    Return the object that hands the log over to a standby.
+    """
+    from trellis.cluster.retention import Retention
+
+    ownership = membership.ownership
+    assert ownership is not None
+    loop, cluster = asyncio.get_running_loop(), node.settings.cluster
+    limits = Retention(cluster.keep, cluster.keep_time, cluster.keep_most)
+    membership.keep_log(node.broker, opened.store.catalog, limits, loop.call_soon_threadsafe)
+    fence = ConnectionFence(loop, node.turn, membership.end)
+    membership.discard_output = fence.discard_output
+    ownership.abort = fence.abort
+    node.turn.may_act = ownership.may_act
+    node.cluster_figures = membership.figures
+    switching = Switching(node, membership)
+    node.switch = switching.switch
+    return switching
 
 
 def _never() -> bool:

@@ -24,6 +24,18 @@ READ_ALL: Final = 2
 UNIVERSAL: Final = (".*", "^.*", ".*$", "^.*$", ".+", "^.+$")
 
 
+class RightsDecision:
+    """A rule that decided if a user may publish a message, for explanations.
+
+    `right` is the kind of the rule, `rule` its text, and `allows` its verdict.
+    """
+
+    def __init__(self, right: str, rule: str, allows: bool) -> None:
+        self.right = right
+        self.rule = rule
+        self.allows = allows
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Identity:
     """A user, and the names that the user may configure, write to and read from.
@@ -118,6 +130,27 @@ class Identity:
         `topic` is the MQTT form of the key. Called once for each route, not for each message.
         """
         return self.may_publish(topic)
+
+    def publish_decisions(
+        self, exchange: str, key: str, topic: bytes | None
+    ) -> list[RightsDecision]:
+        """Return the rules that decide if the user may publish a message, for an explanation.
+
+        `exchange` is the name that permissions match. `topic` is the MQTT form of the routing key,
+        or None if the exchange is not a topic exchange. The checks themselves are `may` and
+        `may_route`.
+        """
+        found = [self._write_decision(exchange)]
+        if topic is not None and not self.may_route(exchange, key, topic):
+            found.append(RightsDecision("topic permissions", "", False))
+        return found
+
+    def _write_decision(self, exchange: str) -> RightsDecision:
+        allows = self.allows("write", "exchange", exchange, "")
+        pattern = self._write.pattern
+        # A subclass may decide by other rules than the pattern.
+        own = allows == is_found(self._write, exchange)
+        return RightsDecision("write permission", pattern if own else "", allows)
 
     def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
         """Return how much of a binding's messages the user may read: READ_ALL, READ_SOME or

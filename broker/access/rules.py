@@ -37,6 +37,7 @@ from broker.access.identity import (
     READ_SOME,
     UNIVERSAL,
     Identity,
+    RightsDecision,
     pattern_of,
 )
 from broker.access.reservations import Reservation, is_reservation
@@ -72,6 +73,7 @@ class Rule:
     """
 
     def __init__(self, text: str, user: str, vhost: str, client_id: str = "") -> None:
+        self.text = text
         words = text.split(maxsplit=2)
         if len(words) != 3 or words[0] not in ("allow", "deny") or words[1] not in _ACTIONS:
             raise ValueError(
@@ -181,6 +183,25 @@ class RestrictedIdentity(Identity):
             return False
         return self._may(topic, True)
 
+    def publish_decisions(
+        self, exchange: str, key: str, topic: bytes | None
+    ) -> list[RightsDecision]:
+        found = [self._write_decision(exchange)]
+        if topic is None:
+            return found
+        about = self._topics.get(exchange)
+        if about is not None:
+            allows = is_found(about[0], key)
+            found.append(RightsDecision("topic permission", about[0].pattern, allows))
+        if self._rules is not None:
+            rule = self._deciding_rule(topic, True)
+            found.append(
+                RightsDecision("topic rule", "", False)
+                if rule is None
+                else RightsDecision("topic rule", rule.text, rule.allow)
+            )
+        return found
+
     def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
         about = self._topics.get(exchange)
         if about is not None and not is_found(about[1], key):
@@ -233,14 +254,19 @@ class RestrictedIdentity(Identity):
     def _may(self, topic: bytes, publish: bool) -> bool:
         if self._rules is None:
             return True
+        rule = self._deciding_rule(topic, publish)
+        return rule is not None and rule.allow
+
+    def _deciding_rule(self, topic: bytes, publish: bool) -> Rule | None:
+        """Return the first rule that matches a topic; None if no rule does."""
         try:
             words = topic.decode().split("/")
         except UnicodeDecodeError:
-            return False
-        for rule in self._rules:
+            return None
+        for rule in self._rules or ():
             if (rule.publish if publish else rule.subscribe) and rule.matches(words):
-                return rule.allow
-        return False
+                return rule
+        return None
 
 
 def check_rule(text: str, user: str, vhost: str) -> None:

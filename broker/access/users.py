@@ -17,7 +17,8 @@ from broker.access.reservations import Reservations
 from broker.access.rules import TopicPermissions, UserPermissions
 from broker.errors import PreconditionFailed
 from broker.names import checked_name
-from broker.store.contract import Defined, Store, Ticket, Undefined
+from broker.store.contract import Store, Ticket
+from broker.store.entries import Defined, Undefined
 
 #: The virtual host under which the store keeps users, because a user belongs to no virtual host.
 USERS_VHOST = "/"

@@ -24,8 +24,9 @@ from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.subscriber import Subscriber
-from broker.store.contract import Defined
 from broker.store.durable import DurableStore
+from broker.store.entries import Defined
+from broker.store.log_reader import LogReader
 from broker.store.opening import OpenedStore
 from broker.store.renaming import has_invalid_name
 from broker.stream.queue import StreamQueue
@@ -205,7 +206,7 @@ class DefinitionsRestore:
         for (name, producer), sequence in store.sequences.items():
             if name in self._broker.vhosts:
                 self._broker.vhosts[name].producers.last[producer] = sequence
-        reader = store.log.reader()
+        reader = LogReader(store.log)
         for (name, _), position in sorted(survivors.retained.items(), key=_position):
             message = store.read_retained(reader, position)
             if message is not None and name in self._broker.vhosts:

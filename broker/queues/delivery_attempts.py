@@ -8,7 +8,7 @@ from broker.messages.message import Message, amend
 from broker.queues.arguments import QueueArguments
 from broker.queues.consumer import ReturnedMessage
 from broker.queues.queue import Queue
-from broker.store.contract import DeliveryCounted
+from broker.store.entries import DeliveryCounted
 
 
 def store_attempts(queue: Queue, position: i64, attempts: i64) -> None:

@@ -34,7 +34,8 @@ from typing import Final, Protocol
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
-from broker.store.contract import DeliveryCounted, DeliveryMark, Store, Ticket, Waiter
+from broker.store.contract import Store, Ticket, Waiter
+from broker.store.entries import DeliveryCounted, DeliveryMark
 
 #: Largest number of messages that wait below a mark, as a multiple of `Store.waiting_marked`.
 FASTEST: Final[i64] = 8

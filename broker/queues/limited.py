@@ -25,7 +25,8 @@ from broker.queues.retries import RetryDelay, retry_delay
 from broker.queues.slices import DELIVERIES_PER_DRAIN, DISCARDS_PER_DRAIN, MESSAGES_PER_SLICE
 from broker.queues.statistics import NOT_TAKEN
 from broker.queues.unused_expiry import UnusedExpiry
-from broker.store.contract import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX, Store
+from broker.store.contract import Store
+from broker.store.entries import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX
 
 
 class DeadLetterHost:

@@ -17,6 +17,9 @@ Reading order:
     payload     the content of a batch: records and definitions
     directory   the data directory of a standby
     compaction  frees the disk space of settled messages on a standby
+    description the description of a node in its claims: addresses, settings, topic
+    report      the report of a node: its state, and the offset from which it would read
+    trimming    the list of the nodes, and which part of the log all of them have
     figures     the figures of a node for the metrics
     memory      a replicated log in memory
     engine      the replicated log as blocking calls, and an engine that carries out steps with it

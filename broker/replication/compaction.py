@@ -10,7 +10,8 @@ none.
 
 from __future__ import annotations
 
-from broker.store.checkpoint import Checkpointing, begin_checkpoint
+from broker.store.checkpoint import Checkpointing
+from broker.store.checkpoint_schedule import begin_checkpoint
 from broker.store.disk import OutOfDescriptors, StoreError, WriteFailed
 from broker.store.dropping import dead_files, drop_dead_files
 from broker.store.segments import SegmentLog

@@ -22,17 +22,17 @@ from broker.replication import payload
 from broker.replication.compaction import LogCompaction
 from broker.replication.contract import Apply, ReceivedBatch, ReplicaDiverged, ReplicaFull
 from broker.replication.records import REMEDY, ClusterState, ReplicationError
+from broker.store.batch_records import Records
 from broker.store.catalog import Catalog, CatalogUnwritten
 from broker.store.codecs import Codecs
-from broker.store.contract import HOLDERS, Defined, StoreEntry, Undefined
 from broker.store.disk import TRANSIENT, DamagedStore, Disk, StoreError, WriteFailed
-from broker.store.durable import DurableBatch
+from broker.store.durable_batch import DurableBatch
+from broker.store.entries import HOLDERS, Defined, StoreEntry, Undefined
 from broker.store.files import FileScan, LogFile, file_holding
 from broker.store.findings import MISSING, QUARANTINED, WRONG
 from broker.store.opening import CATALOG, LOG, has_log
 from broker.store.received import ReceivedRecords
-from broker.store.records import Records
-from broker.store.recovery import Recovery, ignore_progress, missing_end
+from broker.store.replay import Recovery, ignore_progress, missing_end
 from broker.store.segments import SEGMENT_SIZE, SegmentLog
 from broker.store.survivors import Survivors
 

@@ -20,7 +20,7 @@ from typing import Final
 from broker.replication.contract import ReplicaDiverged
 from broker.replication.records import REMEDY, ForeignRecord
 from broker.store import values
-from broker.store.contract import Defined, StoreEntry, Undefined
+from broker.store.entries import Defined, StoreEntry, Undefined
 
 #: The format of payloads.
 FORMAT: Final = 1

@@ -4,4 +4,7 @@ Reading order: route, plan, publish_context (the route cache), planner (a miss o
 binding, exchanges, subscriber, relay. Beside them: authorization (permissions to declare and
 bind), equivalence (a repeated declaration), deduplication (idempotent producers), prewarming and
 topology_stream.
+
+For operators: explanation (where a message would go), match_reasons, queue_verdicts, near_misses
+and key_differences.
 """

@@ -30,7 +30,8 @@ from broker.agenda import Agenda
 from broker.errors import PreconditionFailed
 from broker.eviction import evict_oldest
 from broker.messages.message import Properties
-from broker.store.contract import Sequenced, Store, Ticket
+from broker.store.contract import Store, Ticket
+from broker.store.entries import Sequenced
 
 PRODUCER: Final = "x-trellis-producer"
 SEQUENCE: Final = "x-trellis-sequence"

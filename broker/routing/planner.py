@@ -104,7 +104,7 @@ class Planner(PlanResolver):
         """
         route = Route(exchange, key, NO_PLAN)
         try:
-            source = self._admit(identity, exchange, [route])
+            source = self.admit(identity, exchange, [route])
         except BrokerError as refusal:
             return self._refusal(exchange, key, refusal)
         return self._find(slot, source, route, identity.name)
@@ -156,7 +156,7 @@ class Planner(PlanResolver):
         """
         routes = [Route(exchange, key, NO_PLAN) for key in keys]
         try:
-            source = self._admit(identity, exchange, routes)
+            source = self.admit(identity, exchange, routes)
         except BrokerError as refusal:
             return refused(refusal)
         search = self._search(slot, "keys", source, routes[0], keys, properties, None)
@@ -186,7 +186,7 @@ class Planner(PlanResolver):
         AccessRefused if the identity may not publish to it.
         """
         routes = [Route(exchange, key, NO_PLAN) for key in keys]
-        source = self._admit(identity, exchange, routes)
+        source = self.admit(identity, exchange, routes)
         search = self._search(slot, "transaction", source, routes[0], keys, properties, None)
         if search is None:
             return None
@@ -197,7 +197,7 @@ class Planner(PlanResolver):
             identity.name,
         )
 
-    def _admit(self, identity: Identity, exchange: str, routes: list[Route]) -> Exchange:
+    def admit(self, identity: Identity, exchange: str, routes: list[Route]) -> Exchange:
         """Return the exchange if the identity may publish there.
 
         Raise NotFound if the exchange does not exist, AccessRefused if the identity may not publish

@@ -9,7 +9,7 @@ from mypy_extensions import i64
 from broker.messages.message import Message
 from broker.routing.subscriber import Subscriber
 from broker.stream.queue import StreamQueue
-from broker.stream.rows import PublishRun
+from broker.stream.row_codecs import PublishRun
 
 
 class Relay:

@@ -24,7 +24,7 @@ from mypy_extensions import i64
 
 from broker.messages.message import Address, Origin
 from broker.routing.plan import Plan
-from broker.store.contract import MessageStored
+from broker.store.entries import MessageStored
 
 
 class Route(Address):

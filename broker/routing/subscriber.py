@@ -46,6 +46,11 @@ class Subscriber(Destination):
         #: Number of copies with QoS 0 that were lost because no client was connected.
         self.missed: i64 = 0
 
+    @property
+    def is_connected(self) -> bool:
+        """True if a client is connected that gets copies with QoS 0."""
+        return self.outlet is not None
+
     def can_represent(self, topic: bytes) -> bool:
         """True if the subscriber's protocol can represent the topic."""
         raise NotImplementedError

@@ -25,8 +25,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from broker.store.contract import Defined, StoreEntry, Undefined
 from broker.store.disk import RealDisk, StoreError, create_private
+from broker.store.entries import Defined, StoreEntry, Undefined
 from broker.store.values import dump, load
 from broker.store.wal import WalCheck
 

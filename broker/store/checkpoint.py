@@ -26,7 +26,6 @@ The thread finds the live records by reading the files, not in the memory of the
 from __future__ import annotations
 
 from typing import Final
-from zlib import crc32
 
 from librt.strings import (
     BytesWriter,
@@ -34,20 +33,15 @@ from librt.strings import (
     read_i32_be,
     read_i64_be,
     write_i32_be,
-    write_i64_be,
 )
 from mypy_extensions import i32, i64
 
-from broker.store.disk import DamagedStore, File, OutOfDescriptors, StoreError, WriteFailed
+from broker.store.checkpoint_file import CheckpointFile
+from broker.store.disk import DamagedStore, OutOfDescriptors, StoreError
 from broker.store.files import (
-    CHECKPOINT,
-    DATA_START,
     SUM_MASK,
     FileScan,
-    Head,
     LogFile,
-    entry_hash,
-    open_error,
     os_error_text,
     total_balance,
 )
@@ -63,10 +57,8 @@ from broker.store.layout import (
     SEQUENCED,
     STORED,
     STREAM_EXTENDED,
-    version_of,
 )
 from broker.store.reading import END, GroupMember, RecordReader, group_members
-from broker.store.records import closing_record, write_header
 from broker.store.segments import SegmentLog
 from broker.store.survivors import Survivors, producer_key, retained_key
 
@@ -76,14 +68,7 @@ STEP_SIZE: Final[i64] = 1 << 18
 #: Number of bytes read at once. After each read the thread waits for the interpreter lock, for 5 ms
 #: if the event loop is busy.
 READ_SIZE: Final[i64] = 4 << 20
-#: Number of bytes written between two syncs, so that the last sync is short.
-SYNC_SIZE: Final[i64] = 32 << 20
-#: If there are more small files than this, a checkpoint is made to merge them.
-FILES_MAX: Final = 64
 
-#: Total size of the dead records that the full files of a busy log may keep, in segments. Also the
-#: largest number of the newest full files that a checkpoint may leave out.
-SLACK_SEGMENTS: Final = 2
 
 #: Stages of a Checkpointing.
 MARK: Final[i64] = 0
@@ -98,90 +83,6 @@ DONE: Final[i64] = 7
 _U16: Final[i64] = 0xFFFF
 _U32: Final[i64] = 0xFFFFFFFF
 _NO_ENTRY: Final = (0, 0)
-
-
-def begin_checkpoint(
-    log: SegmentLog, holder_numbers: set[int], idle: bool = False
-) -> Checkpointing | None:
-    """Begin a checkpoint of the full files; return None if it would certainly free too little.
-
-    A Checkpointing measures the size of the live records, and ends early if too little space would
-    be freed. The Checkpointing gets a copy of `holder_numbers`.
-
-    Unless the log is `idle` or has many small files, a checkpoint must free at least SLACK_SEGMENTS
-    segments, and leaves out up to SLACK_SEGMENTS of the newest full files while they have live
-    records. The reason: most files soon have no live record, and are dropped without being read. If
-    a checkpoint copied a message just before it is settled, the file with the settlement could not
-    be dropped, nor could any later file.
-    """
-    sealed = log.sealed()
-    many_small = _many_small(log, sealed)
-    slack = 0
-    if not idle and not many_small:
-        slack = SLACK_SEGMENTS * int(log.segment_size)
-        oldest = max(len(sealed) - SLACK_SEGMENTS, 0)
-        while len(sealed) > oldest and sealed[-1].live > 0:
-            sealed.pop()
-    if _is_barred(log) or not sealed or sealed[-1].checkpoint:
-        return None
-    if many_small:
-        return Checkpointing(log, sealed, set(holder_numbers))
-    size = sum(int(file.size) for file in sealed)
-    gone = sum(file.reclaimable for file in sealed)
-    least = _half_size(sealed)
-    if gone < max(least, int(log.check_reclaimable), slack) and (
-        size < max(int(log.check_size), 2 * slack)
-    ):
-        return None
-    return Checkpointing(log, sealed, set(holder_numbers), least)
-
-
-def files_worth_checkpoint(log: SegmentLog) -> list[LogFile]:
-    """Return all full files if a checkpoint of them is worth it, else an empty list.
-
-    A checkpoint is worth it if it seems to free half of the files' bytes, or if it merges many
-    small files. So the log is at most about twice as large as its live records, and each copied
-    byte frees another one. A checkpoint of fewer files would not help: consumers settle the oldest
-    messages, and the entries that record the settlements are in the newest files.
-    """
-    sealed = log.sealed()
-    if _is_barred(log) or not sealed or sealed[-1].checkpoint:
-        return []
-    gone = sum(file.reclaimable for file in sealed)
-    return (
-        sealed
-        if _many_small(log, sealed) or gone >= max(_half_size(sealed), int(log.check_reclaimable))
-        else []
-    )
-
-
-def _is_barred(log: SegmentLog) -> bool:
-    """True if no checkpoint may begin now."""
-    return bool(log.poisoned or log.no_checkpoint_reason) or log.unsure_head is not None
-
-
-def live_estimate(log: SegmentLog) -> int:
-    """Return the estimated size of a checkpoint of all full files, in bytes.
-
-    The estimate may be too low. If the disk is full before the checkpoint is finished, the
-    checkpoint is cancelled, and its file removed.
-    """
-    return sum(int(file.size) - file.reclaimable for file in log.sealed())
-
-
-def _many_small(log: SegmentLog, sealed: list[LogFile]) -> bool:
-    return (
-        len(sealed) > FILES_MAX
-        and sum(int(file.size) for file in sealed) < len(sealed) * int(log.segment_size) // 8
-    )
-
-
-def _half_size(files: list[LogFile]) -> int:
-    """Return half of the total size of the files in bytes, rounded up.
-
-    A checkpoint that frees this many bytes copies no more than it frees.
-    """
-    return (sum(int(file.size) for file in files) + 1) // 2
 
 
 class Checkpointing:
@@ -222,14 +123,8 @@ class Checkpointing:
         self._late_needs: dict[str, int] = {}
         self._late_live: i64 = 0
         self._late_balance: i64 = 0
-        self._checkpoint = LogFile(
-            log.disk, log.directory, Head(CHECKPOINT, log.salt, files[-1].last, 0)
-        )
-        self._temporary = self._checkpoint.path + ".tmp"
-        self._handle: File | None = None
-        self._out = BytesWriter()
-        self._written: i64 = 0
-        self._synced: i64 = 0
+        self._target = CheckpointFile(log, files[-1].last)
+        self._checkpoint = self._target.file
 
     def step(self) -> bool:
         """Do one step. Return True if steps are left, False if the checkpoint is done.
@@ -254,12 +149,8 @@ class Checkpointing:
 
     def cancel(self) -> None:
         """Cancel the checkpoint, and leave the log unchanged."""
-        if self._handle is not None and self.stage < REMOVE:
-            self._handle = None
-            try:
-                self._log.disk.remove(self._temporary)
-            except OSError:
-                pass  # The next opening of the log removes the file.
+        if self.stage < REMOVE:
+            self._target.remove()
         self.stage = DONE
 
     def _step(self) -> None:
@@ -273,8 +164,8 @@ class Checkpointing:
                 self._sources, self._sizes = self._files, [int(file.size) for file in self._files]
                 self._decide()
         elif self.stage == COPY:
-            if self._handle is None:
-                self._begin()
+            if not self._target.begun:
+                self._target.begin()
             elif not self._read():
                 self.stage = FINISH
         elif self.stage == FINISH:
@@ -331,8 +222,8 @@ class Checkpointing:
             raise StoreError(os_error_text(file.path, "read", error)) from error
         if self.stage != LATE:
             self.bytes_done += scan.offset - start
-        if self.stage == COPY and len(self._out) >= STEP_SIZE:
-            self._flush()
+        if self.stage == COPY and self._target.is_full:
+            self._target.flush()
         return True
 
     def _damaged(self, file: LogFile, reason: str) -> DamagedStore:
@@ -400,19 +291,6 @@ class Checkpointing:
 
     # -- writing
 
-    def _begin(self) -> None:
-        self._log.remove_leftover()
-        try:
-            if self._temporary.rpartition("/")[2] in self._log.disk.list(self._log.directory):
-                self._log.disk.remove(self._temporary)
-            self._handle = self._log.disk.create(self._temporary)
-        except OSError as error:
-            raise open_error(self._temporary, "make", error) from error
-        self._out.write(self._encode_head())
-
-    def _encode_head(self) -> bytes:
-        return Head(CHECKPOINT, self._log.salt, self._checkpoint.last, 0).encode()
-
     def _copy_record(self, file: LogFile, reader: RecordReader) -> None:
         if reader.kind == GROUP:
             # The members have taken effect together, so each live one can be a record of its own.
@@ -441,7 +319,7 @@ class Checkpointing:
             queues = live.copies.next_holders()
             if not queues:
                 return
-            self._count_live(position, queues)
+            self._target.count_live(position, queues)
             count: i64 = i64(read_i32_be(data, start)) & _U32
             self._checkpoint.copies += len(queues)
             if count != len(queues):
@@ -483,105 +361,17 @@ class Checkpointing:
                 f"the record at offset {reader.base + reader.record_start} has a wrong checksum",
             )
         if kind > PUBREC_RECEIVED and kind != DELIVERY_COUNTED:
-            self._count_live(position, [0])
+            self._target.count_live(position, [0])
         if verbatim:
-            self._copy_verbatim(kind, position, data, reader.record_start, reader.end)
+            self._target.write_verbatim(kind, position, data, reader.record_start, reader.end)
         else:
-            self._write_record(kind, position, head, data, start, member.end)
-
-    def _count_live(self, position: i64, holders: list[int]) -> None:
-        checkpoint = self._checkpoint
-        checkpoint.live += len(holders)
-        for holder in holders:
-            checkpoint.balance = (checkpoint.balance + entry_hash(holder, position)) & SUM_MASK
-
-    def _write_record(
-        self, kind: i64, position: i64, head: bytes, data: bytes, start: i64, end: i64
-    ) -> None:
-        """Write a record with the payload `head + data[start:end]`."""
-        before = BytesWriter()
-        write_i32_be(before, i32(version_of(kind) << 24 | kind << 16))
-        write_i32_be(before, 0)
-        write_i64_be(before, position)
-        before.write(head)
-        fixed = before.getvalue()
-        rest = memoryview(data)[start:end]
-        self._count(kind, position, 8 + len(fixed) + len(rest))
-        write_header(
-            8 + len(fixed) + len(rest), crc32(rest, crc32(fixed, self._checkpoint.seed)), self._out
-        )
-        self._out.write(fixed)
-        self._append(data, start, end)
-
-    def _copy_verbatim(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
-        """Write the record `data[start:end]` unchanged."""
-        self._count(kind, position, end - start)
-        self._append(data, start, end)
-
-    def _append(self, data: bytes, start: i64, end: i64) -> None:
-        if end - start < STEP_SIZE:
-            self._out.write(data[start:end])
-        else:
-            self._flush()
-            self._write_out(memoryview(data)[start:end])
-
-    def _count(self, kind: i64, position: i64, size: i64) -> None:
-        checkpoint = self._checkpoint
-        checkpoint.add_to_index(position, self._written + len(self._out))
-        checkpoint.records += 1
-        if kind == STORED:
-            checkpoint.stored_size += size
-
-    def _flush(self) -> None:
-        data = self._out.getvalue()
-        self._out = BytesWriter()
-        self._write_out(data)
-        if self._written - self._synced >= SYNC_SIZE:
-            self._sync()
-
-    def _write_out(self, data: bytes | memoryview) -> None:
-        handle = self._handle
-        assert handle is not None
-        try:
-            handle.write(self._written, data)
-        except OSError as error:
-            raise WriteFailed(
-                os_error_text(self._temporary, "write", error), error.errno or 0
-            ) from error
-        self._written += len(data)
-
-    def _sync(self) -> None:
-        handle = self._handle
-        assert handle is not None
-        try:
-            handle.sync()
-        except OSError as error:
-            self._log.poison(os_error_text(self._temporary, "sync", error))
-        self._synced = self._written
+            self._target.write_record(kind, position, head, data, start, member.end)
 
     # -- taking effect
 
     def _finish(self) -> None:
         checkpoint, log = self._checkpoint, self._log
-        self._out.write(
-            closing_record(
-                checkpoint.last,
-                checkpoint.records,
-                self._written + len(self._out) - DATA_START,
-                checkpoint.salt,
-                checkpoint.seed,
-            )
-        )
-        self._flush()
-        checkpoint.size = self._written
-        self._sync()
-        try:
-            log.disk.rename(self._temporary, checkpoint.path)
-        except OSError as error:
-            raise StoreError(os_error_text(self._temporary, "rename", error)) from error
-        self._handle = None
-        log.sync_directory()
-        checkpoint.counted = True
+        self._target.finish()
         log.replace(self._files, checkpoint)
         log.check_size = 2 * checkpoint.size
         log.check_reclaimable = 0

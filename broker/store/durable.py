@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from librt.strings import BytesWriter, read_i64_be, write_i64_be
-from mypy_extensions import i64, mypyc_attr
+from librt.strings import BytesWriter, write_i64_be
+from mypy_extensions import i64
 
-from broker.agenda import Agenda, BulkTask
 from broker.messages.message import Message
-from broker.store.catalog import Catalog, CatalogUnwritten
+from broker.store.catalog import Catalog
 from broker.store.codecs import Codecs
-from broker.store.contract import (
+from broker.store.contract import Store, Ticket, WriteBatch, bounded
+from broker.store.disk import OutOfDescriptors, StoreError
+from broker.store.durable_batch import BatchShipping, DurableBatch
+from broker.store.entries import (
     HOLDERS,
     Defined,
     DeliveryMark,
@@ -27,218 +29,17 @@ from broker.store.contract import (
     MessageSettled,
     MessageStored,
     RetainedSet,
-    Store,
     StoreEntry,
-    Ticket,
     Undefined,
-    WriteBatch,
-    bounded,
 )
-from broker.store.disk import OutOfDescriptors, StoreError, remove_files
+from broker.store.log_reader import LogReader
+from broker.store.paged_messages import PagedMessages, PagedRelease
 from broker.store.reading import Decoder
-from broker.store.records import Recorder, Records
-from broker.store.segments import LogReader, SegmentLog
+from broker.store.records import Recorder
+from broker.store.segments import SegmentLog
 
-#: Binary logarithm of the number of positions that share a part of `PagedMessages`: freeing the
-#: messages of a part takes up to 3 ms, because their memory has left the CPU caches.
-PART_BITS: Final[i64] = 8
 #: Largest number of marks that a batch appends again, in up to 0.2 ms.
 MARKS_PER_BATCH: Final = 100
-
-
-class PagedMessages:
-    """Messages in memory that queues paged out before the log had them.
-
-    A batch may page out several hundred thousand messages. To free them at once, or to let one
-    dictionary grow to this size, would hold the event loop for more than 10 ms. So the messages
-    are in parts by position. Once the log has the messages, PagedRelease frees the parts.
-    """
-
-    def __init__(self) -> None:
-        self._parts: dict[i64, dict[i64, Message]] = {}
-
-    def add(self, message: Message) -> bool:
-        """Keep a message until it is freed. Return True if a part begins with this message."""
-        position = message.position
-        part = self._parts.get(position >> PART_BITS)
-        begun = part is None
-        if part is None:
-            part = self._parts[position >> PART_BITS] = {}
-        part[position] = message
-        return begun
-
-    def find(self, position: i64) -> Message | None:
-        """Return the message at a position; None if no queue paged it out."""
-        part = self._parts.get(position >> PART_BITS)
-        return None if part is None else part.get(position)
-
-    def take(self) -> list[dict[i64, Message]]:
-        """Remove and return all parts."""
-        parts, self._parts = self._parts, {}
-        return list(parts.values())
-
-
-class PagedRelease(BulkTask):
-    """A task that frees parts of PagedMessages, one in each slice, once the log has them.
-
-    The store also frees a part whenever a new part begins. So the waiting parts never outnumber the
-    parts of two consecutive batches.
-    """
-
-    def __init__(self, agenda: Agenda) -> None:
-        super().__init__(agenda)
-        self.parts: list[dict[i64, Message]] = []
-
-    def add(self, paged: PagedMessages, agenda: Agenda) -> None:
-        """Free all parts of a PagedMessages, as bulk work of the broker's agenda."""
-        self._agenda = agenda
-        self.parts += paged.take()
-        self.schedule()
-
-    def has_work(self) -> bool:
-        return bool(self.parts)
-
-    def do_slice(self) -> None:
-        if self.parts:
-            self.parts.pop()
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class BatchShipping:
-    """Appends batches to a replicated log. Only the owner of a cluster's log has such an object."""
-
-    def ship(self, batch: DurableBatch) -> bytes:
-        """Append a batch to the replicated log. Return the node's state after the batch.
-
-        Called once for each batch, before the batch is written to the disk. May block.
-        """
-        raise NotImplementedError
-
-    def written(self) -> None:
-        """Record that the last shipped batch is written to the disk."""
-        raise NotImplementedError
-
-
-class DurableBatch(WriteBatch):
-    """Records for the log and changes for the catalog, which are made durable together.
-
-    `write` may be repeated after WriteFailed or CatalogUnwritten. After any other StoreError the
-    store is stopped.
-    """
-
-    def __init__(
-        self,
-        tickets: list[Ticket],
-        last: i64,
-        records: Records,
-        changes: list[tuple[int, StoreEntry]],
-        log: SegmentLog,
-        catalog: Catalog,
-    ) -> None:
-        super().__init__(tickets, last)
-        self.records = records
-        self.changes = changes
-        self.paged = PagedMessages()
-        self._log = log
-        self._catalog = catalog
-        #: Appends this batch to the replicated log; None without a cluster.
-        self.shipping: BatchShipping | None = None
-        #: The state of this node of a cluster after the batch; empty until the replicated log has
-        #: the batch, and without a cluster.
-        self.replica_state = b""
-        #: True once the local log has the records.
-        self.logged = False
-        self._cataloged = False
-        #: Size of the rows of streams, in bytes.
-        self.stream_bytes = 0
-        #: Two i64 for each released message of a deleted queue: the number of its queue and its
-        #: position.
-        self.released = b""
-
-    @property
-    def size(self) -> int:
-        return int(self.records.size) + self.stream_bytes
-
-    def write(self) -> None:
-        if self.shipping is not None and not self.replica_state:
-            self.records.complete(self._log.seed)
-            self.replica_state = self.shipping.ship(self)
-        if not self.logged:
-            self.write_streams()
-            self._log.append(self.records)
-            self._log.sync()
-            self.logged = True
-            self.records.parts.clear()
-        if not self._cataloged:
-            self._write_catalog()
-            self._cataloged = True
-        if self.shipping is not None:
-            self.shipping.written()
-        remove_files(self._log.disk, self.garbage)
-
-    def _write_catalog(self) -> None:
-        log = self._log
-        if self.replica_state:
-            self._write_replica()
-        elif self.changes:
-            self._catalog.write(self.changes, int(log.last))
-            log.noted_rolls = log.rolls
-        elif log.noted_rolls != log.rolls:
-            self._note_segment()
-        self._count_removed()
-
-    def _write_replica(self) -> None:
-        """Write the catalog of a node of a cluster, with the node's state after the batch.
-
-        Up to STATE_BATCHES consecutive batches without definitions do not change the catalog: after
-        a crash the node reads these batches again from the replicated log. The catalog is also
-        written for each new segment, so a checkpoint or a drop of dead files reads only full
-        segments whose last batch is in the stored state.
-
-        The log of a node that reads batches again may be ahead of this batch.
-        """
-        log = self._log
-        log.unstored_batches += 1
-        if (
-            self.changes
-            or log.noted_rolls != log.rolls
-            or log.unstored_batches >= log.unstored_batches_max
-        ):
-            position = min(int(log.last), int(self.last))
-            self._catalog.write(self.changes, position, self.replica_state)
-            log.noted_rolls = log.rolls
-            log.unstored_batches = 0
-
-    def _note_segment(self) -> None:
-        """Write to the catalog that the log has a new segment: a later loss of it is noticed.
-
-        If the catalog cannot be written now, the next batch tries again.
-        """
-        log = self._log
-        try:
-            self._catalog.write([], int(log.last))
-        except CatalogUnwritten:
-            return
-        log.noted_rolls = log.rolls
-
-    def _count_removed(self) -> None:
-        """Count the entries about removed queues, sessions and streams as no longer live."""
-        self.count_released(self.released)
-        self.released = b""
-        log = self._log
-        for _, entry in self.changes:
-            if isinstance(entry, Undefined):
-                log.liveness.remove_holder(log.files, entry.number)
-
-    def count_released(self, released: bytes) -> None:
-        """Count messages of deleted queues as settled.
-
-        `released` has two i64 for each message: the number of its queue and its position.
-        """
-        at: i64 = 0
-        while at < len(released):
-            self._log.settle(read_i64_be(released, at), read_i64_be(released, at + 8))
-            at += 16
 
 
 class DurableStore(Store):
@@ -438,7 +239,7 @@ class DurableStore(Store):
     def fetch(
         self, queue: i64, positions: list[int], expiring: bool = False
     ) -> list[Message | None]:
-        reader = self.log.reader()
+        reader = LogReader(self.log)
         return bounded(self._fetch(reader, queue, position, expiring) for position in positions)
 
     def _fetch(

@@ -14,7 +14,8 @@ from mypy_extensions import i64
 
 from broker.messages.message import PLAIN, Encoding
 from broker.store.codecs import Codecs
-from broker.store.contract import (
+from broker.store.disk import DamagedStore, Disk, StoreError
+from broker.store.entries import (
     DeliveryCounted,
     DeliveryMark,
     EntryGroup,
@@ -28,7 +29,6 @@ from broker.store.contract import (
     StoreEntry,
     StreamExtended,
 )
-from broker.store.disk import DamagedStore, Disk, StoreError
 from broker.store.files import (
     CHECKPOINT,
     DATA_START,
@@ -46,8 +46,9 @@ from broker.store.files import (
 from broker.store.findings import QUARANTINED, WRONG, Finding
 from broker.store.layout import CLOSED, KINDS
 from broker.store.reading import END, Decoder
-from broker.store.records import closing_record, record_kind
-from broker.store.recovery import Recoverer, Replay, missing_end
+from broker.store.record_parts import closing_record, record_kind
+from broker.store.recovery import Recoverer
+from broker.store.replay import Replay, missing_end
 
 #: Kinds of findings that findings.py does not define.
 FINE: Final = "fine"

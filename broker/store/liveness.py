@@ -23,7 +23,8 @@ from __future__ import annotations
 from librt.strings import read_i64_be
 from mypy_extensions import i64
 
-from broker.store.contract import (
+from broker.store.batch_records import Records
+from broker.store.entries import (
     DeliveryMark,
     PacketIdHeld,
     PacketIdReleased,
@@ -33,7 +34,6 @@ from broker.store.contract import (
     StreamExtended,
 )
 from broker.store.files import SUM_MASK, LogFile, entry_hash, file_holding
-from broker.store.records import Records
 
 
 class Liveness:

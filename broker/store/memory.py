@@ -9,15 +9,9 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from broker.messages.message import Message
-from broker.store.contract import (
-    MessageSettled,
-    Store,
-    StoreEntry,
-    Ticket,
-    WriteBatch,
-    bounded,
-)
+from broker.store.contract import Store, Ticket, WriteBatch, bounded
 from broker.store.disk import Disk, remove_files
+from broker.store.entries import MessageSettled, StoreEntry
 from broker.store.ram import MemoryDisk
 from broker.store.state import State
 

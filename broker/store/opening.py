@@ -11,12 +11,12 @@ from typing import Final
 
 from broker.store.catalog import Catalog, CatalogUnwritten
 from broker.store.codecs import Codecs
-from broker.store.contract import HOLDERS, Defined
 from broker.store.disk import Disk, StoreError
 from broker.store.durable import DurableStore
+from broker.store.entries import HOLDERS, Defined
 from broker.store.files import parse_name
 from broker.store.findings import CUT, MISSING, QUARANTINED, WRONG, Finding
-from broker.store.recovery import Recovery, missing_end
+from broker.store.replay import Recovery, missing_end
 from broker.store.segments import SEGMENT_SIZE, SegmentLog
 from broker.store.survivors import Survivors
 

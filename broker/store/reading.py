@@ -13,7 +13,8 @@ from mypy_extensions import i64
 
 from broker.messages.message import PLAIN, Address, Encoding, Message
 from broker.store.codecs import Codecs
-from broker.store.contract import (
+from broker.store.disk import DamagedStore, TooNew
+from broker.store.entries import (
     DeliveryCounted,
     DeliveryMark,
     EntryGroup,
@@ -27,7 +28,6 @@ from broker.store.contract import (
     StoreEntry,
     StreamExtended,
 )
-from broker.store.disk import DamagedStore, TooNew
 from broker.store.layout import (
     BATCH_START,
     CLOSED,

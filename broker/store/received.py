@@ -9,6 +9,7 @@ from __future__ import annotations
 from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i64_be
 from mypy_extensions import i64
 
+from broker.store.batch_records import Records
 from broker.store.codecs import Codecs
 from broker.store.disk import DamagedStore
 from broker.store.files import SUM_MASK, entry_hash
@@ -23,7 +24,6 @@ from broker.store.layout import (
     STORED,
 )
 from broker.store.reading import END, Decoder, RecordReader, group_members
-from broker.store.records import Records
 
 
 class ReceivedRecords:

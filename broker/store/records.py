@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Final
 from zlib import crc32
 
-from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
-from mypy_extensions import i16, i32, i64, u8
+from librt.strings import BytesWriter, write_i32_be, write_i64_be
+from mypy_extensions import i32, i64, u8
 
-from broker.messages.message import Address, Encoding, Message
+from broker.messages.message import Encoding, Message
+from broker.store.batch_records import SUMMED_SIZE, Records
 from broker.store.codecs import Codecs
-from broker.store.contract import (
+from broker.store.disk import StoreError
+from broker.store.entries import (
     DeliveryCounted,
     DeliveryMark,
     EntryGroup,
@@ -28,117 +30,37 @@ from broker.store.contract import (
     StoreEntry,
     StreamExtended,
 )
-from broker.store.disk import StoreError
 from broker.store.files import SUM_MASK, entry_hash
 from broker.store.layout import (
-    ANNOTATION_MODULUS,
     BATCH_START,
-    CLOSED,
-    DELIVERY_COUNTED,
-    DELIVERY_MARK,
     GROUP,
     HEADER_SIZE,
     INDEX_STRIDE,
-    PACKET_ID_HELD,
-    PACKET_ID_RELEASED,
     PAYLOAD_MAX,
-    PUBREC_RECEIVED,
-    RETAINED,
     RETAINED_FLAG,
-    SEQUENCED,
     SETTLED,
     STORED,
-    STREAM_EXTENDED,
     UNCOPIED_SIZE,
     VERSION,
     version_of,
 )
+from broker.store.record_parts import (
+    encoded_names,
+    record_kind,
+    wrapped_annotation,
+    write_numbers,
+    write_packet_id,
+    write_u16,
+)
 
-_U16: Final[i64] = 0xFFFF
 #: The highest delivery count that is stored.
 COUNT_MAX: Final[i64] = (1 << 31) - 1
 #: Size in bytes of the head of a group's member: the member's kind and its length.
 MEMBER_HEAD_SIZE: Final = 5
-#: Size in bytes of a record's length and checksum. The checksum covers the bytes after them.
-SUM_END: Final = 8
 #: Size in bytes at which a part of a batch ends and the next one begins. Each part is copied once,
 #: in the event loop. Without this bound, a batch of 64 MiB would be copied in one turn. This takes
 #: 30 ms, and most of this time is spent on page faults of the new memory.
 PART_SIZE: Final[i64] = 2 << 20
-#: Size in bytes from which the checksum of a group's record is computed in the writer's thread.
-SUMMED_SIZE: Final[i64] = 1 << 20
-
-
-class Records:
-    """The encoded records of one batch, and their number and sizes, which the log adds up."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        #: Records whose checksum is missing: the indexes in `parts` of the record's first part and
-        #: of the part after its last one. `complete` computes the checksum.
-        self.unsummed: list[tuple[int, int]] = []
-        self.size: i64 = 0
-        self.count: i64 = 0
-        #: The first and the last position. Each member of an EntryGroup has a position, too.
-        self.first: i64 = 0
-        self.last: i64 = 0
-        #: (position, offset) of the first record and some later records, for the index of the file.
-        self.marks: list[tuple[int, int]] = []
-        #: Number of (message, queue) pairs, size of the records of messages in bytes, and size of
-        #: the other records, which serve only until a checkpoint.
-        self.copies: i64 = 0
-        self.stored_size: i64 = 0
-        self.transient_size: i64 = 0
-        #: Sum of the `entry_hash` of the (message, queue) pairs.
-        self.balance: i64 = 0
-        #: Queue i64 and position i64 of each settlement, and of each PubrecReceived and
-        #: DeliveryCounted.
-        self.settled = BytesWriter()
-        self.noted = BytesWriter()
-        #: Entries that replace the previous entry with the same key, with their positions.
-        self.keyed: list[tuple[int, StoreEntry]] = []
-
-    def complete(self, seed: i64) -> None:
-        """Compute the missing checksums, and join the parts of these records.
-
-        The thread that writes the records calls this method, because the work grows with the size
-        of a transaction. The event loop runs meanwhile: `crc32` of a long part releases the
-        interpreter lock.
-        """
-        if not self.unsummed:
-            return
-        parts: list[bytes] = []
-        done = 0
-        for first, end in self.unsummed:
-            parts += self.parts[done:first]
-            head = self.parts[first]
-            joined = _joined(self.parts, first + 1, end)
-            crc: i64 = crc32(head[SUM_END:], seed)
-            for part in joined:
-                crc = crc32(part, crc)
-            parts.append(head[:4] + int(crc).to_bytes(4, "big") + head[SUM_END:])
-            parts += joined
-            done = end
-        self.parts = parts + self.parts[done:]
-        self.unsummed = []
-
-
-def _joined(parts: list[bytes], first: int, end: int) -> list[bytes]:
-    """Return parts[first:end], joined into longer parts of at least SUMMED_SIZE bytes each.
-
-    A joined part ends with the part that brings it to SUMMED_SIZE bytes. The last joined part may
-    be shorter.
-    """
-    joined: list[bytes] = []
-    size: i64 = 0
-    for at in range(first, end):
-        size += len(parts[at])
-        if size >= SUMMED_SIZE:
-            joined.append(b"".join(parts[first : at + 1]))
-            first, size = at + 1, 0
-    if first < end:
-        joined.append(b"".join(parts[first:end]))
-    return joined
 
 
 class Recorder:
@@ -324,9 +246,9 @@ class Recorder:
         else:
             records.transient_size += size
             if isinstance(entry, MessageSettled):
-                _write_numbers(records.settled, entry.queue, entry.position)
+                write_numbers(records.settled, entry.queue, entry.position)
             elif isinstance(entry, (PubrecReceived, DeliveryCounted)):
-                _write_numbers(records.noted, entry.queue, entry.position)
+                write_numbers(records.noted, entry.queue, entry.position)
             else:
                 records.keyed.append((position, entry))
 
@@ -337,33 +259,33 @@ class Recorder:
                 out, entry.vhost, entry.message, entry.queues, entry.annotations
             )
         if isinstance(entry, MessageSettled):
-            return _write_numbers(out, entry.queue, entry.position)
+            return write_numbers(out, entry.queue, entry.position)
         if isinstance(entry, PubrecReceived):
-            return _write_numbers(out, entry.queue, entry.position)
+            return write_numbers(out, entry.queue, entry.position)
         if isinstance(entry, PacketIdHeld):
-            return _write_packet_id(out, entry.session, entry.packet_id)
+            return write_packet_id(out, entry.session, entry.packet_id)
         if isinstance(entry, PacketIdReleased):
-            return _write_packet_id(out, entry.session, entry.packet_id)
+            return write_packet_id(out, entry.session, entry.packet_id)
         if isinstance(entry, StreamExtended):
-            return _write_numbers(out, entry.stream, entry.end)
+            return write_numbers(out, entry.stream, entry.end)
         if isinstance(entry, DeliveryMark):
-            _write_numbers(out, entry.queue, entry.mark)
-            _write_u16(out, entry.rank)
+            write_numbers(out, entry.queue, entry.mark)
+            write_u16(out, entry.rank)
             return b""
         if isinstance(entry, DeliveryCounted):
-            _write_numbers(out, entry.queue, entry.position)
+            write_numbers(out, entry.queue, entry.position)
             write_i32_be(out, i32(min(entry.count, COUNT_MAX)))
             return b""
         if isinstance(entry, Sequenced):
             name, producer = entry.vhost.encode(), entry.producer.encode("utf-8", "surrogateescape")
             write_i64_be(out, entry.sequence)
-            _write_u16(out, len(name))
+            write_u16(out, len(name))
             out.write(name)
             return producer
         if isinstance(entry, RetainedSet):
             vhost, key = entry.vhost.encode(), entry.key.encode("utf-8", "surrogateescape")
-            _write_u16(out, len(vhost))
-            _write_u16(out, len(key))
+            write_u16(out, len(vhost))
+            write_u16(out, len(key))
             out.write(vhost)
             out.write(key)
             if entry.message is not None:
@@ -387,7 +309,7 @@ class Recorder:
         else:
             for at, queue in enumerate(queues):
                 write_i64_be(out, queue)
-                write_i32_be(out, i32(_wrapped_annotation(annotations[at])))
+                write_i32_be(out, i32(wrapped_annotation(annotations[at])))
         return self._write_message(out, vhost, message)
 
     def _write_message(self, out: BytesWriter, vhost: str, message: Message) -> bytes:
@@ -408,7 +330,7 @@ class Recorder:
         address = message.address
         names = address.stored_names
         if not names:
-            names = address.stored_names = _encoded_names(vhost, address)
+            names = address.stored_names = encoded_names(vhost, address)
         expires: i64 = message.expires
         out.append(u8(message.qos + (RETAINED_FLAG if message.retained else 0)))
         out.append(u8(self._tag))
@@ -485,98 +407,3 @@ def _too_large(size: i64) -> StoreError:
     return StoreError(
         f"cannot store an entry of {size} bytes: a record holds at most {PAYLOAD_MAX} bytes"
     )
-
-
-def record_kind(entry: StoreEntry) -> i64:
-    """Return the kind of the record for an entry, which must not be a definition."""
-    if isinstance(entry, MessageStored):
-        return STORED
-    if isinstance(entry, MessageSettled):
-        return SETTLED
-    if isinstance(entry, PubrecReceived):
-        return PUBREC_RECEIVED
-    if isinstance(entry, PacketIdHeld):
-        return PACKET_ID_HELD
-    if isinstance(entry, PacketIdReleased):
-        return PACKET_ID_RELEASED
-    if isinstance(entry, RetainedSet):
-        return RETAINED
-    if isinstance(entry, StreamExtended):
-        return STREAM_EXTENDED
-    if isinstance(entry, Sequenced):
-        return SEQUENCED
-    if isinstance(entry, DeliveryMark):
-        return DELIVERY_MARK
-    if isinstance(entry, DeliveryCounted):
-        return DELIVERY_COUNTED
-    assert isinstance(entry, EntryGroup) and entry.entries, f"{entry!r} has no kind of record"
-    return GROUP
-
-
-def _encoded_names(vhost: str, address: Address) -> bytes:
-    """Return the lengths of virtual host, exchange and routing key, followed by these names."""
-    host = vhost.encode()
-    exchange = address.exchange.encode("utf-8", "surrogateescape")
-    key = address.key.encode("utf-8", "surrogateescape")
-    out = BytesWriter()
-    _write_u16(out, len(host))
-    _write_u16(out, len(exchange))
-    _write_u16(out, len(key))
-    write_i16_be(out, 0)
-    out.write(host)
-    out.write(exchange)
-    out.write(key)
-    return out.getvalue()
-
-
-def _wrapped_annotation(annotation: i64) -> i64:
-    """Return an annotation that fits into a signed 32-bit number, with the sign unchanged."""
-    if annotation > 0:
-        return (annotation - 1) % ANNOTATION_MODULUS + 1
-    return -((-annotation - 1) % ANNOTATION_MODULUS + 1) if annotation < 0 else 0
-
-
-def _write_numbers(out: BytesWriter, queue: i64, position: i64) -> bytes:
-    write_i64_be(out, queue)
-    write_i64_be(out, position)
-    return b""
-
-
-def _write_packet_id(out: BytesWriter, session: i64, packet_id: i64) -> bytes:
-    write_i64_be(out, session)
-    _write_u16(out, packet_id)
-    return b""
-
-
-def _write_u16(out: BytesWriter, number: i64) -> None:
-    if number > _U16 or number < 0:
-        raise StoreError(
-            f"cannot store an entry: {number} does not fit into 16 bits, so a name is longer than"
-            " 65,535 bytes, or a packet identifier is invalid"
-        )
-    write_i16_be(out, i16(number - (1 << 16) if number >= 1 << 15 else number))
-
-
-def write_header(size: i64, crc: i64, out: BytesWriter) -> None:
-    """Write the length and the checksum of a record that has `size` bytes with its header."""
-    write_i32_be(out, i32(size - HEADER_SIZE))
-    write_i32_be(out, i32(crc - (1 << 32) if crc >= 1 << 31 else crc))
-
-
-def closing_record(position: i64, records: i64, size: i64, salt: i64, seed: i64) -> bytes:
-    """Return the record that ends a file of `records` records and `size` bytes, up to `position`.
-
-    The record repeats the salt of the log, in case both heads of the file are damaged.
-    """
-    tail = BytesWriter()
-    write_i32_be(tail, i32(VERSION << 24 | (CLOSED | BATCH_START) << 16))
-    write_i32_be(tail, 0)
-    write_i64_be(tail, position)
-    write_i64_be(tail, records)
-    write_i64_be(tail, size)
-    write_i32_be(tail, i32(salt - (1 << 32) if salt >= 1 << 31 else salt))
-    body = tail.getvalue()
-    out = BytesWriter()
-    write_header(len(body) + 8, crc32(body, seed), out)
-    out.write(body)
-    return out.getvalue()

@@ -18,9 +18,10 @@ from collections.abc import Callable
 from typing import Final
 
 from librt.strings import read_i32_be, read_i64_be
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i64
 
 from broker.store.disk import DamagedStore, Disk, StoreError, TooNew
+from broker.store.file_order import FileOrder, dropped_files
 from broker.store.files import (
     CHECKPOINT,
     DATA_START,
@@ -31,68 +32,18 @@ from broker.store.files import (
     Head,
     LogFile,
     file_holding,
-    is_closed,
     os_error_text,
     parse_name,
     read_closing_salt,
     read_head,
-    seed_of,
 )
 from broker.store.findings import CUT, IGNORED, MISSING, QUARANTINED, WRONG, Finding, Quarantine
 from broker.store.layout import CLOSED, GROUP, RETAINED, SETTLED, STORED
 from broker.store.reading import END, RecordReader, group_members
-from broker.store.records import closing_record
+from broker.store.record_parts import closing_record
+from broker.store.replay import Recovery, Replay, ignore_progress
 
 _U32: Final[i64] = 0xFFFFFFFF
-
-
-class Recovery:
-    """A report on one recovery of the log: the progress while it runs, then the result."""
-
-    def __init__(self) -> None:
-        self.files = 0
-        self.bytes_read: i64 = 0
-        self.bytes_total: i64 = 0
-        self.records: i64 = 0
-        self.messages: i64 = 0
-        #: The last position in the log, and the first position that was certainly never used.
-        self.last: i64 = 0
-        self.next: i64 = 1
-        #: Names of removed files: replaced by a checkpoint, or without a record.
-        self.removed: list[str] = []
-        self.findings: list[Finding] = []
-
-    def findings_of(self, kind: str) -> list[Finding]:
-        """Return the findings of one kind."""
-        return [finding for finding in self.findings if finding.kind == kind]
-
-    @property
-    def lost_bytes(self) -> int:
-        """Size of the data that could not be read, including the cut tail, in bytes."""
-        return sum(finding.size for finding in self.findings)
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Replay:
-    """A receiver of the records of the log, in their order."""
-
-    def record(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
-        """Process a record with the payload `data[start:end]`."""
-        raise NotImplementedError
-
-    def file(self, files: list[LogFile]) -> None:
-        """Process the beginning of a file, which is the last file in `files`."""
-
-    def batch(self) -> None:
-        """Process the beginning of a batch.
-
-        When this batch was written, all earlier records were durable, and so were the definitions
-        of earlier batches in the catalog.
-        """
-
-
-def ignore_progress(recovery: Recovery) -> None:
-    """Ignore the progress of a recovery."""
 
 
 class Recoverer:
@@ -220,7 +171,7 @@ class Recoverer:
 
         Remove the files that a checkpoint replaced, and the files that were dropped.
         """
-        for name in self._dropped():
+        for name in dropped_files(self._heads, self._headless):
             self._remove(name)
             self._heads.pop(name, None)
             self._headless.pop(name, None)
@@ -233,12 +184,13 @@ class Recoverer:
         if not checkpoints:
             return segments
         newest = checkpoints.pop()
-        whole = newest in self._heads and self._is_closed(newest)
+        order = FileOrder(self.disk, self.directory, self._heads, self._sizes)
+        whole = newest in self._heads and order.is_closed(newest)
         replaced = [
             *checkpoints,
             *(name for name in segments if heads[name].first <= heads[newest].first),
         ]
-        if not whole and self._follow_each_other(checkpoints, segments):
+        if not whole and order.follow_each_other(checkpoints, segments):
             # All files that the checkpoint replaces still exist, so it never took effect.
             self._move_to_quarantine(
                 newest,
@@ -254,54 +206,6 @@ class Recoverer:
                     name, IGNORED, "the checkpoint that replaced this file is damaged"
                 )
         return [newest, *(name for name in segments if heads[name].first > heads[newest].first)]
-
-    def _dropped(self) -> list[str]:
-        """Return the names of the files that were dropped, because none of their entries was live.
-
-        The head of the next segment shows this: it has the last position before the dropped files.
-        """
-        gaps = [
-            (head.previous_last, head.first) for head in self._heads.values() if head.follows_gap
-        ]
-        return sorted(
-            name
-            for name, head in {**self._heads, **self._headless}.items()
-            if any(start < head.first < end for start, end in gaps)
-        )
-
-    def _is_closed(self, name: str) -> bool:
-        head = self._heads[name]
-        return is_closed(
-            self.disk.open(f"{self.directory}/{name}", False), self._sizes[name], seed_of(head.salt)
-        )
-
-    def _follow_each_other(self, checkpoints: list[str], segments: list[str]) -> bool:
-        """True if the newest checkpoint and the segments are complete and follow each other."""
-        last: i64 = 0
-        for name in [*checkpoints[-1:], *segments]:
-            head = self._heads.get(name)
-            if head is None:
-                return False
-            if head.kind == CHECKPOINT:
-                if not self._is_closed(name):
-                    return False
-                last = head.first
-                continue
-            if head.previous_last != last:
-                return False
-            scan = FileScan(
-                self.disk.open(f"{self.directory}/{name}", False),
-                DATA_START,
-                self._sizes[name],
-                seed_of(head.salt),
-                last,
-            )
-            while scan.advance():
-                pass
-            if scan.reader.stop != END and name != segments[-1]:
-                return False
-            last = scan.reader.last
-        return bool(segments)
 
     # -- one file
 
@@ -529,22 +433,6 @@ class Recoverer:
         if self._changes_files:
             self.disk.remove(f"{self.directory}/{name}")
             self.disk.sync_directory(self.directory)
-
-
-def missing_end(recovery: Recovery, log_position: i64) -> Finding | None:
-    """Return a finding if the log ends before `log_position`, up to which it was written.
-
-    Return None if the log is complete.
-    """
-    if log_position < recovery.next:
-        return None
-    return Finding(
-        MISSING,
-        "log",
-        0,
-        0,
-        f"the log ends at position {recovery.last}, but it was written up to {log_position}",
-    )
 
 
 def count_settled(files: list[LogFile], position: i64) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.names import NAME_BYTES_MAX, is_text, shown
 from broker.store.catalog import Catalog
-from broker.store.contract import Defined
+from broker.store.entries import Defined
 
 #: Kinds of definitions whose names the broker generates. They contain routing keys, which need not
 #: be UTF-8.

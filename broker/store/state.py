@@ -7,7 +7,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.messages.message import Message
-from broker.store.contract import (
+from broker.store.entries import (
     Defined,
     DeliveryCounted,
     DeliveryMark,

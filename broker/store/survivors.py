@@ -31,7 +31,7 @@ from broker.store.layout import (
     STREAM_EXTENDED,
 )
 from broker.store.reading import group_members
-from broker.store.recovery import Replay
+from broker.store.replay import Replay
 from broker.store.segments import SegmentLog
 
 _U16: Final[i64] = 0xFFFF

@@ -13,9 +13,13 @@ Modules, in reading order:
     template     bytes of a schema and a record batch, as pyarrow writes them
     arrow        record batches of Arrow's IPC format: build and read
     columns      columns of a batch that is built, from runs of equal values
+    row_codecs   what a front end provides for rows
+    captured_rows
+                 the messages of the next batch, and the encoded batch
     rows         converts messages to rows
     segments     files `<epoch>-<base offset>.arrow` and their indexes
     archive      the segments of one stream
+    batch_scan   scans the batches of a segment
     recovery     reads the segments of a stream when the broker starts
     leftover     removes the files of deleted streams
     inspect      `trellis store verify` and `repair` for streams

@@ -24,8 +24,10 @@ from broker.store.disk import NO_DESCRIPTORS, TRANSIENT, Disk, File, WriteFailed
 from broker.store.files import os_error_text
 from broker.store.poison import PoisonableWriter
 from broker.stream.arrow import END_OF_STREAM, SCHEMA_SIZE, encode_schema
+from broker.stream.captured_rows import BatchSink, CapturedRows, EncodedBatch
 from broker.stream.open_files import FileUser, OpenFiles
-from broker.stream.rows import BatchSink, CapturedRows, EncodedBatch, RowCodecs, RowWriter
+from broker.stream.row_codecs import RowCodecs
+from broker.stream.rows import RowWriter
 from broker.stream.segments import SUFFIXES, Segment, parse_segment, segment_name
 
 #: Default size at which a segment is full, in bytes.

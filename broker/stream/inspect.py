@@ -11,8 +11,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.store.contract import Defined
 from broker.store.disk import Disk, File
+from broker.store.entries import Defined
 from broker.store.findings import CUT, MISSING, QUARANTINED, WRONG, Finding
 from broker.store.inspect import FINE
 from broker.stream.archive import directory_name

@@ -25,8 +25,9 @@ from broker.store.contract import Store, StreamIntake, StreamWrite
 from broker.store.disk import OutOfDescriptors, StoreError
 from broker.stream.archive import Archive, ArchiveWrite, RowsUnavailable
 from broker.stream.arrow import BatchView
+from broker.stream.captured_rows import CapturedRows
 from broker.stream.pages import StreamPages
-from broker.stream.rows import CapturedRows, PublishRun
+from broker.stream.row_codecs import PublishRun
 
 #: Number of rows that the readers of a stream get in one turn of the event loop. The last batch of
 #: the turn is completed, so the number may be exceeded.

@@ -23,19 +23,15 @@ from broker.store.files import os_error_text
 from broker.store.findings import CUT, MISSING, QUARANTINED, WRONG, Finding, Quarantine
 from broker.stream.archive import write_index
 from broker.stream.arrow import (
-    BATCH_HEADER_SIZE,
     END_OF_STREAM,
     SCHEMA_SIZE,
     BatchView,
-    batch_size,
     encode_schema,
     read_schema,
-    view_batch,
 )
+from broker.stream.batch_scan import BatchScan
 from broker.stream.segments import Segment, parse_segment, segment_name
 
-#: Number of bytes read at once.
-_READ_SIZE: Final[i64] = 1 << 20
 _INDEX: Final = ".index"
 #: Number of directory levels from `streams` down to the directory of one stream.
 _DEPTH: Final = 3
@@ -445,57 +441,6 @@ class StreamRecovery:
         """Move a whole file to the quarantine, and report that."""
         size = int(self._disk.open(f"{self._directory}/{name}", False).size())
         self._report(QUARANTINED, name, reason, 0, size, self._quarantine.move(name))
-
-
-class BatchScan:
-    """A scan over the intact batches of a segment's file, from `place` on."""
-
-    def __init__(self, file: File, place: i64, size: i64) -> None:
-        #: The place of the next batch.
-        self.place: i64 = place
-        self._file = file
-        self._size: i64 = size
-        self._data = b""
-        #: The place of `_data` in the file.
-        self._start: i64 = place
-
-    def next(self) -> BatchView | None:
-        """Return the batch at `place`; None if there is no batch with a correct checksum."""
-        while True:
-            at: i64 = self.place - self._start
-            found = view_batch(self._data, at)
-            if found is not None:
-                if not found.is_intact():
-                    return None
-                self.place = self._start + found.end
-                return found
-            available: i64 = len(self._data) - at
-            needed: i64 = batch_size(self._data, at) if available > 0 else _READ_SIZE
-            if needed == 0 or available >= needed or self.place + available >= self._size:
-                return None
-            self._data = self._file.read(self.place, max(needed, _READ_SIZE))
-            self._start = self.place
-            if len(self._data) <= available:
-                return None
-
-    def find(self, least: i64, marks: list[int]) -> BatchView | None:
-        """Return the next batch whose first offset is `least` or higher, also after damage.
-
-        After a damaged batch, look only at the place where the batch ends according to its header,
-        and at the places in `marks`: a message may contain bytes that look like a batch.
-        """
-        while self.place < self._size:
-            here = self.place
-            found = self.next()
-            if found is not None and found.base >= least:
-                return found
-            if found is None:
-                end_place = here + batch_size(self._file.read(here, BATCH_HEADER_SIZE), 0)
-                self.place = end_place
-                if end_place == here or end_place >= self._size or self.next() is None:
-                    end_place = min((mark for mark in marks if mark > here), default=self._size)
-                self.place = end_place
-        return None
 
 
 def _base(segment: Segment) -> int:

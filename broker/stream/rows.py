@@ -1,167 +1,22 @@
-"""Conversion of messages to rows of Arrow record batches.
-
-CapturedRows   messages and runs of publications, collected in the event loop
-RowWriter      builds batches of rows from them, in the writer's thread
-HeaderCodec    interface of a front end: a message's content header, and its properties
-PacketParser   interface of a front end: splits a run of packets into publications
-"""
+"""Conversion of messages to rows of Arrow record batches, in the writer's thread."""
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import Final
 
 from librt.strings import BytesWriter, read_i32_le, write_i64_le
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i64
 
-from broker.messages.message import Address, Message, PropertyCodec
+from broker.messages.message import Address, Message
 from broker.stream.arrow import BatchBuilder
+from broker.stream.captured_rows import BatchSink, CapturedRows, EncodedBatch
 from broker.stream.columns import BodyColumn, NumberColumn, SparseColumn, TextColumn, equal_ends
+from broker.stream.row_codecs import PROPERTIES, PublishRun, RowCodecs, RowName, StreamRows, as_utf8
 
 #: Largest number of rows of one batch, and total size of its bodies at which the batch is full, in
 #: bytes.
 BATCH_ROWS: Final[i64] = 4_096
 BATCH_SIZE: Final[i64] = 256 << 10
-
-#: Properties that have a column, in their order, with the width of numbers in bytes (texts: 0).
-PROPERTIES: Final[dict[str, int]] = {
-    "content_type": 0,
-    "content_encoding": 0,
-    "delivery_mode": 1,
-    "priority": 1,
-    "correlation_id": 0,
-    "reply_to": 0,
-    "expiration": 0,
-    "message_id": 0,
-    "timestamp": 8,
-    "type": 0,
-    "user_id": 0,
-    "app_id": 0,
-    "cluster_id": 0,
-    "headers": 0,
-}
-PROPERTY_COLUMNS: Final = {name: place for place, name in enumerate(PROPERTIES)}
-
-
-@mypyc_attr(acyclic=True)
-class PublishRun:
-    """Consecutive publications of one client, unparsed, which were routed to the same subscribers.
-
-    `has_properties` is True for packets that have MQTT 5 properties.
-    """
-
-    def __init__(
-        self, data: bytes, count: i64, publisher: bytes, routed: i64, described: bool
-    ) -> None:
-        self.packets = data
-        self.count: i64 = count
-        self.publisher = publisher
-        self.routed: i64 = routed
-        self.has_properties = described
-
-
-class HeaderCodec:
-    """Encoder of a message's properties for streams, implemented by a front end.
-
-    Called in the writer's thread.
-    """
-
-    def header(self, message: Message) -> bytes:
-        """Return the AMQP content header: class, weight, size, flags, properties."""
-        raise NotImplementedError
-
-    def properties(self, header: bytes) -> list[tuple[int, bytes]]:
-        """Return (index in PROPERTIES, value) of the properties in a header, by ascending index.
-
-        Texts are UTF-8; numbers are little-endian, with the width in PROPERTIES. Never raises.
-        """
-        raise NotImplementedError
-
-
-@final
-class RowName:
-    """The exchange and the topic of a publication, in UTF-8.
-
-    `raw_key` has the bytes of a routing key that is not UTF-8; else it is empty.
-    """
-
-    def __init__(self, exchange: bytes, key: bytes) -> None:
-        self.exchange = exchange
-        self.topic, self.raw_key = _as_utf8(key)
-
-
-class StreamRows:
-    """A receiver of publications without properties."""
-
-    def add_plain(self, name: RowName, body: bytes) -> None:
-        """Add a row for a publication."""
-        raise NotImplementedError
-
-
-class PacketParser:
-    """Parser of runs of publications, implemented by a front end.
-
-    Called in the writer's thread.
-    """
-
-    def parse(self, packets: PublishRun, rows: StreamRows) -> None:
-        """Call `rows.add_plain` for each publication in a run, in order.
-
-        Equal names should be the same object where that is cheap.
-        """
-        raise NotImplementedError
-
-    def protocol(self, packets: PublishRun) -> bytes:
-        """Return the name of the protocol of a run."""
-        raise NotImplementedError
-
-
-class RowCodecs:
-    """The codecs of a broker, set by its front ends.
-
-    The header codec and the packet parser are for streams, the property codec for dead letters.
-    """
-
-    def __init__(self) -> None:
-        self.property_codec = PropertyCodec()
-        self.header_codec = HeaderCodec()
-        self.packet_parser = PacketParser()
-
-
-class CapturedRows:
-    """The publications that a stream got since its last batch, from offset `base` on."""
-
-    def __init__(self, base: i64) -> None:
-        self.base: i64 = base
-        #: Messages and PublishRuns.
-        self.items: list[object] = []
-        #: For each item, the number of queues to which it was routed.
-        self.routed = BytesWriter()
-        #: (index, time in microseconds): items from that index on were published at that time.
-        self.times: list[tuple[int, int]] = []
-        self.end: i64 = base
-
-
-class EncodedBatch:
-    """An encoded batch: `count` rows from offset `base` on.
-
-    `first_at` and `last_at` are the publishing times of its first and last row, in microseconds.
-    """
-
-    def __init__(self, data: bytearray, base: i64, count: i64, first_at: i64, last_at: i64) -> None:
-        self.data = data
-        self.base: i64 = base
-        self.count: i64 = count
-        self.first_at: i64 = first_at
-        self.last_at: i64 = last_at
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class BatchSink:
-    """A receiver of encoded batches."""
-
-    def add(self, encoded: EncodedBatch) -> None:
-        """Take the next batch."""
-        raise NotImplementedError
 
 
 class RowWriter(StreamRows):
@@ -285,7 +140,7 @@ class RowWriter(StreamRows):
         self._sink = BatchSink()
 
     def _row_name(self, address: Address) -> RowName:
-        exchange, _ = _as_utf8(address.exchange.encode("utf-8", "surrogateescape"))
+        exchange, _ = as_utf8(address.exchange.encode("utf-8", "surrogateescape"))
         if len(self._names) >= _CACHE_MAX:
             self._names.clear()
             self._exchange_names.clear()
@@ -493,18 +348,6 @@ def reserve_heap() -> None:
     memory. With other C libraries, this has no effect.
     """
     bytes(_RESERVED_SIZE)
-
-
-def _as_utf8(data: bytes) -> tuple[bytes, bytes]:
-    """Return two values: `data` as valid UTF-8, and the raw bytes if they differ, else empty bytes.
-
-    Sequences that are not UTF-8 are replaced by U+FFFD.
-    """
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return data.decode("utf-8", "replace").encode(), data
-    return data, b""
 
 
 _NO_NAME: Final = RowName(b"", b"")

@@ -13,7 +13,7 @@ from broker.stream.leftover import remove_deleted_streams
 from broker.stream.open_files import OpenFiles
 from broker.stream.queue import StreamQueue
 from broker.stream.recovery import StreamRecovery
-from broker.stream.rows import RowCodecs
+from broker.stream.row_codecs import RowCodecs
 
 
 class Streams:

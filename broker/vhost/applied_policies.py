@@ -16,7 +16,8 @@ from broker.queues.policies import Policies, Policy, operator_policy_of
 from broker.queues.queue import Queue
 from broker.routing.exchanges import Exchange
 from broker.routing.planner import Planner
-from broker.store.contract import Defined, Store, Ticket, Undefined
+from broker.store.contract import Store, Ticket
+from broker.store.entries import Defined, Undefined
 from broker.stream.queue import StreamQueue
 from broker.vhost.background import PolicyUpdate
 from broker.vhost.journals import Journals

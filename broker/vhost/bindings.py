@@ -22,7 +22,8 @@ from broker.routing.exchanges.base import KEY_BYTES_PER_BINDING
 from broker.routing.planner import Planner
 from broker.routing.subscriber import Subscriber
 from broker.routing.topology_stream import TOPOLOGY, TopologyStream
-from broker.store.contract import Defined, Store, Ticket, Undefined
+from broker.store.contract import Store, Ticket
+from broker.store.entries import Defined, Undefined
 from broker.vhost.background import BindingRemoval, ExchangeRemoval
 from matching.bucket import members
 

@@ -42,7 +42,8 @@ from broker.routing.plan_index import first_word
 from broker.routing.plan_search import NAME_BYTES
 from broker.routing.planner import Planner
 from broker.routing.publish_context import PublishContexts
-from broker.store.contract import Defined, Store, Ticket, Undefined
+from broker.store.contract import Store, Ticket
+from broker.store.entries import Defined, Undefined
 from broker.stream.queue import StreamQueue
 from broker.stream.streams import Streams
 from broker.vhost.applied_policies import AppliedPolicies

@@ -12,7 +12,8 @@ from typing import Final
 
 from broker.errors import NotAllowed, PreconditionFailed
 from broker.names import checked_name
-from broker.store.contract import Defined, Store, Ticket, Undefined
+from broker.store.contract import Store, Ticket
+from broker.store.entries import Defined, Undefined
 from broker.store.values import dump
 
 #: The component of global parameters.

@@ -6,7 +6,8 @@ from typing import Final
 
 from broker.queues.queue import Queue
 from broker.routing.subscriber import Subscriber
-from broker.store.contract import Ticket, Undefined
+from broker.store.contract import Ticket
+from broker.store.entries import Undefined
 from broker.vhost.vhost import VirtualHost
 
 #: The largest number of direct replies that are kept for a consumer that does not read.

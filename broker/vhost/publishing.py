@@ -20,7 +20,8 @@ from broker.routing.publish_context import PublishContext
 from broker.routing.resolved_targets import ResolvedTargets
 from broker.routing.route import MessageRoute, Route
 from broker.routing.subscriber import Subscriber
-from broker.store.contract import MessageStored, Ticket
+from broker.store.contract import Ticket
+from broker.store.entries import MessageStored
 from broker.vhost.dead_letters import PublishWill
 from broker.vhost.vhost import VirtualHost
 

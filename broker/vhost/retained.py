@@ -20,7 +20,8 @@ from mypy_extensions import i32, i64, mypyc_attr, u8
 
 from broker.agenda import Agenda, Task
 from broker.messages.message import Address, Message
-from broker.store.contract import RetainedSet, Store, Ticket
+from broker.store.contract import Store, Ticket
+from broker.store.entries import RetainedSet
 from matching.grammar import DEFAULT, Grammar, swap
 from matching.topics import Absent, TopicIndex
 

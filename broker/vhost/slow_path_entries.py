@@ -8,7 +8,8 @@ from broker.queues.delay import DelayQueue
 from broker.queues.limited import LimitedQueue
 from broker.routing.exchanges.delayed import delay_of
 from broker.routing.plan import Plan
-from broker.store.contract import MessageStored, Store, Ticket
+from broker.store.contract import Store, Ticket
+from broker.store.entries import MessageStored
 
 
 def store_message(

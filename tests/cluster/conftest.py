@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.log_server import LogServer
+from tests.cluster.nodes import NodeProcess
 from tests.cluster.programs import KafkaNodes, Kfake
 from trellis.cluster import topic
 from trellis.cluster.kafka_log import KafkaLog
@@ -40,6 +42,23 @@ def kafka_nodes(tmp_path: Path) -> Iterator[KafkaNodes]:
     nodes = KafkaNodes(tmp_path, 3)
     yield nodes
     nodes.close()
+
+
+@pytest.fixture
+def nodes() -> Iterator[list[NodeProcess]]:
+    """A list to which a test adds its nodes; they are killed after the test."""
+    started: list[NodeProcess] = []
+    yield started
+    for node in started:
+        node.kill()
+
+
+@pytest.fixture
+def server() -> Iterator[LogServer]:
+    """Start a replicated log in memory for one test."""
+    server = LogServer()
+    yield server
+    server.close()
 
 
 @pytest.fixture

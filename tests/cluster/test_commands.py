@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,6 @@ from tests.cluster.programs import Kfake
 from trellis.settings.cluster import ClusterSettings
 
 OFTEN = {"cluster-keep-time": "1"}
-
-
-@pytest.fixture
-def nodes() -> Iterator[list[NodeProcess]]:
-    """A list to which a test adds its nodes; they are killed after the test."""
-    started: list[NodeProcess] = []
-    yield started
-    for node in started:
-        node.kill()
 
 
 @pytest.fixture
@@ -109,6 +99,7 @@ def test_node_is_seeded_from_a_running_one_and_takes_over(
     assert consume(third.channel(), 400) == list(range(400))
 
 
+@pytest.mark.long
 def test_forgotten_node_does_not_stop_trimming(
     cluster: ClusterSettings, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:

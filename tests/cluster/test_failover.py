@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,34 +12,16 @@ import pytest
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from tests.cluster.log_server import LogServer
-from tests.cluster.nodes import PATIENCE, QUEUE, TIMES, NodeProcess, consume, node_over, publish
+from tests.cluster.nodes import (
+    PATIENCE,
+    QUEUE,
+    NodeProcess,
+    consume,
+    publish,
+    start,
+)
 from trellis.cluster.membership import FENCED
 from trellis.monitoring.cluster_metrics import STATES
-
-
-@pytest.fixture
-def server() -> Iterator[LogServer]:
-    server = LogServer()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def nodes(server: LogServer) -> Iterator[list[NodeProcess]]:
-    """A list to which a test adds its nodes; they are killed after the test."""
-    started: list[NodeProcess] = []
-    yield started
-    for node in started:
-        node.kill()
-
-
-def start(
-    nodes: list[NodeProcess], server: LogServer, directory: Path, times: str = TIMES
-) -> NodeProcess:
-    node = node_over(server, directory, times)
-    nodes.append(node)
-    node.wait_for("following")
-    return node
 
 
 def check_metrics(active: NodeProcess, standby: NodeProcess) -> None:

@@ -16,7 +16,8 @@ from broker.replication.directory import ReplicaDirectory
 from broker.replication.owner import LogOwner
 from broker.replication.records import BATCH, BEAT, CALL, CLAIM, BatchChunk, Claim, decode
 from broker.replication.report import NodeReport
-from broker.store.contract import Defined, MessageStored, StoreEntry
+from broker.store.entries import Defined, MessageStored, StoreEntry
+from broker.store.log_reader import LogReader
 from broker.store.opening import open_store
 from tests.cluster.test_ownership import SALT, claim, wait_for
 from tests.replication.batches import Batches, message
@@ -73,7 +74,7 @@ class Standby:
         opened = open_store(
             self.disk, str(self.path), codecs(), SALT, pytest.fail, lambda recovery: None
         )
-        reader = opened.store.log.reader()
+        reader = LogReader(opened.store.log)
         positions = opened.survivors.copies.by_queue()[1]
         entries = [opened.store.read_stored(reader, position) for position in positions]
         opened.store.close()

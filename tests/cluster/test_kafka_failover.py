@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,15 +23,6 @@ def cluster(request: pytest.FixtureRequest, name: str) -> ClusterSettings:
     """Return the settings of a cluster whose topic exists."""
     servers = request.getfixturevalue(request.param).servers
     return created(cluster_on(servers, name, 1.5, 1.0, 0.2), 3 if request.param == "kfake" else 1)
-
-
-@pytest.fixture
-def nodes() -> Iterator[list[NodeProcess]]:
-    """A list to which a test adds its nodes; they are killed after the test."""
-    started: list[NodeProcess] = []
-    yield started
-    for node in started:
-        node.kill()
 
 
 def test_the_standby_of_a_killed_broker_goes_on(
@@ -90,4 +80,4 @@ def test_node_refuses_a_topic_that_was_made_anew_while_the_node_was_stopped(
     [line] = [
         line for line in nodes[1].errors.read_text().splitlines() if line.startswith("trellis:")
     ]
-    assert "was deleted and made anew" in line
+    assert "was deleted and created again" in line

@@ -19,7 +19,7 @@ from pika.exceptions import AMQPError
 
 from tests.cluster.balancer import BEHIND, CONFIGURATION, LoadBalancer
 from tests.cluster.conftest import cluster_on, created
-from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, node_on_kafka, publish
+from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, pair_on_kafka, publish
 from tests.cluster.programs import Kfake
 from tests.foreign import require
 
@@ -29,15 +29,8 @@ def nodes(kfake: Kfake, name: str, tmp_path: Path) -> Iterator[tuple[NodeProcess
     """Start an active node and a standby."""
     require("haproxy")
     cluster = created(cluster_on(kfake.servers, name, 1.5, 1.0, 0.2))
-    first = node_on_kafka(cluster, tmp_path / "first", BEHIND)
-    first.wait_for("following")
-    first.wait_for("ready")
-    second = node_on_kafka(cluster, tmp_path / "second", BEHIND)
-    second.wait_for("following")
-    yield first, second
-    for node in (first, second):
-        node.process.send_signal(signal.SIGCONT)
-        node.kill()
+    with pair_on_kafka(cluster, tmp_path, BEHIND) as pair:
+        yield pair
 
 
 @pytest.fixture

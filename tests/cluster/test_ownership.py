@@ -22,16 +22,9 @@ from broker.replication.follower import Follower
 from broker.replication.judge import Judge
 from broker.replication.owner import LogOwner
 from broker.replication.records import CLAIM, Claim, ClusterState
-from broker.store.contract import (
-    Defined,
-    MessageSettled,
-    MessageStored,
-    SettledCallback,
-    StoreEntry,
-    Ticket,
-    WriteBatch,
-)
+from broker.store.contract import SettledCallback, Ticket, WriteBatch
 from broker.store.disk import StoreError, WriteFailed
+from broker.store.entries import Defined, MessageSettled, MessageStored, StoreEntry
 from broker.store.inspect import dump
 from tests.replication.batches import message
 from tests.replication.threaded_log import ThreadedLog

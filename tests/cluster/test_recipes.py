@@ -21,7 +21,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.broker import environment
 from tests.cluster.conftest import cluster_on, created
-from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, node_on_kafka
+from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, pair_on_kafka
 from tests.cluster.programs import Kfake
 from tests.foreign import require
 from tests.interop.test_toolchains import BUILT, build
@@ -49,14 +49,8 @@ COUNT: Final = 20
 def nodes(kfake: Kfake, name: str, tmp_path: Path) -> Iterator[tuple[NodeProcess, NodeProcess]]:
     """Start an active node and a standby."""
     cluster = created(cluster_on(kfake.servers, name, 1.5, 1.0, 0.2))
-    first = node_on_kafka(cluster, tmp_path / "first")
-    first.wait_for("following")
-    first.wait_for("ready")
-    second = node_on_kafka(cluster, tmp_path / "second")
-    second.wait_for("following")
-    yield first, second
-    for node in (first, second):
-        node.kill()
+    with pair_on_kafka(cluster, tmp_path) as pair:
+        yield pair
 
 
 class Recipe:

@@ -16,10 +16,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from pika.exceptions import AMQPConnectionError
 
 from tests.cluster.log_server import LogServer
-from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, publish
-from tests.cluster.test_failover import nodes, server, start
-
-__all__ = ["nodes", "server"]
+from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, publish, start
 
 USE_ANOTHER_SERVER, SERVER_UNAVAILABLE = 0x9C, 0x88
 

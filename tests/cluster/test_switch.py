@@ -18,13 +18,10 @@ from pika.exceptions import AMQPError
 from broker.replication.records import ReplicationError
 from broker.replication.report import NodeReport
 from tests.cluster.log_server import LogServer
-from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, publish
-from tests.cluster.test_failover import nodes, server, start
+from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, publish, start
 from trellis.app import DONE
 from trellis.cluster.membership import FENCED
 from trellis.cluster.succession import BATCHES_MAX, REPORT_AGE_MAX, successor
-
-__all__ = ["nodes", "server"]
 
 #: A silence after which no test waits for a takeover.
 PATIENT = "60,20,0.15"
@@ -66,7 +63,7 @@ def pair(
     return first, second
 
 
-@pytest.mark.parametrize("to", ["", "second"])
+@pytest.mark.parametrize("to", [pytest.param("", marks=pytest.mark.long), "second"])
 def test_switch_keeps_all_confirmed_messages_and_needs_no_silence(
     server: LogServer, nodes: list[NodeProcess], tmp_path: Path, to: str
 ) -> None:
@@ -112,6 +109,7 @@ def test_node_that_stops_hands_the_log_over(
     assert "no standby can take over" in second.errors.read_text()
 
 
+@pytest.mark.long
 def test_switch_back_and_forth(server: LogServer, nodes: list[NodeProcess], tmp_path: Path) -> None:
     first, second = pair(nodes, server, tmp_path)
     publish(first.channel(), range(10))
@@ -147,6 +145,7 @@ def test_refused_switch_changes_nothing(
     assert first.health("/readyz") == 200
 
 
+@pytest.mark.long
 def test_node_to_which_the_log_was_handed_over_and_that_died_is_replaced_by_the_former_owner(
     server: LogServer, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:

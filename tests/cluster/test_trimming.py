@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.cluster.log_server import LogServer
-from tests.cluster.nodes import PATIENCE, QUEUE, TIMES, NodeProcess, consume, publish
-from tests.cluster.test_failover import nodes, server, start
-from trellis.app import MISCONFIGURED
+import pytest
 
-__all__ = ["nodes", "server"]
+from tests.cluster.log_server import LogServer
+from tests.cluster.nodes import PATIENCE, QUEUE, TIMES, NodeProcess, consume, publish, start
+from trellis.app import MISCONFIGURED
 
 #: A mark each second.
 OFTEN = f"{TIMES},1"
@@ -22,6 +21,7 @@ def wait_for_trim(owner: NodeProcess, offset: int) -> None:
         assert time.monotonic() < end
 
 
+@pytest.mark.long
 def test_standby_over_a_trimmed_log_takes_over_and_an_empty_node_asks_to_be_seeded(
     server: LogServer, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:

@@ -19,8 +19,10 @@ from broker.routing.plan import Plan
 from broker.routing.plan_index import PLANS_PER_SLICE, PlanRelease
 from broker.routing.topology_stream import TopologyStream
 from broker.store.contract import Ticket, Waiter
-from broker.store.durable import PART_BITS, DurableBatch, DurableStore, PagedRelease
+from broker.store.durable import DurableStore
+from broker.store.durable_batch import DurableBatch
 from broker.store.memory import MemoryStore
+from broker.store.paged_messages import PART_BITS, PagedRelease
 from broker.vhost.applied_policies import AppliedPolicies
 from broker.vhost.background import (
     BINDINGS_PER_SLICE,

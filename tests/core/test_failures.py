@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.store.contract import StoreEntry
+from broker.store.entries import StoreEntry
 from broker.store.memory import MemoryStore
 from tests.clients import World
 from tests.wire.amqp.speech import read

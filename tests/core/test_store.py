@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from broker.messages.message import PLAIN, Address, Message
-from broker.store.contract import (
-    Defined,
-    MessageSettled,
-    MessageStored,
-    RetainedSet,
-    Ticket,
-    Undefined,
-    Waiter,
-)
+from broker.store.contract import Ticket, Waiter
+from broker.store.entries import Defined, MessageSettled, MessageStored, RetainedSet, Undefined
 from broker.store.memory import MemoryStore
 
 

@@ -1,7 +1,7 @@
 """Comparison of the metrics of Trellis and of RabbitMQ 3.10 under the same load.
 
 Names, types, labels and values must be equal, but for the differences that
-docs/moving-from-rabbitmq.md lists (tools/moving_page.py).
+docs/moving-from-rabbitmq.md lists (tools/rabbitmq_metrics.py).
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ SAME: Final = (
 
 @pytest.fixture(scope="module")
 def moving() -> ModuleType:
-    """Return the module tools/moving_page.py, which lists the differences."""
-    path = Path(__file__).parents[2] / "tools" / "moving_page.py"
-    spec = importlib.util.spec_from_file_location("moving_page", path)
+    """Return the module tools/rabbitmq_metrics.py, which lists the differences."""
+    path = Path(__file__).parents[2] / "tools" / "rabbitmq_metrics.py"
+    spec = importlib.util.spec_from_file_location("rabbitmq_metrics", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

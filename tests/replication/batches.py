@@ -10,7 +10,7 @@ from broker.replication.contract import Apply, ReceivedBatch
 from broker.replication.payload import Change
 from broker.replication.records import ClusterState
 from broker.store.codecs import Codecs
-from broker.store.contract import Defined, EntryGroup, StoreEntry, Undefined
+from broker.store.entries import Defined, EntryGroup, StoreEntry, Undefined
 from broker.store.files import seed_of
 from broker.store.records import Recorder
 from tests.store.simulated import SimulatedDisk

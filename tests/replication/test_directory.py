@@ -14,9 +14,11 @@ from broker.replication.contract import Apply, ReplicaDiverged, ReplicaFull
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.records import ClusterState, ForeignRecord, ReplicationError
 from broker.store.backup import copy_catalog
+from broker.store.batch_records import Records
 from broker.store.catalog import Catalog
 from broker.store.codecs import Codecs
-from broker.store.contract import (
+from broker.store.disk import Poisoned, StoreError
+from broker.store.entries import (
     Defined,
     DeliveryCounted,
     DeliveryMark,
@@ -31,10 +33,9 @@ from broker.store.contract import (
     StoreEntry,
     Undefined,
 )
-from broker.store.disk import Poisoned, StoreError
+from broker.store.log_reader import LogReader
 from broker.store.opening import OpenedStore, open_store
 from broker.store.received import ReceivedRecords
-from broker.store.records import Records
 from tests.replication.batches import Batches, Killed, encode_entries, kill_at, message
 from tests.store.logs import Log, random_entry
 from tests.store.simulated import SimulatedDisk
@@ -78,7 +79,7 @@ class Place:
     def contents(self) -> list[bytes]:
         """Return the contents of all messages in queues, in order, and end the directory's use."""
         opened = self.recover()
-        reader = opened.store.log.reader()
+        reader = LogReader(opened.store.log)
         found: list[bytes] = []
         for positions in opened.survivors.copies.by_queue().values():
             for position in positions:

@@ -12,7 +12,7 @@ from broker.replication import payload
 from broker.replication.contract import ReplicaDiverged
 from broker.replication.payload import Payload
 from broker.replication.records import ForeignRecord
-from broker.store.contract import Defined, Undefined
+from broker.store.entries import Defined, Undefined
 
 
 def fields(found: Payload) -> list[tuple[object, ...]]:

@@ -11,7 +11,7 @@ from broker.routing.exchanges import Exchange, TopicExchange
 from broker.routing.subscriber import Subscriber
 from broker.store.catalog import Catalog
 from broker.store.disk import Disk, RealDisk
-from broker.store.durable import BatchShipping
+from broker.store.durable_batch import BatchShipping
 from broker.store.inspect import dump
 from broker.store.opening import LOG, open_store
 from broker.store.segments import SEGMENT_SIZE

@@ -8,7 +8,8 @@ from random import Random
 from broker.messages.message import PLAIN, Address, Message
 from broker.store.checkpoint import Checkpointing
 from broker.store.codecs import Codecs
-from broker.store.contract import (
+from broker.store.disk import Disk
+from broker.store.entries import (
     DeliveryCounted,
     DeliveryMark,
     EntryGroup,
@@ -20,12 +21,11 @@ from broker.store.contract import (
     RetainedSet,
     StoreEntry,
 )
-from broker.store.disk import Disk
 from broker.store.files import LogFile
 from broker.store.layout import ANNOTATION_MODULUS
 from broker.store.reading import Decoder
 from broker.store.records import Recorder
-from broker.store.recovery import Recovery, Replay
+from broker.store.replay import Recovery, Replay
 from broker.store.segments import SegmentLog
 from broker.store.state import State
 from broker.store.survivors import Survivors

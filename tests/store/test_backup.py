@@ -11,11 +11,12 @@ import pytest
 
 from broker.messages.message import PLAIN, Address, Message
 from broker.store.backup import back_up, copy_catalog
-from broker.store.checkpoint import Checkpointing, files_worth_checkpoint
+from broker.store.checkpoint import Checkpointing
+from broker.store.checkpoint_schedule import files_worth_checkpoint
 from broker.store.codecs import Codecs
-from broker.store.contract import Defined, MessageSettled, MessageStored
 from broker.store.disk import RealDisk, StoreError
 from broker.store.dropping import dead_files, drop_dead_files
+from broker.store.entries import Defined, MessageSettled, MessageStored
 from broker.store.files import SEGMENT, Head
 from broker.store.opening import CATALOG, LOG, OpenedStore, open_store
 

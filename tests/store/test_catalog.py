@@ -22,7 +22,7 @@ from broker.store.catalog import (
     CatalogFull,
     CatalogUnwritten,
 )
-from broker.store.contract import Defined, MessageSettled, StoreEntry, Undefined
+from broker.store.entries import Defined, MessageSettled, StoreEntry, Undefined
 
 Loaded = list[tuple[int, str, str, str, dict[str, object]]]
 Changes = list[tuple[int, StoreEntry]]

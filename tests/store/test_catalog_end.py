@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.store.catalog import Catalog
-from broker.store.contract import RetainedSet
 from broker.store.disk import RealDisk
+from broker.store.entries import RetainedSet
 from broker.store.findings import CUT, MISSING
 from broker.store.inspect import verify
 from broker.store.opening import CATALOG, LOG

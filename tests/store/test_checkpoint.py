@@ -11,14 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store.checkpoint import (
-    DONE,
-    FILES_MAX,
-    Checkpointing,
-    begin_checkpoint,
-    files_worth_checkpoint,
-)
-from broker.store.contract import (
+from broker.store.checkpoint import DONE, Checkpointing
+from broker.store.checkpoint_schedule import FILES_MAX, begin_checkpoint, files_worth_checkpoint
+from broker.store.disk import DamagedStore
+from broker.store.entries import (
     EntryGroup,
     MessageSettled,
     MessageStored,
@@ -28,8 +24,8 @@ from broker.store.contract import (
     RetainedSet,
     StoreEntry,
 )
-from broker.store.disk import DamagedStore
 from broker.store.files import FileScan
+from broker.store.log_reader import read_record
 from tests.store.logs import DIRECTORY, QUEUES, Digest, Log, digest, message, random_entry
 from tests.store.simulated import SimulatedDisk
 
@@ -82,7 +78,10 @@ def test_state_is_equal_after_checkpoints_made_while_the_log_grows(
     # Readers that opened the log before and after the checkpoint find all positions.
     for position in log.state.messages:
         if set(log.state.messages[position].queues) - gone:
-            assert log.log.read(position) is not None and again.log.read(position) is not None
+            assert (
+                read_record(log.log, position) is not None
+                and read_record(again.log, position) is not None
+            )
     if log.log.last:
         again.checkpoint(
             holder_numbers=EXIST - gone

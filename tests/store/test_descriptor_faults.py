@@ -18,7 +18,8 @@ import pamqp.commands as spec
 import pytest
 
 from broker.queues.upkeep import TAIL_RETRY_MS
-from broker.store.checkpoint import DONE, begin_checkpoint
+from broker.store.checkpoint import DONE
+from broker.store.checkpoint_schedule import begin_checkpoint
 from broker.store.disk import NO_DESCRIPTORS, OutOfDescriptors, Poisoned, StoreError, WriteFailed
 from broker.store.dropping import dead_files, drop_dead_files
 from tests.clients import Amqp

@@ -12,8 +12,11 @@ from random import Random
 
 import pytest
 
-from broker.store.checkpoint import Checkpointing, begin_checkpoint
-from broker.store.contract import (
+from broker.store.checkpoint import Checkpointing
+from broker.store.checkpoint_schedule import begin_checkpoint
+from broker.store.disk import Poisoned, StoreError, WriteFailed
+from broker.store.dropping import dead_files, dead_size, drop_dead_files
+from broker.store.entries import (
     Defined,
     EntryGroup,
     MessageSettled,
@@ -27,8 +30,6 @@ from broker.store.contract import (
     StreamExtended,
     Undefined,
 )
-from broker.store.disk import Poisoned, StoreError, WriteFailed
-from broker.store.dropping import dead_files, dead_size, drop_dead_files
 from broker.store.files import DATA_START
 from tests.store.logs import DIRECTORY, QUEUES, Log, digest, message, random_entry
 from tests.store.simulated import SimulatedDisk

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store.checkpoint import Checkpointing
-from broker.store.contract import EntryGroup, MessageSettled, MessageStored, PubrecReceived
 from broker.store.disk import Lock, Poisoned, RealDisk, StoreError, WriteFailed
+from broker.store.entries import EntryGroup, MessageSettled, MessageStored, PubrecReceived
 from broker.store.inspect import dump, repair, verify
 from tests.store.logs import DIRECTORY, QUEUES, Log, digest, message, random_entry
 from tests.store.simulated import SimulatedDisk

@@ -13,8 +13,9 @@ from random import Random
 import pytest
 
 from broker.store.checkpoint import Checkpointing
-from broker.store.contract import MessageSettled, MessageStored
+from broker.store.checkpoint_file import CheckpointFile
 from broker.store.dropping import dead_files, drop_dead_files, mark_gap
+from broker.store.entries import MessageSettled, MessageStored
 from broker.store.files import CHECKPOINT, Head, LogFile
 from broker.store.segments import SegmentLog
 from broker.store.state import State
@@ -114,21 +115,30 @@ def moved_forward(log: Log, files: list[LogFile]) -> Iterator[None]:
     yield
 
 
+class OverwrittenFile(CheckpointFile):
+    """WRONG: a file of a checkpoint that overwrites the file of the last checkpoint."""
+
+    def __init__(self, log: SegmentLog, last: LogFile, end: int) -> None:
+        super().__init__(log, end)
+        self._head = Head(CHECKPOINT, log.salt, int(last.name[-24:-4]), 0)
+        self.file = LogFile(log.disk, log.directory, self._head)
+        self.file.last = end
+        self.temporary = last.path
+
+    def begin(self) -> None:
+        self._handle = self._log.disk.open(self.temporary, True)
+        self._handle.truncate(0)
+        self._out.write(self._head.encode())
+
+
 class InPlace(Checkpointing):
     """WRONG: a checkpoint that overwrites the last checkpoint."""
 
-    def _begin(self) -> None:
-        if not self._files[0].checkpoint:
-            super()._begin()
-            return
-        last = self._files[0]
-        self._head = Head(CHECKPOINT, self._log.salt, int(last.name[-24:-4]), 0)
-        self._checkpoint = LogFile(self._log.disk, self._log.directory, self._head)
-        self._checkpoint.last = self._files[-1].last
-        self._temporary = last.path
-        self._handle = self._log.disk.open(self._temporary, True)
-        self._handle.truncate(0)
-        self._out.write(self._head.encode())
+    def __init__(self, log: SegmentLog, files: list[LogFile], holder_numbers: set[int]) -> None:
+        super().__init__(log, files, holder_numbers)
+        if files[0].checkpoint:
+            self._target = OverwrittenFile(log, files[0], int(files[-1].last))
+            self._checkpoint = self._target.file
 
     def _remove(self) -> None:
         if self._file_at == 0 and self._files[0].checkpoint:

@@ -24,7 +24,8 @@ from broker.queues.consumer import Consumer, Delivery
 from broker.queues.limited import DeadLetterHost, LimitedQueue
 from broker.queues.paged_tail import CHUNK_MESSAGES, POSITION_SIZE
 from broker.queues.queue import Queue
-from broker.store.contract import FETCH_BYTES, MessageStored
+from broker.store.contract import FETCH_BYTES
+from broker.store.entries import MessageStored
 from broker.store.memory import MemoryStore
 from tests.clients import World
 from tests.store.homes import Home

@@ -20,7 +20,8 @@ from broker.messages.message import (
 )
 from broker.store import records
 from broker.store.codecs import Codec, Codecs
-from broker.store.contract import (
+from broker.store.disk import DamagedStore, StoreError, TooNew
+from broker.store.entries import (
     Defined,
     DeliveryCounted,
     DeliveryMark,
@@ -35,7 +36,6 @@ from broker.store.contract import (
     StoreEntry,
     StreamExtended,
 )
-from broker.store.disk import DamagedStore, StoreError, TooNew
 from broker.store.inspect import describe
 from broker.store.layout import (
     ANNOTATION_MODULUS,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.access.identity import Identity
-from broker.store.contract import Defined
+from broker.store.entries import Defined
 from tests.store.homes import Home
 
 RESUMED, REJECTED = b"\x20\x02\x01\x00", b"\x20\x02\x00\x02"

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store.contract import Defined
+from broker.store.entries import Defined
 from broker.vhost.background import BINDINGS_PER_SLICE
 from protocols.amqp.codec.tables import write_table
 from tests.clients import World, marshal, publication

@@ -8,7 +8,7 @@ import pytest
 
 from broker.limits import BrokerLimits
 from broker.routing.exchanges import TopicExchange
-from broker.store.contract import Defined
+from broker.store.entries import Defined
 from tests.store.homes import Home, bindings, listing, numbers, options
 from tests.store.redeclared import amqp, bind, exchange, queue, visit
 from tests.wire.amqp.speech import names

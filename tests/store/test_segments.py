@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store.codecs import Codecs
-from broker.store.contract import EntryGroup, MessageSettled, MessageStored, StoreEntry
 from broker.store.disk import (
     DamagedStore,
     DirectoryLocked,
@@ -22,6 +21,7 @@ from broker.store.disk import (
     StoreError,
     TooNew,
 )
+from broker.store.entries import EntryGroup, MessageSettled, MessageStored, StoreEntry
 from broker.store.files import (
     DATA_START,
     SEGMENT,
@@ -32,9 +32,10 @@ from broker.store.files import (
     total_balance,
 )
 from broker.store.layout import CLOSING_SIZE, SETTLED, STORED
+from broker.store.log_reader import LogReader, read_record
 from broker.store.ram import MemoryDisk
 from broker.store.reading import Decoder
-from broker.store.recovery import Replay
+from broker.store.replay import Replay
 from broker.store.segments import SegmentLog
 from tests.store.logs import DIRECTORY, Log, digest, message, random_entry
 from tests.store.simulated import SimulatedDisk
@@ -121,10 +122,10 @@ def test_every_record_is_found_by_its_position_and_nothing_else_is(size: int) ->
             log.put(kept(position))
 
     def check(log: Log, positions: list[int]) -> None:
-        reader = log.log.reader()
+        reader = LogReader(log.log)
         for position in positions:
             assert reader.read(position) == (position in wanted), position
-            found = log.log.read(position)
+            found = read_record(log.log, position)
             if position not in wanted:
                 assert found is None
                 continue
@@ -155,7 +156,7 @@ def test_reading_goes_on_while_a_checkpoint_takes_the_place_of_the_files(tmp_pat
     log = Log(RealDisk(), 2_000, str(tmp_path / "log"))
     for number in range(60):
         log.put(MessageStored("/", message(b"%d" % number), [3]))
-    reader = log.log.reader()
+    reader = LogReader(log.log)
     assert reader.read(5)
     log.checkpoint()
     for position in range(6, 61):
@@ -209,8 +210,8 @@ def test_damage_before_a_later_batch_is_put_aside_and_the_rest_is_read() -> None
         with pytest.raises(
             DamagedStore, match=r"the record at position 2 cannot be read .*checksum is wrong"
         ):
-            again.log.read(2)
-        assert again.log.read(3) is not None
+            read_record(again.log, 2)
+        assert read_record(again.log, 3) is not None
     assert sum("quarantine" in name for name in harmed.names) == 1
 
 
@@ -234,14 +235,14 @@ def test_a_record_is_found_behind_damage_that_would_lead_astray() -> None:
         6,
     ]
     for position in (6, 4, 5, 1):
-        assert again.log.read(position) is not None
+        assert read_record(again.log, position) is not None
     # Damage after the start: headers lead past the record, or to no record.
     harmed.names[path].now[starts[4] : starts[4] + 4] = (40).to_bytes(4, "big")
     with pytest.raises(
         DamagedStore, match=f"the record at position 6 cannot be read .* at offset {starts[4]}"
     ):
-        again.log.read(6)
-    assert again.log.read(4) is not None and again.log.read(7) is None
+        read_record(again.log, 6)
+    assert read_record(again.log, 4) is not None and read_record(again.log, 7) is None
 
 
 def test_a_missing_segment_is_reported() -> None:
@@ -451,7 +452,7 @@ def test_messages_read_one_after_the_other_share_reads_of_the_disk() -> None:
     disk = CountingDisk()
     log = Log(disk, 1 << 30)
     log.put(*(MessageStored("/", message(bytes(4_000)), [3]) for _ in range(160)))
-    reader, before = log.log.reader(), disk.reads
+    reader, before = LogReader(log.log), disk.reads
     assert all(reader.read(position) for position in range(1, 161))
     # 160 records of 4 KB, and 64 KiB in a read.
     assert disk.reads - before <= 12

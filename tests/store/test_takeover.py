@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.replication.records import ClusterState
-from broker.store.durable import BatchShipping, DurableBatch
+from broker.store.durable_batch import BatchShipping, DurableBatch
 from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session import restoring
 from tests.clients import mqtt_publish
@@ -109,9 +109,8 @@ def settle_all(client: Client) -> bytes:
     return found
 
 
-def test_identifiers_behind_a_long_tail_are_those_of_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.long
+def test_identifiers_behind_a_long_tail_are_those_of_the_store(tmp_path: Path) -> None:
     world = Home(tmp_path / "d", mqtt=options())
     reader(world, subscribe(1, ("a", 1))).vanish()
     count = restoring.SKIPPED_TAIL + IN_FLIGHT + 1

@@ -11,8 +11,9 @@ from librt.strings import write_i32_le
 from broker.messages.message import Address, Message
 from broker.store.disk import Poisoned, WriteFailed
 from broker.stream.archive import Archive, ArchiveWrite
+from broker.stream.captured_rows import CapturedRows
 from broker.stream.recovery import StreamRecovery
-from broker.stream.rows import CapturedRows, RowCodecs
+from broker.stream.row_codecs import RowCodecs
 from protocols.amqp.codec.journal_codec import AmqpHeaderCodec
 from tests.store.simulated import SimulatedDisk
 from tests.streams.tables import rows_in

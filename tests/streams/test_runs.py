@@ -12,8 +12,10 @@ from librt.strings import write_i32_le
 from broker.messages.message import PLAIN, Address, Message, Origin
 from broker.store.values import dump
 from broker.stream.arrow import view_batch
+from broker.stream.captured_rows import CapturedRows
 from broker.stream.columns import SparseColumn, equal_ends
-from broker.stream.rows import PROPERTY_COLUMNS, CapturedRows, PublishRun, RowCodecs, RowWriter
+from broker.stream.row_codecs import PROPERTY_COLUMNS, PublishRun, RowCodecs
+from broker.stream.rows import RowWriter
 from broker.stream.template import COLUMNS
 from protocols.amqp.codec.journal_codec import AmqpHeaderCodec
 from protocols.amqp.codec.properties import split_properties

@@ -15,8 +15,10 @@ from librt.strings import write_i32_le
 
 from broker.messages.message import Address, Message, Origin
 from broker.stream.arrow import END_OF_STREAM, BatchView, encode_schema, view_batch
+from broker.stream.captured_rows import BatchSink, CapturedRows, EncodedBatch
 from broker.stream.columns import SparseColumn
-from broker.stream.rows import BatchSink, CapturedRows, EncodedBatch, RowCodecs, RowWriter
+from broker.stream.row_codecs import RowCodecs
+from broker.stream.rows import RowWriter
 from broker.stream.template import COLUMNS
 from protocols.amqp.codec.contents import frames_of
 from protocols.amqp.codec.journal_codec import AmqpHeaderCodec

@@ -87,6 +87,7 @@ GETS: Final = (
     "queues/%2F",
     "bindings",
     "bindings/%2F",
+    "route?exchange=amq.topic&key=a",
     "policies",
     "connections",
     "channels",

@@ -15,7 +15,7 @@ from tests.top.conftest import Start
 from tests.wire.mqtt.client import suback, subscribe, unsuback, unsubscribe
 from trellis.auth.rates import MAX_SHARED_BUCKETS, PublishRates, TokenBucket
 from trellis.server.admission import Admission
-from trellis.settings.schema import RatesSettings as RateSettings
+from trellis.settings.limits import RatesSettings as RateSettings
 
 
 def test_a_bucket_holds_one_second_and_its_debt_is_paid_in_time() -> None:

@@ -16,14 +16,14 @@ from broker.messages.outlet import TURN_BYTES
 from protocols.amqp.codec.frames import HEARTBEAT_FRAME
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.amqp.connection.handshake import GREETING
-from protocols.connection import LOGIN_INPUT_MAX
+from protocols.login_input import LOGIN_INPUT_MAX
 from tests.clients import connect_packet, marshal, publication, start_ok, unmarshal
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running, Socket
 from trellis.process import resident_bytes
 from trellis.server.link import LINGER_MS, Link
 from trellis.server.listener_context import AMQP_BACKPRESSURE_BYTES, peer_of
-from trellis.server.turn import TurnLink
+from trellis.server.turn_link import TurnLink
 
 MIB: Final = 1 << 20
 

@@ -16,7 +16,7 @@ from urllib.parse import quote_from_bytes
 import pytest
 
 from broker.store.catalog import Catalog
-from broker.store.contract import Defined
+from broker.store.entries import Defined
 from tests.clients import World
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Running, settings

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.contract import Defined
 from broker.store.disk import RealDisk
+from broker.store.entries import Defined
 from broker.store.opening import LOG
-from broker.store.recovery import Recovery
+from broker.store.replay import Recovery
 from tests.store.homes import Home
 from trellis.server.recovery import RecoveryProgress, open_directory
 from trellis.settings.schema import StoreSettings

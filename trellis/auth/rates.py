@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.eviction import evict_oldest
-from trellis.settings.schema import RatesSettings as RateSettings
+from trellis.settings.limits import RatesSettings as RateSettings
 
 #: Largest number of shared buckets; the least recently used one is evicted.
 MAX_SHARED_BUCKETS: Final = 10_000

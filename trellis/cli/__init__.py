@@ -13,6 +13,7 @@
     vhosts_policies.py   vhosts, policies
     definitions.py       definitions
     doctor.py            doctor
+    route.py             route          route_text.py, route_expectations.py
     importing.py         import
     store.py             store
     cluster.py           cluster        cluster_demo.py      cluster demo
@@ -43,6 +44,7 @@ from trellis.cli import (
     matching,
     pipeline,
     replay,
+    route,
     serve,
     sessions,
     store,
@@ -82,6 +84,7 @@ def parser() -> Parser:
         vhosts_policies,
         definitions,
         doctor,
+        route,
         importing,
         store,
         cluster,

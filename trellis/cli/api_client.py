@@ -32,6 +32,14 @@ class RequestRefused(msgspec.Struct):
     reason: str
 
 
+class ApiRefused(CommandError):
+    """A request that the HTTP API refused with a reason, and the HTTP status of its answer."""
+
+    def __init__(self, problem: str, status: int) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
 class ApiClient:
     """The HTTP API of a running broker, for one user. Its methods raise CommandError."""
 
@@ -62,7 +70,7 @@ class ApiClient:
         try:
             return fetch(request)
         except urllib.error.HTTPError as error:
-            raise CommandError(self._problem(error, request.full_url)) from None
+            raise ApiRefused(self._problem(error, request.full_url), error.code) from None
 
     def json(self, method: str, *path: str, body: object = None) -> Any:
         """Send a request with `body` as JSON, unless `body` is None.
@@ -104,11 +112,12 @@ class ApiClient:
         return f"{text}; logged in as {self.user}: {_LOGIN}" if error.code == 403 else text
 
 
-def add_login(command: Parser) -> None:
+def add_login(command: Parser, user_flag: str = "--user") -> None:
     """Add --url, the flags for the login, and the flags of the settings.
 
     --user, --password and --password-file give the login, and replace the flags of the settings
-    `user`, `password` and `password_file`, which define a user of a broker at its start.
+    `user`, `password` and `password_file`, which define a user of a broker at its start. A command
+    for which --user means another user gives the login with `user_flag`.
     """
     command.add_argument(
         "--url",
@@ -116,7 +125,7 @@ def add_login(command: Parser) -> None:
         "[http port of the settings]",
     )
     command.add_argument(
-        "--user",
+        user_flag,
         dest="login_user",
         metavar="NAME",
         help="user that logs in [user of the settings, else guest]",

@@ -19,7 +19,7 @@ from trellis.cli.parsing import (
 from trellis.progress import Interval, ProgressLine
 
 if TYPE_CHECKING:
-    from broker.store.contract import Defined
+    from broker.store.entries import Defined
     from broker.store.findings import Finding
 
 _USAGE = "verify|dump|repair|backup [ARGUMENT]... [--data-dir DIR] [--config FILE]..."

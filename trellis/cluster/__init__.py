@@ -5,7 +5,11 @@ names Kafka servers. Reading order:
 
     membership       one node from its start to the claim that makes it the owner
     following        a standby: the thread that follows the log, and claims it
+    reporting        the reports of a node: its state, and the offset from which it would read
     ownership        the owner: ships batches, and ends the process when it is fenced
+    retention        the owner's marks, and the trimming of the log
+    listed_nodes     the list of the nodes for which the log is kept
+    succession       the choice of the standby to which an owner hands the log over
     joining          the membership from the settings, with a log on Kafka
     clock            the clock of lease and silence
 
@@ -16,4 +20,5 @@ names Kafka servers. Reading order:
     reader           reads records, and asks for the tip
     kafka_log        `KafkaLog`, the log as the nodes of a broker use it
     check            `trellis cluster check`: unsafe settings of Kafka
+    status           `trellis cluster status`, `seed` and `forget`
 """

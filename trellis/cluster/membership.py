@@ -167,24 +167,6 @@ class Membership:
         known = ownership.owner.judge.state
         return successor(reports, self.description.node, known.number, wall_ms(), wanted)
 
-    def leave(self) -> None:
-        """Hand the log over to a standby, if there is any: this active node stops. May block.
-
-        The store must be closed. Without a standby, the log has no owner after the lease of this
-        node is over.
-        """
-        ownership = self.ownership
-        assert ownership is not None
-        if not ownership.may_act():
-            return
-        try:
-            name, report = self.successor()
-        except ReplicationError as error:
-            logs.info("cluster_left", reason=str(error))
-            return
-        ownership.hand_over(report)
-        logs.info("cluster_handed_over", node=name, epoch=report.epoch + 1)
-
     def figures(self) -> ClusterFigures:
         """Return the figures of this node that the metrics report."""
         ownership, following = self.ownership, self._following

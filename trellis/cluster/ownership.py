@@ -23,7 +23,7 @@ from broker.replication.contract import CHUNK_SIZE, Apply, Result, Steps
 from broker.replication.engine import ReplicatedLog, carry_out
 from broker.replication.owner import LogOwner
 from broker.replication.report import NodeReport
-from broker.store.durable import BatchShipping, DurableBatch
+from broker.store.durable_batch import BatchShipping, DurableBatch
 from trellis.cluster.clock import boot_seconds
 from trellis.cluster.reporting import Reporting
 from trellis.cluster.retention import LogRetention, NodeListStore, Retention

@@ -38,6 +38,9 @@ ROW_MAX: Final = 64 << 10
 #: call ends later than its connection.
 CALLS_MAX: Final = 512
 
+#: Query parameters that a request may give several times.
+REPEATED: Final = frozenset({"header"})
+
 #: Kinds of a request body: one JSON value of at most BODY_MAX bytes; a definitions document.
 SMALL_BODY, DOCUMENT = 1, 2
 

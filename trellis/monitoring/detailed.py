@@ -22,16 +22,12 @@ from broker.queues.queue import Queue
 from broker.queues.statistics import STATISTICS
 from broker.routing.exchanges import Exchange
 from broker.stream.queue import StreamQueue
-from broker.vhost.vhost import VirtualHost
-from protocols.amqp.channel.channel import Channel
 from protocols.amqp.connection.connection import AmqpConnection
-from protocols.connection import Connection
-from protocols.mqtt.connection.connection import MqttConnection
 from trellis.monitoring import channel_metrics, client_metrics, message_metrics, node_metrics
-from trellis.monitoring.channel_metrics import DELIVERIES
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import OBJECTS_MAX, Labels, MetricsPage
+from trellis.monitoring.scrape import DetailedScrape, labels_of
 from trellis.server.node import BrokerNode
 
 #: Number of destinations of an exchange whose bindings are counted in one step.
@@ -41,89 +37,6 @@ MEMORY_STEPS: Final = 10
 #: Prefixes of the names of metrics: of single objects, and of virtual hosts and exchanges.
 _DETAILED: Final = "rabbitmq_detailed"
 _CLUSTER: Final = "rabbitmq_cluster"
-
-
-class DetailedScrape:
-    """One scrape: the page, the virtual hosts whose objects it lists, and the families asked for.
-
-    The names begin with `prefix`.
-    """
-
-    def __init__(
-        self,
-        node: BrokerNode,
-        http: HttpCounters,
-        families: Sequence[str],
-        vhosts: Sequence[str],
-        prefix: str,
-    ) -> None:
-        self.node = node
-        self.http = http
-        self.page = MetricsPage()
-        self.families = frozenset(families)
-        self.prefix = prefix
-        #: Results of slow system calls; zeros unless a family needs them.
-        self.seen = node_metrics.Look(0, 0)
-        self._vhosts = frozenset(vhosts)
-
-    def lists(self, vhost: str) -> bool:
-        """True if the objects of a virtual host are listed."""
-        return not self._vhosts or vhost in self._vhosts
-
-    def queues(self) -> Iterator[tuple[VirtualHost, Queue]]:
-        """Yield the queues, and the inboxes of MQTT sessions."""
-        for vhost in list(self.node.broker.vhosts.values()):
-            if self.lists(vhost.name):
-                yield from queues_of(vhost)
-
-    def connections(self) -> Iterator[tuple[str, Connection]]:
-        """Yield the logged-in connections, each as (name of its virtual host, connection)."""
-        for front in self.node.fronts:
-            for connection in list(front.connections):
-                vhost = _vhost_of(connection)
-                if vhost is not None and self.lists(vhost):
-                    yield vhost, connection
-
-    def channels(self) -> Iterator[tuple[Channel, Labels]]:
-        """Yield the channels of AMQP connections with their labels."""
-        for _, connection in self.connections():
-            if isinstance(connection, AmqpConnection):
-                for channel in list(connection.channels.open.values()):
-                    labels = {
-                        "vhost": channel.vhost.name,
-                        "channel": f"{_label_of(connection)}:{int(channel.number)}",
-                    }
-                    yield channel, labels
-
-    def gauge(self, name: str, text: str, value: float, labels: Labels) -> None:
-        """Add a sample to a gauge of single objects."""
-        self.page.listed(f"{self.prefix}_{name}", "gauge", text, value, labels)
-
-    def counter(self, name: str, text: str, value: float, labels: Labels) -> None:
-        """Add a sample to a counter of single objects."""
-        self.page.listed(f"{self.prefix}_{name}", "counter", text, value, labels)
-
-    def deliveries(self, kind: str, counts: dict[str, int], labels: Labels) -> bool:
-        """Add the delivery counters of a queue or channel unless all are 0; True if added."""
-        if not any(counts[key] for key, _, _ in DELIVERIES):
-            return False
-        for key, name, text in DELIVERIES:
-            self.counter(f"{kind}_{name}", text, counts[key], labels)
-        return True
-
-
-def queues_of(vhost: VirtualHost) -> Iterator[tuple[VirtualHost, Queue]]:
-    """Yield the present queues and inboxes of a virtual host, except those deleted meanwhile."""
-    declarations = vhost.declarations
-    for table, names in (
-        (declarations.queues, declarations.queue_names),
-        (declarations.inboxes, declarations.inbox_names),
-    ):
-        for group in names.groups():
-            for name in group:
-                queue = table.get(name)
-                if queue is not None:
-                    yield vhost, queue
 
 
 #: Adds one family to a page. The generator yields the steps of work after each object: 0 for an
@@ -227,7 +140,7 @@ def _exchange_published(scrape: DetailedScrape) -> Iterator[int]:
 
 def _connection_coarse(scrape: DetailedScrape) -> Iterator[int]:
     for vhost, connection in scrape.connections():
-        labels = _labels_of(vhost, connection)
+        labels = labels_of(vhost, connection)
         text = "Total number of bytes received on connections."
         scrape.counter("connection_incoming_bytes", text, int(connection.bytes_in), labels)
         text = "Total number of bytes sent on connections."
@@ -238,7 +151,7 @@ def _connection_coarse(scrape: DetailedScrape) -> Iterator[int]:
 def _connection(scrape: DetailedScrape) -> Iterator[int]:
     for vhost, connection in scrape.connections():
         channels = len(connection.channels.open) if isinstance(connection, AmqpConnection) else 0
-        labels = _labels_of(vhost, connection)
+        labels = labels_of(vhost, connection)
         scrape.gauge("connection_channels", "Number of open AMQP channels.", channels, labels)
         yield 1
 
@@ -447,22 +360,3 @@ async def fill(scrape: DetailedScrape, most: int) -> None:
         f"Number of families that were cut because a page lists at most {OBJECTS_MAX} objects.",
         cut,
     )
-
-
-def _vhost_of(connection: Connection) -> str | None:
-    """Return the name of a connection's virtual host; None before its login."""
-    if isinstance(connection, AmqpConnection):
-        return None if connection.vhost is None else str(connection.vhost.name)
-    if isinstance(connection, MqttConnection) and connection.session is not None:
-        return str(connection.vhost.name)
-    return None
-
-
-def _labels_of(vhost: str, connection: Connection) -> Labels:
-    """Return the labels of a connection, which RabbitMQ's dashboards find by `channel`."""
-    name = _label_of(connection)
-    return {"vhost": vhost, "connection": name, "channel": name}
-
-
-def _label_of(connection: Connection) -> str:
-    return f"{connection.front.name}-{int(connection.number)}"

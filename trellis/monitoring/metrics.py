@@ -28,6 +28,7 @@ from trellis.monitoring.cluster_metrics import add_cluster
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
+from trellis.monitoring.scrape import queues_of
 from trellis.server.node import BrokerNode
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 
@@ -159,7 +160,7 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
         count = len(vhost.queues) + len(vhost.inboxes)
         taken = min(count, OBJECTS_MAX - listed)
         left_out += count - taken
-        for _, queue in islice(detailed.queues_of(vhost), taken):
+        for _, queue in islice(queues_of(vhost), taken):
             labels = {"vhost": vhost.name, "queue": queue.name}
             message_metrics.add_depth_of(page, queue, labels)
             message_metrics.add_consumers(page, queue.consumer_count, labels)

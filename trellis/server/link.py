@@ -31,11 +31,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from protocols.connection import LOGIN_INPUT_MAX, Connection
+from protocols.connection import Connection
 from protocols.end_reasons import INTERNAL_ERROR, INTERNAL_ERROR_TEXT, SHUTDOWN
+from protocols.login_input import LOGIN_INPUT_MAX
 from protocols.peer import Peer
 from trellis.server.listener_context import ListenerContext
-from trellis.server.turn import TurnLink
+from trellis.server.turn_link import TurnLink
 
 #: Milliseconds that the client of a finished connection has to read the last output and close.
 LINGER_MS: Final = 2_000

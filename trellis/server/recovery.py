@@ -18,7 +18,7 @@ from broker.store.codecs import Codecs
 from broker.store.disk import Disk, StoreError
 from broker.store.findings import CUT
 from broker.store.opening import OpenedStore, open_store
-from broker.store.recovery import Recovery
+from broker.store.replay import Recovery
 from protocols.amqp.codec import stored as amqp_stored
 from protocols.mqtt.codec import stored as mqtt_stored
 from trellis import logs

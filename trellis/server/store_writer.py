@@ -20,7 +20,8 @@ from queue import SimpleQueue
 from typing import Final
 
 from broker.store.catalog import CatalogFull, CatalogUnwritten
-from broker.store.checkpoint import Checkpointing, begin_checkpoint, live_estimate
+from broker.store.checkpoint import Checkpointing
+from broker.store.checkpoint_schedule import begin_checkpoint, live_estimate
 from broker.store.contract import Store, WriteBatch
 from broker.store.disk import DISK_FULL, TRANSIENT, OutOfDescriptors, StoreError, WriteFailed
 from broker.store.dropping import dead_files, dead_size, drop_dead_files

@@ -26,6 +26,7 @@ from broker.broker import Broker
 from protocols.connection import Connection
 from trellis import logs
 from trellis.server.store_writer import StoreWriter
+from trellis.server.turn_link import TurnLink
 
 #: Seconds of one turn for handling input; the agenda gets the same time.
 INPUT_SECONDS: Final = 0.002
@@ -59,57 +60,6 @@ FROZEN_SECONDS: Final = 0.02
 #: Number of turns between the end of a pause and the check of deadlines. The first of these turns
 #: reads the input in the sockets, and the others handle leftover input.
 READ_TURNS: Final = 3
-
-
-class TurnLink:
-    """The interface of a link that the turn uses.
-
-    This is a base class and not a Protocol, because compiled code calls methods of a base class
-    faster.
-    """
-
-    def handle_unread_input(self) -> None:
-        """Handle the input that waited, such as input of a client that has not logged in."""
-        raise NotImplementedError
-
-    def resume(self) -> None:
-        """Handle leftover input: input that an earlier turn had no time for."""
-        raise NotImplementedError
-
-    def flush(self) -> None:
-        """Write the collected output to the transport."""
-        raise NotImplementedError
-
-    def advance(self, now: int) -> None:
-        """Handle deadlines that have passed at time `now`, in ms."""
-        raise NotImplementedError
-
-    def excuse(self, pause: int) -> None:
-        """Move the client's deadlines `pause` ms later: the broker read nothing for this time."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Close the connection in an orderly way, because the broker stops."""
-        raise NotImplementedError
-
-    def abort(self) -> None:
-        """Close the transport at once; unsent output is lost."""
-        raise NotImplementedError
-
-    @property
-    def unsent(self) -> int:
-        """Size of the output that the client's kernel has not accepted yet, in bytes."""
-        raise NotImplementedError
-
-    @property
-    def descriptor(self) -> int:
-        """The file descriptor of the client's socket; -1 if it is closed."""
-        raise NotImplementedError
-
-    @property
-    def label(self) -> str:
-        """Protocol, address and user of the client, for the log."""
-        raise NotImplementedError
 
 
 class LoopTurn:

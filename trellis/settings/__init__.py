@@ -20,6 +20,7 @@ Read them in this order. `Settings()` is all defaults; `load()` is what a comman
 
 from trellis.settings.core_options import fill
 from trellis.settings.errors import SettingsError
+from trellis.settings.limits import Limits, RatesSettings
 from trellis.settings.listeners import (
     Amqp,
     Amqps,
@@ -40,11 +41,9 @@ from trellis.settings.schema import (
     AmqttSettings,
     Auth,
     Data,
-    Limits,
     Log,
     MatcherSettings,
     NodeSettings,
-    RatesSettings,
     Settings,
     Shutdown,
     UserSettings,

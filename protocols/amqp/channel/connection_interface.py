@@ -17,7 +17,8 @@ from broker.routing.publish_context import PublishContext
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.exclusive_queues import ExclusiveQueues
 from protocols.amqp.errors import AmqpError
-from protocols.connection import LOGIN_INPUT_MAX, Connection, ConnectionRegistry
+from protocols.connection import Connection, ConnectionRegistry
+from protocols.login_input import LOGIN_INPUT_MAX
 from protocols.peer import Peer
 
 
@@ -31,6 +32,10 @@ class ConnectionInterface(Connection):
         #: Virtual host and publish context; None before connection.open.
         self.vhost: VirtualHost | None = None
         self.context: PublishContext | None = None
+        #: Channel number of the frame that is being handled, and its method (class id << 16 |
+        #: method id; 0 for none).
+        self.current_channel: i64 = 0
+        self.current_method: i64 = 0
         #: Size of the largest frame, in bytes.
         self.frame_max: i64 = LOGIN_INPUT_MAX
         #: The cost of the present method in addition to its usual cost, in units of BUDGET.

@@ -14,7 +14,7 @@ from mypy_extensions import i64
 
 from broker.messages.message import PLAIN, Message
 from broker.store.values import dump
-from broker.stream.rows import PROPERTY_COLUMNS, HeaderCodec
+from broker.stream.row_codecs import PROPERTY_COLUMNS, HeaderCodec
 from protocols.amqp.codec.contents import Frames, written_properties
 from protocols.amqp.codec.properties import LAYOUT
 from protocols.amqp.codec.tables import read_table

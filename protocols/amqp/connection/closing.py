@@ -55,6 +55,7 @@ from protocols.amqp.codec.frames import FRAME_END, METHOD, OVERHEAD, close_conne
 from protocols.amqp.connection import states
 from protocols.amqp.connection.handshake import GREETING
 from protocols.amqp.errors import AmqpError
+from protocols.end_reasons import EXPELLED, INTERNAL_ERROR, SHUTDOWN, STANDBY, TOO_FAST
 
 #: Time for which a closing connection waits for connection.close-ok, in milliseconds.
 CLOSING_MS: Final = 5_000
@@ -86,9 +87,23 @@ _ACTIONS: Final = {
     states.CLOSED: (NOTHING, NOTHING),
 }
 
+#: Reply codes for the reasons with which `Connection.close` is called.
+_CLOSE_CODES: Final = {
+    EXPELLED: 320,
+    SHUTDOWN: 320,
+    STANDBY: 320,
+    TOO_FAST: 506,
+    INTERNAL_ERROR: 541,
+}
 _START_OK: Final[i64] = 10 << 16 | 11
 _CONNECTION_CLOSE: Final[i64] = 10 << 16 | 50
 _CONNECTION_CLOSE_OK: Final[i64] = 10 << 16 | 51
+
+
+def closing_error(reason: str, text: str) -> AmqpError:
+    """Return the error with which the broker closes a connection for a reason (end_reasons.py)."""
+    text = text or f"broker forced connection closure with reason '{reason}'"
+    return AmqpError(_CLOSE_CODES[reason], text)
 
 
 def action(state: str, verb: str) -> str:
@@ -142,6 +157,22 @@ class Closing:
             self.close(connection, reason, refusal, _START_OK)
         elif todo == SEND_REFUSAL:
             _enter_closing(connection, reason, REFUSAL_MS)
+
+    def fail_oversized(self, connection: ConnectionInterface, length: i64) -> None:
+        """Close a connection, because a frame announces a payload of `length` bytes."""
+        limit, size = connection.frame_max, length & 0xFFFF_FFFF
+        self.fail_framing(
+            connection, f"a frame has a payload of {size} bytes; the limit is {limit}"
+        )
+
+    def fail_framing(self, connection: ConnectionInterface, text: str) -> None:
+        """Close a connection, because its input cannot be divided into frames.
+
+        Further input is ignored. `text` is the error text for the client.
+        """
+        connection.current_method = 0
+        self.unreadable = True
+        connection.fail_connection(AmqpError(501, text))
 
     def await_close_ok(self, connection: ConnectionInterface, data: bytes, start: i64) -> i64:
         """Skip the input of a closing connection up to connection.close-ok or connection.close.

@@ -3,8 +3,10 @@
     AmqpConnection -- handshake: Handshake      login and tuning               (handshake.py)
                    |- closing: Closing          close, reject, wait for an end (closing.py)
                    |- channels: ChannelTable    open and closing channels      (channels.py)
-                   |- exclusive_queues          deleted with the connection
-                   `- METHODS                   table of the channel methods   (methods.py)
+                   |- MethodDispatch            methods                        (dispatch.py)
+                   |- Reauthorizing             changed permissions            (reauthorizing.py)
+                   |- advance                   heartbeats                     (heartbeats.py)
+                   `- exclusive_queues          deleted with the connection
 
 `_parse` is the hot path. It handles basic.publish with its content, and basic.ack, directly in the
 input, without a frame object. Every other frame goes through `_on_frame`.
@@ -15,7 +17,7 @@ in section 4.2.8 of AMQP 0-9-1; `current_channel` and `current_method` say where
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import pamqp.base
 import pamqp.commands as spec
@@ -32,65 +34,43 @@ from broker.messages.message import (
     Message,
 )
 from broker.routing.publish_context import PublishContext
-from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.publisher import MANDATORY, ChannelPublisher
-from protocols.amqp.channel.reauthorization import ConsumerReauthorization
-from protocols.amqp.channel.receiver import ChannelReceiver
 from protocols.amqp.codec.assembly import Assembly
 from protocols.amqp.codec.contents import content_end, property_flags, slow_path_reasons
 from protocols.amqp.codec.frames import (
-    ACCESS_REQUEST,
-    ACCESS_REQUEST_OK,
     BODY,
     FRAME_END,
     FRAME_START,
     HEADER,
     HEARTBEAT,
-    HEARTBEAT_FRAME,
     METHOD,
     OVERHEAD,
     close_channel,
-    decode,
     encode,
-    method_frame,
 )
-from protocols.amqp.connection import states
+from protocols.amqp.connection import heartbeats, states
 from protocols.amqp.connection.channels import ChannelTable
-from protocols.amqp.connection.closing import Closing
+from protocols.amqp.connection.closing import Closing, closing_error
+from protocols.amqp.connection.dispatch import SHORTEST_PUBLISH, MethodDispatch
 from protocols.amqp.connection.handshake import Handshake
-from protocols.amqp.connection.methods import METHODS
+from protocols.amqp.connection.reauthorizing import Reauthorizing
 from protocols.amqp.errors import AmqpError, from_broker
 from protocols.amqp.options import AmqpOptions
 from protocols.budget import BUDGET, COLD, SEARCHING
 from protocols.connection import ConnectionRegistry
-from protocols.end_reasons import EXPELLED, INTERNAL_ERROR, SHUTDOWN, STANDBY, TOO_FAST
 from protocols.incomplete_message import INCOMPLETE_MAX
 from protocols.listing import row_of
 from protocols.peer import Peer
 
-#: Reply codes for the reasons with which `Connection.close` is called.
-_CLOSE_CODES: Final = {
-    EXPELLED: 320,
-    SHUTDOWN: 320,
-    STANDBY: 320,
-    TOO_FAST: 506,
-    INTERNAL_ERROR: 541,
-}
 _PUBLISH: Final[i64] = 60 << 16 | 40
 _ACK: Final[i64] = 60 << 16 | 80
-_CHANNEL_CLOSE: Final[i64] = 20 << 16 | 40
-_CHANNEL_CLOSE_OK: Final[i64] = 20 << 16 | 41
 #: Class id of the basic methods.
 BASIC: Final[i64] = 60
 #: Cost of a method that is not a basic method, in units of BUDGET, because a declaration takes as
 #: long as a hundred publications.
 DECLARED: Final[i64] = 100
-#: Methods that a running connection may send and that need no reply.
-_IGNORED: Final = ("Connection.Blocked", "Connection.Unblocked")
-#: Size of the payload of a basic.publish with an empty exchange name and routing key, in bytes.
-_SHORTEST_PUBLISH: Final[i64] = 9
 
 
 class AmqpConnection(ConnectionInterface):
@@ -103,19 +83,14 @@ class AmqpConnection(ConnectionInterface):
         #: Size of the largest message body, in bytes.
         self.message_max: i64 = front.broker.limits.message
         self.channels = ChannelTable(self.message_max)
-        #: Channel number of the frame that is being handled, and its method (class id << 16 |
-        #: method id; 0 for none).
-        self.current_channel: i64 = 0
-        self.current_method: i64 = 0
         self.deadline = self.agenda.now + options.handshake_ms
         #: Size of the largest content that may take the fast path, in bytes; -1 for none.
         self._fast_max: i64 = self.message_max
         #: A content that came in several chunks, while the search for its destinations pauses; None
         #: at other times.
         self._searching: tuple[ChannelPublisher, Assembly] | None = None
-        #: The check of the consumers after a change of permissions; None if no change has happened
-        #: yet.
-        self._reauthorization: ConsumerReauthorization | None = None
+        self._dispatch = MethodDispatch(self.handshake, self.channels)
+        self._reauthorizing = Reauthorizing(self.handshake, self.channels)
         #: Position in the input after the frame that is being handled.
         self._cursor: i64 = 0
 
@@ -138,11 +113,7 @@ class AmqpConnection(ConnectionInterface):
     # -- frames
 
     def consume(self, data: bytes) -> i64:
-        """Handle the complete frames at the beginning of `data`, until their work amounts to
-        BUDGET.
-
-        Return the number of bytes that were handled.
-        """
+        """Handle complete frames, up to a BUDGET of work; return the number of bytes handled."""
         if self.state == states.GREETING:
             used = self.handshake.on_header(self, data)
             if used == 0:
@@ -188,14 +159,14 @@ class AmqpConnection(ConnectionInterface):
             head: i64 = i64(read_i32_be(data, position)) >> 8 & 0xFF_FFFF
             length: i64 = i64(read_i32_be(data, position + 3))
             if length < 0 or length > self.frame_max:
-                self._fail_oversized(length)
+                self.closing.fail_oversized(self, length)
                 return size
             end: i64 = position + length + OVERHEAD
             if end > size:
                 self.need = end - position
                 break
             if data[end - 1] != FRAME_END:
-                self._fail_framing("frame does not end with byte 206")
+                self.closing.fail_framing(self, "frame does not end with byte 206")
                 return size
             if head & 0xFFFF != number:
                 number = head & 0xFFFF
@@ -210,7 +181,7 @@ class AmqpConnection(ConnectionInterface):
                 method: i64 = i64(read_i32_be(data, position + 7)) if length >= 4 else 0
                 if method == _PUBLISH:
                     stop = content_end(data, end, number, self.frame_max)
-                    if stop > 0 and length >= _SHORTEST_PUBLISH and context is not None:
+                    if stop > 0 and length >= SHORTEST_PUBLISH and context is not None:
                         cost = self._publish(context, publisher, data, position, end, stop)
                         if cost == SEARCHING:
                             self.behind = True
@@ -256,7 +227,7 @@ class AmqpConnection(ConnectionInterface):
             if size - position == FRAME_START:  # The size is known, and no byte of the payload.
                 announced: i64 = i64(read_i32_be(data, position + 3))
                 if announced < 0 or announced > self.frame_max:
-                    self._fail_oversized(announced)
+                    self.closing.fail_oversized(self, announced)
                     return size
         if confirming is not None:
             confirming.confirm()
@@ -323,7 +294,7 @@ class AmqpConnection(ConnectionInterface):
             raise AmqpError(501, f"unknown frame type {kind}")
         channel = self.channels.open.get(number)
         if kind == METHOD:
-            self._on_method(channel, number, frame)
+            self._dispatch.on_method(self, channel, number, frame)
         elif channel is not None:
             self._on_content(channel.publisher, kind, frame)
         elif number not in self.channels.closing:
@@ -340,9 +311,7 @@ class AmqpConnection(ConnectionInterface):
             self.limit_incomplete(self.channels.unfinished)
 
     def _publish_content(self, publisher: ChannelPublisher, content: Assembly) -> None:
-        """Publish a content that came in several chunks, or keep it while the search for its
-        destinations pauses.
-        """
+        """Publish a content of several chunks, or keep it while the search for queues pauses."""
         self._searching = None
         cost = publisher.publish(content.address, content.flags, content.content)
         if cost == SEARCHING:
@@ -370,55 +339,6 @@ class AmqpConnection(ConnectionInterface):
 
     # -- methods
 
-    def _on_method(self, channel: Channel | None, number: i64, frame: bytes) -> None:
-        """Handle a method frame. Raises AmqpError and BrokerError."""
-        method_id = int.from_bytes(frame[7:11], "big") if len(frame) >= 4 + OVERHEAD else 0
-        self.current_method = method_id
-        if number in self.channels.closing:
-            self._on_closing_channel(number)
-            return
-        if channel is not None and channel.publisher.assembly is not None:
-            raise AmqpError(505, "a method frame interrupts the content of a basic.publish")
-        if (
-            channel is not None
-            and method_id == _PUBLISH
-            and len(frame) >= _SHORTEST_PUBLISH + OVERHEAD
-        ):
-            channel.publisher.assembly = Assembly(frame[13:-2], frame[-2], self.frame_max)
-            return
-        if channel is not None and method_id == ACCESS_REQUEST:
-            self.out.write(method_frame(number, ACCESS_REQUEST_OK))
-            return
-        method: Any = decode(frame)
-        name: str = method.name
-        if number == 0 or name.startswith("Connection."):
-            if number != 0:
-                raise AmqpError(504, f"{name} must use channel 0, not {number}")
-            self._on_connection_method(name, method)
-        elif self.state != states.RUNNING:
-            raise AmqpError(504, f"{name} is not allowed before connection.open")
-        elif name == "Channel.Open":
-            self.channels.open_channel(self, self.handshake, number)
-        elif channel is None:
-            raise AmqpError(504, "expected 'channel.open'")
-        elif name == "Channel.Close":
-            self.channels.end(number)
-            self.send(number, spec.Channel.CloseOk())
-        elif name in METHODS:
-            channel.ticket = self.ticket()
-            METHODS[name](channel, method)
-        elif name not in ("Channel.CloseOk", "Channel.FlowOk", "Basic.CancelOk"):
-            raise AmqpError(503, f"unimplemented method {name}")
-
-    def _on_connection_method(self, name: str, method: Any) -> None:
-        """Handle a method of the class connection. Raises AmqpError."""
-        if name == "Connection.Close":
-            self.send(0, spec.Connection.CloseOk())
-            self.answers_last = True
-            self.on_closed("client")
-        elif self.state != states.RUNNING or name not in _IGNORED:
-            self.handshake.on_method(self, name, method)
-
     def send(self, number: i64, method: pamqp.base.Frame) -> None:
         self.out.write(encode(number, method))
 
@@ -438,13 +358,6 @@ class AmqpConnection(ConnectionInterface):
         self.out.write(close_channel(number, error, method))
         self.touch()
         self._log_error("channel_closed", error, {"channel": int(number)})
-
-    def _on_closing_channel(self, number: i64) -> None:
-        """Handle a method on a channel that waits for channel.close-ok (section 1.5.2.5)."""
-        if self.current_method == _CHANNEL_CLOSE_OK:
-            self.channels.closing.discard(number)
-        elif self.current_method == _CHANNEL_CLOSE:
-            self.send(number, spec.Channel.CloseOk())
 
     def resume_deliveries(self) -> None:
         self.channels.resume_deliveries()
@@ -467,25 +380,8 @@ class AmqpConnection(ConnectionInterface):
         self._log_error("connection_closed", error, {})
         self.closing.close(self, "protocol_error", error, self.current_method)
 
-    def _fail_oversized(self, length: i64) -> None:
-        """Close the connection, because a frame announces a payload of `length` bytes."""
-        self._fail_framing(
-            f"a frame has a payload of {length & 0xFFFF_FFFF} bytes; the limit is {self.frame_max}"
-        )
-
-    def _fail_framing(self, text: str) -> None:
-        """Close the connection, because its input cannot be divided into frames.
-
-        Further input is ignored. `text` is the error text for the client.
-        """
-        self.current_method = 0
-        self.closing.unreadable = True
-        self.fail_connection(AmqpError(501, text))
-
     def close(self, reason: str, text: str = "") -> None:
-        text = text or f"broker forced connection closure with reason '{reason}'"
-        error = AmqpError(_CLOSE_CODES[reason], text)
-        self.closing.close(self, reason, error, 0)
+        self.closing.close(self, reason, closing_error(reason, text), 0)
 
     def reject(self, reason: str) -> None:
         readable = self.handshake.client.can("authentication_failure_close")
@@ -503,41 +399,8 @@ class AmqpConnection(ConnectionInterface):
             vhost.contexts.leave(context)
             self.context = None
 
-    # -- changed permissions
-
     def reauthorize(self) -> None:
-        vhost, context = self.vhost, self.context
-        if self.state in (states.CLOSING, states.CLOSED):
-            return
-        lost = self.handshake.renew(self.front.broker.authenticator, vhost)
-        renewed = self.handshake.identity
-        if lost:
-            self.close(EXPELLED, lost)
-        elif vhost is not None and context is not None and renewed is not None:
-            identity = renewed.for_vhost(vhost.name)
-            if identity is not None and identity is not context.identity:
-                self._reauthorize(vhost, context, vhost.contexts.enter(identity, self.front.name))
-
-    def _reauthorize(
-        self, vhost: VirtualHost, old: PublishContext, context: PublishContext
-    ) -> None:
-        """Apply changed permissions, and end the consumers of queues that the user may no longer
-        read.
-        """
-        self.context = context
-        self.end_search()
-        vhost.contexts.leave(old)
-        receivers: list[ChannelReceiver] = []
-        for channel in self.channels.open.values():
-            channel.publisher.context = context
-            receivers.append(channel.receiver)
-        if self._reauthorization is not None:
-            self._reauthorization.ended = True
-        task = ConsumerReauthorization(self, receivers, context.identity)
-        self._reauthorization = task
-        task.start()
-        if task.ended:
-            self._reauthorization = None
+        self._reauthorizing.run(self)
 
     # -- alarms, time, listings
 
@@ -560,24 +423,7 @@ class AmqpConnection(ConnectionInterface):
         super().unblock()
 
     def advance(self, now: int) -> None:
-        """Send a heartbeat, or abort a connection whose client has been silent for too long.
-
-        Two heartbeats are sent in each interval; two intervals without input abort the connection
-        (section 4.2.7). During the handshake, the deadline is the time limit of the handshake.
-        """
-        if self.state != states.RUNNING:
-            self.abort("handshake_timeout")
-            self.touch()
-            return
-        interval: i64 = self.handshake.heartbeat * 1000
-        if self.stalled:
-            self.last_input_at = now  # The broker does not read, so silence does not count.
-        if now - self.last_input_at > 2 * interval:
-            self.abort("heartbeat_timeout")
-        else:
-            self.out.write(HEARTBEAT_FRAME)
-            self.deadline = now + interval // 2
-        self.touch()
+        heartbeats.advance(self, self.handshake.heartbeat, now)
 
     def excuse(self, pause: int) -> None:
         """Add a pause of `pause` ms to the client's deadline, and send a heartbeat soon."""

@@ -12,7 +12,7 @@ from librt.strings import read_i16_be, read_i64_le
 from mypy_extensions import i64
 
 from broker.messages.message import SWAP_SEPARATORS
-from broker.stream.rows import PacketParser, PublishRun, RowName, StreamRows
+from broker.stream.row_codecs import PacketParser, PublishRun, RowName, StreamRows
 
 _EXCHANGE: Final = b"amq.topic"
 #: Number of slots of the cache of topic names; a hash of the name's bytes chooses the slot. A name

@@ -30,10 +30,10 @@ from broker.store.contract import Ticket
 from broker.vhost.publishing import publish_once, publish_will
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import swap
-from protocols.connection import LOGIN_INPUT_MAX
 from protocols.credential_expiry import expiry_of
 from protocols.end_reasons import EXPELLED, SHUTDOWN
 from protocols.listing import row_of
+from protocols.login_input import LOGIN_INPUT_MAX
 from protocols.mqtt.codec.packets import MalformedPacket
 from protocols.mqtt.codec.reasons import KEEP_ALIVE_TIMEOUT, NOT_AUTHORISED
 from protocols.mqtt.connection.closing import (

@@ -58,6 +58,7 @@ from protocols.mqtt.codec.reasons import (
     USE_ANOTHER_SERVER,
 )
 from protocols.mqtt.codec.reasons import NOT_AUTHORISED as NOT_AUTHORISED_5
+from protocols.mqtt.codec.remaining_length import read_remaining_length
 from protocols.mqtt.codec.topics import EXCHANGE, SHARE
 from protocols.mqtt.connection.authentication import EnhancedAuthentication
 from protocols.mqtt.connection.closing import AUTHENTICATING, OPENING
@@ -106,7 +107,7 @@ class Login(InputHandler):
         size: i64 = len(data)
         while size - position >= 2:
             first: i64 = data[position]
-            length, start = _remaining_length(data, position + 1)
+            length, start = read_remaining_length(data, position + 1)
             if start == 0:
                 break
             end = start + length
@@ -436,24 +437,3 @@ class Login(InputHandler):
         route = connection.vhost.route(context, EXCHANGE, will.message.address.key, SearchSlot())
         refused = route is not None and route.plan.refusal is not None
         return None if refused else will.definition()
-
-
-def _remaining_length(data: bytes, at: i64) -> tuple[i64, i64]:
-    """Return the remaining length at position `at`, and the position after it.
-
-    Return (0, 0) if the remaining length is incomplete. Raises MalformedPacket if it is invalid.
-    """
-    length: i64 = 0
-    shift: i64 = 0
-    while at < len(data):
-        digit: i64 = data[at]
-        at += 1
-        length |= (digit & 127) << shift
-        if digit < 128:
-            if digit == 0 and shift > 0:
-                raise MalformedPacket("the remaining length has more bytes than necessary")
-            return length, at
-        shift += 7
-        if shift > 21:
-            raise MalformedPacket("the remaining length has more than four bytes")
-    return 0, 0

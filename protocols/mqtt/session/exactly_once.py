@@ -11,7 +11,8 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from broker.messages.message import EXACTLY_ONCE
-from broker.store.contract import PacketIdHeld, PacketIdReleased, PubrecReceived, Ticket
+from broker.store.contract import Ticket
+from broker.store.entries import PacketIdHeld, PacketIdReleased, PubrecReceived
 from protocols.mqtt.session.session import Session
 
 # -- messages to the client

@@ -28,9 +28,10 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.queues.consumer import Delivery
-from broker.store.contract import MessageStored
 from broker.store.durable import DurableStore
+from broker.store.entries import MessageStored
 from broker.store.layout import ANNOTATION_MODULUS
+from broker.store.log_reader import LogReader
 from protocols.mqtt.session.inflight import packet_identifier
 from protocols.mqtt.session.session import Session
 
@@ -54,9 +55,9 @@ def restore_inbox(
         # many messages of shared subscriptions were sent again.)
         inbox.restore(positions, store.position + 1 + skipped)
         return
-    reader = store.log.reader()
+    reader = LogReader(store.log)
     last = _sequence(store.read_stored(reader, positions[-1]), inbox.number, 0)
-    reader = store.log.reader()
+    reader = LogReader(store.log)
     count = len(positions)
     in_flight = max(
         (at + 1 for at, position in enumerate(positions) if position in acknowledged), default=0

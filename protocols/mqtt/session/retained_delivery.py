@@ -7,7 +7,7 @@ from mypy_extensions import i64
 from broker.agenda import Task
 from broker.messages.message import AT_MOST_ONCE, Message
 from broker.routing.binding import PARTLY, Binding
-from broker.store.contract import MessageStored
+from broker.store.entries import MessageStored
 from broker.vhost.retained import RetainedReceiver
 from matching.grammar import MQTT
 from protocols.mqtt.codec.packets import RETAIN

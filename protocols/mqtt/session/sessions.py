@@ -14,8 +14,9 @@ from broker.errors import PreconditionFailed
 from broker.queues.slices import MESSAGES_PER_SLICE
 from broker.routing.binding import Binding
 from broker.routing.subscriber import Subscriber
-from broker.store.contract import Defined, Ticket
+from broker.store.contract import Ticket
 from broker.store.durable import DurableStore
+from broker.store.entries import Defined
 from broker.vhost.background import BINDINGS_PER_SLICE
 from broker.vhost.vhost import VirtualHost
 from protocols.mqtt.codec.connect import NEVER

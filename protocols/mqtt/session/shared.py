@@ -21,7 +21,8 @@ from broker.queues.arguments import UNLIMITED
 from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
 from broker.routing.binding import Binding
 from broker.routing.subscriber import Subscriber
-from broker.store.contract import Defined, MessageStored, Ticket
+from broker.store.contract import Ticket
+from broker.store.entries import Defined, MessageStored
 from broker.vhost.private_queues import add_subscriber, delete_subscriber, new_inbox
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import MQTT
@@ -202,6 +203,10 @@ class SubscriptionGroup(Subscriber):
                 member.session.offer(message)
                 return
         self.missed += 1
+
+    @property
+    def is_connected(self) -> bool:
+        return any(member.session.is_connected for member in self.members)
 
     # -- members
 

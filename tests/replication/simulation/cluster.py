@@ -33,11 +33,21 @@ LAG_MAX = 20
 
 
 class Cluster:
-    """A simulated cluster. With `only_log_faults`, all faults are faults of the log."""
+    """A simulated cluster. With `only_log_faults`, all faults are faults of the log.
+
+    With `switches`, an operator lets owners hand the log over to standbys again and again.
+    """
 
     def __init__(
-        self, seed: int, node_type: type[Node] = Node, only_log_faults: bool = False
+        self,
+        seed: int,
+        node_type: type[Node] = Node,
+        only_log_faults: bool = False,
+        switches: bool = False,
     ) -> None:
+        self.switches = switches
+        #: Number of times that an owner handed the log over.
+        self.handovers = 0
         self.world = World(seed, TIMING, 0.0 if only_log_faults else 0.004)
         self.nodes = [node_type(self.world, f"node {number}", self) for number in range(3)]
         #: The nodes whose unread records must stay in the log.
@@ -66,6 +76,10 @@ class Cluster:
         self.takeovers += 1
         if self._only_log_faults and epoch > 1:
             self.complain(NEEDLESS)
+
+    def handed_over(self) -> None:
+        """Record that the log has the claim of an owner in the name of its successor."""
+        self.handovers += 1
 
     def acted(self, epoch: int) -> None:
         """Record an action of the owner of an epoch."""
@@ -154,8 +168,8 @@ class Cluster:
         catalog, before = source.directory.copy_catalog(), source.directory.checkpoints
 
         def finish() -> None:
-            if source.directory.checkpoints != before or not source.running:
-                # The log of a seeded node must hold all entries that follow its catalog.
+            torn = source.directory.checkpoints != before and not source.directory.copied_any_time
+            if torn or not source.running:
                 self._seed(node)
                 return
             node.is_struck = False
@@ -209,6 +223,27 @@ class Cluster:
         outage = max(0.0, world.log_down_until - world.now)
         world.after(outage + chance.uniform(0.3, 3.0), self._fault)
 
+    def _switch(self) -> None:
+        """Let an owner hand the log over to a standby, now and later."""
+        chance = self.world.random
+        owners = [node for node in self.nodes if node.is_open and not node.successor]
+        standbys = [node for node in self.nodes if node.running and node.owner is None]
+        if owners and standbys:
+            owner, standby = chance.choice(owners), chance.choice(standbys)
+            assert standby.standby is not None
+            nonce = standby.standby.handover_nonce
+            self.world.say(f"{owner.name} shall hand over to {standby.name}")
+            # The owner learns the number of the standby some time ago.
+            life, delay = owner.life, chance.choice((0.001, 0.5, 2.0))
+
+            def begin() -> None:
+                if owner.life == life:
+                    owner.successor = nonce
+
+            self.world.after(delay, begin)
+        if not self._healthy:
+            self.world.after(chance.uniform(0.5, 4.0), self._switch)
+
     def _checkpoints(self) -> None:
         """Make checkpoints on all nodes that permit one now, at random times."""
         for node in self.nodes:
@@ -243,6 +278,8 @@ class Cluster:
         self.world.after(3.0, self._fault)
         self.world.after(0.5, self._checkpoints)
         self.world.after(0.5, self._publish)
+        if self.switches:
+            self.world.after(1.0, self._switch)
         self.world.run(FAULTY_SECONDS)
         self._healthy = True
         self.world.faulty = self.world.fail_points = 0.0

@@ -34,6 +34,11 @@ class Directory:
     written at once or not at all.
     """
 
+    #: True if the source may make a checkpoint between the copy of its catalog and the copy of its
+    #: log. In this model, a copied log must hold all entries that follow the copied catalog. The
+    #: real directory finds out which of its records are live.
+    copied_any_time = False
+
     def __init__(self, name: str) -> None:
         self.log: list[Entry] = []
         self.synced = 0

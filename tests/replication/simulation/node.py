@@ -52,6 +52,11 @@ class Node(Computer):
     def _clear(self) -> None:
         """Clear all state that is only in memory."""
         self.owner: LogOwner | None = None
+        self.standby: Standby | None = None
+        #: The number of the standby to which this owner hands the log over; 0 without a switch.
+        self.successor = 0
+        #: True once the owner hands the log over: it does not act any more.
+        self.is_frozen = False
         #: True if clients are served.
         self.is_open = False
         self.position = 0
@@ -87,6 +92,9 @@ class Node(Computer):
             bytes(32),
         )
         standby.salt = self.world.random.getrandbits(32)
+        if self.cluster.switches:
+            standby.handover_nonce = self.world.random.getrandbits(60) | 1
+        self.standby = standby
         self.carry_out(standby.follow(), self.apply, self.own, self.end)
 
     def opened(self) -> None:
@@ -170,8 +178,17 @@ class Node(Computer):
                 )
             elif owner.beat_is_due():
                 yield from owner.beat()
+            elif self.successor and not self.outbox:
+                yield from self.hand_over(owner)
             else:
                 yield Sleep(0.01)
+
+    def hand_over(self, owner: LogOwner) -> Steps[None]:
+        """Hand the log over to the successor, and end this process. Raises Fenced."""
+        self.is_frozen = True
+        yield from owner.hand_over(self.successor, "successor")
+        self.cluster.handed_over()
+        raise Fenced("the log was handed over")
 
     def ship(self, owner: LogOwner, entries: list[Entry]) -> Steps[ReceivedBatch]:
         """Append a batch to the replicated log."""
@@ -206,15 +223,16 @@ class Node(Computer):
 
     def may_act(self) -> bool:
         """Return True if the owner may act now. The node tests this before each action."""
-        return self.owner is not None and self.owner.may_act()
+        return self.owner is not None and not self.is_frozen and self.owner.may_act()
 
     def turn(self) -> None:
         """Run one turn of the event loop: deliver and confirm, one flush after the other."""
-        while self.ready and len(self.unacknowledged) < 8:
+        while self.ready and len(self.unacknowledged) < 8 and not self.successor:
             position = self.ready.popleft()
             self.unacknowledged.add(position)
             self.outbox.append(("deliver", position))
-        self.outbox.append(("answer", 0))
+        if not self.successor:
+            self.outbox.append(("answer", 0))
         self.fail_point()
         for number in range(len(self.outbox)):
             self.local(number * 0.0005, self.flush)
@@ -236,7 +254,7 @@ class Node(Computer):
 
     def publish(self, identity: int) -> None:
         """Take a message of a client; every 20th call declares a queue first."""
-        if not self.is_open or not self.may_act() or identity < self._newest:
+        if not self.is_open or self.successor or not self.may_act() or identity < self._newest:
             return  # A connection keeps the order: messages sent before a lost one are lost too.
         self._newest = identity
         if identity % 20 == 0 or not self.directory.queues and not self._declared():
@@ -254,7 +272,7 @@ class Node(Computer):
 
     def acknowledge(self, position: int) -> None:
         """Take the acknowledgement of a delivered message."""
-        if position in self.live and self.is_open:
+        if position in self.live and self.is_open and not self.successor:
             self.position += 1
             self.pending.append(("settle", self.position, 0, position))
             del self.live[position]

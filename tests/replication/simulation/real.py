@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from broker.replication.contract import Apply
 from broker.replication.directory import ReplicaDirectory
 from broker.store.codecs import Codecs
-from broker.store.contract import Defined, MessageSettled, MessageStored, StoreEntry
+from broker.store.entries import Defined, MessageSettled, MessageStored, StoreEntry
 from broker.store.findings import MISSING, QUARANTINED, WRONG
+from broker.store.log_reader import LogReader
 from broker.store.opening import open_store
 from tests.replication.batches import Killed, encode_entries, kill_at, message
 from tests.replication.simulation.directory import Directory, Entry
@@ -46,6 +47,7 @@ class RealDirectory(Directory):
     """The data directory of a node, with the interface of its model."""
 
     replica_type: type[ReplicaDirectory] = ReplicaDirectory
+    copied_any_time = True
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -139,7 +141,7 @@ class RealDirectory(Directory):
     def _recover(self, disk: SimulatedDisk, path: str) -> dict[int, int]:
         reports: list[str] = []
         opened = open_store(disk, path, Codecs(), 0, reports.append, lambda _: None, SEGMENT)
-        reader, found = opened.store.log.reader(), {}
+        reader, found = LogReader(opened.store.log), {}
         for queue, positions in opened.survivors.copies.by_queue().items():
             for position in positions:
                 entry = opened.store.read_stored(reader, position)

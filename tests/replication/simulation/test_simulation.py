@@ -55,6 +55,43 @@ def test_a_log_that_stands_still_replaces_no_owner(first: int) -> None:
         assert not cluster.run(), f"seed {seed}:\n" + "\n".join(cluster.world.story)
 
 
+def check_switches(first: int, count: int) -> None:
+    handovers = 0
+    for seed in range(first, first + count):
+        cluster = Cluster(seed, switches=True)
+        assert not cluster.run(), f"seed {seed}:\n" + "\n".join(cluster.world.story)
+        handovers += cluster.handovers
+    assert handovers > 2 * count
+
+
+@pytest.mark.parametrize("first", range(0, 40, 20))
+def test_owners_that_hand_the_log_over_keep_the_guarantees(first: int) -> None:
+    check_switches(first, 20)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(40, 3_040, 500))
+def test_the_same_with_many_seeds_of_switches(first: int) -> None:
+    check_switches(first, 500)
+
+
+@pytest.mark.parametrize(
+    ("node_type", "caught"),
+    [
+        (wrong.ActsBeforeItsFirstRecord, {OVERLAP}),
+        (wrong.ActsAfterHandover, {OVERLAP}),
+        (wrong.HandsOverTooEarly, {LOST}),
+    ],
+)
+def test_a_wrong_design_of_a_switch_is_caught(node_type: type[Node], caught: set[str]) -> None:
+    complaints: Counter[str] = Counter()
+    for seed in range(100):
+        complaints += Cluster(seed, node_type, switches=True).run()
+        if complaints.keys() & caught:
+            return
+    raise AssertionError(f"nothing of {caught} among {dict(complaints)}")
+
+
 def test_a_seed_is_one_history() -> None:
     one, two = Cluster(7), Cluster(7)
     one.run()

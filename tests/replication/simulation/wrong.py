@@ -341,3 +341,38 @@ class NeverHandsOver(Node):
             owner.sent = self.world.now + 5
             return
         super().end(error)
+
+
+class _ActsAtOnce(Standby):
+    def _accept(self) -> Steps[LogOwner]:
+        yield Sleep(0.0)
+        return self._owner(self._clock())
+
+
+class ActsBeforeItsFirstRecord(Node):
+    """A successor acts when it reads the claim in its name, which may be old."""
+
+    standby_type = _ActsAtOnce
+
+
+class ActsAfterHandover(Node):
+    """An owner goes on to act after it has handed the log over."""
+
+    def hand_over(self, owner: LogOwner) -> Steps[None]:
+        yield from owner.hand_over(self.successor, "successor")
+        owner._fenced, self.successor = False, 0
+        yield Sleep(0.6)
+        raise Fenced("the log was handed over")
+
+
+class HandsOverTooEarly(Node):
+    """An owner hands the log over, and then ships the batch that is left."""
+
+    def publish(self, identity: int) -> None:
+        successor, self.successor = self.successor, 0
+        super().publish(identity)
+        self.successor = successor
+        if successor and self.pending:
+            for entry in self.pending:
+                if entry[0] == "store":
+                    self.outbox.append(("confirm", entry[3]))

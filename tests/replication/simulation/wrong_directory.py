@@ -9,8 +9,8 @@ from broker.replication import payload
 from broker.replication.contract import Apply, ReceivedBatch
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.records import ClusterState
-from broker.store.contract import MessageSettled
-from broker.store.records import Records
+from broker.store.batch_records import Records
+from broker.store.entries import MessageSettled
 from broker.store.segments import SegmentLog
 from tests.replication.batches import encode_entries
 from tests.replication.simulation import wrong

@@ -15,7 +15,7 @@ from typing import Any
 from broker.replication import payload
 from broker.replication.contract import Apply, ReceivedBatch
 from broker.replication.directory import ReplicaDirectory
-from broker.store.durable import BatchShipping, DurableBatch
+from broker.store.durable_batch import BatchShipping, DurableBatch
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.life import Faults, Life
 from tests.store.simulation.schedule import Simulation

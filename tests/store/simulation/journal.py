@@ -8,16 +8,9 @@ from collections.abc import Callable
 from mypy_extensions import i64
 
 from broker.messages.message import Message
-from broker.store.contract import (
-    Defined,
-    MessageSettled,
-    MessageStored,
-    StoreEntry,
-    Ticket,
-    Undefined,
-    WriteBatch,
-)
+from broker.store.contract import Ticket, WriteBatch
 from broker.store.durable import DurableStore
+from broker.store.entries import Defined, MessageSettled, MessageStored, StoreEntry, Undefined
 from broker.store.opening import OpenedStore
 from broker.store.state import State
 from broker.stream.queue import PendingRows

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from broker.definitions.restore import restore_broker
-from broker.store.checkpoint import Checkpointing, files_worth_checkpoint
-from broker.store.contract import MARK_PATIENCE, Defined, Undefined
+from broker.store.checkpoint import Checkpointing
+from broker.store.checkpoint_schedule import files_worth_checkpoint
+from broker.store.contract import MARK_PATIENCE
 from broker.store.disk import StoreError, WriteFailed
 from broker.store.dropping import drop_dead_files
-from broker.store.durable import DurableBatch
+from broker.store.durable_batch import DurableBatch
+from broker.store.entries import Defined, Undefined
 from broker.store.files import LogFile
 from broker.store.opening import OpenedStore, open_store
 from broker.store.segments import SegmentLog

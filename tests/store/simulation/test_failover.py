@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from broker.replication import payload
-from broker.store.contract import Undefined
-from broker.store.durable import DurableBatch
+from broker.store.durable_batch import DurableBatch
+from broker.store.entries import Undefined
 from tests.store.simulation.failover import FailoverSimulation, StandbyDirectory
 
 

@@ -8,22 +8,20 @@ from typing import Any
 from mypy_extensions import i64
 
 from broker.agenda import Task
-from broker.store.contract import (
+from broker.store.contract import StreamWrite, Ticket, Waiter, WriteBatch
+from broker.store.disk import File, StoreError
+from broker.store.dropping import dead_files, drop_dead_files
+from broker.store.entries import (
     DeliveryMark,
     EntryGroup,
     MessageSettled,
     MessageStored,
     Sequenced,
     StoreEntry,
-    StreamWrite,
-    Ticket,
-    Waiter,
-    WriteBatch,
 )
-from broker.store.disk import File, StoreError
-from broker.store.dropping import dead_files, drop_dead_files
 from broker.store.files import SUM_MASK, LogFile, entry_hash, file_holding
-from broker.store.segments import LogReader, SegmentLog
+from broker.store.log_reader import LogReader
+from broker.store.segments import SegmentLog
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.journal import WatchedStore
 from tests.store.simulation.life import Crash, Life
@@ -33,7 +31,7 @@ from tests.store.test_powerloss import InPlace
 def moved_forward(life: Life, files: list[LogFile]) -> Iterator[None]:
     """A checkpoint that moves live messages to the end of the log, under new positions."""
     store, last = life.durable_store, int(files[-1].last)
-    reader = store.log.reader()
+    reader = LogReader(store.log)
     held = [position for position in life.live() if position <= last]
     yield
     for position in held:

@@ -6,7 +6,7 @@ import pytest
 
 from broker.access.identity import Identity, Verdict
 from broker.vhost.vhost import VirtualHost
-from protocols.connection import LOGIN_INPUT_MAX
+from protocols.login_input import LOGIN_INPUT_MAX
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.client import (

@@ -68,9 +68,7 @@ class Incoming:
         #: Size of the path, the query and the headers in bytes.
         self.head_size = len(scope["raw_path"]) + len(scope["query_string"])
         self.head_size += sum(len(name) + len(text) for name, text in scope["headers"])
-        self.query = dict(
-            parse_qsl(scope["query_string"].decode("ascii", "replace"), keep_blank_values=True)
-        )
+        self.query = _query(scope["query_string"])
         self.client: tuple[str, int] = scope["client"] or ("", 0)
         self.body = BodyReader(receive, self.headers)
         self.slot = slot
@@ -386,6 +384,19 @@ def _takes_gzip(accepted: bytes) -> bool:
         if name in (b"gzip", b"*"):
             return quality.strip(b"0.") != b"" or quality == b""
     return False
+
+
+def _query(text: bytes) -> dict[str, str]:
+    """Return the parameters of a query string.
+
+    Of a parameter that is given several times, the last value counts. All values of a parameter in
+    REPEATED count: they are joined with line feeds.
+    """
+    query: dict[str, str] = {}
+    for name, value in parse_qsl(text.decode("ascii", "replace"), keep_blank_values=True):
+        joined = name in contract.REPEATED and name in query
+        query[name] = f"{query[name]}\n{value}" if joined else value
+    return query
 
 
 def _document(value: dict[str, Any], rows: dict[str, list[Any]]) -> bytes:

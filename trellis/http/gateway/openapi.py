@@ -20,6 +20,14 @@ _LIST_QUERY: Final[dict[str, dict[str, Any]]] = {
     "sort_reverse": {"type": "boolean"},
     "columns": {"type": "string"},
 }
+#: Query parameters of `/api/route`.
+_ROUTE_QUERY: Final[dict[str, dict[str, Any]]] = {
+    **{
+        name: {"type": "string"}
+        for name in ("vhost", "exchange", "key", "mqtt", "user", "client_id")
+    },
+    "header": {"type": "array", "items": {"type": "string"}},
+}
 _ERROR: Final = {
     "type": "object",
     "required": ["error", "reason"],
@@ -88,7 +96,9 @@ def _operation(route: contract.RouteInfo) -> dict[str, Any]:
     if route.method == "GET":
         operation["parameters"] += [
             {"name": parameter, "in": "query", "required": False, "schema": schema}
-            for parameter, schema in _LIST_QUERY.items()
+            for parameter, schema in (
+                _ROUTE_QUERY if route.path == "/api/route" else _LIST_QUERY
+            ).items()
         ]
     elif route.method in ("PUT", "POST"):
         operation["requestBody"] = {

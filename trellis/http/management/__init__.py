@@ -4,7 +4,9 @@
     answers.py      requests, encoding of responses
     overview.py     overview, nodes, current user
     health.py       health checks
-    topology.py     virtual hosts, exchanges, queues, bindings
+    topology.py     virtual hosts, exchanges, queues
+    bindings.py     bindings
+    routing.py      where a message would go, for `trellis route`
     policies.py     policies
     parameters.py   parameters, global parameters and operator policies
     limits.py       limits of virtual hosts and users

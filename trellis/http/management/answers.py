@@ -191,6 +191,15 @@ class Call:
             )
         return vhost
 
+    def require_administrator(self, what: str) -> None:
+        """Raise ApiRefusal unless the user is an administrator; `what` names what is asked for."""
+        if not self.identity.administrator:
+            raise ApiRefusal(
+                403,
+                "not_authorised",
+                f"user '{self.identity.name}' lacks the tag 'administrator', which {what} require",
+            )
+
     def rights(self, vhost: VirtualHost) -> DeclarationRights:
         """Return what the user may declare in a virtual host. Raises AccessRefused."""
         return rights_of(vhost, self._within(vhost), self.identity.administrator)

@@ -14,6 +14,7 @@ from typing import Final
 
 from trellis.http import contract
 from trellis.http.management import (
+    bindings,
     connections,
     definitions,
     extensions,
@@ -23,6 +24,7 @@ from trellis.http.management import (
     overview,
     parameters,
     policies,
+    routing,
     streaming,
     topology,
     users,
@@ -110,12 +112,12 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("PUT", "/api/exchanges/{vhost}/{name}", MANAGEMENT, topology.put_exchange),
     ("DELETE", "/api/exchanges/{vhost}/{name}", MANAGEMENT, topology.delete_exchange),
     ("POST", "/api/exchanges/{vhost}/{name}/publish", MANAGEMENT, messages.publish),
-    ("GET", "/api/exchanges/{vhost}/{name}/bindings/source", MANAGEMENT, topology.exchange_source),
+    ("GET", "/api/exchanges/{vhost}/{name}/bindings/source", MANAGEMENT, bindings.exchange_source),
     (
         "GET",
         "/api/exchanges/{vhost}/{name}/bindings/destination",
         MANAGEMENT,
-        topology.exchange_destination,
+        bindings.exchange_destination,
     ),
     ("GET", "/api/queues", MANAGEMENT, topology.queues),
     ("GET", "/api/queues/{vhost}", MANAGEMENT, topology.queues),
@@ -124,19 +126,20 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("DELETE", "/api/queues/{vhost}/{name}", MANAGEMENT, topology.delete_queue),
     ("DELETE", "/api/queues/{vhost}/{name}/contents", MANAGEMENT, topology.purge_queue),
     ("POST", "/api/queues/{vhost}/{name}/get", MANAGEMENT, messages.get),
-    ("GET", "/api/queues/{vhost}/{name}/bindings", MANAGEMENT, topology.queue_bindings),
-    ("GET", "/api/bindings", MANAGEMENT, topology.bindings),
-    ("GET", "/api/bindings/{vhost}", MANAGEMENT, topology.bindings),
+    ("GET", "/api/queues/{vhost}/{name}/bindings", MANAGEMENT, bindings.queue_bindings),
+    ("GET", "/api/bindings", MANAGEMENT, bindings.bindings),
+    ("GET", "/api/bindings/{vhost}", MANAGEMENT, bindings.bindings),
     *[
         route
         for path in _BETWEEN
         for route in (
-            ("GET", path, MANAGEMENT, topology.bindings_between),
-            ("POST", path, MANAGEMENT, topology.post_binding),
-            ("GET", path + "/{properties}", MANAGEMENT, topology.binding),
-            ("DELETE", path + "/{properties}", MANAGEMENT, topology.delete_binding),
+            ("GET", path, MANAGEMENT, bindings.bindings_between),
+            ("POST", path, MANAGEMENT, bindings.post_binding),
+            ("GET", path + "/{properties}", MANAGEMENT, bindings.binding),
+            ("DELETE", path + "/{properties}", MANAGEMENT, bindings.delete_binding),
         )
     ],
+    ("GET", "/api/route", MANAGEMENT, routing.route),
     ("GET", "/api/policies", MANAGEMENT, policies.policies),
     ("GET", "/api/policies/{vhost}", MANAGEMENT, policies.policies),
     ("GET", "/api/policies/{vhost}/{name}", MANAGEMENT, policies.policy),

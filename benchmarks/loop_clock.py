@@ -1,0 +1,76 @@
+"""A clock of an event loop: the times for which the loop was held, and the code that held it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+import time
+from typing import Final
+
+#: Seconds between two ticks of the clock.
+TICK: Final = 0.001
+#: Seconds of CPU time between two ticks above which a hold is described.
+LONG: Final = 0.01
+#: Seconds of CPU time between two ticks above which a hold is recorded.
+NOTED: Final = 0.002
+#: The most holds that are described in one phase.
+DESCRIBED: Final = 5
+
+
+def stolen() -> float:
+    """Return the time that the host has taken away from this machine's processors, in seconds."""
+    with open("/proc/stat") as file:
+        return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
+
+
+class LoopClock:
+    """A timer in an event loop that records how long the loop was held."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        gc.callbacks.append(self._collection)
+        self.begin()
+        self._ring()
+
+    def begin(self) -> None:
+        """Reset the records, to begin a new phase."""
+        self.held = self.late = self.collected = 0.0
+        self.generation = 0
+        self.long: list[str] = []
+        #: (begin, end, CPU time) in seconds of each hold with more than NOTED of CPU time.
+        self.holds: list[tuple[float, float, float]] = []
+        self._in_gc = 0.0
+        self._usage, self._stolen = resource.getrusage(resource.RUSAGE_THREAD), stolen()
+        self._used, self._rang = time.thread_time(), time.perf_counter()
+
+    def _collection(self, phase: str, details: dict[str, int]) -> None:
+        if phase == "start":
+            self._collecting = time.thread_time()
+            return
+        took = time.thread_time() - self._collecting
+        self._in_gc += took
+        if took > self.collected:
+            self.collected, self.generation = took, details["generation"]
+
+    def _ring(self) -> None:
+        used, rang = time.thread_time(), time.perf_counter()
+        self.held = max(self.held, used - self._used)
+        self.late = max(self.late, rang - self._rang - TICK)
+        if used - self._used > NOTED:
+            self.holds.append((self._rang, rang, used - self._used))
+        usage, before = resource.getrusage(resource.RUSAGE_THREAD), self._usage
+        if used - self._used > LONG and len(self.long) < DESCRIBED:
+            self.long.append(
+                f"{(used - self._used) * 1e3:.1f} ms of {(rang - self._rang) * 1e3:.1f}: "
+                f"user {(usage.ru_utime - before.ru_utime) * 1e3:.1f}, "
+                f"system {(usage.ru_stime - before.ru_stime) * 1e3:.1f}, "
+                f"collection {self._in_gc * 1e3:.1f}, "
+                f"page faults {usage.ru_minflt - before.ru_minflt}, "
+                f"preempted {usage.ru_nivcsw - before.ru_nivcsw} times, "
+                f"steal since the phase began {(stolen() - self._stolen) * 1e3:.0f} ms"
+            )
+        self._usage, self._in_gc = usage, 0.0
+        self._used, self._rang = used, rang
+        self._loop.call_later(TICK, self._ring)

@@ -1,0 +1,225 @@
+"""Near misses: bindings that do not match a message, but would match after one small change.
+
+    the key `sensors.kitchen` and the binding `sensors.*.temp`    one more word
+    `Sensors.kitchen.temp` and `sensors.*.temp`                   upper and lower case
+    `sensors/kitchen/temp` and `sensors.*.temp`                   `/` instead of `.`
+    `sensor.kitchen.temp` and `sensors.*.temp`                    one character of a word
+    `sensors.kitchen.temp.` and `sensors.*.temp`                  a separator at the end
+    the header type=pdf and the criterion type=PDF                one header
+    the key matches a binding of another exchange                 another exchange
+
+The search is bounded: it examines at most CANDIDATES_MAX bindings, in steps of at most
+CANDIDATES_PER_STEP, and keeps at most NEAR_MISSES_MAX near misses of each kind. Bindings to
+destinations that get the message anyway are no near misses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from broker.messages.message import Properties
+from broker.queues.destination import Destination
+from broker.routing.binding import Binding
+from broker.routing.exchanges import (
+    DelayedExchange,
+    DirectExchange,
+    Exchange,
+    HeadersExchange,
+    TopicExchange,
+)
+from broker.routing.explanation import STEPS, RouteExplanation
+from broker.routing.key_differences import KINDS, KeyComparison, NearDifference, header_difference
+from broker.routing.match_reasons import headers_of
+from broker.routing.plan_search import SearchScope
+from matching.grammar import AMQP, MQTT
+
+#: Most near misses of an answer, and of each kind while the search runs.
+NEAR_MISSES_MAX: Final = 10
+#: Most bindings and queue names that a search examines, and that one of its steps examines.
+CANDIDATES_MAX: Final = 250_000
+CANDIDATES_PER_STEP: Final = 256
+#: Most other exchanges that are asked if one of their bindings matches.
+EXCHANGES_MAX: Final = 1_000
+#: The kind of a near miss whose binding belongs to another exchange.
+OTHER_EXCHANGE: Final = "exchange"
+#: All kinds, the most telling first.
+_ORDER: Final = (*KINDS[:4], OTHER_EXCHANGE, *KINDS[4:])
+
+
+class NearMiss:
+    """A binding that almost matches: the name of its exchange, the binding, and the difference.
+
+    `destination` is the queue that the default exchange would reach if `binding` is None.
+    """
+
+    def __init__(
+        self,
+        exchange: str,
+        key: str,
+        destination: Destination,
+        difference: NearDifference,
+        binding: Binding | None = None,
+    ) -> None:
+        self.exchange = exchange
+        self.key = key
+        self.destination = destination
+        self.difference = difference
+        self.binding = binding
+
+
+class NearMissSearch:
+    """The search for the near misses of one explanation, which must be complete.
+
+    `steps` must be exhausted before `best` is called.
+    """
+
+    def __init__(
+        self,
+        scope: SearchScope,
+        explanation: RouteExplanation,
+        key: str,
+        properties: Properties,
+        noun: str = "routing key",
+    ) -> None:
+        """Create a search; `noun` names the routing key in texts: an MQTT client has a topic."""
+        self._scope = scope
+        self._walked = {one.exchange: None for one in explanation.walked}
+        self._reached = explanation.reached
+        self._key = key
+        self._noun = noun
+        self._properties = properties
+        #: The number of bindings and queue names that were examined.
+        self.examined = 0
+        #: False if there are more than CANDIDATES_MAX candidates.
+        self.complete = True
+        self._found: dict[str, list[NearMiss]] = {}
+        self._amqp = KeyComparison(AMQP, key, noun)
+        self._mqtt = KeyComparison(MQTT, key, noun)
+
+    def best(self) -> list[NearMiss]:
+        """Return the best near misses, at most NEAR_MISSES_MAX."""
+        found: list[NearMiss] = []
+        for kind in _ORDER:
+            found += sorted(self._found.get(kind, []), key=_order)
+        return found[:NEAR_MISSES_MAX]
+
+    def steps(self) -> Iterator[None]:
+        """Do the work, one bounded step for each element."""
+        for exchange in self._walked:
+            inner = exchange.inner if isinstance(exchange, DelayedExchange) else exchange
+            if exchange.name == "":
+                yield from self._examine_queues()
+            elif isinstance(inner, (TopicExchange, DirectExchange)):
+                yield from self._examine_keys(exchange, isinstance(inner, TopicExchange))
+            elif isinstance(inner, HeadersExchange):
+                yield from self._examine_headers(exchange)
+        yield from self._ask_others()
+
+    def _examine_keys(self, exchange: Exchange, wildcards: bool) -> Iterator[None]:
+        """Compare the binding keys of a topic or direct exchange with the routing key."""
+        amqp, mqtt, reached = self._amqp, self._mqtt, self._reached
+        since = 0
+        for target in list(exchange.bindings):
+            mine = exchange.bindings.get(target, {})
+            if target in reached or target.dead:
+                since += 1
+                if since >= CANDIDATES_PER_STEP:
+                    since = 0
+                    yield None
+                continue
+            for binding in list(mine.values()):
+                comparison = amqp if binding.grammar is AMQP else mqtt
+                difference = comparison.difference(binding.key, wildcards)
+                if difference is not None:
+                    self._add(NearMiss(exchange.name, binding.key, target, difference, binding))
+                since += 1
+                self.examined += 1
+                if since >= CANDIDATES_PER_STEP:
+                    since = 0
+                    if self.examined >= CANDIDATES_MAX:
+                        self.complete = False
+                        return
+                    yield None
+
+    def _examine_headers(self, exchange: Exchange) -> Iterator[None]:
+        """Compare the criteria of a headers exchange with the headers of the message."""
+        headers = headers_of(self._properties)
+        since = 0
+        for target in list(exchange.bindings):
+            if target in self._reached or target.dead:
+                continue
+            for binding in list(exchange.bindings.get(target, {}).values()):
+                difference = header_difference(binding.arguments, headers)
+                if difference is not None:
+                    self._add(NearMiss(exchange.name, binding.key, target, difference, binding))
+                since += 1
+                self.examined += 1
+                if since >= CANDIDATES_PER_STEP:
+                    since = 0
+                    if self.examined >= CANDIDATES_MAX:
+                        self.complete = False
+                        return
+                    yield None
+
+    def _examine_queues(self) -> Iterator[None]:
+        """Compare the names of all queues with the routing key, for the default exchange."""
+        for name, queue in list(self._scope.queues.items()):
+            self.examined += 1
+            if queue not in self._reached:
+                difference = self._amqp.difference(name, False)
+                if difference is not None:
+                    self._add(NearMiss("", name, queue, difference))
+            if self.examined % CANDIDATES_PER_STEP == 0:
+                if self.examined >= CANDIDATES_MAX:
+                    self.complete = False
+                    return
+                yield None
+
+    def _ask_others(self) -> Iterator[None]:
+        """Ask the exchanges that the message does not reach if it would match a binding there."""
+        asked = 0
+        for exchange in list(self._scope.exchanges.values()):
+            if exchange in self._walked or exchange.dead:
+                continue
+            if exchange.name == "":
+                self._ask_default()
+            if not isinstance(exchange, (TopicExchange, DirectExchange)):
+                continue
+            asked += 1
+            if asked > EXCHANGES_MAX:
+                self.complete = False
+                return
+            found: list[Binding] = []
+            if exchange.needs_search:
+                for lookup in exchange.searches(self._key, self._properties, found):
+                    while not lookup.done:
+                        lookup.advance(STEPS)
+                        yield None
+            else:
+                found = exchange.match(self._key, self._properties)
+            for binding in found[:CANDIDATES_PER_STEP]:
+                target = binding.destination
+                if target not in self._reached and not target.dead:
+                    text = (
+                        f"the binding matches the {self._noun}, but in exchange '{exchange.name}'"
+                    )
+                    difference = NearDifference(OTHER_EXCHANGE, text)
+                    self._add(NearMiss(exchange.name, binding.key, target, difference, binding))
+            yield None
+
+    def _ask_default(self) -> None:
+        queue = self._scope.default_target(self._key)
+        if queue is not None and queue not in self._reached:
+            text = "the routing key is the name of this queue: publish it to the default exchange"
+            difference = NearDifference(OTHER_EXCHANGE, text)
+            self._add(NearMiss("", self._key, queue, difference))
+
+    def _add(self, miss: NearMiss) -> None:
+        known = self._found.setdefault(miss.difference.kind, [])
+        if len(known) < NEAR_MISSES_MAX:
+            known.append(miss)
+
+
+def _order(miss: NearMiss) -> tuple[str, str, str]:
+    return miss.exchange, miss.key, miss.destination.name

@@ -1,0 +1,43 @@
+"""The rows that a stream got since its last batch, and the batches that are encoded from them."""
+
+from __future__ import annotations
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64, mypyc_attr
+
+
+class CapturedRows:
+    """The publications that a stream got since its last batch, from offset `base` on."""
+
+    def __init__(self, base: i64) -> None:
+        self.base: i64 = base
+        #: Messages and PublishRuns.
+        self.items: list[object] = []
+        #: For each item, the number of queues to which it was routed.
+        self.routed = BytesWriter()
+        #: (index, time in microseconds): items from that index on were published at that time.
+        self.times: list[tuple[int, int]] = []
+        self.end: i64 = base
+
+
+class EncodedBatch:
+    """An encoded batch: `count` rows from offset `base` on.
+
+    `first_at` and `last_at` are the publishing times of its first and last row, in microseconds.
+    """
+
+    def __init__(self, data: bytearray, base: i64, count: i64, first_at: i64, last_at: i64) -> None:
+        self.data = data
+        self.base: i64 = base
+        self.count: i64 = count
+        self.first_at: i64 = first_at
+        self.last_at: i64 = last_at
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class BatchSink:
+    """A receiver of encoded batches."""
+
+    def add(self, encoded: EncodedBatch) -> None:
+        """Take the next batch."""
+        raise NotImplementedError

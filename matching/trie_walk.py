@@ -1,0 +1,71 @@
+"""The walk through a trie of words below a ``#`` in the middle of a pattern."""
+
+from __future__ import annotations
+
+from matching.bucket import take
+from matching.matcher import S
+from matching.trie_search import TrieNode
+
+
+def cross(start: TrieNode[S], words: list[str], at: int, found: list[S]) -> None:
+    """Append the subscribers of patterns whose part after a ``#`` matches the words from `at` on.
+
+    The caller has already appended the subscribers of the ``#`` node itself.
+    """
+    entered: set[TrieNode[S]] = {start}
+    stays: list[TrieNode[S]] = []
+    _enter(start.many, entered, stays, found)
+    stays.append(start)
+    advance(stays, [], entered, words, at, found)
+
+
+def advance(
+    stays: list[TrieNode[S]],
+    moving: list[TrieNode[S]],
+    entered: set[TrieNode[S]],
+    words: list[str],
+    at: int,
+    found: list[S],
+) -> None:
+    """Walk on from these nodes and append the subscribers of patterns that match the words from
+    `at`.
+
+    `entered` are the ``#`` nodes entered so far; their own subscribers are appended already.
+    `stays` are the entered nodes that have children; `moving` are the nodes that the last word led
+    to.
+    """
+    end = len(words)
+    while at < end:
+        word = words[at]
+        at += 1
+        following: list[TrieNode[S]] = []
+        for node in stays + moving:
+            children = node.children
+            if children is not None:
+                child = children.get(word)
+                if child is not None:
+                    following.append(child)
+            one = node.one
+            if one is not None:
+                following.append(one)
+        for node in following:
+            many = node.many
+            if many is not None and many not in entered:
+                _enter(many, entered, stays, found)
+        moving = following
+    for node in moving:
+        take(node.bucket, found)
+
+
+def _enter(
+    node: TrieNode[S] | None, entered: set[TrieNode[S]], stays: list[TrieNode[S]], found: list[S]
+) -> None:
+    """Enter a ``#`` node and the chain of ``#`` nodes directly below it, up to one that was entered
+    before.
+    """
+    while node is not None and node not in entered:
+        entered.add(node)
+        take(node.bucket, found)
+        if node.children is not None or node.one is not None:
+            stays.append(node)
+        node = node.many

@@ -1,0 +1,188 @@
+"""Near misses: the one change after which a binding would match."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.routing.binding import Binding
+from broker.routing.exchanges.base import ExchangeOptions
+from broker.routing.key_differences import KeyComparison, NearDifference, header_difference
+from matching.grammar import AMQP, MQTT, swap
+from tests.clients import World
+from tests.core.test_explanation import near_misses
+
+KEY_WORDS: Final = ["a", "b", "temp", "Temp", "tmep", "", "a/b"]
+KEYS = st.lists(st.sampled_from(KEY_WORDS), min_size=1, max_size=4)
+PATTERNS = st.lists(st.sampled_from([*KEY_WORDS, "*", "*", "#"]), min_size=1, max_size=5)
+
+
+def difference(key: str, binding_key: str, wildcards: bool = True) -> NearDifference | None:
+    """Return the difference between a routing key and an AMQP binding key."""
+    return KeyComparison(AMQP, key, "routing key").difference(binding_key, wildcards)
+
+
+@pytest.mark.parametrize(
+    ("key", "binding_key", "kind", "text"),
+    [
+        ("sensors.kitchen", "sensors.*.temp", "more_words", "had one more word"),
+        ("sensors", "sensors.*.temp.#", "none", ""),
+        ("a.b", "a.b.c.#", "more_words", "had one more word"),
+        ("a.c", "a.b.#.c", "more_words", "had one more word"),
+        ("sensors.kitchen.temp.now", "sensors.*.temp", "fewer_words", "(without 'now')"),
+        ("eu.a.b.c", "a.b.#", "fewer_words", "(without 'eu')"),
+        ("eu.orders", "orders", "fewer_words", "(without 'eu')"),
+        ("Sensors.kitchen.temp", "sensors.*.temp", "case", "'sensors', not 'Sensors'"),
+        ("SENSORS.x.TEMP", "sensors.*.temp", "case", "'sensors.*.temp'"),
+        ("A.b.c", "a.b.#", "case", "'a', not 'A'"),
+        ("sensors/kitchen/temp", "sensors.*.temp", "separator", "'.' instead of '/'"),
+        ("sensors.kitchen.temp", "sensors/kitchen/temp", "separator", "'/' instead of '.'"),
+        ("sensors/kitchen/temp", "sensors.#", "separator", "'.' instead of '/'"),
+        ("sensor.kitchen.temp", "sensors.*.temp", "character", "word 1"),
+        ("sensors.kitchen.tmep", "sensors.*.temp", "character", "were 'temp', not 'tmep'"),
+        ("orders.new.x", "ordres.new.#", "character", "word 1"),
+        ("sensors.kitchen.temp.", "sensors.*.temp", "empty_word", "a separator more"),
+        (".sensors.kitchen.temp", "sensors.*.temp", "empty_word", "the routing key has"),
+        ("orders", "orders.", "empty_word", "the binding key has"),
+        ("sensors.kitchen.temp", "orders.*.new", "none", ""),
+        ("a", "b", "none", ""),
+        ("a.b.c", "#.x.#", "none", ""),
+    ],
+)
+def test_one_change_is_found_and_named(key: str, binding_key: str, kind: str, text: str) -> None:
+    found = difference(key, binding_key)
+    assert ("none" if found is None else found.kind) == kind
+    assert found is None or text in found.text
+
+
+def changed(kind: str, key: str, pattern: str) -> Iterator[tuple[str, str]]:
+    """Yield each routing key and binding key that result from one change of this kind."""
+    words, wanted = key.split("."), pattern.split(".")
+    places = range(len(words) + 1)
+    if kind == "case":
+        yield key.casefold(), pattern.casefold()
+    elif kind == "separator":
+        yield key.replace("/", "."), pattern.replace("/", ".")
+    elif kind == "more_words":
+        for place, word in product(places, [*wanted, "other"]):
+            yield ".".join([*words[:place], word, *words[place:]]), pattern
+    elif kind == "character":
+        for place, word in product(places[:-1], wanted):
+            yield ".".join([*words[:place], word, *words[place + 1 :]]), pattern
+    elif kind in ("fewer_words", "empty_word"):
+        for place in places[:-1]:
+            yield ".".join([*words[:place], *words[place + 1 :]]), pattern
+        for place, word in enumerate(wanted):
+            if kind == "empty_word" and word == "":
+                yield key, ".".join([*wanted[:place], *wanted[place + 1 :]])
+
+
+@settings(max_examples=500, deadline=None)
+@given(KEYS, PATTERNS)
+def test_after_the_change_that_a_near_miss_names_the_binding_matches(
+    words: list[str], wanted: list[str]
+) -> None:
+    key, pattern = ".".join(words), ".".join(wanted)
+    found = None if AMQP.matches(pattern, key) else difference(key, pattern)
+    if found is not None:
+        pairs = list(changed(found.kind, key, pattern))
+        assert any(AMQP.matches(new_pattern, new_key) for new_key, new_pattern in pairs)
+
+
+@given(KEYS, st.data())
+def test_a_binding_that_would_match_one_more_word_is_found(
+    words: list[str], data: st.DataObject
+) -> None:
+    place = data.draw(st.integers(0, len(words)))
+    pattern = ".".join([*words[:place], "extra", *words[place:]])
+    found = difference(".".join(words), pattern)
+    assert found is not None and found.kind in ("more_words", "separator", "empty_word")
+
+
+def test_a_key_of_an_mqtt_client_is_named_as_a_topic() -> None:
+    found = KeyComparison(MQTT, swap("a.b"), "topic").difference("a/+", True)
+    assert found is not None
+    assert found.text == "the binding would match if the topic had '/' instead of '.'"
+    found = KeyComparison(AMQP, swap("a.b"), "topic").difference("a.*", True)
+    assert found is not None
+    assert found.text == "the binding would match if the topic had '/' instead of '.'"
+    found = KeyComparison(MQTT, "a.b.c", "topic").difference("a/+", True)
+    assert found is not None
+    assert found.text == "the binding would match if the topic had one word less (without 'c')"
+
+
+def test_a_wildcard_character_of_a_direct_exchange_is_a_plain_character() -> None:
+    assert difference("orders.new", "orders.*", False) is None
+    assert difference("orders.new.x", "orders.*", False) is None
+    found = difference("orders.*", "Orders.*", False)
+    assert found is not None and found.kind == "case"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "headers", "text"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1, "b": 3}, "header 'b' were 2, not 3"),
+        ({"a": 1, "b": 2}, {"a": 1}, "header 'b' were set, which is missing: the binding asks"),
+        ({"a": 1}, {"a": "1"}, "header 'a' were 1, not '1'"),
+        ({"a": None}, {}, "header 'a' were set, which is missing"),
+        ({"x-match": "any", "a": 1, "b": 2}, {"a": 2}, "header 'a' were 1, not 2"),
+        ({"a": 1, "b": 2}, {"a": 2, "b": 3}, ""),
+        ({"x-match": "any", "a": 1}, {"b": 2}, ""),
+    ],
+)
+def test_the_one_header_that_differs_is_named(
+    arguments: dict[str, Any], headers: dict[str, Any], text: str
+) -> None:
+    found = header_difference(arguments, headers)
+    assert (found is None) == (text == "")
+    assert found is None or text in found.text
+
+
+def test_near_misses_name_the_other_exchange_that_has_the_binding() -> None:
+    world = World()
+    world.vhost.declare_exchange("sensors", "topic", ExchangeOptions())
+    world.vhost.declare_queue("temps")
+    world.vhost.declare_queue("a.b")
+    world.vhost.bind("sensors", Binding("a.*", world.queue("temps")))
+    best = near_misses(world, "amq.direct", "a.b").best()
+    assert {(one.exchange, one.key, one.destination.name) for one in best} == {
+        ("sensors", "a.*", "temps"),
+        ("", "a.b", "a.b"),
+    }
+    assert {one.difference.kind for one in best} == {"exchange"}
+
+
+def test_a_destination_that_gets_the_message_is_no_near_miss() -> None:
+    world = World()
+    world.vhost.declare_queue("q")
+    world.vhost.bind("amq.topic", Binding("a.b", world.queue("q")))
+    world.vhost.bind("amq.topic", Binding("A.b", world.queue("q")))
+    assert near_misses(world, "amq.topic", "a.b").best() == []
+
+
+def test_a_misspelt_name_of_a_queue_is_a_near_miss_of_the_default_exchange() -> None:
+    world = World()
+    for name in ("orders", "orders.eu", "payments"):
+        world.vhost.declare_queue(name)
+    best = near_misses(world, "", "Orders").best()
+    assert [(one.key, one.difference.kind) for one in best] == [("orders", "case")]
+    assert [one.key for one in near_misses(world, "", "order").best()] == ["orders"]
+
+
+def test_near_misses_of_subscriptions_and_of_headers_exchanges_are_found() -> None:
+    world = World()
+    world.mqtt("display").subscribe("sensors/+/temp", 1)
+    best = near_misses(world, "amq.topic", "sensors/kitchen/temp").best()
+    assert [(one.key, one.difference.kind) for one in best] == [("sensors/+/temp", "separator")]
+    world.vhost.declare_queue("pdf")
+    arguments = {"type": "pdf", "size": 1}
+    world.vhost.bind("amq.headers", Binding("", world.queue("pdf"), 0, arguments))
+    best = near_misses(world, "amq.headers", "", {"type": "PDF", "size": 1}).best()
+    assert [one.difference.text for one in best] == [
+        "the binding would match if the header 'type' were 'pdf', not 'PDF'"
+    ]

@@ -1,0 +1,188 @@
+"""`trellis route` against a broker process and on a definitions file; the page about it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.broker import BrokerProcess, environment
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = (ROOT / "docs" / "troubleshooting.md").read_text()
+#: A command of the page with the output that the page shows.
+EXAMPLES: Final = re.findall(
+    r"^    \.run/bin/trellis (.+)\n\n((?:(?:    .*)?\n)+)", PAGE, re.MULTILINE
+)
+
+
+def block(kind: str) -> str:
+    """Return the one fenced block of this kind in the page."""
+    (found,) = re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a directory with the files of the page."""
+    made = tmp_path_factory.mktemp("route")
+    (made / "definitions.json").write_text(block("json"))
+    (made / "routes.toml").write_text(block("toml"))
+    return made
+
+
+def trellis(directory: Path, *arguments: str, port: int = 1) -> subprocess.CompletedProcess[str]:
+    """Run a command of trellis in a directory; `port` is the HTTP port of the broker."""
+    return subprocess.run(
+        [sys.executable, "-m", "trellis", *arguments],
+        cwd=directory,
+        env=environment() | {"TRELLIS_HTTP_PORT": str(port), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def port(directory: Path) -> Iterator[int]:
+    """Start a broker with the definitions of the page; return its HTTP port."""
+    broker = BrokerProcess()
+    http = broker.addresses["http"].port
+    assert (
+        trellis(directory, "definitions", "import", "definitions.json", port=http).returncode == 0
+    )
+    yield http
+    broker.stop()
+
+
+def test_the_page_begins_with_a_command() -> None:
+    assert PAGE.split("\n\n")[1].startswith("    .run/bin/trellis route ")
+    assert len(EXAMPLES) == PAGE.count("\n    .run/bin/trellis ")
+
+
+@pytest.mark.parametrize(("command", "output"), EXAMPLES, ids=[one[0] for one in EXAMPLES])
+def test_a_command_of_the_page_prints_what_the_page_shows(
+    directory: Path, port: int, command: str, output: str
+) -> None:
+    done = trellis(directory, *shlex.split(command), port=port)
+    shown = "\n".join(line[4:] for line in output.rstrip("\n").split("\n"))
+    assert (done.stdout, done.stderr) == (shown + "\n", "")
+    assert done.returncode == (1 if "FAILED" in output else 0)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        ["sensors", "sensors.kitchen.temp"],
+        ["sensors", "Sensors.kitchen.temp"],
+        ["amq.default", "temps"],
+        ["amq.headers", "", "--header", "type=report", "--header", "pages=4"],
+        ["sensors", "sensors.cellar.temp", "--user", "ann"],
+        ["--mqtt", "sensors/kitchen/temp"],
+    ],
+    ids=" ".join,
+)
+def test_a_definitions_file_gives_the_answer_of_the_broker(
+    directory: Path, port: int, question: list[str]
+) -> None:
+    live = trellis(directory, "route", *question, "--json", port=port)
+    offline = trellis(directory, "route", *question, "--json", "--definitions", "definitions.json")
+    assert (live.returncode, offline.returncode) == (0, 0)
+
+    def comparable(text: str) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(text)
+        answer["bindings"].sort(key=lambda row: (row["exchange"], row["destination"]))
+        answer["queues"].sort(key=lambda row: str(row["name"]))
+        answer["near_misses"].sort(key=lambda row: str(row["destination"]))
+        return answer
+
+    assert comparable(live.stdout) == comparable(offline.stdout)
+
+
+EXPECTATIONS: Final = [
+    {"exchange": "sensors", "key": "sensors.kitchen.temp", "queues": ["temps"]},
+    {"exchange": "none", "key": "a", "queues": ["temps"], "name": "unknown"},
+    {"exchange": "sensors", "key": "sensors.a.temp", "not_queues": ["log"]},
+    {"exchange": "sensors", "key": "sensors.a", "queues": ["temps"]},
+    {"mqtt": "a/b", "queues": ["temps"], "user": "ann"},
+    {
+        "exchange": "amq.headers",
+        "headers": {"type": "report", "pages": 4},
+        "queues": ["reports"],
+        "not_queues": ["log"],
+    },
+]
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_each_expectation_has_a_line_and_one_that_fails_gives_exit_code_1(
+    directory: Path, port: int, live: bool
+) -> None:
+    (directory / "routes.json").write_text(json.dumps({"expect": EXPECTATIONS}))
+    source = [] if live else ["--definitions", "definitions.json"]
+    done = trellis(directory, "route", "--expect", "routes.json", *source, port=port)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1
+    assert [line.split()[0] for line in lines] == ["ok", *["FAILED"] * 4, "ok"]
+    for line, reason in zip(
+        lines[1:5],
+        [
+            "unknown: exchange 'none', key 'a': no exchange 'none' in vhost '/'",
+            "'log' receives the message: '' of exchange 'archive'",
+            "'sensors' -> queue 'temps': the binding would match if the routing key had one more",
+            "'temps' does not receive the message: write access to exchange 'amq.topic'",
+        ],
+        strict=True,
+    ):
+        assert reason in line
+    (directory / "passing.json").write_text(json.dumps({"expect": EXPECTATIONS[:1]}))
+    assert (
+        trellis(directory, "route", "--expect", "passing.json", *source, port=port).returncode == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["route"], "give EXCHANGE and KEY, or --mqtt TOPIC, or --expect FILE"),
+        (["route", "sensors"], "give EXCHANGE and KEY, or --mqtt TOPIC, or --expect FILE"),
+        (["route", "sensors", "a", "--mqtt", "b"], "give EXCHANGE and KEY"),
+        (["route", "a", "b", "--header", "c"], "--header: header 'c' is not of the form"),
+        (["route", "--expect", "none.toml"], "cannot read none.toml"),
+        (["route", "--expect", "bad.toml", "--user", "ann"], "--expect takes neither --header"),
+        (["route", "--expect", "bad.toml"], "bad.toml has no valid expectations"),
+        (["route", "--expect", "empty.toml"], "name at least one queue in `queues`"),
+        (["route", "a", "b", "--definitions", "none.json"], "cannot read none.json"),
+    ],
+)
+def test_wrong_arguments_give_exit_code_2(
+    directory: Path, arguments: list[str], error: str
+) -> None:
+    (directory / "bad.toml").write_text('[[expect]]\nexchange = "a"\nqeues = ["b"]\n')
+    (directory / "empty.toml").write_text('[[expect]]\nexchange = "bad"\n')
+    done = trellis(directory, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert error in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_broker_that_does_not_answer_is_no_failed_expectation(directory: Path) -> None:
+    done = trellis(directory, "route", "--expect", "routes.toml")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("trellis: no answer from")
+
+
+def test_objects_that_a_definitions_file_cannot_import_are_counted(directory: Path) -> None:
+    document = json.loads(block("json"))
+    document["queues"].append({"name": "mqtt-subscription-aqos1", "vhost": "/"})
+    (directory / "more.json").write_text(json.dumps(document))
+    done = trellis(directory, "route", "amq.default", "log", "--definitions", "more.json")
+    assert done.stderr == "note: 1 objects of more.json are not imported; see `trellis doctor`\n"
+    assert "queue 'log' takes the message" in done.stdout

@@ -1,0 +1,114 @@
+"""The rows that explain a route, for topics with MQTT sessions and for queues of all kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.access.rules import UserPermissions
+from broker.routing.binding import Binding
+from broker.routing.exchanges.base import ExchangeOptions
+from broker.routing.plan_search import SearchSlot
+from tests.clients import World
+from trellis.monitoring.route_rows import SECTIONS, RouteAnswer, RouteQuestion
+
+
+def rows_of(world: World, question: RouteQuestion) -> dict[str, Any]:
+    """Return the whole answer to a question."""
+    answer = RouteAnswer(world.vhost, question, world.guests.identity_of, 200)
+    sections: dict[str, Any] = {section: [] for section in SECTIONS}
+    for row in answer.rows():
+        if row is not None:
+            sections[row[0]].append(row[1])
+    return answer.head | sections
+
+
+def test_a_session_that_may_not_read_the_topic_is_named_with_the_reason() -> None:
+    world = World()
+    rules = ["deny subscribe a/secret", "allow all #"]
+    permissions = UserPermissions("ann", "/", (".*", ".*", ".*"), rules)
+    world.guests.identities["ann"] = permissions.identity("")
+    world.mqtt("reader", user="ann/guest").subscribe("a/+", 1)
+    answer = rows_of(world, RouteQuestion(mqtt="a/secret"))
+    assert answer["queues"] == []
+    (row,) = answer["bindings"]
+    assert row["reason"].endswith("not delivered: the session's user may not read this topic")
+    answer = rows_of(world, RouteQuestion(mqtt="a/open"))
+    assert [(one["name"], one["type"]) for one in answer["queues"]] == [("reader", "session")]
+    (row,) = answer["bindings"]
+    assert (row["binding_key"], row["qos"], row["reason"]) == ("a/+", 1, "+ matches 'open'")
+
+
+def test_the_rights_of_a_user_are_those_of_a_publication() -> None:
+    """The verdict about each topic is that of a client which publishes to it."""
+    world = World()
+    rules = ["deny publish a/secret/#", "allow publish a/#"]
+    permissions = UserPermissions("ann", "/", (".*", "^amq", ".*"), rules)
+    world.guests.identities["ann"] = permissions.identity("")
+    for exchange in ("amq.topic", "amq.direct", "none"):
+        if exchange == "none":
+            world.vhost.declare_exchange("none", "fanout", ExchangeOptions())
+        for key in ("a.b", "a.secret.x", "b", "a", ""):
+            plan = world.vhost.declarations.planner.plan(
+                permissions.identity(""), exchange, key, SearchSlot()
+            )
+            assert plan is not None
+            answer = rows_of(world, RouteQuestion(exchange, key, user="ann"))
+            assert answer["refusal"] == ("" if plan.refusal is None else str(plan.refusal))
+            assert all(one["allows"] for one in answer["rights"]) == (plan.refusal is None)
+
+
+def test_a_shared_subscription_and_a_retained_message_are_named() -> None:
+    world = World()
+    world.mqtt("one").subscribe("$share/g/a/#", 1)
+    publisher = world.mqtt("publisher")
+    publisher.send(b"\x31\x06\x00\x03a/bx")  # PUBLISH with RETAIN
+    answer = rows_of(world, RouteQuestion(mqtt="a/b"))
+    assert [(one["name"], one["type"]) for one in answer["queues"]] == [("$share/g/a/#", "session")]
+    assert answer["retained"]
+    assert "a client is connected" in answer["queues"][0]["text"]
+
+
+def test_a_session_that_cannot_represent_the_key_is_named() -> None:
+    world = World()
+    world.mqtt("m").subscribe("#", 0)
+    answer = rows_of(world, RouteQuestion("amq.topic", "a+.#"))
+    assert [(one["name"], one["verdict"]) for one in answer["queues"]] == [
+        ("m", "cannot_represent")
+    ]
+
+
+def test_an_alternate_exchange_that_does_not_exist_and_an_alarm_are_named() -> None:
+    world = World()
+    options = ExchangeOptions(arguments={"alternate-exchange": "gone"})
+    world.vhost.declare_exchange("x", "direct", options)
+    world.vhost.alarm(True)
+    answer = rows_of(world, RouteQuestion("x", "k"))
+    assert answer["exchanges"][0]["alternate"] == "gone"
+    assert answer["exchanges"][1] == {"name": "gone", "type": "", "entered": "it does not exist"}
+    assert answer["publishers_blocked"]
+
+
+def test_queues_that_an_exchange_uses_itself_are_internal() -> None:
+    world = World()
+    options = ExchangeOptions(arguments={"x-delayed-type": "fanout"})
+    world.vhost.declare_exchange("later", "x-delayed-message", options)
+    answer = rows_of(world, RouteQuestion("later", "k", {"x-delay": 5}))
+    assert [(one["type"], one["verdict"]) for one in answer["queues"]] == [("internal", "delays")]
+
+
+def test_keys_that_are_not_utf_8_are_printable() -> None:
+    world = World()
+    world.vhost.declare_queue("q")
+    world.vhost.bind("amq.direct", Binding("caf\udce9", world.queue("q")))
+    answer = rows_of(world, RouteQuestion("amq.direct", "caf\udce9"))
+    assert answer["routing_key"] == answer["bindings"][0]["binding_key"] == "caf\\xe9"
+
+
+def test_a_long_explanation_is_not_counted_as_a_paused_publication() -> None:
+    world = World()
+    world.vhost.declare_exchange("x", "fanout", ExchangeOptions())
+    for number in range(1_000):
+        world.vhost.declare_queue(f"q{number}")
+        world.vhost.bind("x", Binding("", world.queue(f"q{number}")))
+    assert len(rows_of(world, RouteQuestion("x", "k"))["queues"]) == 1_000
+    assert world.vhost.paused_searches == 0

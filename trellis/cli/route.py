@@ -1,0 +1,213 @@
+"""`trellis route`: where a message would go, and why; and expectations about routes as tests.
+
+The question goes to a running broker (`GET /api/route`), or with --definitions to a broker in
+memory that has imported a definitions file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, Protocol
+
+import msgspec
+
+from broker.definitions.rabbitmq import REFUSED, rows_of
+from broker.definitions.trial import TrialImport
+from broker.errors import BrokerError, NotFound
+from protocols.mqtt.options import MqttOptions
+from trellis.auth.passwords import check_hash
+from trellis.cli.actions import add_vhost
+from trellis.cli.api_client import ApiClient, ApiRefused, add_login
+from trellis.cli.doctor import read_document
+from trellis.cli.parsing import CommandError, Commands, add_command
+from trellis.cli.route_expectations import read_expectations, result_of
+from trellis.cli.route_text import lines_of
+from trellis.monitoring.route_rows import (
+    SECTIONS,
+    RouteAnswer,
+    RouteQuestion,
+    header_of,
+    header_text,
+)
+from trellis.settings.errors import printable
+
+
+class RouteSource(Protocol):
+    """An object that answers questions about routes."""
+
+    def ask(self, vhost: str, question: RouteQuestion) -> dict[str, Any]:
+        """Return the answer. Raises CommandError."""
+        ...
+
+
+class LiveRoutes:
+    """The routes of a running broker."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    def ask(self, vhost: str, question: RouteQuestion) -> dict[str, Any]:
+        """Return the broker's answer. Raises CommandError."""
+        query: dict[str, object] = {"vhost": vhost}
+        if question.mqtt is None:
+            query |= {"exchange": question.exchange, "key": question.key}
+        else:
+            query["mqtt"] = question.mqtt
+        if question.headers:
+            lines = [header_text(name, value) for name, value in question.headers.items()]
+            query["header"] = "\n".join(lines)
+        if question.user is not None:
+            query["user"] = question.user
+        if question.client_id:
+            query["client_id"] = question.client_id
+        data = self._client.request("GET", "route", query=query)
+        answer: dict[str, Any] = self._client.decode(data, dict[str, Any], "route", "route")
+        return answer
+
+
+class DefinedRoutes:
+    """The routes of a broker in memory that has imported a definitions file."""
+
+    def __init__(self, path: str) -> None:
+        trial = TrialImport(check_hash)
+        self._broker = trial.broker
+        refused = 0
+        try:
+            rows = list(rows_of(read_document(path)))
+        except BrokerError as error:
+            raise CommandError(str(error), 2) from None
+        for section, row in rows:
+            refused += any(one.kind == REFUSED for one in trial.take(section, row))
+        while not self._broker.agenda.idle:
+            self._broker.agenda.turn()
+        if refused:
+            note = f"note: {refused} objects of {path} are not imported; see `trellis doctor`"
+            print(printable(note), file=sys.stderr)
+
+    def ask(self, vhost: str, question: RouteQuestion) -> dict[str, Any]:
+        """Return the answer of the broker in memory. Raises CommandError."""
+        users = self._broker.users.by_name
+        try:
+            if vhost not in self._broker.vhosts:
+                raise NotFound(f"there is no vhost '{vhost}'")
+            answer = RouteAnswer(
+                self._broker.vhosts[vhost], question, users.get, MqttOptions().max_levels
+            )
+        except BrokerError as error:
+            raise ApiRefused(str(error), 404 if isinstance(error, NotFound) else 400) from None
+        sections: dict[str, Any] = {section: [] for section in SECTIONS}
+        for row in answer.rows():
+            if row is not None:
+                sections[row[0]].append(row[1])
+        return answer.head | sections
+
+
+def add(commands: Commands) -> None:
+    """Add the command route."""
+    command = add_command(
+        commands,
+        "route",
+        route,
+        "show where a message would go and why: bindings, rights, queues, and bindings that almost "
+        "match; publishes nothing",
+        "EXCHANGE KEY | --mqtt TOPIC | --expect FILE  [--header NAME=VALUE]... [--user NAME] "
+        "[--vhost NAME] [--definitions FILE] [--json] [--url URL] [--login NAME --password WORD]",
+    )
+    command.add_argument(
+        "exchange", metavar="EXCHANGE", nargs="?", help="exchange; amq.default for the default one"
+    )
+    command.add_argument("key", metavar="KEY", nargs="?", help="routing key")
+    command.add_argument(
+        "--mqtt", metavar="TOPIC", help="instead of EXCHANGE and KEY: topic of an MQTT client"
+    )
+    command.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="header of the message, may be repeated; a VALUE that is JSON, such as 3 or true, has "
+        "JSON's type",
+    )
+    command.add_argument(
+        "--user", dest="subject", metavar="NAME", help="check the rights of this user, too"
+    )
+    command.add_argument(
+        "--client-id",
+        metavar="ID",
+        default="",
+        help="client identifier that stands for {client_id} in the topic rules of the user",
+    )
+    add_vhost(command)
+    command.add_argument(
+        "--definitions",
+        metavar="FILE",
+        help="ask no running broker: import this definitions file into a broker in memory",
+    )
+    command.add_argument(
+        "--expect",
+        metavar="FILE",
+        help="check the expectations of this file (TOML or JSON), a line for each; the exit code "
+        "is 1 if one fails",
+    )
+    command.add_argument("--json", action="store_true", help="print the answer as JSON")
+    add_login(command, "--login")
+
+
+def route(arguments: argparse.Namespace) -> int:
+    """Print the answer to the question in `arguments`, or check expectations."""
+    _check(arguments)
+    expectations = None if arguments.expect is None else read_expectations(arguments.expect)
+    question = _question(arguments)
+    source: RouteSource = (
+        LiveRoutes(ApiClient(arguments))
+        if arguments.definitions is None
+        else DefinedRoutes(arguments.definitions)
+    )
+    if expectations is not None:
+        results = [result_of(one, source.ask) for one in expectations]
+        for result in results:
+            print(printable(result.line))
+        return 0 if all(result.passed for result in results) else 1
+    answer = source.ask(arguments.vhost, question)
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(answer, enc_hook=str)).decode())
+    else:
+        for line in lines_of(answer):
+            print(printable(line))
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise CommandError unless the arguments name exactly one message or file."""
+    named = [
+        arguments.exchange is not None,
+        arguments.mqtt is not None,
+        arguments.expect is not None,
+    ]
+    if sum(named) != 1 or arguments.exchange is not None and arguments.key is None:
+        raise CommandError(
+            "give EXCHANGE and KEY, or --mqtt TOPIC, or --expect FILE (see `trellis route --help`)",
+            2,
+        )
+    if arguments.expect is not None and (arguments.header or arguments.subject or arguments.json):
+        raise CommandError(
+            "--expect takes neither --header, --user nor --json: the file has `headers` and `user`",
+            2,
+        )
+
+
+def _question(arguments: argparse.Namespace) -> RouteQuestion:
+    try:
+        headers = dict(header_of(text) for text in arguments.header)
+    except BrokerError as error:
+        raise CommandError(f"--header: {error}", 2) from None
+    exchange = arguments.exchange or ""
+    return RouteQuestion(
+        "" if exchange == "amq.default" else exchange,
+        arguments.key or "",
+        headers,
+        arguments.subject,
+        arguments.mqtt,
+        arguments.client_id,
+    )

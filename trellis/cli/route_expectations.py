@@ -1,0 +1,142 @@
+"""Expectations about routes, which `trellis route --expect FILE` checks: tests of a topology.
+
+    [[expect]]
+    exchange = "sensors"
+    key = "sensors.kitchen.temp"
+    queues = ["temps"]            # must receive the message
+    not_queues = ["alarms"]       # must not receive it
+
+Further fields: `mqtt` (a topic, instead of exchange and key), `vhost`, `headers`, `user`,
+`client_id`, and `name`, which stands in the line of the result. An MQTT session is named by its
+client identifier. A JSON file has the same fields, as an object with the list `expect`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from trellis.cli.api_client import ApiRefused
+from trellis.cli.parsing import CommandError
+from trellis.cli.route_text import message_text, near_miss_text
+from trellis.monitoring.route_rows import INTERNAL_KIND, RouteQuestion
+
+#: Kinds of verdicts with which a queue does not receive the message.
+_NOT_RECEIVED: Final = ("refuses", "drops", "cannot_represent")
+#: Most near misses in the line of a failed expectation.
+_NEAR_MISSES: Final = 3
+#: HTTP statuses of a question that can be answered for no broker in this state, such as an unknown
+#: exchange: only this expectation fails.
+_FAILED_STATUSES: Final = (400, 404)
+
+Ask = Callable[[str, RouteQuestion], dict[str, Any]]
+
+
+class Expectation(RouteQuestion, forbid_unknown_fields=True):
+    """A message, the queues that must receive it, and the queues that must not."""
+
+    queues: list[str] = msgspec.field(default_factory=list)
+    not_queues: list[str] = msgspec.field(default_factory=list)
+    vhost: str = "/"
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless the expectation names one message and at least one queue."""
+        if (self.mqtt is None) == (self.exchange == "" and self.key == ""):
+            raise ValueError("give either `exchange` and `key`, or `mqtt`")
+        if not self.queues and not self.not_queues:
+            raise ValueError("name at least one queue in `queues` or `not_queues`")
+
+
+class _Expectations(msgspec.Struct, forbid_unknown_fields=True):
+    expect: list[Expectation]
+
+
+class ExpectationResult:
+    """The result of an expectation, and its line."""
+
+    def __init__(self, passed: bool, line: str) -> None:
+        self.passed = passed
+        self.line = line
+
+
+def read_expectations(path: str) -> list[Expectation]:
+    """Return the expectations in a TOML or JSON file; - is standard input. Raises CommandError."""
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}", 2) from None
+    decode = msgspec.json.decode if data.lstrip()[:1] == b"{" else msgspec.toml.decode
+    try:
+        found: list[Expectation] = decode(data, type=_Expectations).expect
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, ValueError) as error:
+        raise CommandError(f"{path} has no valid expectations: {error}", 2) from None
+    if not found:
+        raise CommandError(f"{path} has no expectation: add a table [[expect]]", 2)
+    return found
+
+
+def result_of(expectation: Expectation, ask: Ask) -> ExpectationResult:
+    """Ask for the route of an expectation, and return the result. Raises CommandError."""
+    try:
+        answer = ask(expectation.vhost, expectation)
+    except ApiRefused as refusal:
+        if refusal.status not in _FAILED_STATUSES:
+            raise
+        return _result(expectation, _named(expectation), [str(refusal)])
+    received = {
+        row["name"]
+        for row in answer["queues"]
+        if not answer["refusal"]
+        and row["verdict"] not in _NOT_RECEIVED
+        and row["type"] != INTERNAL_KIND
+    }
+    problems = [
+        _missing_reason(answer, queue) for queue in expectation.queues if queue not in received
+    ]
+    problems += [
+        f"'{queue}' receives the message: {_binding_reason(answer, queue)}"
+        for queue in expectation.not_queues
+        if queue in received
+    ]
+    return _result(expectation, message_text(answer), problems)
+
+
+def _named(expectation: Expectation) -> str:
+    if expectation.mqtt is not None:
+        return f"topic '{expectation.mqtt}'"
+    return f"exchange '{expectation.exchange or 'amq.default'}', key '{expectation.key}'"
+
+
+def _result(expectation: Expectation, message: str, problems: list[str]) -> ExpectationResult:
+    name = f"{expectation.name}: " if expectation.name else ""
+    if problems:
+        return ExpectationResult(False, f"FAILED  {name}{message}: {'; '.join(problems)}")
+    return ExpectationResult(True, f"ok      {name}{message}")
+
+
+def _missing_reason(answer: dict[str, Any], queue: str) -> str:
+    """Return why a queue does not receive the message, with the near misses of the queue."""
+    text = f"'{queue}' does not receive the message"
+    if answer["refusal"]:
+        return f"{text}: {answer['refusal']}"
+    for row in answer["queues"]:
+        if row["name"] == queue:
+            return f"{text}: {row['verdict']}, {row['text']}"
+    own = [row for row in answer["near_misses"] if row["destination"] == queue]
+    near = own or answer["near_misses"]
+    misses = ", ".join(near_miss_text(row) for row in near[:_NEAR_MISSES])
+    return f"{text}; near misses: {misses}" if misses else text
+
+
+def _binding_reason(answer: dict[str, Any], queue: str) -> str:
+    """Return the binding that leads to a queue, and why it matches."""
+    for row in answer["bindings"]:
+        if row["destination"] == queue:
+            exchange = row["exchange"] or "amq.default"
+            return f"'{row['binding_key']}' of exchange '{exchange}': {row['reason']}"
+    return "a journal records every message"

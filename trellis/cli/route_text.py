@@ -1,0 +1,136 @@
+"""The answer of `trellis route` as text: a tree of exchanges and bindings, then the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+Answer = dict[str, Any]
+
+#: The text of each kind of verdict (broker/routing/queue_verdicts.py).
+_VERDICTS: Final = {
+    "takes": "takes the message",
+    "drops_oldest": "takes the message and drops its oldest",
+    "needs_consumer": "keeps the message only if a consumer is ready",
+    "drops": "drops the message",
+    "delays": "delays the message",
+    "refuses": "refuses the message",
+    "cannot_represent": "cannot get the message",
+}
+
+
+def lines_of(answer: Answer) -> Iterator[str]:
+    """Yield the lines of an answer."""
+    yield from _head(answer)
+    yield from _tree(answer)
+    yield "" if answer["queues"] else "the message reaches no queue and no session"
+    for row in sorted(answer["queues"], key=lambda row: (row["name"], row["type"])):
+        reason = f": {row['text']}" if row["text"] else ""
+        yield f"{row['type']} '{row['name']}' {_VERDICTS[row['verdict']]}{reason}"
+    if answer["near_misses"]:
+        yield ""
+        yield "near misses:"
+    for row in answer["near_misses"]:
+        yield f"  {near_miss_text(row)}"
+    if not answer["examined_all"]:
+        yield f"  (only {answer['examined']} bindings were compared; there are more)"
+    if answer["outdated"]:
+        yield "bindings changed while the broker made this answer: ask again"
+
+
+def near_miss_text(row: Answer) -> str:
+    """Return a near miss as text."""
+    return f"{_ends(row)}: {row['text']}"
+
+
+def message_text(answer: Answer) -> str:
+    """Return the name of the message that an answer is about."""
+    if "topic" in answer:
+        return f"topic '{answer['topic']}'"
+    exchange = answer["exchange"] or "amq.default"
+    return f"exchange '{exchange}', key '{answer['routing_key']}'"
+
+
+def _head(answer: Answer) -> Iterator[str]:
+    yield f"{message_text(answer)}, vhost '{answer['vhost']}'"
+    if "headers" in answer:
+        yield f"headers {answer['headers']}"
+    if "topic" in answer:
+        yield f"routing key '{answer['routing_key']}' of exchange '{answer['exchange']}'"
+        if answer["retained"]:
+            yield "a message is retained for this topic"
+    if answer["publishers_blocked"]:
+        yield "publishers are blocked now: an alarm for memory or disk is on"
+    if answer["refusal"]:
+        yield f"refused: {answer['refusal']}"
+    elif "user" in answer:
+        yield f"user '{answer['user']}' may publish the message"
+    for row in answer["rights"]:
+        rule = f"{row['right']} '{row['rule']}'" if row["rule"] else f"{row['right']}: no rule"
+        yield f"  {rule} {'allows' if row['allows'] else 'does not allow'} '{row['on']}'"
+    yield ""
+
+
+def _tree(answer: Answer) -> Iterator[str]:
+    """Yield a line for each exchange and binding; an exchange comes once, below its first binding.
+
+    A stack of iterators replaces recursion: exchanges may be bound to each other very deeply.
+    """
+    exchanges = {row["name"]: row for row in answer["exchanges"]}
+    bindings: dict[str, list[Answer]] = {name: [] for name in exchanges}
+    for row in sorted(answer["bindings"], key=_order):
+        bindings[row["exchange"]].append(row)
+    root = answer["exchange"]
+    shown = {root}
+    yield _exchange(exchanges[root])
+    stack = [_branches(exchanges[root], bindings[root])]
+    while stack:
+        branch = next(stack[-1], None)
+        if branch is None:
+            stack.pop()
+            continue
+        text, child = branch
+        indent = "  " * len(stack)
+        known = child in shown
+        yield f"{indent}{text}{' (shown above)' if known else ''}"
+        if child is None or known or child not in exchanges:
+            continue
+        shown.add(child)
+        if exchanges[child]["type"]:
+            stack.append(_branches(exchanges[child], bindings[child]))
+        else:
+            yield f"{indent}  exchange '{child}' does not exist"
+
+
+def _order(row: Answer) -> tuple[str, str, str]:
+    """Return the key that orders the bindings of an exchange: the broker has no order of them."""
+    return row["binding_key"], row["destination_type"], row["destination"]
+
+
+def _branches(exchange: Answer, bindings: list[Answer]) -> Iterator[tuple[str, str | None]]:
+    """Yield the text of each binding, and the exchange to which it leads; None for a queue."""
+    for row in bindings:
+        key = f" (key '{row['matched_key']}')" if "matched_key" in row else ""
+        child = row["destination"] if row["destination_type"] == "exchange" else None
+        yield f"{_ends(row, False)}: {row['reason']}{key}", child
+    if "alternate" in exchange:
+        yield (
+            f"no binding matches -> alternate exchange '{exchange['alternate']}'",
+            exchange["alternate"],
+        )
+    elif not bindings:
+        yield "no binding matches", None
+
+
+def _exchange(row: Answer) -> str:
+    return f"exchange '{row['name'] or 'amq.default'}' ({row['type']})"
+
+
+def _ends(row: Answer, with_exchange: bool = True) -> str:
+    """Return a binding as text: its key or arguments, and its destination."""
+    arguments = row.get("arguments")
+    about = f"'{row['binding_key']}'" + (f" {arguments}" if arguments else "")
+    if with_exchange:
+        about += f" of exchange '{row['exchange'] or 'amq.default'}'"
+    qos = f" (QoS {row['qos']})" if "qos" in row else ""
+    return f"{about} -> {row['destination_type']} '{row['destination']}'{qos}"

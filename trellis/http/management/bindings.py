@@ -1,0 +1,178 @@
+"""Bindings: list, create and delete them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+from urllib.parse import quote
+
+from broker.errors import NotFound
+from broker.queues.destination import Destination
+from broker.queues.queue import Queue
+from broker.routing.binding import Binding
+from broker.routing.exchanges import Exchange
+from broker.vhost.vhost import VirtualHost
+from trellis.http.management import serializers
+from trellis.http.management.answers import (
+    Call,
+    Empty,
+    Listing,
+    Row,
+    bad_request,
+    iterate,
+    not_found,
+    table,
+    text,
+)
+from trellis.http.management.topology import exchange_name, named_queue
+
+
+def _bindings_from(vhost: VirtualHost, exchange: Exchange) -> Iterable[Row]:
+    for bindings in list(exchange.bindings.values()):
+        for binding in list(bindings.values()):
+            yield serializers.binding_row(vhost, exchange.name, binding)
+
+
+async def bindings(call: Call) -> Listing:
+    """List the bindings of the virtual host in the path, or of all that the user may see."""
+    vhosts = call.path_vhosts
+
+    async def rows() -> AsyncIterator[Row]:
+        for vhost in vhosts:
+            for queue in list(vhost.queues.values()):
+                yield serializers.default_binding(vhost, queue)
+            for exchange in list(vhost.exchanges.values()):
+                for row in _bindings_from(vhost, exchange):
+                    yield row
+
+    return Listing(rows())
+
+
+async def exchange_source(call: Call) -> Listing:
+    """List the bindings whose source is the exchange that the path names."""
+    vhost = call.vhost(call.path_parameters[0])
+    exchange = vhost.exchange(exchange_name(call.path_parameters[1]))
+    if exchange.name == "":
+        return Listing(
+            iterate(
+                serializers.default_binding(vhost, queue) for queue in list(vhost.queues.values())
+            )
+        )
+    return Listing(iterate(_bindings_from(vhost, exchange)))
+
+
+def _bindings_to(vhost: VirtualHost, target: Destination) -> Iterable[Row]:
+    for exchange in list(vhost.exchanges.values()):
+        for binding in list(exchange.bindings.get(target, {}).values()):
+            yield serializers.binding_row(vhost, exchange.name, binding)
+
+
+async def exchange_destination(call: Call) -> Listing:
+    """List the bindings whose destination is the exchange that the path names."""
+    vhost = call.vhost(call.path_parameters[0])
+    return Listing(
+        iterate(_bindings_to(vhost, vhost.exchange(exchange_name(call.path_parameters[1]))))
+    )
+
+
+async def queue_bindings(call: Call) -> Listing:
+    """List the bindings of a queue, or the subscriptions of an inbox."""
+    vhost, queue = named_queue(call)
+    if queue.private:
+        subscribers = [each for each in vhost.subscribers if each.inbox is queue]
+        return Listing(iterate(row for each in subscribers for row in _bindings_to(vhost, each)))
+    return Listing(
+        iterate([serializers.default_binding(vhost, queue), *_bindings_to(vhost, queue)])
+    )
+
+
+def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
+    """Return the virtual host, source, destination and kind of destination that a path names.
+
+    The path is .../{vhost}/e/{source}/{q or e}/{destination}. Raises ApiRefusal, NotFound.
+    """
+    vhost = call.vhost(call.path_parameters[0])
+    kind = "queue" if "/q/" in _tail(call) else "exchange"
+    source = vhost.exchange(exchange_name(call.path_parameters[1]))
+    target: Destination = (
+        vhost.exchange(call.path_parameters[2])
+        if kind == "exchange"
+        else _owned(vhost, call.path_parameters[2])
+    )
+    return vhost, source, target, kind
+
+
+def _tail(call: Call) -> str:
+    """Return the part of a path that names a binding's kind of destination: /q/ or /e/."""
+    return "/q/" if call.request.path.split("/")[6] == "q" else "/e/"
+
+
+def _owned(vhost: VirtualHost, name: str) -> Queue:
+    """Return the queue with a name. Raises NotFound."""
+    queue = vhost.queues.get(name)
+    if queue is None:
+        raise NotFound(f"no queue '{name}' in vhost '{vhost.name}'")
+    return queue
+
+
+async def bindings_between(call: Call) -> Listing:
+    """List the bindings between a source and a destination."""
+    vhost, source, target, _ = _binding_ends(call)
+    if source.name == "":
+        return Listing(
+            iterate(
+                [serializers.default_binding(vhost, target)] if isinstance(target, Queue) else []
+            )
+        )
+    return Listing(
+        iterate(
+            [
+                serializers.binding_row(vhost, source.name, one)
+                for one in list(source.bindings.get(target, {}).values())
+            ]
+        )
+    )
+
+
+async def post_binding(call: Call) -> Any:
+    """Create a binding."""
+    vhost, source, target, kind = _binding_ends(call)
+    row = call.body()
+    key, arguments = text(row, "routing_key", ""), table(row, "arguments")
+    if source.name == "":
+        raise bad_request("operation not permitted on the default exchange")
+    call.may("write", kind, target.name, vhost)
+    call.may("read", "exchange", source.name, vhost)
+    call.rights(vhost).check_binding(source, key, target if isinstance(target, Exchange) else None)
+    binding = Binding(key, target, arguments=arguments)
+    await call.make_durable(lambda ticket: vhost.bind(source.name, binding, ticket))
+    # The end of the path of the binding, as in RabbitMQ's API: tools read `properties_key` there.
+    location = f"{quote(target.name, '')}/{quote(serializers.properties_key(binding), '')}"
+    return Empty(True, location)
+
+
+def _find_binding(call: Call) -> tuple[VirtualHost, Exchange, Binding, str]:
+    """Return the binding that a path names. Raises ApiRefusal, NotFound."""
+    vhost, source, target, kind = _binding_ends(call)
+    for binding in list(source.bindings.get(target, {}).values()):
+        if serializers.properties_key(binding) == call.path_parameters[3]:
+            return vhost, source, binding, kind
+    raise not_found(
+        f"no binding '{call.path_parameters[3]}' between exchange '{source.name}' "
+        f"and {kind} '{target.name}'"
+    )
+
+
+async def binding(call: Call) -> Row:
+    """Return the binding that the path names."""
+    vhost, source, existing, _ = _find_binding(call)
+    return serializers.binding_row(vhost, source.name, existing)
+
+
+async def delete_binding(call: Call) -> Empty:
+    """Delete a binding."""
+    vhost, source, existing, kind = _find_binding(call)
+    call.may("write", kind, existing.destination.name, vhost)
+    call.may("read", "exchange", source.name, vhost)
+    await call.make_durable(lambda ticket: vhost.unbind(source.name, existing, ticket))
+    return Empty()

@@ -1,0 +1,37 @@
+"""The route of a message that is not published: its path, bindings, rights and near misses."""
+
+from __future__ import annotations
+
+from trellis.http.management.answers import Call, SectionedRows, bad_request
+from trellis.http.management.topology import exchange_name
+from trellis.monitoring.route_rows import SECTIONS, RouteAnswer, RouteQuestion, headers_of_lines
+
+
+async def route(call: Call) -> SectionedRows:
+    """Return where a message would go, with the bindings, rights and near misses that decide.
+
+    The message is given by the query: `exchange` and `key`, or `mqtt` (a topic); `vhost` (default
+    `/`), `header` (NAME=VALUE, may be repeated), `user` and `client_id`. Nothing is published.
+    """
+    query = call.query
+    mqtt = query.get("mqtt")
+    if (mqtt is None) == ("exchange" not in query):
+        raise bad_request("give either 'exchange' (and 'key'), or 'mqtt' (a topic)")
+    question = RouteQuestion(
+        exchange_name(query.get("exchange", "")),
+        query.get("key", ""),
+        dict(headers_of_lines(query.get("header", ""))),
+        query.get("user"),
+        mqtt,
+        query.get("client_id", ""),
+    )
+    # The permissions of another user are for administrators, as in /api/permissions.
+    if question.user is not None and question.user != call.identity.name:
+        call.require_administrator(f"the rights of user '{question.user}'")
+    answer = RouteAnswer(
+        call.vhost(query.get("vhost", "/")),
+        question,
+        call.broker.authenticator.identity_of,
+        call.node.mqtt.options.max_levels,
+    )
+    return SectionedRows(answer.head, SECTIONS, answer.rows())

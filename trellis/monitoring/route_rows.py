@@ -1,0 +1,305 @@
+"""The answer to `GET /api/route` and `trellis route`: where a message would go, and why.
+
+The answer is a document with a head and rows in SECTIONS. The rows are made in slices: the iterator
+yields None whenever other work may run. Nothing is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from broker.access.identity import Identity
+from broker.errors import BrokerError, NotFound, PreconditionFailed
+from broker.messages.cc_headers import parse_additional_keys
+from broker.messages.message import topic_of
+from broker.names import shown
+from broker.queues.destination import Destination
+from broker.queues.queue import Queue
+from broker.routing.binding import PARTLY, Binding
+from broker.routing.exchanges import Exchange, is_topic
+from broker.routing.explanation import MatchedBinding, RouteExplanation, WalkedExchange
+from broker.routing.key_differences import TOPIC
+from broker.routing.match_reasons import reason_of
+from broker.routing.near_misses import NearMiss, NearMissSearch
+from broker.routing.plan_search import SearchScope
+from broker.routing.planner import NO_PLAN
+from broker.routing.queue_verdicts import TAKES, UNREPRESENTABLE, verdict_of
+from broker.routing.route import Route
+from broker.routing.subscriber import Subscriber
+from broker.vhost.background import kind_of
+from broker.vhost.vhost import VirtualHost
+from matching.grammar import swap
+from protocols.mqtt.codec.connect import topic_name
+from protocols.mqtt.codec.packets import MalformedPacket
+from protocols.mqtt.codec.topics import EXCHANGE, RESERVED
+
+Row = dict[str, Any]
+#: The sections of an answer, in the order of its rows.
+SECTIONS: Final = ("rights", "exchanges", "bindings", "queues", "near_misses")
+#: Types of a destination other than `queue` and `stream`: an MQTT session or a group of sessions;
+#: an exchange; a queue that an exchange itself uses.
+SESSION, EXCHANGE_KIND, INTERNAL_KIND = "session", "exchange", "internal"
+
+
+class RouteQuestion(msgspec.Struct):
+    """A message that is not published: to which exchange, with which key and headers, by whom.
+
+    With `mqtt`, it is a publication of an MQTT client to this topic; `exchange` and `key` are not
+    used then. If `user` is None, no rights are checked. `client_id` stands for {client_id} in the
+    user's topic rules.
+    """
+
+    exchange: str = ""
+    key: str = ""
+    headers: dict[str, Any] = {}
+    user: str | None = None
+    mqtt: str | None = None
+    client_id: str = ""
+
+
+class RouteAnswer:
+    """The answer to one question about a virtual host. Raises NotFound, PreconditionFailed.
+
+    `max_levels` is the largest number of levels of an MQTT topic. `identity_of` returns the user of
+    a name, or None.
+    """
+
+    def __init__(
+        self,
+        vhost: VirtualHost,
+        question: RouteQuestion,
+        identity_of: Callable[[str], Identity | None],
+        max_levels: int,
+    ) -> None:
+        self._vhost = vhost
+        self._question = question
+        self._max_levels = max_levels
+        mqtt = question.mqtt
+        self._exchange_name = question.exchange if mqtt is None else EXCHANGE
+        self._key = question.key if mqtt is None else swap(mqtt)
+        self._exchange = vhost.exchange(self._exchange_name)
+        self._keys = [self._key, *parse_additional_keys(question.headers)]
+        self._properties: dict[str, Any] = (
+            {"headers": dict(question.headers)} if question.headers else {}
+        )
+        self._planner = vhost.declarations.planner
+        # A scope of its own: the broker's counts the searches of publications that paused.
+        self._scope = SearchScope(vhost.exchanges, vhost.queues, vhost.replies)
+        self._identity: Identity | None = None
+        if question.user is not None:
+            self._identity = _in_vhost(question.user, question.client_id, vhost, identity_of)
+        #: The fields of the answer before its sections. The last fields are known after the rows.
+        self.head = self._new_head()
+
+    def _new_head(self) -> Row:
+        question = self._question
+        head: Row = {
+            "vhost": self._vhost.name,
+            "exchange": self._exchange_name,
+            "type": self._exchange.kind,
+            "routing_key": _printable(self._key),
+        }
+        if question.headers:
+            head["headers"] = question.headers
+        if question.user is not None:
+            head["user"] = question.user
+        if question.mqtt is not None:
+            head["topic"] = question.mqtt
+            head["retained"] = self._vhost.retained.get(self._key) is not None
+        head["refusal"] = self._topic_fault() or self._refusal()
+        head["publishers_blocked"] = self._vhost.alarmed
+        return head
+
+    def _topic_fault(self) -> str:
+        """Return why no client can publish to the MQTT topic; "" if clients can."""
+        topic = self._question.mqtt
+        if topic is None:
+            return ""
+        try:
+            topic_name(topic)
+        except MalformedPacket as error:
+            return f"topic '{topic}' is not valid: {error}"
+        if topic.split("/", 1)[0] in RESERVED:
+            return f"topic '{topic}' is reserved: no client can publish to it"
+        if topic.count("/") >= self._max_levels:
+            return f"topic '{topic}' has more than mqtt.max_levels = {self._max_levels} levels"
+        return ""
+
+    def _refusal(self) -> str:
+        """Return why the broker refuses the message of this user; "" if it does not."""
+        question = self._question
+        if question.user is None:
+            return ""
+        if self._identity is None:
+            return (
+                f"user '{question.user}' has no permissions in vhost '{self._vhost.name}': grant "
+                "permissions with `trellis permissions set`"
+            )
+        routes = [Route(self._exchange_name, key, NO_PLAN) for key in self._keys]
+        try:
+            self._planner.admit(self._identity, self._exchange_name, routes)
+        except BrokerError as error:
+            return str(error)
+        return ""
+
+    def rows(self) -> Iterator[tuple[str, Row] | None]:
+        """Yield the rows with their sections, and None between two slices of work."""
+        yield from self._rights()
+        explanation = RouteExplanation(self._scope, self._exchange, self._keys, self._properties)
+        yield from explanation.steps()
+        for walked in explanation.walked:
+            yield "exchanges", _exchange_row(walked)
+        for name in explanation.missing:
+            yield "exchanges", {"name": name, "type": "", "entered": "it does not exist"}
+        reached = explanation.reached
+        for walked in explanation.walked:
+            for matched in walked.matched:
+                yield "bindings", self._binding_row(walked.exchange, matched, reached)
+        yield from self._destinations(explanation)
+        noun = TOPIC if self._question.mqtt is not None else "routing key"
+        search = NearMissSearch(self._planner.scope, explanation, self._key, self._properties, noun)
+        yield from search.steps()
+        for miss in search.best():
+            yield "near_misses", self._near_miss_row(miss)
+        self.head["outdated"] = explanation.outdated
+        self.head["examined"] = search.examined
+        self.head["examined_all"] = search.complete
+
+    def _rights(self) -> Iterator[tuple[str, Row] | None]:
+        if self._identity is None:
+            return
+        name = self._exchange_name or "amq.default"
+        for key in self._keys:
+            topic = topic_of(key) if is_topic(self._exchange) else None
+            for decision in self._identity.publish_decisions(name, key, topic):
+                yield (
+                    "rights",
+                    {
+                        "right": decision.right,
+                        "rule": decision.rule,
+                        "on": name if decision.right == "write permission" else _printable(key),
+                        "allows": decision.allows,
+                    },
+                )
+
+    def _binding_row(
+        self, exchange: Exchange, matched: MatchedBinding, reached: set[Destination]
+    ) -> Row:
+        binding = matched.binding
+        reason = reason_of(exchange, binding, matched.key, self._properties)
+        if PARTLY in binding.arguments and binding.destination not in reached:
+            reason += "; not delivered: the session's user may not read this topic"
+        row: Row = {
+            "exchange": exchange.name,
+            **self._ends(binding.key, binding.destination, binding),
+            "reason": reason,
+        }
+        if matched.key != self._key:
+            row["matched_key"] = _printable(matched.key)
+        return row
+
+    def _ends(self, key: str, target: Destination, binding: Binding | None) -> Row:
+        """Return the fields of a binding: its key and its destination."""
+        row: Row = {
+            "binding_key": _printable(key),
+            "destination": target.name,
+            "destination_type": self._kind(target),
+        }
+        if isinstance(target, Subscriber) and binding is not None:
+            row["qos"] = int(binding.qos)
+        elif binding is not None and binding.arguments:
+            row["arguments"] = dict(binding.arguments)
+        return row
+
+    def _kind(self, target: Destination) -> str:
+        if isinstance(target, Subscriber):
+            return SESSION
+        if isinstance(target, Exchange):
+            return EXCHANGE_KIND
+        named = self._vhost.queues.get(target.name) or self._vhost.replies.get(target.name)
+        return kind_of(named) if named is not None and named is target else INTERNAL_KIND
+
+    def _destinations(self, explanation: RouteExplanation) -> Iterator[tuple[str, Row] | None]:
+        known: set[Destination] = set()
+        for target, qos in explanation.targets:
+            verdict = verdict_of(target, qos)
+            known.add(target)
+            yield "queues", self._queue_row(target, verdict.kind, verdict.text)
+        for target in explanation.unrepresentable:
+            text = "its protocol cannot represent this routing key"
+            yield "queues", self._queue_row(target, UNREPRESENTABLE, text)
+        for journal in self._planner.journals:
+            if journal not in known:
+                text = "a journal records every message of the virtual host"
+                yield "queues", self._queue_row(journal, TAKES, text)
+
+    def _queue_row(self, target: Queue | Subscriber, verdict: str, text: str) -> Row:
+        return {
+            "name": target.name,
+            "type": self._kind(target),
+            "verdict": verdict,
+            "text": text,
+        }
+
+    def _near_miss_row(self, miss: NearMiss) -> Row:
+        return {
+            "exchange": miss.exchange,
+            **self._ends(miss.key, miss.destination, miss.binding),
+            "kind": miss.difference.kind,
+            "text": miss.difference.text,
+        }
+
+
+def _in_vhost(
+    user: str, client_id: str, vhost: VirtualHost, identity_of: Callable[[str], Identity | None]
+) -> Identity | None:
+    """Return the identity of a user in a virtual host; None if the user may not enter it."""
+    identity = identity_of(user)
+    if identity is None:
+        raise NotFound(f"there is no user '{user}'")
+    return identity.for_vhost(vhost.name, client_id)
+
+
+def _exchange_row(walked: WalkedExchange) -> Row:
+    row: Row = {
+        "name": walked.exchange.name,
+        "type": walked.exchange.kind,
+        "entered": walked.entered,
+        "matched": len(walked.matched),
+    }
+    if walked.alternate:
+        row["alternate"] = walked.alternate
+    return row
+
+
+def _printable(key: str) -> str:
+    """Return a routing key as printable text: it may hold bytes that are not UTF-8."""
+    return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def header_of(text: str) -> tuple[str, Any]:
+    """Return the name and the value of a header `NAME=VALUE`. Raises PreconditionFailed.
+
+    A value that is JSON has JSON's type: `n=3` is a number, `n="3"` a text. Any other value is a
+    text.
+    """
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise PreconditionFailed(f"header '{shown(text)}' is not of the form NAME=VALUE")
+    try:
+        return name, msgspec.json.decode(value.encode("utf-8", "surrogateescape"))
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return name, value
+
+
+def header_text(name: str, value: object) -> str:
+    """Return a header in the form that `header_of` reads, in one line."""
+    return f"{name}={msgspec.json.encode(value).decode()}"
+
+
+def headers_of_lines(lines: str) -> Mapping[str, Any]:
+    """Return the headers in lines of the form `NAME=VALUE`. Raises PreconditionFailed."""
+    return dict(header_of(line) for line in lines.split("\n") if line)

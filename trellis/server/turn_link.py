@@ -1,0 +1,54 @@
+"""The interface of a link that the turn of the event loop uses."""
+
+from __future__ import annotations
+
+
+class TurnLink:
+    """The interface of a link that the turn uses.
+
+    This is a base class and not a Protocol, because compiled code calls methods of a base class
+    faster.
+    """
+
+    def handle_unread_input(self) -> None:
+        """Handle the input that waited, such as input of a client that has not logged in."""
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        """Handle leftover input: input that an earlier turn had no time for."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Write the collected output to the transport."""
+        raise NotImplementedError
+
+    def advance(self, now: int) -> None:
+        """Handle deadlines that have passed at time `now`, in ms."""
+        raise NotImplementedError
+
+    def excuse(self, pause: int) -> None:
+        """Move the client's deadlines `pause` ms later: the broker read nothing for this time."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the connection in an orderly way, because the broker stops."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Close the transport at once; unsent output is lost."""
+        raise NotImplementedError
+
+    @property
+    def unsent(self) -> int:
+        """Size of the output that the client's kernel has not accepted yet, in bytes."""
+        raise NotImplementedError
+
+    @property
+    def descriptor(self) -> int:
+        """The file descriptor of the client's socket; -1 if it is closed."""
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str:
+        """Protocol, address and user of the client, for the log."""
+        raise NotImplementedError

@@ -1,0 +1,153 @@
+"""The settings of the sections limits and rates."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from broker.limits import BrokerLimits
+from protocols.amqp.options import AmqpOptions
+from protocols.mqtt.options import MqttOptions
+from trellis.settings.declaration import MIB, CoreField, Section, milliseconds, option
+from trellis.settings.listeners import (
+    AMQP,
+    BROKER,
+)
+
+
+class Limits(Section, frozen=True, kw_only=True):
+    """Limits and quotas."""
+
+    message: Annotated[
+        int, option("largest message body", ge=1, le=512 * MIB, unit="bytes", fills=BrokerLimits)
+    ] = BROKER.message
+    transaction_parts: Annotated[
+        int,
+        option(
+            "message copies and settlements that one AMQP transaction may contain; a commit "
+            "carries out all of them in one turn of the event loop",
+            ge=1,
+            fills=BrokerLimits,
+        ),
+    ] = BROKER.transaction_parts
+    connections: Annotated[
+        int, option("client connections; 0 is as many as the file descriptor limit allows", ge=0)
+    ] = 0
+    unauthenticated_per_address: Annotated[
+        int, option("connections of one IP address that have not logged in yet", ge=1)
+    ] = 100
+    handshake: Annotated[
+        float,
+        option(
+            "time within which a client must log in",
+            ge=0.01,
+            le=3600,
+            unit="s",
+            fills=(
+                CoreField(AmqpOptions, "handshake_ms", milliseconds),
+                CoreField(MqttOptions, "handshake_ms", milliseconds),
+            ),
+        ),
+    ] = AMQP.handshake_ms / 1000
+    routes: Annotated[
+        int, option("routes cached for one user of a virtual host", ge=1, fills=BrokerLimits)
+    ] = BROKER.routes
+    pattern_nodes: Annotated[
+        int,
+        option(
+            "index nodes that the lookup of one topic may visit because of the wildcard patterns "
+            "of one queue or session; 0 is no limit",
+            ge=0,
+            fills=BrokerLimits,
+        ),
+    ] = BROKER.pattern_nodes
+    address_connections: Annotated[
+        int, option("connections of one IP address, loopback exempt; 0 is no limit", ge=0)
+    ] = 0
+    user_connections: Annotated[
+        int, option("connections of one user; 0 is no limit", ge=0, fills=BrokerLimits)
+    ] = BROKER.user_connections
+    vhost_connections: Annotated[
+        int, option("connections to one virtual host; 0 is no limit", ge=0, fills=BrokerLimits)
+    ] = BROKER.vhost_connections
+    user_channels: Annotated[
+        int, option("AMQP channels of one user; 0 is no limit", ge=0, fills=BrokerLimits)
+    ] = BROKER.user_channels
+    channel_consumers: Annotated[
+        int, option("consumers of one AMQP channel; 0 is no limit", ge=0, fills=BrokerLimits)
+    ] = BROKER.channel_consumers
+    consumer_timeout: Annotated[
+        int,
+        option(
+            "time in which an AMQP client must acknowledge a delivery, or its channel is closed; "
+            "the queue argument x-consumer-timeout has precedence; 0 is no limit",
+            ge=0,
+            unit="ms",
+            fills=BrokerLimits,
+        ),
+    ] = BROKER.consumer_timeout
+    memory: Annotated[
+        float,
+        option(
+            "share of the memory of the machine or container above which publishers are blocked; "
+            "0 is no limit",
+            ge=0,
+            le=1,
+        ),
+    ] = 0.6
+    disk_free: Annotated[
+        int,
+        option(
+            "free disk space of the data directory below which publishers are blocked; "
+            "0 is no limit",
+            ge=0,
+            unit="bytes",
+        ),
+    ] = 50 * MIB
+    queues: Annotated[
+        int,
+        option(
+            "queues of each virtual host (not of the broker); 0 is no limit",
+            ge=0,
+            fills=BrokerLimits,
+        ),
+    ] = BROKER.queues
+    exchanges: Annotated[
+        int,
+        option(
+            "exchanges of each virtual host (not of the broker), its predeclared ones included; "
+            "0 is no limit",
+            ge=0,
+            fills=BrokerLimits,
+        ),
+    ] = BROKER.exchanges
+
+
+def _message_rate(of: str) -> Meta:
+    return option(f"messages per second that {of} may publish; 0 is no limit", ge=0)
+
+
+def _byte_rate(of: str) -> Meta:
+    return option(f"bytes per second that {of} may send; 0 is no limit", ge=0, unit="bytes")
+
+
+class RatesSettings(Section, frozen=True, kw_only=True):
+    """Rate limits. The broker throttles a client above a limit: it pauses reading from it."""
+
+    connection_messages: Annotated[int, _message_rate("one connection")] = 0
+    connection_bytes: Annotated[int, _byte_rate("one connection")] = 0
+    user_messages: Annotated[int, _message_rate("one user")] = 0
+    user_bytes: Annotated[int, _byte_rate("one user")] = 0
+    vhost_messages: Annotated[int, _message_rate("all clients of one virtual host")] = 0
+    vhost_bytes: Annotated[int, _byte_rate("all clients of one virtual host")] = 0
+    address_messages: Annotated[int, _message_rate("one IP address")] = 0
+    address_bytes: Annotated[int, _byte_rate("one IP address")] = 0
+    patience: Annotated[
+        float,
+        option(
+            "longest time for which a client is throttled; a client that would have to wait longer "
+            "is disconnected",
+            ge=0,
+            le=3600,
+            unit="s",
+        ),
+    ] = 10.0
