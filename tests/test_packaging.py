@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -21,7 +22,11 @@ import pytest
 import yaml
 from setuptools import Distribution, Extension
 
+from tests.foreign import require
 from trellis.cli.version import conflicts
+from trellis.cluster.check import LEASE_MARGIN, SILENCE_MARGIN
+from trellis.demo.kafka_jars import VERSION
+from trellis.settings import load_with_sources
 
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -378,24 +383,49 @@ def test_dockerfile_copies_existing_files_that_are_not_ignored() -> None:
     assert sorted(copied) == sorted(allowed)
 
 
-def test_compose_file_fits_its_schema() -> None:
-    check = [
-        sys.executable,
-        "-m",
-        "check_jsonschema",
-        "--builtin-schema",
-        "vendor.compose-spec",
-        "docker-compose.yml",
-    ]
+COMPOSE = ("docker-compose.yml", "docker-compose.ha.yml")
+
+
+@pytest.mark.parametrize("name", COMPOSE)
+def test_compose_file_fits_its_schema(name: str) -> None:
+    schema = ["--builtin-schema", "vendor.compose-spec"]
+    check = [sys.executable, "-m", "check_jsonschema", *schema, name]
     said = subprocess.run(check, cwd=ROOT, capture_output=True, text=True)
     assert said.returncode == 0, said.stdout + said.stderr
 
 
-def test_compose_mounts_existing_files_and_publishes_on_loopback_only() -> None:
-    for service in _yaml(ROOT / "docker-compose.yml")["services"].values():
+@pytest.mark.parametrize("name", COMPOSE)
+def test_compose_mounts_existing_files_and_publishes_on_loopback_only(name: str) -> None:
+    for service in _yaml(ROOT / name)["services"].values():
         mounted = [volume.split(":")[0] for volume in service["volumes"] if volume.startswith(".")]
         assert [source for source in mounted if not (ROOT / source).exists()] == []
         assert [port for port in service["ports"] if not port.startswith("127.0.0.1:")] == []
+
+
+def test_settings_of_the_composed_cluster_are_known_and_safe() -> None:
+    services = _yaml(ROOT / "docker-compose.ha.yml")["services"]
+    nodes = [services[name]["environment"] for name in ("trellis-1", "trellis-2")]
+    for environment in (*nodes, services["topic"]["environment"]):
+        settings = load_with_sources([os.devnull], environment, {}).settings
+        assert settings.cluster.enabled
+        timeout = int(services["kafka-1"]["environment"]["KAFKA_BROKER_SESSION_TIMEOUT_MS"]) / 1000
+        assert settings.cluster.silence >= timeout + SILENCE_MARGIN
+        assert settings.cluster.lease >= timeout + LEASE_MARGIN
+    assert len({environment["TRELLIS_NODE_NAME"] for environment in nodes}) == len(nodes)
+    [pool] = _yaml(ROOT / "docker-compose.ha.yml")["networks"]["default"]["ipam"]["config"]
+    assert {environment["TRELLIS_AMQP_PROXIES"] for environment in nodes} == {pool["subnet"]}
+
+
+def test_kafka_and_the_images_have_the_same_version_everywhere() -> None:
+    services = _yaml(ROOT / "docker-compose.ha.yml")["services"]
+    images = {name: service["image"] for name, service in services.items()}
+    assert {images[f"kafka-{node}"] for node in (1, 2, 3)} == {f"apache/kafka:{VERSION}"}
+    brokers = {images[name] for name in ("topic", "trellis-1", "trellis-2")}
+    assert brokers == {f"{PROJECT['name']}:{PROJECT['version']}"}
+    assert (
+        images["prometheus"]
+        == (_yaml(ROOT / "docker-compose.yml")["services"]["prometheus"]["image"])
+    )
 
 
 # Prometheus and Grafana
@@ -409,6 +439,22 @@ def test_prometheus_scrapes_the_broker_of_the_compose_file_and_finds_its_rules()
     assert [
         path for pattern in prometheus["rule_files"] for path in RULES.parents[1].glob(pattern)
     ] == [RULES]
+
+
+def test_prometheus_scrapes_both_nodes_of_the_composed_cluster() -> None:
+    prometheus = _yaml(ROOT / "config" / "ha" / "prometheus.yml")
+    [[config]] = [config["static_configs"] for config in prometheus["scrape_configs"]]
+    assert config == {"targets": ["trellis-1:15692", "trellis-2:15692"]}
+
+
+@pytest.mark.parametrize("name", ["prometheus", "ha"])
+def test_promtool_accepts_the_configuration_and_the_rules(name: str, tmp_path: Path) -> None:
+    promtool = require("promtool")
+    shutil.copy(ROOT / "config" / name / "prometheus.yml", tmp_path)
+    shutil.copytree(RULES.parent, tmp_path / "rules")
+    check = [promtool, "check", "config", str(tmp_path / "prometheus.yml")]
+    said = subprocess.run(check, capture_output=True, text=True)
+    assert said.returncode == 0, said.stdout + said.stderr
 
 
 def test_every_alert_has_a_severity_a_summary_and_a_description() -> None:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes DIRECTORY a virtual environment that holds the compiled broker. WHEELS, if given, keeps the broker's wheel. The Dockerfile
+# Makes DIRECTORY a virtual environment that holds the compiled broker with Kafka's client. WHEELS, if given, keeps the broker's wheel. The Dockerfile
 # runs this, and so does CI.
 set -eu
 directory=$1
@@ -13,5 +13,8 @@ fi
 
 tools/make-venv.sh "$directory"
 TRELLIS_REQUIRE_COMPILED=1 "$directory/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$wheels" .
-"$directory/bin/python" -m pip install --quiet "$wheels"/*.whl
+# The extra `cluster` lets the image run as a node of a cluster (docker-compose.ha.yml).
+for wheel in "$wheels"/*.whl; do
+    "$directory/bin/python" -m pip install --quiet "${wheel}[cluster]"
+done
 "$directory/bin/python" build_backend/compiled_modules.py

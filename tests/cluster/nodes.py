@@ -8,6 +8,8 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -128,6 +130,22 @@ def node_on_kafka(
     }
     given = [word for name, value in flags.items() for word in (f"--{name}", value)]
     return NodeProcess(directory, "trellis", "serve", *given)
+
+
+@contextmanager
+def pair_on_kafka(
+    cluster: ClusterSettings, directory: Path, more: dict[str, str] | None = None
+) -> Iterator[tuple[NodeProcess, NodeProcess]]:
+    """Yield an active node and a standby whose log is on Kafka; kill them afterwards."""
+    with ExitStack() as stack:
+        first = node_on_kafka(cluster, directory / "first", more)
+        stack.callback(first.kill)
+        first.wait_for("following")
+        first.wait_for("ready")
+        second = node_on_kafka(cluster, directory / "second", more)
+        stack.callback(second.kill)
+        second.wait_for("following")
+        yield first, second
 
 
 def publish(channel: BlockingChannel, numbers: range) -> None:

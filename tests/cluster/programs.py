@@ -5,10 +5,8 @@ Each program listens on free ports of 127.0.0.1, and ends when its test ends.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping
@@ -16,11 +14,15 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.foreign import require
 from tests.interop.test_toolchains import BUILT, build
+from trellis.demo.download import fetch_kafka
+from trellis.demo.errors import DemoError
+from trellis.demo.kafka_node import KafkaProgram, free_ports, write_settings
 
 HERE: Final = Path(__file__).parent
 #: Seconds that a start and a stop may take.
@@ -69,16 +71,15 @@ class KafkaNodes:
     def __init__(
         self, directory: Path, count: int, settings: Mapping[str, object] | None = None
     ) -> None:
-        """Start nodes; `settings` overrides the settings in kafka/server.properties."""
-        self._settings = settings or {}
+        """Start nodes; `settings` overrides the settings of trellis/demo/kafka_node.py."""
         self._directory = directory
-        self._class_path = _class_path()
+        self._program = _program()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._ports = {node: _free_ports() for node in range(1, count + 1)}
+        self._ports = {node: free_ports() for node in range(1, count + 1)}
         self.servers = ",".join(f"127.0.0.1:{port}" for port, _ in self._ports.values())
         try:
             for node in self._ports:
-                self._format(node)
+                write_settings(directory / f"node-{node}", node, self._ports, settings or {})
                 self.start(node)
             self._wait_for_nodes()
         except BaseException:
@@ -87,13 +88,7 @@ class KafkaNodes:
 
     def start(self, node: int) -> None:
         """Start a node with the data of its last run."""
-        home = self._directory / f"node-{node}"
-        with (home / "output").open("ab") as output:
-            self._processes[node] = subprocess.Popen(
-                [*self._java(), "kafka.Kafka", str(home / "server.properties")],
-                stdout=output,
-                stderr=output,
-            )
+        self._processes[node] = self._program.start(self._directory / f"node-{node}")
 
     def kill(self, node: int) -> None:
         """Kill a node with SIGKILL."""
@@ -124,43 +119,6 @@ class KafkaNodes:
             finally:
                 process.kill()
 
-    def _format(self, node: int) -> None:
-        """Write the settings and the identity of a node."""
-        home = self._directory / f"node-{node}"
-        (home / "data").mkdir(parents=True)
-        identity = f"version=1\ncluster.id=4L6g3nShT-eMCtK--X86sw\nnode.id={node}\n"
-        (home / "data" / "meta.properties").write_text(identity)
-        port, controller = self._ports[node]
-        voters = ",".join(f"{n}@127.0.0.1:{port}" for n, (_, port) in self._ports.items())
-        own = {
-            "node.id": node,
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-            "controller.quorum.voters": voters,
-            "log.dirs": home / "data",
-            "offsets.topic.replication.factor": len(self._ports),
-            **self._settings,
-        }
-        lines = "".join(f"{name}={value}\n" for name, value in own.items())
-        common = (HERE / "kafka" / "server.properties").read_text()
-        (home / "server.properties").write_text(common + lines)
-
-    def _java(self) -> list[str]:
-        """Return the command of a JVM.
-
-        An archive of the loaded classes makes the start of the JVM three times as fast. The first
-        node that ends in order writes the archive.
-        """
-        key = hashlib.sha256(f"{self._class_path} {_java_version()}".encode()).hexdigest()[:16]
-        archive = BUILT / f"kafka-{key}.jsa"
-        share = "SharedArchiveFile" if archive.exists() else "ArchiveClassesAtExit"
-        return [
-            require("java"),
-            *("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-            *("-Xlog:cds=off", "-Xlog:cds+dynamic=off", f"-XX:{share}={archive}"),
-            f"-Dlog4j2.configurationFile={HERE / 'kafka' / 'log4j2.properties'}",
-            *("-cp", self._class_path),
-        ]
-
     def _wait_for_nodes(self) -> None:
         """Wait until all nodes are members of the cluster."""
         admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
@@ -187,24 +145,11 @@ def _kfake() -> str:
     return str(program)
 
 
-def _class_path() -> str:
-    """Fetch Kafka and its libraries; return their class path."""
-    path = BUILT / "kafka-class-path"
-    goal = ["dependency:build-classpath", f"-Dmdep.outputFile={path}", "-DincludeScope=runtime"]
-    pom = HERE / "kafka" / "pom.xml"
-    if not path.exists() or path.stat().st_mtime < pom.stat().st_mtime:
-        build([require("mvn"), "-q", "-B", *goal], pom.parent)
-    return path.read_text().strip()
-
-
-def _java_version() -> str:
-    done = subprocess.run([require("java"), "-version"], capture_output=True, text=True, check=True)
-    return done.stderr
-
-
-def _free_ports() -> tuple[int, int]:
-    """Return two free ports."""
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1]), int(other.getsockname()[1])
+def _program() -> KafkaProgram:
+    """Fetch Kafka's files; skip the test if they cannot be downloaded."""
+    java = require("java")
+    try:
+        files = fetch_kafka(BUILT / "kafka", lambda _: None)
+    except DemoError as error:
+        pytest.skip(str(error))
+    return KafkaProgram(java, os.pathsep.join(map(str, files)), BUILT)

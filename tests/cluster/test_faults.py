@@ -16,6 +16,7 @@ from tests.cluster.test_contract import KAFKA, read_all
 from trellis.cluster import client_options, reader
 from trellis.cluster.client_errors import LogShorter, TopicAbsent, TopicReplaced
 from trellis.cluster.kafka_log import KafkaLog
+from trellis.cluster.topic import KafkaTopic
 from trellis.settings.cluster import ClusterSettings
 
 #: Times for which the outcome of an append is unknown after 2.4 s (with `impatient`).
@@ -34,8 +35,7 @@ def admin_of(cluster: ClusterSettings) -> AdminClient:
 
 def delete(cluster: ClusterSettings) -> None:
     """Delete the topic of a cluster."""
-    admin = admin_of(cluster)
-    admin.delete_topics([cluster.log_topic])[cluster.log_topic].result(10)
+    KafkaTopic(cluster).delete()
 
 
 def new_topic(

@@ -32,6 +32,8 @@ QUEUE_DELETE_OK: Final[Method] = (50, 41)
 QOS_OK: Final[Method] = (60, 11)
 CONSUME_OK: Final[Method] = (60, 21)
 RETURN: Final[Method] = (60, 50)
+DELIVER: Final[Method] = (60, 60)
+ACK: Final[Method] = (60, 80)
 SELECT_OK: Final[Method] = (85, 11)
 
 METHOD_FRAME: Final = 1
@@ -57,6 +59,8 @@ METHOD_NAMES: Final[dict[Method, str]] = {
     QOS_OK: "basic.qos-ok",
     CONSUME_OK: "basic.consume-ok",
     RETURN: "basic.return",
+    DELIVER: "basic.deliver",
+    ACK: "basic.ack",
     SELECT_OK: "confirm.select-ok",
 }
 
@@ -207,6 +211,11 @@ def consume(queue: str, no_ack: bool) -> bytes:
     )
 
 
+def ack(tag: int) -> bytes:
+    """Encode basic.ack of the delivery with a tag."""
+    return _method(1, ACK, tag.to_bytes(8, "big") + b"\0")
+
+
 def confirm_select() -> bytes:
     """Encode confirm.select."""
     return _method(1, (85, 10), b"\0")
@@ -273,6 +282,12 @@ def read_queue_depth(arguments: bytes) -> int:
     """Return the number of messages in the queue, from the arguments of queue.declare-ok."""
     at = 1 + arguments[0]
     return int.from_bytes(arguments[at : at + 4], "big")
+
+
+def read_delivery_tag(arguments: bytes) -> int:
+    """Return the delivery tag in the arguments of basic.deliver."""
+    at = 1 + arguments[0]
+    return int.from_bytes(arguments[at : at + 8], "big")
 
 
 def broker_closed(where: str, payload: bytes) -> BenchError:

@@ -105,7 +105,23 @@ class AmqpClient(BenchConversation):
 
     def answer(self, method: amqp.Method, timeout: float = TIMEOUT) -> bytes:
         """Return the arguments of the next method, which must be `method`. Raises BenchError."""
-        awaited = amqp.method_name(method)
+        payload = self._frame(amqp.METHOD_FRAME, amqp.method_name(method), timeout)
+        got, arguments = amqp.read_method(payload)
+        if got == method:
+            return arguments
+        raise amqp.broker_closed(self.where, payload)
+
+    def delivery(self) -> tuple[int, bytes]:
+        """Return the delivery tag and the body of the next delivery. Raises BenchError."""
+        tag = amqp.read_delivery_tag(self.answer(amqp.DELIVER))
+        header = self._frame(amqp.HEADER_FRAME, "a content header")
+        size, body = int.from_bytes(header[4:12], "big"), b""
+        while len(body) < size:
+            body += self._frame(amqp.BODY_FRAME, "a body")
+        return tag, body
+
+    def _frame(self, kind: int, awaited: str, timeout: float = TIMEOUT) -> bytes:
+        """Return the payload of the next frame, which must be of type `kind`, after heartbeats."""
         while True:
             head = self.read(7, awaited, timeout)
             payload = self.read(int.from_bytes(head[3:7], "big") + 1, awaited, timeout)
@@ -114,17 +130,13 @@ class AmqpClient(BenchConversation):
                     f"{self.where}: {self.target} sent a frame without a frame end; "
                     f"waited for {awaited}"
                 )
-            if head[0] == amqp.HEARTBEAT_FRAME:
-                continue
-            if head[0] != amqp.METHOD_FRAME:
+            if head[0] == kind:
+                return payload[:-1]
+            if head[0] != amqp.HEARTBEAT_FRAME:
                 raise BenchError(
                     f"{self.where}: {self.target} sent a frame of type {head[0]}; "
                     f"waited for {awaited}"
                 )
-            got, arguments = amqp.read_method(payload[:-1])
-            if got == method:
-                return arguments
-            raise amqp.broker_closed(self.where, payload[:-1])
 
     def bind(self, wanted: list[tuple[str, str, Mapping[str, str]]], exchange: str) -> None:
         """Make the bindings `wanted`, each (queue, key, arguments), to an exchange.

@@ -16,7 +16,7 @@
     route.py             route          route_text.py, route_expectations.py
     importing.py         import
     store.py             store
-    cluster.py           cluster
+    cluster.py           cluster        cluster_demo.py      cluster demo
     stream.py            stream         stream_source.py     rows of a stream over HTTP
     replay.py            replay         replay_publisher.py  a small AMQP client
     matching.py          matchers, bench matching

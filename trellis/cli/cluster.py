@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from trellis import logs
+from trellis.cli import cluster_demo
 from trellis.cli.actions import add_json, ask, show
 from trellis.cli.api_client import add_login
 from trellis.cli.parsing import (
@@ -84,6 +85,7 @@ def add(commands: Commands) -> None:
     forget = _add_tool(tools, "forget", forget_node, "NODE", _FORGET, "The node must be stopped.")
     forget.add_argument("node", metavar="NODE", help="name of the node")
     add_settings(forget, "cluster")
+    cluster_demo.add(tools)
 
 
 def _add_tool(
@@ -107,7 +109,7 @@ def _add_tool(
 
 def _needs_tool(arguments: argparse.Namespace) -> int:
     raise CommandError(
-        "name a tool: check, status, switch, seed or forget (see `trellis cluster --help`)", 2
+        "name a tool: check, status, switch, seed, forget or demo (see `trellis cluster --help`)", 2
     )
 
 

@@ -127,6 +127,11 @@ class KafkaTopic:
         while not self._is_known() and time.monotonic() < end:
             time.sleep(KNOWN_SECONDS)
 
+    def delete(self) -> None:
+        """Delete the topic with all its records."""
+        futures = self._admin.delete_topics([self._name], request_timeout=REQUEST_SECONDS)
+        self._wait("delete topic", futures[self._name])
+
     def _is_known(self) -> bool:
         """True if the Kafka nodes know the topic."""
         try:

@@ -1,0 +1,7 @@
+"""The error of `trellis cluster demo`."""
+
+from __future__ import annotations
+
+
+class DemoError(Exception):
+    """The demonstration cannot begin or go on: one line of text for the user."""

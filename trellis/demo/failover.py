@@ -1,0 +1,185 @@
+"""The demonstration: two nodes of a broker over Kafka, a publisher and a consumer; then a kill.
+
+When the demonstration ends, both nodes have ended, and the topic is deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from broker.replication.contract import LogUnreachable
+from trellis.bench.target import BrokerTarget
+from trellis.cluster.kafka_log import group_name
+from trellis.cluster.topic import REPLICAS, KafkaTopic
+from trellis.demo.broker_node import DemoNode
+from trellis.demo.errors import DemoError
+from trellis.demo.traffic import DemoConsumer, DemoPublisher
+from trellis.settings.cluster import ClusterSettings
+
+#: Silence, lease and beat of the nodes in seconds: a short failover on one machine.
+SILENCE: Final = 1.0
+LEASE: Final = 0.7
+BEAT: Final = 0.15
+#: Seconds within which messages must be confirmed or delivered.
+_PATIENCE: Final = 60.0
+#: Seconds without a delivery after which missing messages count as lost.
+_QUIET: Final = 10.0
+#: Seconds between two looks at the traffic.
+_LOOK: Final = 0.02
+
+#: Prints a line of text.
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPlan:
+    """The amount of messages: those of some seconds, or a number of messages unless that is 0."""
+
+    seconds: float
+    messages: int = 0
+
+    def share_done(self, confirmed: int, elapsed: float) -> float:
+        """Return the share of the plan that is done; 1 or more if the plan is done."""
+        return confirmed / self.messages if self.messages else elapsed / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """The figures of a demonstration. The times are seconds since the kill."""
+
+    active: float
+    first_confirm: float
+    first_delivery: float
+    confirmed: int
+    delivered: int
+    lost: int
+    duplicates: int
+
+
+def run_failover(servers: str, directory: Path, plan: DemoPlan, say: Say) -> DemoResult:
+    """Run two nodes over a Kafka cluster, kill the active one, and return the figures.
+
+    `directory` gets the data directories and the logs of the nodes. Raises DemoError.
+    """
+    name = f"demo-{os.urandom(4).hex()}"
+    cluster = ClusterSettings(name=name, servers=servers, silence=SILENCE, lease=LEASE, beat=BEAT)
+    with _topic(cluster), ExitStack() as stack:
+        nodes = []
+        for name, states in (("node-1", ("following", "ready")), ("node-2", ("following",))):
+            node = DemoNode(name, directory, cluster)
+            nodes.append(node)
+            stack.callback(node.kill)
+            for state in states:
+                node.wait_for(state)
+            role = "active" if "ready" in states else "a standby"
+            say(f"{name} is {role}, AMQP at {node.addresses['amqp']}")
+        say("a publisher publishes persistent messages, and a consumer receives them")
+        return _Failover(nodes[0], nodes[1], plan, say).run()
+
+
+class _Failover:
+    """Traffic through two nodes, of which one is killed."""
+
+    def __init__(self, active: DemoNode, standby: DemoNode, plan: DemoPlan, say: Say) -> None:
+        self._active = active
+        self._standby = standby
+        self._plan = plan
+        self._say = say
+        targets = [_target(node.addresses["amqp"]) for node in (active, standby)]
+        self._publisher = DemoPublisher(targets)
+        self._consumer = DemoConsumer(targets)
+        self._began = time.monotonic()
+
+    def run(self) -> DemoResult:
+        """Return the figures. Raises DemoError."""
+        clients = self._publisher, self._consumer
+        try:
+            for client in clients:
+                client.start()
+            self._wait(0.5)
+            killed = time.monotonic()
+            self._active.kill()
+            confirmed = len(self._publisher.confirmed)
+            self._say(
+                f"killed {self._active.name} (SIGKILL) after {confirmed:,} confirmed messages"
+            )
+            active = self._standby.wait_for("ready")
+            self._wait(1.0, killed)
+            self._publisher.stop()
+            self._publisher.join(_PATIENCE)
+            self._wait_for_deliveries()
+        finally:
+            for client in clients:
+                client.stop()
+        return self._result(killed, active)
+
+    def _wait(self, share: float, since: float = 0.0) -> None:
+        """Wait until a share of the plan is done, and messages have passed after `since`."""
+        before, end = -1, 0.0
+        while True:
+            now, confirmed = time.monotonic(), len(self._publisher.confirmed)
+            passing = all(
+                client.resumed_after(since) is not None
+                for client in (self._publisher, self._consumer)
+            )
+            if passing and self._plan.share_done(confirmed, now - self._began) >= share:
+                return
+            if confirmed != before:
+                before, end = confirmed, now + _PATIENCE
+            if now > end:
+                raise DemoError(
+                    f"no message was confirmed or delivered for {_PATIENCE:g} s: repeat with "
+                    "--keep-files, and read the logs of the nodes"
+                )
+            time.sleep(_LOOK)
+
+    def _wait_for_deliveries(self) -> None:
+        """Wait until all confirmed messages are delivered, or no message is delivered any more."""
+        before, end = -1, 0.0
+        while self._publisher.confirmed - self._consumer.delivered.copy():
+            if self._consumer.deliveries != before:
+                before, end = self._consumer.deliveries, time.monotonic() + _QUIET
+            if time.monotonic() > end:
+                return
+            time.sleep(_LOOK)
+
+    def _result(self, killed: float, active: float) -> DemoResult:
+        delivered, confirmed = self._consumer.delivered.copy(), self._publisher.confirmed
+        return DemoResult(
+            active=active - killed,
+            first_confirm=(self._publisher.resumed_after(killed) or killed) - killed,
+            first_delivery=(self._consumer.resumed_after(killed) or killed) - killed,
+            confirmed=len(confirmed),
+            delivered=len(delivered),
+            lost=len(confirmed - delivered),
+            duplicates=self._consumer.deliveries - len(delivered),
+        )
+
+
+@contextmanager
+def _topic(cluster: ClusterSettings) -> Iterator[None]:
+    """Create the topic of the log, with up to three replicas; delete it afterwards."""
+    try:
+        topic = KafkaTopic(cluster)
+        topic.create(min(REPLICAS, len(topic.nodes())))
+    except LogUnreachable as error:
+        raise DemoError(str(error)) from None
+    try:
+        yield
+    finally:
+        with suppress(LogUnreachable):
+            for group in topic.groups(group_name(cluster, "")):
+                topic.delete_group(group)
+            topic.delete()
+
+
+def _target(address: str) -> BrokerTarget:
+    """Return the AMQP address of a node, HOST:PORT, with the login of the user guest."""
+    host, _, port = address.rpartition(":")
+    return BrokerTarget("amqp", host, int(port), "guest", "guest")
