@@ -69,6 +69,7 @@ def start(
     return node
 
 
+@pytest.mark.long
 def test_node_is_seeded_from_a_running_one_and_takes_over(
     cluster: ClusterSettings, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:

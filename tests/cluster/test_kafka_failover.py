@@ -46,6 +46,7 @@ def test_the_standby_of_a_killed_broker_goes_on(
     assert consume(second.channel(), 190) == list(range(20, 210))
 
 
+@pytest.mark.long
 def test_standby_with_other_limits_logs_the_difference(
     kfake: Kfake, name: str, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:

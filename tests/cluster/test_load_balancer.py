@@ -61,7 +61,9 @@ def test_configuration_of_the_load_balancer_is_valid() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "fault", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)]
+)
 def test_clients_reach_the_new_active_node_and_nothing_is_lost(
     nodes: tuple[NodeProcess, NodeProcess], balancer: LoadBalancer, fault: signal.Signals
 ) -> None:

@@ -126,10 +126,14 @@ def test_page_names_each_program_that_is_tested() -> None:
     assert {path.name for path in EXAMPLES.iterdir()} == {name.rstrip("/") for name in named}
 
 
+#: The programs that `make test` runs: one for AMQP, and one for MQTT.
+QUICK = ("with_pika.py", "with_mqttjs.js")
+
+
 @pytest.mark.parametrize(
     ("name", "listener"),
     [
-        pytest.param(*program, marks=[] if "." in program[0] else [pytest.mark.long])
+        pytest.param(*program, marks=[] if program[0] in QUICK else [pytest.mark.long])
         for program in PROGRAMS
     ],
 )
@@ -198,6 +202,7 @@ def bridge(nodes: tuple[NodeProcess, NodeProcess], tmp_path: Path) -> Iterator[i
     process.wait(PATIENCE)
 
 
+@pytest.mark.long
 def test_bridge_of_mosquitto_continues_at_the_new_active_node_and_loses_nothing(
     nodes: tuple[NodeProcess, NodeProcess], bridge: int
 ) -> None:
