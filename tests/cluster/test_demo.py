@@ -58,6 +58,7 @@ def topics(kfake: Kfake) -> set[str]:
     return {name for name in names if name.startswith("trellis-demo-")}
 
 
+@pytest.mark.long
 def test_demo_over_a_given_kafka_loses_nothing_and_leaves_nothing(
     kfake: Kfake, tmp_path: Path
 ) -> None:

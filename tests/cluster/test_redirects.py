@@ -110,6 +110,7 @@ def test_standby_without_an_active_node_says_so(
     assert node.channel().is_open
 
 
+@pytest.mark.long
 def test_ports_of_a_standby_serve_its_clients_after_a_takeover(
     server: LogServer, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:

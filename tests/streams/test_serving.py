@@ -428,6 +428,8 @@ def test_stopped_replay_prints_the_offset_to_continue_at(served: Served) -> None
         ],
         stderr=subprocess.PIPE,
         text=True,
+        # A process in the background of a shell ignores SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None
     assert process.stderr.readline().startswith("offset ")

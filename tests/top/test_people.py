@@ -185,10 +185,12 @@ async def test_the_example_of_the_readme_works_as_written(
 ) -> None:
     text = (Path(__file__).parents[2] / "README.md").read_text()
     example = text.partition("As an operator:")[2].partition("## ")[0]
-    commands = [shlex.split(line) for line in example.splitlines() if "/trellis " in line]
+    lines = [line for line in example.splitlines() if "/trellis " in line]
+    commands = [shlex.split(line, comments=True) for line in lines]
     assert [words[1:3] for words in commands] == [
         ["list", "queues"],
         ["list", "sessions"],
+        ["route", "amq.topic"],
         ["users", "add"],
         ["permissions", "set"],
         ["permissions", "topic"],
