@@ -195,7 +195,7 @@ async def test_the_example_of_the_readme_works_as_written(
         ["permissions", "set"],
         ["permissions", "topic"],
     ]
-    for words in commands[2:]:
+    for words in commands[3:]:
         code, _, err = await trellis(
             broker, capsys, *words[1:], stdin="secret\n", monkeypatch=monkeypatch
         )
