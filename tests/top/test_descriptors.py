@@ -94,7 +94,7 @@ async def test_clients_that_take_all_descriptors_leave_the_store_its_own(
         for other in others:
             other.close()
         # The door is open again, and for metrics too.
-        reader = await _client(broker)
+        reader = await _client_once_accepted(broker)
         await reader.call(
             spec.Basic.Consume(queue="q", consumer_tag="q", no_ack=True), spec.Basic.ConsumeOk
         )
