@@ -32,35 +32,49 @@ arguments or settings. An error is one line on stderr.
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
 
-from trellis.cli import (
-    bench,
-    cluster,
-    config,
-    definitions,
-    doctor,
-    health_list,
-    importing,
-    matching,
-    pipeline,
-    replay,
-    route,
-    serve,
-    sessions,
-    store,
-    stream,
-    users,
-    version,
-    vhosts_policies,
-)
 from trellis.cli.parsing import CommandError, Parser
+from trellis.cli.version import PrintVersion
 from trellis.settings import SettingsError
 
 USAGE, INTERRUPTED = 2, 130
+#: The commands, in the order of `trellis --help`, and the module that has each.
+COMMANDS: Final = {
+    "serve": "serve",
+    "config": "config",
+    "check-config": "config",
+    "hash-password": "config",
+    "health": "health_list",
+    "list": "health_list",
+    "users": "users",
+    "permissions": "users",
+    "sessions": "sessions",
+    "vhosts": "vhosts_policies",
+    "policies": "vhosts_policies",
+    "definitions": "definitions",
+    "doctor": "doctor",
+    "route": "route",
+    "import": "importing",
+    "store": "store",
+    "cluster": "cluster",
+    "stream": "stream",
+    "replay": "replay",
+    "matchers": "matching",
+    "bench": "bench",
+    "pipeline": "pipeline",
+    "version": "version",
+}
 
 
-def parser() -> Parser:
-    """Return the parser of the whole command line."""
+def parser(command: str = "") -> Parser:
+    """Return the parser of the whole command line.
+
+    With the name of a command, return a parser that knows only the commands of the same module, so
+    that a command does not wait for the imports of all others.
+    """
+    modules = [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values())
     root = Parser(
         prog="trellis",
         usage="trellis COMMAND [ARGUMENT]...",
@@ -68,43 +82,25 @@ def parser() -> Parser:
     )
     root.add_argument(
         "--version",
-        action=version.PrintVersion,
+        action=PrintVersion,
         nargs=0,
         help="show program's version number and exit",
     )
     commands = root.add_subparsers(
         title="commands", metavar="COMMAND [ARGUMENT]...", dest="command"
     )
-    for module in (
-        serve,
-        config,
-        health_list,
-        users,
-        sessions,
-        vhosts_policies,
-        definitions,
-        doctor,
-        route,
-        importing,
-        store,
-        cluster,
-        stream,
-        replay,
-        matching,
-        bench,
-        pipeline,
-        version,
-    ):
-        module.add(commands)
+    for module in modules:
+        import_module(f"trellis.cli.{module}").add(commands)
     return root
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv`, by default sys.argv, and return its exit code."""
-    root = parser()
+    given = list(sys.argv[1:] if argv is None else argv)
+    root = parser(given[0] if given else "")
     try:
         try:
-            arguments = root.parse(argv)
+            arguments = root.parse(given)
         except SystemExit as end:  # argparse has printed --help or --version
             return int(end.code or 0)
         if arguments.command is None:
