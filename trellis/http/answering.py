@@ -17,6 +17,7 @@ from msgspec import Raw
 
 from broker.access.identity import Identity
 from broker.errors import BrokerError
+from protocols.peer import Peer
 from trellis import logs
 from trellis.http import contract
 from trellis.http.logins import authenticate, tags_of
@@ -241,7 +242,7 @@ class CallServer(asyncio.Protocol):
                 f"user '{identity.name}' lacks the tag '{needed}', which this request requires",
             )
         self.send(contract.Accepted(call.number, "administrator" in held))
-        request = ApiRequest(call.path, call.parts, call.query)
+        request = ApiRequest(call.path, call.parts, call.query, str(Peer(call.address, call.port)))
         if call.has_body:
             first = await open_call.body.get()
             if isinstance(first, contract.Body):

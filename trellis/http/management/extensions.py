@@ -47,6 +47,7 @@ async def switch(call: Call) -> Row:
         raise not_found("this broker is no node of a cluster")
     if not isinstance(wanted, str):
         raise bad_request("'to' must be the name of a node")
+    call.audit("switch", "cluster", "", wanted)
     try:
         return {"to": await hand_over(wanted)}
     except ReplicationError as error:
@@ -60,6 +61,7 @@ async def cancel(call: Call) -> list[Row]:
     call.node.turn.schedule()
     if waiting is None or not order.isdecimal() or not waiting.withdraw(int(order)):
         raise not_found(f"no message {order} is delayed by exchange '{name}' in vhost '{vhost}'")
+    call.audit("delete", "delayed message", vhost, name, {"id": order})
     return []
 
 
@@ -73,4 +75,5 @@ async def delete_session(call: Call) -> Empty:
         lambda ticket: call.node.mqtt.delete_session(vhost, client_id, ticket)
     ):
         raise not_found(f"client identifier '{client_id}' has no session in vhost '{vhost.name}'")
+    call.audit("delete", "session", vhost.name, client_id)
     return Empty()

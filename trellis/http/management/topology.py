@@ -11,6 +11,7 @@ from broker.queues.queue import Queue
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.store.contract import Ticket
+from broker.vhost.client_declarations import purge_queue as purge
 from broker.vhost.client_declarations import with_default_type
 from broker.vhost.options import OPTIONS, options_of
 from broker.vhost.vhost import VirtualHost
@@ -294,5 +295,6 @@ async def purge_queue(call: Call) -> Empty:
     vhost, queue = named_queue(call)
     call.may("read", "queue", queue.name, vhost)
     call.node.turn.schedule()
-    vhost.queue(queue.name, queue.exclusive_to).purge()
+    with call.acting():
+        purge(vhost, vhost.queue(queue.name, queue.exclusive_to))
     return Empty()
