@@ -47,7 +47,7 @@ async def broker(start: Start, tmp_path: Path) -> Running:
 async def test_changes_over_http_name_the_user_and_the_address(
     broker: Running, tmp_path: Path
 ) -> None:
-    requests = (
+    requests: tuple[tuple[str, str, Any], ...] = (
         ("PUT", "vhosts/plant", {}),
         ("PUT", "users/eve", {"password": "secret", "tags": "management"}),
         ("PUT", "permissions/plant/eve", {"configure": "", "write": "", "read": ".*"}),
