@@ -51,10 +51,9 @@ ANSWER_SECONDS: Final = 3.0
 #: Exit codes: a clean stop, a store that can no longer be written, and a start that failed for a
 #: reason that the operator can correct.
 DONE, FAILED, MISCONFIGURED = 0, 1, 2
-#: The reason why a node of a cluster refuses to declare a stream.
-STREAMS_REFUSED: Final = (
-    "the rows of streams are not replicated yet, and this broker is a node of a cluster"
-)
+#: What each waiting row of a stream counts in the size of a batch on a node of a cluster, in bytes:
+#: about the size of an encoded row without its body. The node holds a whole encoded batch.
+ROW_OVERHEAD: Final = 256
 
 
 def run(
@@ -98,8 +97,6 @@ def join_cluster(settings: Settings) -> Membership | None:
     """
     if not settings.cluster.enabled:
         return None
-    if settings.stream.journals:
-        raise SettingsError(f"stream.journals: {STREAMS_REFUSED}; remove the journals")
     if settings.node.name == NodeSettings().name:
         raise SettingsError(
             f"node.name: '{settings.node.name}' is the default; give each node of the cluster a "
@@ -268,7 +265,7 @@ class App:
         finally:
             await standby.close()
         opened.store.shipping = ownership
-        opened.store.stream_refusal = STREAMS_REFUSED
+        opened.store.row_overhead = ROW_OVERHEAD
         return opened
 
     async def _serve(

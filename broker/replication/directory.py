@@ -21,6 +21,7 @@ from typing import Final
 from broker.replication import payload
 from broker.replication.compaction import LogCompaction
 from broker.replication.contract import Apply, ReceivedBatch, ReplicaDiverged, ReplicaFull
+from broker.replication.payload import Payload
 from broker.replication.records import REMEDY, ClusterState, ReplicationError
 from broker.store.batch_records import Records
 from broker.store.catalog import Catalog, CatalogUnwritten
@@ -30,11 +31,13 @@ from broker.store.durable_batch import DurableBatch
 from broker.store.entries import HOLDERS, Defined, StoreEntry, Undefined
 from broker.store.files import FileScan, LogFile, file_holding
 from broker.store.findings import MISSING, QUARANTINED, WRONG
-from broker.store.opening import CATALOG, LOG, has_log
+from broker.store.opening import CATALOG, LOG, STREAMS, has_log
 from broker.store.received import ReceivedRecords
 from broker.store.replay import Recovery, ignore_progress, missing_end
 from broker.store.segments import SEGMENT_SIZE, SegmentLog
 from broker.store.survivors import Survivors
+from broker.stream.removal import SegmentRemoval
+from broker.stream.replica import ReplicaWrite, StreamDiffers, StreamReplica
 
 #: Findings of a recovery after which a directory cannot follow the log.
 _DAMAGE: Final = (QUARANTINED, MISSING, WRONG)
@@ -75,6 +78,9 @@ class ReplicaDirectory:
         self._uncounted = False
         #: The batch whose write failed because the disk was full, and the batch's number.
         self._stopped: tuple[int, DurableBatch] | None = None
+        self._streams = StreamReplica(disk, f"{path}/{STREAMS}")
+        #: The ends of the streams in the log: stream number -> offset.
+        self._stream_ends: dict[int, int] = {}
         try:
             self.state = self._stored_state(name, with_log)
             if with_log:
@@ -114,6 +120,7 @@ class ReplicaDirectory:
         if log.salt != salt:
             raise self._diverged(f"the log has the salt {log.salt}, and its cluster has {salt}")
         survivors.count_live(log)
+        self._stream_ends = {number: end for number, (end, _) in survivors.streams.items()}
         self._received = ReceivedRecords(self._codecs, log.seed)
         self._log = log
         self._compaction = LogCompaction(log, self._holder_numbers)
@@ -180,7 +187,10 @@ class ReplicaDirectory:
                 number = entry.definition.get("number")
                 self._holder_numbers.add(number if isinstance(number, int) else position)
                 self._uncounted |= ahead
-        stopped[1].write()
+        try:
+            stopped[1].write()
+        except StreamDiffers as error:
+            raise self._diverged(f"batch {batch.number}: {error}") from error
         self._stopped = None
         self._holder_numbers -= {
             int(entry.number) for _, entry in changes if isinstance(entry, Undefined)
@@ -208,8 +218,28 @@ class ReplicaDirectory:
             [], batch.position, records, content.changes, self._log or log, self.catalog
         )
         prepared.logged = logged
+        self._add_streams(prepared, content)
         prepared.replica_state = state.encode()
         return prepared
+
+    def _add_streams(self, batch: DurableBatch, content: Payload) -> None:
+        """Add the rows of streams to a batch, and the files that the batch removes.
+
+        If the log has the records of the batch, the files have its rows, because rows are synced
+        before the log. Then nothing is written.
+        """
+        batch.stream_root = self._streams.root
+        if content.rows:
+            batch.stream_writes = [ReplicaWrite(self._streams, content.rows)]
+            for rows in content.rows:
+                end = max(self._stream_ends.get(rows.stream, 0), rows.base + rows.count)
+                self._stream_ends[rows.stream] = end
+        batch.garbage = list(content.garbage)
+        for _, entry in content.changes:
+            if isinstance(entry, Undefined) and int(entry.number) in self._stream_ends:
+                number = int(entry.number)
+                batch.garbage.append(SegmentRemoval(entry.vhost, entry.name, number, [], True))
+                self._streams.forget(number)
 
     def _check_positions(
         self, batch: ReceivedBatch, records: Records, changes: list[tuple[int, StoreEntry]]
@@ -300,7 +330,18 @@ class ReplicaDirectory:
                 f"its log ends at position {self._log.last}, behind the last batch of the "
                 f"replicated log, which ends at {self.state.position}"
             )
+        self._check_streams()
         self.store_state(self.state)
+
+    def _check_streams(self) -> None:
+        """Raise ReplicaDiverged if the rows of a stream do not end where the log says."""
+        for number, entry in self.catalog.load():
+            end = self._stream_ends.get(number, 0)
+            if end:
+                try:
+                    self._streams.check(entry.vhost, entry.name, number, end)
+                except StreamDiffers as error:
+                    raise self._diverged(str(error)) from error
 
     def close(self) -> None:
         """Close the files."""

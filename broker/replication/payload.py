@@ -8,28 +8,36 @@ are big-endian.
     definitions  JSON: for each change its position, vhost, kind and name, then the definition as
                  text (values.py), or null and the number of the removed object
     records      the records as they stand in the log
+    streams      the size of a header, the header, and the octets of all rows, one behind the other.
+                 The header is JSON: for the rows of each stream their stream, place, offsets and
+                 size, and the segments to remove
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from broker.replication.contract import ReplicaDiverged
 from broker.replication.records import REMEDY, ForeignRecord
 from broker.store import values
 from broker.store.entries import Defined, StoreEntry, Undefined
+from broker.store.stream_contract import ShippedRows, StreamGarbage
+from broker.stream.removal import SegmentRemoval
 
 #: The format of payloads.
 FORMAT: Final = 1
 #: Kinds of sections.
 DEFINITIONS: Final = 1
 RECORDS: Final = 2
+STREAMS: Final = 3
 
 _FORMAT: Final = struct.Struct(">B")
 _SECTION: Final = struct.Struct(">BQ")
+_HEADER_SIZE: Final = struct.Struct(">I")
 
 #: A position, and the definition that was made, changed or removed at it.
 Change = tuple[int, StoreEntry]
@@ -43,16 +51,33 @@ class Payload:
     changes: list[Change]
     #: The records of the batch, encoded for the log.
     records: bytes
+    #: Rows of streams, and segments of streams to remove.
+    rows: list[ShippedRows] = field(default_factory=list)
+    garbage: list[StreamGarbage] = field(default_factory=list)
 
 
-def encode(changes: list[Change], parts: list[bytes]) -> bytes:
-    """Return the payload of a batch; `parts` are the bytes of its records."""
-    found = [_FORMAT.pack(FORMAT)]
+def encode(
+    changes: list[Change],
+    parts: list[bytes],
+    rows: Sequence[ShippedRows] = (),
+    garbage: Sequence[StreamGarbage] = (),
+) -> bytes:
+    """Return the payload of a batch.
+
+    `parts` are the bytes of its records, `rows` its rows of streams, and `garbage` the segments of
+    streams to remove.
+    """
+    found: list[bytes | bytearray] = [_FORMAT.pack(FORMAT)]
     if changes:
         text = json.dumps([_row(position, entry) for position, entry in changes]).encode()
         found += [_SECTION.pack(DEFINITIONS, len(text)), text]
     if parts:
         found += [_SECTION.pack(RECORDS, sum(map(len, parts))), *parts]
+    if rows or garbage:
+        header = json.dumps([list(map(_rows_row, rows)), list(map(_garbage_row, garbage))]).encode()
+        size = _HEADER_SIZE.size + len(header) + sum(len(share.data) for share in rows)
+        found += [_SECTION.pack(STREAMS, size), _HEADER_SIZE.pack(len(header)), header]
+        found += [share.data for share in rows]
     return b"".join(found)
 
 
@@ -69,6 +94,7 @@ def decode(data: bytes) -> Payload:
     try:
         sections = _sections(data)
         changes = [_change(row) for row in json.loads(sections.pop(DEFINITIONS, b"[]"))]
+        rows, garbage = _streams(sections.pop(STREAMS, b""))
     except (struct.error, ValueError, TypeError) as error:
         raise ReplicaDiverged(f"a batch is malformed: {error}; {REMEDY}") from error
     records = sections.pop(RECORDS, b"")
@@ -77,7 +103,7 @@ def decode(data: bytes) -> Payload:
             f"a batch has a section of kind {min(sections)}, which this broker does not know: "
             "upgrade this node"
         )
-    return Payload(changes, records)
+    return Payload(changes, records, rows, garbage)
 
 
 def _sections(data: bytes) -> dict[int, bytes]:
@@ -90,6 +116,59 @@ def _sections(data: bytes) -> dict[int, bytes]:
         if at > len(data) or kind in found:
             raise ValueError(f"the section of kind {kind} is cut off or repeated")
         found[kind] = data[at - size : at]
+    return found
+
+
+def _rows_row(rows: ShippedRows) -> list[object]:
+    stream = [rows.vhost, rows.name, rows.stream]
+    place = [rows.epoch, rows.segment_base, rows.place]
+    return [*stream, *place, rows.base, rows.count, len(rows.data)]
+
+
+def _garbage_row(garbage: StreamGarbage) -> list[object]:
+    return [garbage.vhost, garbage.name, garbage.stream, garbage.segments, garbage.deleted]
+
+
+def _streams(data: bytes) -> tuple[list[ShippedRows], list[StreamGarbage]]:
+    """Return the rows of streams, and the segments to remove, from a section."""
+    if not data:
+        return [], []
+    at = _HEADER_SIZE.size + _HEADER_SIZE.unpack_from(data)[0]
+    shares, removals = json.loads(data[_HEADER_SIZE.size : at])
+    rows: list[ShippedRows] = []
+    for *stream, size in shares:
+        rows.append(_shipped(stream, data[at : at + size]))
+        at += size
+    if at != len(data):
+        raise ValueError("the rows of streams are cut off")
+    return rows, [_removal(row) for row in removals]
+
+
+def _shipped(row: list[object], data: bytes) -> ShippedRows:
+    vhost, name, *numbers = row
+    if not (isinstance(vhost, str) and isinstance(name, str)):
+        raise TypeError(f"the stream {name!r} has a name of a wrong type")
+    stream, epoch, segment_base, place, base, count = _numbers(numbers, 6)
+    return ShippedRows(vhost, name, stream, epoch, segment_base, place, base, count, data)
+
+
+def _removal(row: list[object]) -> SegmentRemoval:
+    vhost, name, stream, segments, deleted = row
+    if (
+        not (isinstance(vhost, str) and isinstance(name, str))
+        or not (isinstance(segments, list) and isinstance(deleted, bool))
+    ):
+        raise TypeError(f"the removal of segments of the stream {name!r} has a wrong type")
+    [number] = _numbers([stream], 1)
+    found = [(epoch, base) for epoch, base in (_numbers(pair, 2) for pair in segments)]
+    return SegmentRemoval(vhost, name, number, found, deleted)
+
+
+def _numbers(values: list[object], count: int) -> list[int]:
+    """Return numbers that are not negative. Raises TypeError, ValueError."""
+    found = [value for value in values if isinstance(value, int) and 0 <= value < 1 << 63]
+    if len(values) != count or len(found) != count:
+        raise ValueError(f"{values!r} are not {count} numbers")
     return found
 
 

@@ -40,6 +40,7 @@ from broker.store.entries import (
     StreamExtended,
     Undefined,
 )
+from broker.store.stream_contract import StreamGarbage, StreamIntake, StreamWrite
 
 #: Default number of messages that a durable queue keeps in memory.
 WINDOW: Final = 4_096
@@ -101,41 +102,6 @@ class Ticket:
         self.outstanding: i64 = 0
 
 
-class StreamWrite:
-    """The rows of one stream in a batch."""
-
-    def write(self) -> None:
-        """Make the rows durable. Runs in the writer's thread; may be repeated after WriteFailed."""
-        raise NotImplementedError
-
-    def settle(self) -> None:
-        """Make the rows visible to readers.
-
-        Called in the event loop's thread once the rows and their StreamExtended entry are durable.
-        """
-        raise NotImplementedError
-
-
-class StreamIntake:
-    """The rows of a stream that wait for the next batch, as the store sees them."""
-
-    def stream_number(self) -> i64:
-        """Return the number of the stream: the position of the entry that declared it."""
-        raise NotImplementedError
-
-    def stream_end(self) -> i64:
-        """Return the offset of the next row: the last row's offset + 1."""
-        raise NotImplementedError
-
-    def pending_bytes(self) -> i64:
-        """Return the size of the rows that wait to be written, in bytes."""
-        raise NotImplementedError
-
-    def take_write(self) -> StreamWrite:
-        """Return the rows that were added since the last call."""
-        raise NotImplementedError
-
-
 class WriteBatch:
     """The entries appended between two calls of `take`, and the tickets that wait for them."""
 
@@ -145,8 +111,8 @@ class WriteBatch:
         self.last: i64 = last
         #: Rows of streams. They are written before the log, which records the ends of the streams.
         self.stream_writes: list[StreamWrite] = []
-        #: Paths of stream files to remove, because retention dropped them.
-        self.garbage: list[str] = []
+        #: Files of streams to remove, because retention dropped them or their stream is deleted.
+        self.garbage: list[StreamGarbage] = []
 
     def write_streams(self) -> None:
         """Make the rows of streams durable: the first step of `write`."""
@@ -207,8 +173,9 @@ class Store:
         self.streams: list[StreamIntake] = []
         #: The audit trail of changed definitions; None if there is none.
         self.audit: AuditTrail | None = None
-        #: The reason for which no stream may be declared; empty if streams may be declared.
-        self.stream_refusal = ""
+        #: What each waiting row of a stream counts in the size of the next batch besides its
+        #: content, in bytes. Nodes of a cluster hold all encoded rows of a batch in memory.
+        self.row_overhead: i64 = 0
         #: The disk and the directory of the files of streams.
         self.stream_disk: Disk = Disk()
         self.stream_root = "streams"
@@ -223,8 +190,8 @@ class Store:
         #: The last sequence numbers of producers at the start of the broker, for deduplication:
         #: (virtual host, producer) -> number.
         self.sequences: dict[tuple[str, str], int] = {}
-        #: Paths of stream files to remove with the next batch.
-        self.garbage: list[str] = []
+        #: Files of streams to remove with the next batch.
+        self.garbage: list[StreamGarbage] = []
         #: The ends of `streams` when the current group began.
         self._ends_before_group: dict[StreamIntake, int] = {}
         #: Tickets of the next batch.
@@ -378,10 +345,10 @@ class Store:
         batch.garbage, self.garbage = self.garbage, []
         return batch
 
-    def discard(self, paths: list[str]) -> None:
-        """Schedule files of streams for removal with the next batch."""
-        self.garbage += paths
-        if paths and not self.unbatched:
+    def discard(self, garbage: StreamGarbage) -> None:
+        """Schedule files of a stream for removal with the next batch."""
+        self.garbage.append(garbage)
+        if not self.unbatched:
             self.unbatched = True
             self.request_batch()
 

@@ -195,6 +195,7 @@ class DurableStore(Store):
             tickets, self.position, self._recorder.take(), changes, self.log, self.catalog
         )
         batch.shipping = self.shipping
+        batch.stream_root = self.stream_root
         batch.paged, self._paged = self._paged, PagedMessages()
         batch.released = self._released.getvalue()
         self._released = BytesWriter()

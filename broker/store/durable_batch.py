@@ -8,13 +8,13 @@ from mypy_extensions import i64, mypyc_attr
 from broker.store.batch_records import Records
 from broker.store.catalog import Catalog, CatalogUnwritten
 from broker.store.contract import Ticket, WriteBatch
-from broker.store.disk import remove_files
 from broker.store.entries import (
     StoreEntry,
     Undefined,
 )
 from broker.store.paged_messages import PagedMessages
 from broker.store.segments import SegmentLog
+from broker.store.stream_contract import ShippedRows
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -63,8 +63,12 @@ class DurableBatch(WriteBatch):
         #: True once the local log has the records.
         self.logged = False
         self._cataloged = False
+        #: The encoded rows of streams, from their encoding until the replicated log has them.
+        self.rows: list[ShippedRows] = []
         #: Size of the rows of streams, in bytes.
         self.stream_bytes = 0
+        #: The directory of the files of streams.
+        self.stream_root = ""
         #: Two i64 for each released message of a deleted queue: the number of its queue and its
         #: position.
         self.released = b""
@@ -76,19 +80,33 @@ class DurableBatch(WriteBatch):
     def write(self) -> None:
         if self.shipping is not None and not self.replica_state:
             self.records.complete(self._log.seed)
+            self.rows = [rows for share in self.stream_writes for rows in share.prepare()]
             self.replica_state = self.shipping.ship(self)
+            self.rows = []
         if not self.logged:
             self.write_streams()
             self._log.append(self.records)
             self._log.sync()
             self.logged = True
             self.records.parts.clear()
+        if self.replica_state:
+            self._remove_garbage()
         if not self._cataloged:
             self._write_catalog()
             self._cataloged = True
         if self.shipping is not None:
             self.shipping.written()
-        remove_files(self._log.disk, self.garbage)
+        if not self.replica_state:
+            for garbage in self.garbage:
+                garbage.remove(self._log.disk, self.stream_root)
+
+    def _remove_garbage(self) -> None:
+        """Remove files of streams on a node of a cluster, before the catalog has the new state.
+
+        So a node that crashes meanwhile reads the batch again, and repeats the removal.
+        """
+        for garbage in self.garbage:
+            garbage.remove_own(self._log.disk, self.stream_root)
 
     def _write_catalog(self) -> None:
         log = self._log

@@ -10,7 +10,7 @@ from mypy_extensions import i64
 
 from broker.messages.message import Message
 from broker.store.contract import Store, Ticket, WriteBatch, bounded
-from broker.store.disk import Disk, remove_files
+from broker.store.disk import Disk
 from broker.store.entries import MessageSettled, StoreEntry
 from broker.store.ram import MemoryDisk
 from broker.store.state import State
@@ -19,14 +19,16 @@ from broker.store.state import State
 class MemoryBatch(WriteBatch):
     """A batch with nothing to write except the rows of streams."""
 
-    def __init__(self, tickets: list[Ticket], last: i64, disk: Disk) -> None:
+    def __init__(self, tickets: list[Ticket], last: i64, disk: Disk, root: str) -> None:
         super().__init__(tickets, last)
         self._disk = disk
+        self._root = root
 
     def write(self) -> None:
         """Write the rows of streams to the disk in memory."""
         self.write_streams()
-        remove_files(self._disk, self.garbage)
+        for garbage in self.garbage:
+            garbage.remove(self._disk, self._root)
 
 
 class MemoryStore(Store):
@@ -41,7 +43,7 @@ class MemoryStore(Store):
         self.state.apply(position, entry)
 
     def batch(self, tickets: list[Ticket]) -> WriteBatch:
-        return MemoryBatch(tickets, self.position, self.stream_disk)
+        return MemoryBatch(tickets, self.position, self.stream_disk, self.stream_root)
 
     def page_out(self, message: Message) -> None:
         """Do nothing: the state holds the message already."""

@@ -1,13 +1,9 @@
 """The archive of one stream: the list of its durable segments, and the writer of its rows.
 
-    ArchiveWrite.write    in the writer's thread: rows --> batches --> SegmentWriter.append, sync;
-                          a full segment is finished, and the next segment is created
-    ArchiveWrite.settle   in the event loop: the durable rows are added to the list of segments
-
-Two threads share the work. The writer's thread builds batches (RowWriter) and writes files
-(SegmentWriter). The event loop's thread changes the list of segments (Archive). The log records the
-durable end of each stream (StreamExtended in the store's contract). Rows after the durable end were
-never confirmed to a publisher.
+Two threads share the work (archive_write.py). The writer's thread builds batches (RowWriter) and
+writes files (SegmentWriter). The event loop's thread changes the list of segments (Archive). The
+log records the durable end of each stream (StreamExtended in the store's contract). Rows after the
+durable end were never confirmed to a publisher.
 """
 
 from __future__ import annotations
@@ -19,12 +15,11 @@ from zlib import crc32
 
 from mypy_extensions import i64
 
-from broker.store.contract import StreamWrite
 from broker.store.disk import NO_DESCRIPTORS, TRANSIENT, Disk, File, WriteFailed
 from broker.store.files import os_error_text
 from broker.store.poison import PoisonableWriter
 from broker.stream.arrow import END_OF_STREAM, SCHEMA_SIZE, encode_schema
-from broker.stream.captured_rows import BatchSink, CapturedRows, EncodedBatch
+from broker.stream.captured_rows import BatchPlace, EncodedBatch
 from broker.stream.open_files import FileUser, OpenFiles
 from broker.stream.row_codecs import RowCodecs
 from broker.stream.rows import RowWriter
@@ -136,9 +131,9 @@ class SegmentWriter(PoisonableWriter):
             segment is None
             or written is None
             or file is None
-            or (written.end > written.base and written.size + len(encoded.data) > self.segment_size)
+            or self._begins_segment(segment, written, encoded)
         ):
-            segment, written, file = self._roll(encoded.base)
+            segment, written, file = self._roll(encoded)
         self._writing.use(self._active)
         place: i64 = written.size
         self._active.unsynced = True
@@ -155,6 +150,44 @@ class SegmentWriter(PoisonableWriter):
         placed.add_to(written)
         return placed
 
+    def _begins_segment(self, segment: Segment, written: Segment, encoded: EncodedBatch) -> bool:
+        """True if a batch is the first of a segment: as planned, or because the segment is full."""
+        planned = encoded.planned
+        if planned is not None:
+            return segment.epoch != planned.epoch or int(segment.base) != planned.segment_base
+        return written.end > written.base and (
+            written.size + len(encoded.data) > self.segment_size
+        )
+
+    def plan(self, batches: list[EncodedBatch]) -> None:
+        """Choose the places of batches that are appended later, in this order.
+
+        A node of a cluster ships the batches with their places before it appends them. Raise
+        WriteFailed if the call can be repeated later.
+        """
+        self.check_poisoned()
+        written = self._written
+        epoch, base, size = self.epoch or self._next_epoch(), -1, int(SCHEMA_SIZE)
+        if written is not None:
+            base, size = int(written.base), int(written.size)
+        for encoded in batches:
+            if base < 0 or (size > SCHEMA_SIZE and size + len(encoded.data) > self.segment_size):
+                base, size = int(encoded.base), int(SCHEMA_SIZE)
+            encoded.planned = BatchPlace(epoch, base, size)
+            size += len(encoded.data)
+
+    def _next_epoch(self) -> int:
+        """Return an epoch above all epochs in the directory."""
+        try:
+            names = self.disk.list(self.directory)
+        except FileNotFoundError:
+            return 1
+        except OSError as error:
+            raise WriteFailed(
+                os_error_text(self.directory, "read", error), error.errno or 0
+            ) from error
+        return _epoch_above(names)
+
     def sync(self) -> None:
         """Make all appended batches durable. Raise Poisoned if this fails, or has failed before."""
         self.check_poisoned()
@@ -166,6 +199,16 @@ class SegmentWriter(PoisonableWriter):
         except OSError as error:
             self.poison(os_error_text(segment.path, "sync", error))
         self._active.unsynced = False
+
+    def resume(self, durable: Segment, written: Segment) -> None:
+        """Continue the active segment, of which both objects have all batches."""
+        self._segment, self._written, self._active.file = durable, written, None
+        self.epoch = durable.epoch
+
+    @property
+    def written(self) -> Segment | None:
+        """The active segment with all batches that were written; None if there is none."""
+        return self._written
 
     def forget(self) -> None:
         """Remove the file of the deleted stream from the open files."""
@@ -198,15 +241,15 @@ class SegmentWriter(PoisonableWriter):
             if error.errno not in TRANSIENT:
                 self.poison(os_error_text(segment.path, "write the index of", error))
 
-    def _roll(self, base: i64) -> tuple[Segment, Segment, File]:
-        """Create the next segment and make it durable, before any batch is written to it.
-
-        `base` is the offset of the segment's first row.
-        """
+    def _roll(self, first: EncodedBatch) -> tuple[Segment, Segment, File]:
+        """Create the next segment and make it durable, before its first batch is written to it."""
         self.finish()
+        base, planned = first.base, first.planned
         try:
-            if self.epoch == 0:
-                self._begin_epoch()
+            if planned is not None and planned.epoch != self.epoch:
+                self._begin_epoch(planned.epoch)
+            elif self.epoch == 0:
+                self._begin_epoch(0)
             path = f"{self.directory}/{segment_name(self.epoch, int(base))}"
             file = self.disk.create(path)
         except OSError as error:
@@ -231,8 +274,8 @@ class SegmentWriter(PoisonableWriter):
         self._active.file = file
         return self._segment, self._written, file
 
-    def _begin_epoch(self) -> None:
-        """Make the directory, and choose an epoch above all epochs in it.
+    def _begin_epoch(self, planned: int) -> None:
+        """Make the directory, and begin the planned epoch, or one above all epochs in it if 0.
 
         If the stream is new, remove the files of a deleted stream with the same name. (The deleted
         stream may have had the same number too, if its declaration was never confirmed.) The
@@ -250,8 +293,13 @@ class SegmentWriter(PoisonableWriter):
             for name in names:
                 if name.endswith(SUFFIXES):
                     self.disk.remove(f"{self.directory}/{name}")
-        found = [parsed[0] for parsed in map(parse_segment, names) if parsed is not None]
-        self.epoch = max(found, default=0) + 1
+        self.epoch = planned or _epoch_above(names)
+
+
+def _epoch_above(names: list[str]) -> int:
+    """Return an epoch above those of the segments among the names of files."""
+    found = [parsed[0] for parsed in map(parse_segment, names) if parsed is not None]
+    return max(found, default=0) + 1
 
 
 def write_index(disk: Disk, segment: Segment) -> None:
@@ -266,58 +314,6 @@ def write_index(disk: Disk, segment: Segment) -> None:
     file.sync()
     file.close()
     disk.rename(temporary, path)
-
-
-class BatchAppender(BatchSink):
-    """A sink that writes each batch as soon as it is built, so that memory holds few batches.
-
-    After a failed write, the failed batch and all later batches wait for `flush`.
-    """
-
-    def __init__(self, segment_writer: SegmentWriter) -> None:
-        self.written: list[WrittenBatch] = []
-        self.unwritten: list[EncodedBatch] = []
-        self._segment_writer = segment_writer
-
-    def add(self, encoded: EncodedBatch) -> None:
-        self.unwritten.append(encoded)
-        if len(self.unwritten) == 1:
-            try:
-                self.flush()
-            except WriteFailed:
-                return  # ArchiveWrite.write flushes again at the end, and raises then.
-
-    def flush(self) -> None:
-        """Write the waiting batches. Raise WriteFailed if a failed write can be repeated later."""
-        while self.unwritten:
-            self.written.append(self._segment_writer.append(self.unwritten[0]))
-            del self.unwritten[0]
-
-
-class ArchiveWrite(StreamWrite):
-    """The rows of one stream in one batch of the store.
-
-    `write` may be repeated after WriteFailed.
-    """
-
-    def __init__(self, archive: Archive, captured: CapturedRows, size: i64) -> None:
-        self.archive = archive
-        self.size: i64 = size
-        self.end: i64 = captured.end
-        self._captured: CapturedRows | None = captured
-        self._appender = BatchAppender(archive.segment_writer)
-
-    def write(self) -> None:
-        """Write the rows and sync them. Runs in the writer's thread."""
-        captured, self._captured = self._captured, None
-        if captured is not None:
-            self.archive.row_writer.write(captured, self._appender)
-        self._appender.flush()
-        self.archive.segment_writer.sync()
-
-    def settle(self) -> None:
-        """Add the durable rows to the archive. Runs in the event loop's thread."""
-        self.archive.extend(self._appender.written)
 
 
 class RowsUnavailable(Exception):

@@ -20,6 +20,15 @@ class CapturedRows:
         self.end: i64 = base
 
 
+class BatchPlace:
+    """The place of a batch: the epoch and base offset of its segment, and its place in the file."""
+
+    def __init__(self, epoch: int, segment_base: int, place: int) -> None:
+        self.epoch = epoch
+        self.segment_base = segment_base
+        self.place = place
+
+
 class EncodedBatch:
     """An encoded batch: `count` rows from offset `base` on.
 
@@ -32,6 +41,8 @@ class EncodedBatch:
         self.count: i64 = count
         self.first_at: i64 = first_at
         self.last_at: i64 = last_at
+        #: The place at which the batch must be written; None if the writer chooses it.
+        self.planned: BatchPlace | None = None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -21,12 +21,15 @@ from broker.queues.arguments import UNLIMITED, QueueArguments
 from broker.queues.consumer import Consumer, Delivery
 from broker.queues.queue import Queue
 from broker.queues.statistics import RESTORED, RETURNED
-from broker.store.contract import Store, StreamIntake, StreamWrite
+from broker.store.contract import Store
 from broker.store.disk import OutOfDescriptors, StoreError
-from broker.stream.archive import Archive, ArchiveWrite, RowsUnavailable
+from broker.store.stream_contract import ShippedRows, StreamIntake, StreamWrite
+from broker.stream.archive import Archive, RowsUnavailable
+from broker.stream.archive_write import ArchiveWrite
 from broker.stream.arrow import BatchView
 from broker.stream.captured_rows import CapturedRows
 from broker.stream.pages import StreamPages
+from broker.stream.removal import removal_of
 from broker.stream.row_codecs import PublishRun
 
 #: Number of rows that the readers of a stream get in one turn of the event loop. The last batch of
@@ -300,11 +303,7 @@ class StreamQueue(Queue):
             for segment in out:
                 self.count(fate, int(segment.end - segment.base))
                 self.depth -= segment.end - segment.base
-            # Oldest first, with a sync of the directory after each: a crash must not leave a gap.
-            here = f"{archive.segment_writer.directory}/."
-            self.store.discard(
-                [path for segment in out for path in (segment.path, f"{segment.path}.index", here)]
-            )
+            self.store.discard(removal_of(archive, out, False))
         if terms.max_age >= 0 and len(archive.segments) > 1 and self._retention_check is None:
             self._retention_check = RetentionCheck(self)
             self.agenda.at(
@@ -348,12 +347,7 @@ class StreamQueue(Queue):
         """Remove the files and the directory of the deleted stream."""
         archive = self.archive
         segments, archive.segments = archive.segments, []
-        self.store.discard(
-            [
-                *(path for segment in segments for path in (segment.path, f"{segment.path}.index")),
-                f"{archive.segment_writer.directory}/",
-            ]
-        )
+        self.store.discard(removal_of(archive, segments, True))
 
 
 class PendingRows(StreamIntake):
@@ -365,6 +359,7 @@ class PendingRows(StreamIntake):
         self.number: i64 = 0
         self.captured = CapturedRows(0)
         self.size: i64 = 0
+        self.row_overhead: i64 = queue.store.row_overhead
         #: True if no row was added since the last batch.
         self.idle = True
 
@@ -375,7 +370,8 @@ class PendingRows(StreamIntake):
         return self.captured.end
 
     def pending_bytes(self) -> i64:
-        return self.size
+        captured = self.captured
+        return self.size + self.row_overhead * (captured.end - captured.base)
 
     def take_write(self) -> StreamWrite:
         captured = self.captured
@@ -394,6 +390,9 @@ class StreamBatchWrite(StreamWrite):
     def __init__(self, queue: StreamQueue, portion: ArchiveWrite) -> None:
         self._queue = queue
         self._archive_write = portion
+
+    def prepare(self) -> list[ShippedRows]:
+        return self._archive_write.prepare()
 
     def write(self) -> None:
         self._archive_write.write()

@@ -311,9 +311,6 @@ class Declarations:
                 auto_delete,
                 "stream" if effective.stream else "quorum",
             )
-        if effective.stream and self._store.stream_refusal:
-            refusal = self._store.stream_refusal
-            raise PreconditionFailed(f"cannot declare stream '{name}': {refusal}")
         if 0 < self._limits.queues <= len(self.queues):
             raise NotAllowed(
                 f"cannot declare queue '{name}': vhost '{self._vhost}' has reached its limit "

@@ -61,7 +61,7 @@ def section(kind: int, content: bytes, size: int | None = None) -> bytes:
     return struct.pack(">BQ", kind, len(content) if size is None else size) + content
 
 
-@pytest.mark.parametrize("data", [b"", b"\x02", b"\x00", b"\x01" + section(3, b"rows")])
+@pytest.mark.parametrize("data", [b"", b"\x02", b"\x00", b"\x01" + section(4, b"rows")])
 def test_a_payload_of_a_newer_version_stops_the_node(data: bytes) -> None:
     with pytest.raises(ForeignRecord, match="upgrade this node"):
         payload.decode(data)

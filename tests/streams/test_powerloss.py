@@ -10,7 +10,8 @@ from librt.strings import write_i32_le
 
 from broker.messages.message import Address, Message
 from broker.store.disk import Poisoned, WriteFailed
-from broker.stream.archive import Archive, ArchiveWrite
+from broker.stream.archive import Archive
+from broker.stream.archive_write import ArchiveWrite
 from broker.stream.captured_rows import CapturedRows
 from broker.stream.recovery import StreamRecovery
 from broker.stream.row_codecs import RowCodecs

@@ -8,7 +8,7 @@ from typing import Any
 from mypy_extensions import i64
 
 from broker.agenda import Task
-from broker.store.contract import StreamWrite, Ticket, Waiter, WriteBatch
+from broker.store.contract import Ticket, Waiter, WriteBatch
 from broker.store.disk import File, StoreError
 from broker.store.dropping import dead_files, drop_dead_files
 from broker.store.entries import (
@@ -22,6 +22,7 @@ from broker.store.entries import (
 from broker.store.files import SUM_MASK, LogFile, entry_hash, file_holding
 from broker.store.log_reader import LogReader
 from broker.store.segments import SegmentLog
+from broker.store.stream_contract import StreamWrite
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.journal import WatchedStore
 from tests.store.simulation.life import Crash, Life

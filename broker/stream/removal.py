@@ -1,0 +1,85 @@
+"""Removal of a stream's files, because of retention or because the stream is deleted."""
+
+from __future__ import annotations
+
+from broker.store.disk import NO_DESCRIPTORS, Disk, WriteFailed, remove_files
+from broker.store.files import os_error_text
+from broker.store.stream_contract import StreamGarbage
+from broker.stream.archive import Archive, directory_name
+from broker.stream.arrow import SCHEMA_SIZE, read_schema
+from broker.stream.segments import Segment, parse_segment, segment_name
+
+
+class SegmentRemoval(StreamGarbage):
+    """Segments of a stream to remove, with their indexes."""
+
+    def __init__(
+        self, vhost: str, name: str, stream: int, segments: list[tuple[int, int]], deleted: bool
+    ) -> None:
+        super().__init__(vhost, name, stream, segments, deleted)
+        #: The paths that remain to be removed; None before the first call of `remove`.
+        self._paths: list[str] | None = None
+
+    def _directory(self, root: str) -> str:
+        return f"{root}/{directory_name(self.vhost)}/{directory_name(self.name)}"
+
+    def remove(self, disk: Disk, root: str) -> None:
+        if self._paths is None:
+            directory = self._directory(root)
+            self._paths = []
+            for epoch, base in self.segments:
+                path = f"{directory}/{segment_name(epoch, base)}"
+                self._paths += [path, f"{path}.index"]
+                if not self.deleted:
+                    # Oldest first, with a sync after each: a crash must not leave a gap.
+                    self._paths.append(f"{directory}/.")
+            if self.deleted:
+                self._paths.append(f"{directory}/")
+        remove_files(disk, self._paths)
+
+    def remove_own(self, disk: Disk, root: str) -> None:
+        directory = self._directory(root)
+        segments = self._present(disk, directory) if self.deleted else self.segments
+        paths: list[str] = []
+        for epoch, base in segments:
+            path = f"{directory}/{segment_name(epoch, base)}"
+            if stream_number(disk, path) == self.stream:
+                # The index first: a later start finds the segment, and removes it then.
+                paths += [f"{path}.index", path, f"{directory}/."]
+        if self.deleted:
+            paths.append(f"{directory}/")
+        remove_files(disk, paths)
+
+    def _present(self, disk: Disk, directory: str) -> list[tuple[int, int]]:
+        """Return the epochs and base offsets of the segments in a directory, oldest first."""
+        try:
+            names = disk.list(directory)
+        except OSError:
+            return []
+        found = [parsed for parsed in map(parse_segment, names) if parsed is not None]
+        return sorted(found, key=lambda segment: segment[1])
+
+
+def removal_of(archive: Archive, segments: list[Segment], deleted: bool) -> SegmentRemoval:
+    """Return the removal of segments of a stream; `deleted` is True if the stream is deleted."""
+    return SegmentRemoval(
+        archive.vhost,
+        archive.name,
+        archive.number,
+        [(segment.epoch, int(segment.base)) for segment in segments],
+        deleted,
+    )
+
+
+def stream_number(disk: Disk, path: str) -> int:
+    """Return the number of the stream in a segment; 0 if there is none.
+
+    Raise WriteFailed if no file descriptor is left to read it.
+    """
+    try:
+        head = read_schema(disk.open(path, False).read(0, SCHEMA_SIZE))
+    except OSError as error:
+        if error.errno in NO_DESCRIPTORS:
+            raise WriteFailed(os_error_text(path, "open", error), error.errno or 0) from error
+        return 0
+    return 0 if head is None else head[0]

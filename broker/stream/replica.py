@@ -1,0 +1,291 @@
+"""The files of streams on a node that follows the replicated log.
+
+    StreamReplica.write   writes shipped rows at the places at which the owner has written them
+    StreamReplica.check   compares the ends of the streams with those in the log
+
+A node may get rows again, after a crash or because its directory is a copy of that of a running
+node. So the files may already have the rows, a part of them, or rows of later batches:
+
+    the file has the rows           they are compared, and not written again
+    the file ends before the rows   they are appended; a half batch at the end is cut back first
+    the file is missing             it was removed by a later batch if the stream has newer files
+    anything else                   StreamDiffers
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from broker.store.disk import Disk, StoreError, WriteFailed
+from broker.store.files import os_error_text
+from broker.store.stream_contract import ShippedRows, StreamWrite
+from broker.stream.archive import SegmentWriter, directory_name
+from broker.stream.arrow import END_OF_STREAM, SCHEMA_SIZE, BatchView, read_schema, view_batch
+from broker.stream.batch_scan import BatchScan
+from broker.stream.captured_rows import BatchPlace, EncodedBatch
+from broker.stream.open_files import OpenFiles
+from broker.stream.segments import SUFFIXES, Segment, parse_segment, segment_name
+
+
+class StreamDiffers(Exception):
+    """The files of a stream differ from the rows in the replicated log."""
+
+
+class StreamCopy:
+    """The files of one stream on a node that follows. `number` is the number of the stream."""
+
+    def __init__(
+        self, disk: Disk, root: str, vhost: str, name: str, number: int, writing: OpenFiles
+    ) -> None:
+        self.number = number
+        #: True if rows were skipped, because the files before them are missing: the stream may have
+        #: been deleted later.
+        self.missing = False
+        self.writer = SegmentWriter(disk, root, vhost, name, number, writing)
+        self._disk = disk
+        #: The place of a stream in texts of errors: its virtual host and its name.
+        self._place = f"{directory_name(vhost)}/{directory_name(name)}"
+        #: True once bytes after the last batch of the active segment were removed.
+        self._trimmed = False
+        try:
+            self._open()
+        except OSError as error:
+            raise StoreError(os_error_text(self.writer.directory, "read", error)) from error
+
+    def _open(self) -> None:
+        """Find the active segment and its batches. Remove files that an older stream left."""
+        directory = self.writer.directory
+        try:
+            names = self._disk.list(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            names = []
+        newest: tuple[int, int] | None = None
+        for name in names:
+            parsed = parse_segment(name)
+            if parsed is None:
+                continue
+            file = self._disk.open(f"{directory}/{name}", False)
+            head = read_schema(file.read(0, SCHEMA_SIZE))
+            number = head[0] if head is not None else -1
+            if number > self.number:
+                self.missing = True
+            elif number != self.number and (number >= 0 or file.size() <= SCHEMA_SIZE):
+                self._remove(name)
+            elif head is None or head[1:] != parsed:
+                raise self._differs(f"the schema of '{name}' is damaged")
+            elif newest is None or (parsed[1], parsed[0]) > newest:
+                newest = parsed[1], parsed[0]
+        if newest is not None:
+            self._resume(newest[1], newest[0])
+
+    def _remove(self, name: str) -> None:
+        for suffix in SUFFIXES:
+            try:
+                self._disk.remove(
+                    f"{self.writer.directory}/{name.removesuffix('.arrow')}{suffix}"
+                )
+            except FileNotFoundError:
+                continue
+
+    def _resume(self, epoch: int, base: int) -> None:
+        path = f"{self.writer.directory}/{segment_name(epoch, base)}"
+        durable = Segment(self._disk, path, epoch, base)
+        written = Segment(self._disk, path, epoch, base)
+        file = self._disk.open(path, False)
+        scan = BatchScan(file, SCHEMA_SIZE, file.size())
+        place = scan.place
+        found = scan.next()
+        while found is not None and found.base == written.end:
+            for segment in (durable, written):
+                segment.add_batch(
+                    found.base,
+                    found.rows,
+                    place,
+                    scan.place - place,
+                    found.published_at(0),
+                    found.published_at(found.rows - 1),
+                )
+            place = scan.place
+            found = scan.next()
+        self.writer.resume(durable, written)
+
+    def _differs(self, reason: str) -> StreamDiffers:
+        return StreamDiffers(f"streams/{self._place}: {reason}")
+
+    # -- rows
+
+    def write(self, rows: ShippedRows) -> None:
+        """Write rows, unless the files have them. Raise StreamDiffers, StoreError."""
+        batch = self._view(rows)
+        active = self.writer.written
+        if self.missing:
+            return
+        if active is None:
+            if rows.segment_base != 0 or rows.place != SCHEMA_SIZE:
+                self.missing = True
+                return
+        elif (rows.segment_base, rows.epoch) < (int(active.base), active.epoch):
+            self._compare_older(rows)
+            return
+        elif (rows.segment_base, rows.epoch) == (int(active.base), active.epoch):
+            if rows.place + len(rows.data) <= active.size:
+                self._compare(rows, active.path)
+                return
+            self._check_end(rows, int(active.size), "byte", rows.place)
+            if self._trim(active):
+                raise self._differs(
+                    f"the rows from offset {rows.base} on belong to '{active.name}', which is "
+                    "finished"
+                )
+        else:
+            self._check_end(rows, int(active.end), "offset", rows.segment_base)
+            self._trim(active)
+        self._append(rows, batch)
+
+    def _view(self, rows: ShippedRows) -> BatchView:
+        """Return the batch of rows. Raise StreamDiffers if the rows are damaged."""
+        batch = view_batch(bytes(rows.data), 0)
+        if (
+            batch is None
+            or not batch.is_intact()
+            or batch.end != len(rows.data)
+            or (int(batch.base), int(batch.rows)) != (rows.base, rows.count)
+        ):
+            raise self._differs(f"the log has damaged rows from offset {rows.base} on")
+        return batch
+
+    def _check_end(self, rows: ShippedRows, end: int, unit: str, expected: int) -> None:
+        if end != expected:
+            raise self._differs(
+                f"the rows from offset {rows.base} on belong behind {unit} {expected}, and the "
+                f"active segment ends at {unit} {end}"
+            )
+
+    def _append(self, rows: ShippedRows, batch: BatchView) -> None:
+        first_at: i64 = batch.published_at(0)
+        last_at: i64 = batch.published_at(batch.rows - 1)
+        encoded = EncodedBatch(bytearray(rows.data), batch.base, batch.rows, first_at, last_at)
+        encoded.planned = BatchPlace(rows.epoch, rows.segment_base, rows.place)
+        placed = self.writer.append(encoded)
+        if int(placed.place) != rows.place:
+            raise self._differs(
+                f"the rows from offset {rows.base} on belong at byte {rows.place} of "
+                f"'{placed.segment.name}', and they are at byte {placed.place}"
+            )
+        self._trimmed = True
+
+    def _trim(self, active: Segment) -> bool:
+        """Remove half a batch, which a crash may have left at the end of the active segment.
+
+        Return True if the segment is finished.
+        """
+        if self._trimmed:
+            return False
+        try:
+            file = self._disk.open(active.path, True)
+            rest = file.read(active.size, len(END_OF_STREAM) + 1)
+            if rest == END_OF_STREAM:
+                return True
+            if rest:
+                file.truncate(active.size)
+        except OSError as error:
+            raise WriteFailed(
+                os_error_text(active.path, "cut", error), error.errno or 0
+            ) from error
+        self._trimmed = True
+        return False
+
+    def _compare_older(self, rows: ShippedRows) -> None:
+        """Compare rows with an older segment, unless a later batch has removed the segment."""
+        path = f"{self.writer.directory}/{segment_name(rows.epoch, rows.segment_base)}"
+        try:
+            self._disk.open(path, False)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise WriteFailed(os_error_text(path, "open", error), error.errno or 0) from error
+        self._compare(rows, path)
+
+    def _compare(self, rows: ShippedRows, path: str) -> None:
+        try:
+            found = self._disk.open(path, False).read(rows.place, len(rows.data))
+        except OSError as error:
+            raise WriteFailed(os_error_text(path, "read", error), error.errno or 0) from error
+        if found != rows.data:
+            raise self._differs(
+                f"the file '{path.rpartition('/')[2]}' has other rows from offset {rows.base} on"
+            )
+
+    def check(self, end: int) -> None:
+        """Raise StreamDiffers unless the files end with the row before an offset."""
+        active = self.writer.written
+        if active is None or self.missing:
+            raise self._differs(f"all rows before offset {end} are missing")
+        if int(active.end) != end:
+            raise self._differs(f"its rows end at offset {active.end}, and the log has {end}")
+        try:
+            file = self._disk.open(active.path, False)
+            rest = file.read(active.size, len(END_OF_STREAM) + 1)
+        except OSError as error:
+            raise StoreError(os_error_text(active.path, "read", error)) from error
+        if not END_OF_STREAM.startswith(rest):
+            raise self._differs(f"'{active.name}' has data behind its last row")
+
+
+class StreamReplica:
+    """The files of all streams on a node that follows. `root` is their directory."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self.root = root
+        self._disk = disk
+        self._writing = OpenFiles()
+        self._streams: dict[int, StreamCopy] = {}
+
+    def _copy(self, vhost: str, name: str, number: int) -> StreamCopy:
+        found = self._streams.get(number)
+        if found is None:
+            found = StreamCopy(self._disk, self.root, vhost, name, number, self._writing)
+            self._streams[number] = found
+        return found
+
+    def write(self, rows: list[ShippedRows]) -> None:
+        """Write rows and make them durable.
+
+        May be repeated after WriteFailed. Raise StreamDiffers, StoreError.
+        """
+        touched: dict[int, StreamCopy] = {}
+        for share in rows:
+            copy = self._copy(share.vhost, share.name, share.stream)
+            touched[share.stream] = copy
+            try:
+                copy.write(share)
+            except WriteFailed:
+                if copy.writer.written is None:
+                    self.forget(share.stream)  # A new segment could not be made: read the old one.
+                raise
+        for copy in touched.values():
+            copy.writer.sync()
+
+    def forget(self, number: int) -> None:
+        """Forget a stream, whose files are removed or must be read again."""
+        found = self._streams.pop(number, None)
+        if found is not None:
+            found.writer.forget()
+
+    def check(self, vhost: str, name: str, number: int, end: int) -> None:
+        """Raise StreamDiffers unless the files of a stream end before an offset."""
+        self._copy(vhost, name, number).check(end)
+
+
+class ReplicaWrite(StreamWrite):
+    """The rows of a batch that a node which follows has read."""
+
+    def __init__(self, replica: StreamReplica, rows: list[ShippedRows]) -> None:
+        self._replica = replica
+        self._rows = rows
+
+    def write(self) -> None:
+        self._replica.write(self._rows)
+
+    def settle(self) -> None:
+        """Do nothing: a node that follows has no readers."""
