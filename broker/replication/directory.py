@@ -336,7 +336,7 @@ class ReplicaDirectory:
     def _check_streams(self) -> None:
         """Raise ReplicaDiverged if the rows of a stream do not end where the log says."""
         for number, entry in self.catalog.load():
-            end = self._stream_ends.get(number, 0)
+            end = self._stream_ends.get(number, 0) if entry.kind == "queue" else 0
             if end:
                 try:
                     self._streams.check(entry.vhost, entry.name, number, end)

@@ -1,0 +1,131 @@
+"""Streams on the nodes of a simulated cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.replication.contract import Apply, ReplicaDiverged
+from broker.replication.directory import ReplicaDirectory
+from broker.replication.payload import Payload
+from broker.store.disk import Disk
+from broker.store.durable_batch import DurableBatch
+from broker.store.stream_contract import ShippedRows, StreamGarbage
+from broker.stream.replica import StreamCopy, StreamReplica
+from tests.replication.stream_cluster import Cluster, story
+
+
+def check(first: int, count: int, path: Path) -> None:
+    kills = takeovers = seeds = 0
+    for seed in range(first, first + count):
+        cluster = story(seed, path / str(seed))
+        kills += cluster.kills
+        takeovers += cluster.takeovers
+        seeds += cluster.seeds
+    assert kills > count and takeovers > 3 * count and seeds > 0
+
+
+def test_all_nodes_have_the_same_rows_in_the_same_files(tmp_path: Path) -> None:
+    check(0, 8, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(10, 1_010, 50))
+def test_the_same_with_many_seeds(first: int, tmp_path: Path) -> None:
+    check(first, 50, tmp_path)
+
+
+# -- wrong designs
+
+
+class OwnRetention(ReplicaDirectory):
+    """A standby removes the oldest segments itself, without a record of the owner."""
+
+    def apply(self, step: Apply) -> None:
+        super().apply(step)
+        names = [path for path in getattr(self._disk, "names") if path.endswith(".arrow")]
+        streams = sorted({path.rpartition("/")[0] for path in names})
+        for stream in streams:
+            own = sorted(path for path in names if path.startswith(f"{stream}/"))
+            for path in own[:-4]:
+                self._disk.remove(path)
+
+
+class RemovedByName(ReplicaDirectory):
+    """A standby removes segments by their names, whichever stream they belong to."""
+
+    def _add_streams(self, batch: DurableBatch, content: Payload) -> None:
+        super()._add_streams(batch, content)
+        batch.garbage = [ByName(one) for one in batch.garbage]
+
+
+class ByName(StreamGarbage):
+    def __init__(self, garbage: StreamGarbage) -> None:
+        self._garbage = garbage
+
+    def remove_own(self, disk: Disk, root: str) -> None:
+        self._garbage.remove(disk, root)
+
+
+class HalfKeptCopy(StreamCopy):
+    def write(self, rows: ShippedRows) -> None:
+        active = self.writer.written
+        if active is None or self._disk.open(active.path, False).size() <= rows.place:
+            super().write(rows)
+
+
+class HalfKeptStreams(StreamReplica):
+    def _copy(self, vhost: str, name: str, number: int) -> StreamCopy:
+        if number not in self._streams:
+            self._streams[number] = HalfKeptCopy(
+                self._disk, self.root, vhost, name, number, self._writing
+            )
+        return self._streams[number]
+
+
+class HalfKept(ReplicaDirectory):
+    """Half a batch of rows stays in the file, as if the file had the whole batch."""
+
+    def _add_streams(self, batch: DurableBatch, content: Payload) -> None:
+        if not isinstance(self._streams, HalfKeptStreams):
+            self._streams = HalfKeptStreams(self._disk, self._streams.root)
+        super()._add_streams(batch, content)
+
+
+class AppendedFirst(Cluster):
+    """The owner appends rows to its files before the log has them."""
+
+    def ship(self, batch: DurableBatch) -> bytes:
+        batch.write_streams()
+        return super().ship(batch)
+
+
+class OwnPlaces(Cluster):
+    """A standby chooses the places of rows itself: it begins a segment for each takeover later."""
+
+    def ship(self, batch: DurableBatch) -> bytes:
+        for rows in batch.rows:
+            rows.epoch = 1
+        return super().ship(batch)
+
+
+@pytest.mark.parametrize(
+    ("replica_type", "cluster_type"),
+    [
+        (OwnRetention, Cluster),
+        (RemovedByName, Cluster),
+        (HalfKept, Cluster),
+        (ReplicaDirectory, AppendedFirst),
+        (ReplicaDirectory, OwnPlaces),
+    ],
+)
+def test_a_wrong_design_is_caught(
+    replica_type: type[ReplicaDirectory], cluster_type: type[Cluster], tmp_path: Path
+) -> None:
+    for seed in range(40):
+        try:
+            story(seed, tmp_path / str(seed), replica_type, cluster_type)
+        except (AssertionError, ReplicaDiverged):
+            return
+    raise AssertionError(f"{replica_type} and {cluster_type} kept all promises")
