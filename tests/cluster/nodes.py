@@ -26,6 +26,7 @@ from trellis.settings.cluster import ClusterSettings
 TIMES = "1.0,0.7,0.15"
 #: Seconds after which a test gives up waiting.
 PATIENCE = 30.0
+STREAM = "s"
 QUEUE = "work"
 
 
@@ -165,4 +166,22 @@ def consume(channel: BlockingChannel, count: int) -> list[int]:
         assert body is not None
         channel.basic_ack(method.delivery_tag)
         found.append(int(body))
+    return found
+
+
+def consume_stream(channel: BlockingChannel, first: int, count: int) -> dict[int, bytes]:
+    """Return the bodies of rows of a stream by their offsets, from an offset on."""
+    found: dict[int, bytes] = {}
+    channel.basic_qos(prefetch_count=100)
+    arguments = {"x-stream-offset": first}
+    for method, properties, body in channel.consume(
+        STREAM, arguments=arguments, inactivity_timeout=PATIENCE
+    ):
+        assert method is not None, f"only {len(found)} of {count} rows were delivered"
+        assert properties.headers is not None
+        found[properties.headers["x-stream-offset"]] = body
+        channel.basic_ack(method.delivery_tag)
+        if len(found) == count:
+            break
+    channel.cancel()
     return found

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from pika.exceptions import AMQPError, ChannelClosedByBroker
+from pika.exceptions import AMQPError
 
 from tests.cluster.log_server import LogServer
 from tests.cluster.nodes import (
@@ -152,10 +152,3 @@ def test_a_log_that_stands_still_for_long_aborts_the_connections(
     channel = first.channel()
     # The log has the message, although its confirm was never sent.
     assert consume(channel, 1) == [0]
-
-
-def test_streams_are_refused(server: LogServer, nodes: list[NodeProcess], tmp_path: Path) -> None:
-    node = start(nodes, server, tmp_path / "first")
-    node.wait_for("ready")
-    with pytest.raises(ChannelClosedByBroker, match="streams are not replicated yet"):
-        node.channel().queue_declare("s", durable=True, arguments={"x-queue-type": "stream"})

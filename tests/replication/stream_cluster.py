@@ -164,6 +164,7 @@ class Cluster(BatchShipping):
     def fail_over(self) -> None:
         """Kill the owner, and let a node take over."""
         self.kills += 1
+        self.kills_before_ship = False
         self.owner.crash()
         self.take_over(self.random.choice(self.nodes))
 
