@@ -14,7 +14,7 @@ Reading order:
     follower    reads the log in order, and applies its batches
     owner       the active broker: appends batches, and knows how long it may act
     standby     a standby: follows the log, and claims it when the owner is silent
-    payload     the content of a batch: records and definitions
+    payload     the content of a batch: records, definitions and rows of streams
     directory   the data directory of a standby
     compaction  frees the disk space of settled messages on a standby
     description the description of a node in its claims: addresses, settings, topic

@@ -7,6 +7,7 @@ transaction of the definitions.
 The stored state may be older than the log: batches without definitions store none (durable.py). The
 node then reads these batches again. A batch whose records the log already has is compared, and not
 appended again. If the log ends within a batch, the log is cut back to the end of the batch before.
+The files of streams are followed in the same way (broker/stream/replica.py).
 
 Opening the directory changes no record and no definition: recovery only closes its files, and
 cuts off bytes that are no complete record. When the node owns the replicated log, the broker opens

@@ -1,4 +1,4 @@
-"""The payload of a batch: the records for the log, and the definitions for the catalog.
+"""The payload of a batch: records for the log, definitions for the catalog, rows of streams.
 
 A payload is a format number and sections, each with its kind and its length. A node that meets an
 unknown format or an unknown kind of section stops, because it would lose data of the batch. Numbers
@@ -154,9 +154,8 @@ def _shipped(row: list[object], data: bytes) -> ShippedRows:
 
 def _removal(row: list[object]) -> SegmentRemoval:
     vhost, name, stream, segments, deleted = row
-    if (
-        not (isinstance(vhost, str) and isinstance(name, str))
-        or not (isinstance(segments, list) and isinstance(deleted, bool))
+    if not (isinstance(vhost, str) and isinstance(name, str)) or not (
+        isinstance(segments, list) and isinstance(deleted, bool)
     ):
         raise TypeError(f"the removal of segments of the stream {name!r} has a wrong type")
     [number] = _numbers([stream], 1)

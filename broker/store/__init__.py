@@ -3,6 +3,8 @@
 Modules, in reading order:
 
     contract     how a message is made durable: append, take, write, written
+    stream_contract
+                 the rows of streams in a batch, and their files to remove
     entries      the entries that the broker appends
     state        the durable state in memory: what each entry changes
     memory       the store of a broker without a data directory

@@ -19,6 +19,10 @@ Modules, in reading order:
     rows         converts messages to rows
     segments     files `<epoch>-<base offset>.arrow` and their indexes
     archive      the segments of one stream
+    archive_write
+                 the rows of one stream in one batch of the store
+    removal      removes the files that retention drops, and those of a deleted stream
+    replica      the files of streams on a node of a cluster that follows the replicated log
     batch_scan   scans the batches of a segment
     recovery     reads the segments of a stream when the broker starts
     leftover     removes the files of deleted streams

@@ -155,9 +155,7 @@ class SegmentWriter(PoisonableWriter):
         planned = encoded.planned
         if planned is not None:
             return segment.epoch != planned.epoch or int(segment.base) != planned.segment_base
-        return written.end > written.base and (
-            written.size + len(encoded.data) > self.segment_size
-        )
+        return written.end > written.base and (written.size + len(encoded.data) > self.segment_size)
 
     def plan(self, batches: list[EncodedBatch]) -> None:
         """Choose the places of batches that are appended later, in this order.

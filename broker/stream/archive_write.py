@@ -1,9 +1,9 @@
 """The rows of one stream in one batch of the store.
 
-    ArchiveWrite.prepare  on a node of a cluster: rows --> batches, which are shipped before `write`
-    ArchiveWrite.write    in the writer's thread: rows --> batches --> SegmentWriter.append, sync;
-                          a full segment is finished, and the next segment is created
-    ArchiveWrite.settle   in the event loop: the durable rows are added to the list of segments
+ArchiveWrite.prepare  on a node of a cluster: rows --> batches, which are shipped before `write`
+ArchiveWrite.write    in the writer's thread: rows --> batches --> SegmentWriter.append, sync;
+                      a full segment is finished, and the next segment is created
+ArchiveWrite.settle   in the event loop: the durable rows are added to the list of segments
 """
 
 from __future__ import annotations

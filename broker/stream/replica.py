@@ -81,9 +81,7 @@ class StreamCopy:
     def _remove(self, name: str) -> None:
         for suffix in SUFFIXES:
             try:
-                self._disk.remove(
-                    f"{self.writer.directory}/{name.removesuffix('.arrow')}{suffix}"
-                )
+                self._disk.remove(f"{self.writer.directory}/{name.removesuffix('.arrow')}{suffix}")
             except FileNotFoundError:
                 continue
 
@@ -189,9 +187,7 @@ class StreamCopy:
             if rest:
                 file.truncate(active.size)
         except OSError as error:
-            raise WriteFailed(
-                os_error_text(active.path, "cut", error), error.errno or 0
-            ) from error
+            raise WriteFailed(os_error_text(active.path, "cut", error), error.errno or 0) from error
         self._trimmed = True
         return False
 

@@ -52,9 +52,7 @@ def segments(node: Path) -> dict[str, bytes]:
     """Return the segments of the stream in a data directory, without the marks of their ends."""
     directory = node / "streams" / "%2F" / STREAM
     mark = b"\xff\xff\xff\xff\0\0\0\0"
-    return {
-        path.name: path.read_bytes().removesuffix(mark) for path in directory.glob("*.arrow")
-    }
+    return {path.name: path.read_bytes().removesuffix(mark) for path in directory.glob("*.arrow")}
 
 
 def run(*words: str) -> str:
@@ -68,7 +66,11 @@ def run(*words: str) -> str:
 
 @pytest.mark.parametrize("servers", ["kfake", pytest.param("kafka_node", marks=KAFKA)])
 def test_a_new_active_node_has_all_confirmed_rows_and_the_journal(
-    servers: str, request: pytest.FixtureRequest, name: str, nodes: list[NodeProcess], tmp_path: Path
+    servers: str,
+    request: pytest.FixtureRequest,
+    name: str,
+    nodes: list[NodeProcess],
+    tmp_path: Path,
 ) -> None:
     kafka = request.getfixturevalue(servers).servers
     cluster = created(cluster_on(kafka, name, 1.5, 1.0, 0.2), 3 if servers == "kfake" else 1)
@@ -144,8 +146,8 @@ def test_a_seeded_node_has_the_rows_of_a_trimmed_log(
     assert segments(tmp_path / "second") == segments(tmp_path / "first")
     first.kill()
     second.wait_for("ready")
-    found = consume_stream(second.channel(), 150, 60)
-    assert found == {n: body(n, 500) for n in range(150, 210)}
+    found = consume_stream(second.channel(), 195, 15)
+    assert found == {n: body(n, 500) for n in range(195, 210)}
 
 
 def test_a_standby_with_other_rows_stops(

@@ -71,9 +71,7 @@ class Cluster(BatchShipping):
         if self.kills_before_ship:
             self.kills_before_ship = False
             raise Killed
-        content = payload.encode(
-            batch.changes, batch.records.parts, batch.rows, batch.garbage
-        )
+        content = payload.encode(batch.changes, batch.records.parts, batch.rows, batch.garbage)
         state, offset = self.state, self.state.last + 1
         number, position = state.number + 1, int(batch.last)
         received = ReceivedBatch(number, offset, state.position, position, content)
@@ -97,9 +95,7 @@ class Cluster(BatchShipping):
         node.replica.finish()
         node.replica.close()
         node.replica = None
-        node.home = Home(
-            node.path, disk=node.disk, segment_size=LOG_SEGMENT, shipping=self
-        )
+        node.home = Home(node.path, disk=node.disk, segment_size=LOG_SEGMENT, shipping=self)
         node.home.slow_disk = True
         assert not [one for one in node.home.broker.streams.findings if one.kind != CUT]
         assert not node.home.complaints

@@ -13,6 +13,8 @@ from broker.replication.contract import ReplicaDiverged
 from broker.replication.payload import Payload
 from broker.replication.records import ForeignRecord
 from broker.store.entries import Defined, Undefined
+from broker.store.stream_contract import ShippedRows
+from broker.stream.removal import SegmentRemoval
 
 
 def fields(found: Payload) -> list[tuple[object, ...]]:
@@ -57,8 +59,27 @@ def test_a_batch_without_definitions_or_without_records_has_neither() -> None:
     assert payload.decode(payload.encode([], [b"r"])) == Payload([], b"r")
 
 
+def test_rows_of_streams_and_removals_come_back() -> None:
+    rows = [
+        ShippedRows("/", "s\udcff", 4, 2, 100, 1_720, 130, 3, bytearray(b"three rows")),
+        ShippedRows("v", "t", 5, 1, 0, 9_999, 7, 1, b"\x00one"),
+    ]
+    garbage = [
+        SegmentRemoval("/", "s\udcff", 4, [(1, 0), (2, 50)], False),
+        SegmentRemoval("v", "u", 6, [], True),
+    ]
+    found = payload.decode(payload.encode([], [b"r"], rows, garbage))
+    assert found.records == b"r"
+    assert [vars(one) for one in found.rows] == [vars(one) for one in rows]
+    assert [vars(one) for one in found.garbage] == [vars(one) for one in garbage]
+
+
 def section(kind: int, content: bytes, size: int | None = None) -> bytes:
     return struct.pack(">BQ", kind, len(content) if size is None else size) + content
+
+
+def streams(header: bytes, rows: bytes = b"") -> bytes:
+    return section(3, struct.pack(">I", len(header)) + header + rows)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x02", b"\x00", b"\x01" + section(4, b"rows")])
@@ -80,6 +101,15 @@ def test_a_payload_of_a_newer_version_stops_the_node(data: bytes) -> None:
         b"\x01" + section(1, b'[[1, "/", "queue", "q", "[]", 0]]'),
         b"\x01" + section(1, b'[[1, "/", "queue", 2, null, 0]]'),
         b"\x01" + section(1, b"\xff"),
+        b"\x01" + section(3, b"\0"),
+        b"\x01" + section(3, b"\0\0\0\x02[]"),
+        b"\x01" + streams(b"[[], []]more"),
+        b"\x01" + streams(b'[[["/", "s", 1, 1, 0, 0, 0, 1, 9]], []]', b"short"),
+        b"\x01" + streams(b'[[["/", "s", 1, 1, 0, 0, -1, 1, 1]], []]', b"x"),
+        b"\x01" + streams(b'[[["/", 2, 1, 1, 0, 0, 0, 1, 1]], []]', b"x"),
+        b"\x01" + streams(b'[[["/", "s", 1, 1, 1]], []]', b"x"),
+        b"\x01" + streams(b'[[], [["/", "s", 1, [[1]], false]]]'),
+        b"\x01" + streams(b'[[], [["/", "s", 1, 7, false]]]'),
     ],
 )
 def test_a_malformed_payload_stops_the_node(data: bytes) -> None:

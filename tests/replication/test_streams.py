@@ -44,7 +44,7 @@ class OwnRetention(ReplicaDirectory):
 
     def apply(self, step: Apply) -> None:
         super().apply(step)
-        names = [path for path in getattr(self._disk, "names") if path.endswith(".arrow")]
+        names = [path for path in self._disk.names if path.endswith(".arrow")]
         streams = sorted({path.rpartition("/")[0] for path in names})
         for stream in streams:
             own = sorted(path for path in names if path.startswith(f"{stream}/"))

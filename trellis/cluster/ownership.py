@@ -98,9 +98,7 @@ class Ownership(BatchShipping):
 
         Ends the process if fenced.
         """
-        content = payload.encode(
-            batch.changes, batch.records.parts, batch.rows, batch.garbage
-        )
+        content = payload.encode(batch.changes, batch.records.parts, batch.rows, batch.garbage)
         with self._lock:
             began = self._clock()
             self._carry_out(self.owner.ship(content, int(batch.last), self.chunk_size))

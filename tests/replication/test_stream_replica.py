@@ -1,0 +1,199 @@
+"""Tests of the files of streams on a node that follows the replicated log."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from broker.replication import payload
+from broker.store.disk import WriteFailed
+from broker.store.stream_contract import ShippedRows
+from broker.stream.arrow import END_OF_STREAM
+from broker.stream.replica import StreamDiffers, StreamReplica
+from tests.replication.stream_cluster import Cluster
+from tests.store.simulated import SimulatedDisk
+
+FIRST = "/streams/%2F/s/0000000001-00000000000000000000.arrow"
+
+
+class Copy:
+    """The files of a node that follows, and the rows that an owner has shipped, batch by batch."""
+
+    def __init__(self, path: Path, segment_bytes: int = 100_000) -> None:
+        self.cluster = Cluster(0, path)
+        arguments = {
+            "x-queue-type": "stream",
+            "x-stream-max-segment-size-bytes": segment_bytes,
+        }
+        self.cluster.home.vhost.declare_queue("s", True, arguments)
+        self.disk = SimulatedDisk()
+        self.streams = StreamReplica(self.disk, "/streams")
+
+    def ship(self, *bodies: bytes) -> list[ShippedRows]:
+        """Return the rows of a batch with these messages."""
+        for body in bodies:
+            self.cluster.client.publish("", "s", body)
+        self.cluster.home.store.sync()
+        batch = self.cluster.log[-1].batch
+        assert batch is not None
+        return payload.decode(batch.payload).rows
+
+    def open(self) -> None:
+        self.streams = StreamReplica(self.disk, "/streams")
+
+    def change(self, data: bytes) -> None:
+        """Replace the content of the first segment, while the node is stopped."""
+        self.disk = SimulatedDisk(self.disk.contents() | {FIRST: data})
+        self.open()
+
+    def check(self, end: int) -> None:
+        number = int(self.cluster.streams()["s"].number)
+        self.streams.check("/", "s", number, end)
+
+    @property
+    def content(self) -> bytes:
+        return self.disk.contents()[FIRST]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    return Copy(tmp_path)
+
+
+def test_rows_that_are_there_are_not_written_again(copy: Copy) -> None:
+    batches = [copy.ship(b"a", b"b"), copy.ship(b"c")]
+    for rows in batches:
+        copy.streams.write(rows)
+    copy.check(3)
+    for _ in range(2):
+        before = len(copy.disk.events)
+        for rows in batches:
+            copy.streams.write(rows)
+        assert len(copy.disk.events) == before
+        copy.open()
+
+
+def test_half_a_batch_is_cut_back_and_written_again(copy: Copy) -> None:
+    copy.streams.write(copy.ship(b"a"))
+    rows = copy.ship(b"b" * 500)
+    copy.streams.write(rows)
+    whole = copy.content
+    for size in (len(whole) - 1, len(whole) - 400, len(whole) - len(rows[0].data) + 1):
+        copy.change(whole[:size])
+        copy.streams.write(rows)
+        assert copy.content == whole
+    copy.change(whole[:-1] + b"x")
+    copy.streams.write(rows)
+    assert copy.content == whole
+    copy.change(whole[:-7])
+    with pytest.raises(StreamDiffers, match="its rows end at offset 1, and the log has 2"):
+        copy.check(2)
+
+
+def test_other_rows_in_the_file_stop_the_node(copy: Copy) -> None:
+    first, second = copy.ship(b"a"), copy.ship(b"b")
+    copy.streams.write(first)
+    copy.streams.write(second)
+    altered = bytearray(first[0].data)
+    altered[-1] ^= 1
+    first[0].data = altered
+    with pytest.raises(StreamDiffers, match="the log has damaged rows from offset 0 on"):
+        copy.streams.write(first)
+    second[0].place -= 8
+    with pytest.raises(StreamDiffers, match="has other rows from offset 1 on"):
+        copy.streams.write(second)
+
+
+def test_rows_behind_a_gap_stop_the_node(copy: Copy) -> None:
+    copy.streams.write(copy.ship(b"a"))
+    copy.ship(b"lost")
+    with pytest.raises(StreamDiffers, match="and the active segment ends at byte"):
+        copy.streams.write(copy.ship(b"b"))
+
+
+def test_rows_for_a_finished_segment_stop_the_node(copy: Copy) -> None:
+    copy.streams.write(copy.ship(b"a"))
+    copy.change(copy.content + END_OF_STREAM)
+    with pytest.raises(StreamDiffers, match="which is finished"):
+        copy.streams.write(copy.ship(b"b"))
+
+
+def test_data_behind_the_last_row_stops_a_takeover(copy: Copy) -> None:
+    copy.streams.write(copy.ship(b"a"))
+    whole = copy.content
+    for end in (b"", END_OF_STREAM[:4], END_OF_STREAM):
+        copy.change(whole + end)
+        copy.check(1)
+    copy.change(whole + b"more")
+    with pytest.raises(StreamDiffers, match="has data behind its last row"):
+        copy.check(1)
+
+
+def test_rows_without_the_files_before_them_are_skipped_and_stop_a_takeover(copy: Copy) -> None:
+    copy.ship(b"a")
+    copy.streams.write(copy.ship(b"b"))
+    assert copy.disk.contents() == {}
+    with pytest.raises(StreamDiffers, match="all rows before offset 2 are missing"):
+        copy.check(2)
+
+
+def test_rows_of_segments_that_a_later_batch_has_removed_are_skipped(tmp_path: Path) -> None:
+    copy = Copy(tmp_path, 4_096)
+    first, second = copy.ship(b"a" * 2_000), copy.ship(b"b" * 2_000)
+    copy.streams.write(first)
+    copy.streams.write(second)
+    files = copy.disk.contents()
+    assert files.pop(FIRST) and files.pop(f"{FIRST}.index")
+    copy.disk = SimulatedDisk(files)
+    copy.open()
+    copy.streams.write(first)
+    copy.streams.write(second)
+    assert copy.disk.contents() == files
+    copy.check(2)
+
+
+def test_files_of_another_stream_of_the_same_name(copy: Copy) -> None:
+    old = copy.ship(b"old")
+    copy.cluster.home.vhost.delete_queue(copy.cluster.streams()["s"])
+    copy.cluster.home.store.sync()
+    copy.cluster.home.vhost.declare_queue("s", True, {"x-queue-type": "stream"})
+    new = copy.ship(b"new")
+    copy.streams.write(old)
+    before = copy.content
+    copy.streams.write(new)
+    assert copy.content != before
+    copy.check(1)
+    after = copy.content
+    copy.open()
+    copy.streams.write(old)
+    assert copy.content == after
+
+
+def test_a_segment_that_cannot_be_made_is_made_later(copy: Copy) -> None:
+    rows = copy.ship(b"a")
+    for operation in ("create", "write", "mkdir"):
+        copy.disk.refuse = lambda asked, path, refused=operation: (
+            errno.ENOSPC if asked == refused else 0
+        )
+        with pytest.raises(WriteFailed):
+            copy.streams.write(rows)
+    copy.disk.refuse = lambda asked, path: 0
+    copy.streams.write(rows)
+    copy.check(1)
+
+
+def test_waiting_rows_count_in_the_size_of_a_batch(copy: Copy) -> None:
+    """A node of a cluster holds the encoded rows of a batch, which are larger than messages."""
+    home = copy.cluster.home
+    sizes = []
+    for overhead in (0, 256):
+        home.store.row_overhead = overhead
+        home.vhost.declare_queue(f"s{overhead}", True, {"x-queue-type": "stream"})
+        home.store.sync()
+        for _ in range(10):
+            copy.cluster.client.publish("", f"s{overhead}", b"body")
+        sizes.append(home.opened.store.unwritten_bytes)
+        home.store.sync()
+    assert sizes[0] >= 40 and sizes[1] - sizes[0] == 10 * 256
