@@ -51,8 +51,8 @@ ANSWER_SECONDS: Final = 3.0
 #: Exit codes: a clean stop, a store that can no longer be written, and a start that failed for a
 #: reason that the operator can correct.
 DONE, FAILED, MISCONFIGURED = 0, 1, 2
-#: What each waiting row of a stream counts in the size of a batch on a node of a cluster, in bytes:
-#: about the size of an encoded row without its body. The node holds a whole encoded batch.
+#: Number of bytes that each waiting row of a stream adds to the size of a batch on a node of a
+#: cluster: about the size of an encoded row without its body. The node holds a whole encoded batch.
 ROW_OVERHEAD: Final = 256
 
 

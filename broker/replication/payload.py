@@ -8,7 +8,7 @@ are big-endian.
     definitions  JSON: for each change its position, vhost, kind and name, then the definition as
                  text (values.py), or null and the number of the removed object
     records      the records as they stand in the log
-    streams      the size of a header, the header, and the octets of all rows, one behind the other.
+    streams      the size of a header, the header, and the bytes of all rows, one behind the other.
                  The header is JSON: for the rows of each stream their stream, place, offsets and
                  size, and the segments to remove
 """

@@ -173,8 +173,8 @@ class Store:
         self.streams: list[StreamIntake] = []
         #: The audit trail of changed definitions; None if there is none.
         self.audit: AuditTrail | None = None
-        #: What each waiting row of a stream counts in the size of the next batch besides its
-        #: content, in bytes. Nodes of a cluster hold all encoded rows of a batch in memory.
+        #: Number of bytes that each waiting row of a stream adds to the size of the next batch,
+        #: besides its content. Nodes of a cluster hold all encoded rows of a batch in memory.
         self.row_overhead: i64 = 0
         #: The disk and the directory of the files of streams.
         self.stream_disk: Disk = Disk()

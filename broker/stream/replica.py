@@ -38,13 +38,13 @@ class StreamCopy:
         self, disk: Disk, root: str, vhost: str, name: str, number: int, writing: OpenFiles
     ) -> None:
         self.number = number
-        #: True if rows were skipped, because the files before them are missing: the stream may have
-        #: been deleted later.
+        #: True if rows are skipped, because the files before them are missing: the stream was
+        #: deleted later, and a stream of the same name may have its directory.
         self.missing = False
         self.writer = SegmentWriter(disk, root, vhost, name, number, writing)
         self._disk = disk
-        #: The place of a stream in texts of errors: its virtual host and its name.
-        self._place = f"{directory_name(vhost)}/{directory_name(name)}"
+        #: The virtual host and the name of the stream.
+        self.place = vhost, name
         #: True once bytes after the last batch of the active segment were removed.
         self._trimmed = False
         try:
@@ -108,7 +108,8 @@ class StreamCopy:
         self.writer.resume(durable, written)
 
     def _differs(self, reason: str) -> StreamDiffers:
-        return StreamDiffers(f"streams/{self._place}: {reason}")
+        vhost, name = self.place
+        return StreamDiffers(f"streams/{directory_name(vhost)}/{directory_name(name)}: {reason}")
 
     # -- rows
 
@@ -236,13 +237,31 @@ class StreamReplica:
         self._disk = disk
         self._writing = OpenFiles()
         self._streams: dict[int, StreamCopy] = {}
+        #: (virtual host, name) -> number of the newest stream in `_streams` of that name.
+        self._newest: dict[tuple[str, str], int] = {}
 
     def _copy(self, vhost: str, name: str, number: int) -> StreamCopy:
         found = self._streams.get(number)
         if found is None:
-            found = StreamCopy(self._disk, self.root, vhost, name, number, self._writing)
+            found = self._open(vhost, name, number)
             self._streams[number] = found
+            self._supersede(vhost, name, number)
         return found
+
+    def _open(self, vhost: str, name: str, number: int) -> StreamCopy:
+        return StreamCopy(self._disk, self.root, vhost, name, number, self._writing)
+
+    def _supersede(self, vhost: str, name: str, number: int) -> None:
+        """Skip the rows of an older stream of this name: the newer stream has removed its files.
+
+        A batch may have rows of both streams, and is written again after WriteFailed.
+        """
+        known = self._newest.get((vhost, name), number)
+        self._newest[vhost, name] = max(known, number)
+        older = self._streams.get(known)
+        if known < number and older is not None:
+            older.missing = True
+            older.writer.forget()
 
     def write(self, rows: list[ShippedRows]) -> None:
         """Write rows and make them durable.
@@ -260,13 +279,16 @@ class StreamReplica:
                     self.forget(share.stream)  # A new segment could not be made: read the old one.
                 raise
         for copy in touched.values():
-            copy.writer.sync()
+            if not copy.missing:
+                copy.writer.sync()
 
     def forget(self, number: int) -> None:
         """Forget a stream, whose files are removed or must be read again."""
         found = self._streams.pop(number, None)
         if found is not None:
             found.writer.forget()
+            if self._newest.get(found.place) == number:
+                del self._newest[found.place]
 
     def check(self, vhost: str, name: str, number: int, end: int) -> None:
         """Raise StreamDiffers unless the files of a stream end before an offset."""

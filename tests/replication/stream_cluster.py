@@ -54,7 +54,7 @@ class Cluster(BatchShipping):
         self.nodes = [Node(self, path / f"node{number}") for number in range(3)]
         #: (stream, its number) -> bodies by offset, as the owner's clients published them.
         self.rows: dict[tuple[str, int], list[bytes]] = {}
-        #: The same with the rows that are not in the log yet.
+        #: Bodies as in `rows`, with those of the rows that are not in the log yet.
         self.pending: dict[tuple[str, int], list[bytes]] = {}
         #: Offsets behind the rows whose publisher has a confirm.
         self.confirmed: dict[tuple[str, int], int] = {}

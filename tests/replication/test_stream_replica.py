@@ -173,13 +173,16 @@ def test_files_of_another_stream_of_the_same_name(copy: Copy) -> None:
 
 def test_a_segment_that_cannot_be_made_is_made_later(copy: Copy) -> None:
     rows = copy.ship(b"a")
-    for operation in ("create", "write", "mkdir"):
-        copy.disk.refuse = lambda asked, path, refused=operation: (
-            errno.ENOSPC if asked == refused else 0
-        )
+    refused = [""]
+
+    def refuse(operation: str, path: str) -> int:
+        return errno.ENOSPC if operation == refused[0] else 0
+
+    copy.disk.refuse = refuse
+    for refused[0] in ("create", "write", "mkdir"):
         with pytest.raises(WriteFailed):
             copy.streams.write(rows)
-    copy.disk.refuse = lambda asked, path: 0
+    refused[0] = ""
     copy.streams.write(rows)
     copy.check(1)
 

@@ -14,6 +14,7 @@ from broker.store.durable_batch import DurableBatch
 from broker.store.stream_contract import ShippedRows, StreamGarbage
 from broker.stream.replica import StreamCopy, StreamReplica
 from tests.replication.stream_cluster import Cluster, story
+from tests.store.simulated import SimulatedDisk
 
 
 def check(first: int, count: int, path: Path) -> None:
@@ -44,6 +45,7 @@ class OwnRetention(ReplicaDirectory):
 
     def apply(self, step: Apply) -> None:
         super().apply(step)
+        assert isinstance(self._disk, SimulatedDisk)
         names = [path for path in self._disk.names if path.endswith(".arrow")]
         streams = sorted({path.rpartition("/")[0] for path in names})
         for stream in streams:
@@ -76,12 +78,8 @@ class HalfKeptCopy(StreamCopy):
 
 
 class HalfKeptStreams(StreamReplica):
-    def _copy(self, vhost: str, name: str, number: int) -> StreamCopy:
-        if number not in self._streams:
-            self._streams[number] = HalfKeptCopy(
-                self._disk, self.root, vhost, name, number, self._writing
-            )
-        return self._streams[number]
+    def _open(self, vhost: str, name: str, number: int) -> StreamCopy:
+        return HalfKeptCopy(self._disk, self.root, vhost, name, number, self._writing)
 
 
 class HalfKept(ReplicaDirectory):
