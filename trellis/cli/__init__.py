@@ -14,6 +14,7 @@
     definitions.py       definitions
     doctor.py            doctor
     route.py             route          route_text.py, route_expectations.py
+    why.py               why
     importing.py         import
     store.py             store
     cluster.py           cluster        cluster_demo.py      cluster demo
@@ -56,6 +57,7 @@ COMMANDS: Final = {
     "definitions": "definitions",
     "doctor": "doctor",
     "route": "route",
+    "why": "why",
     "import": "importing",
     "store": "store",
     "cluster": "cluster",
