@@ -20,8 +20,10 @@ from broker.vhost.client_declarations import rights_of
 from broker.vhost.vhost import VirtualHost
 from trellis.http import contract
 from trellis.http.management.rates import Key, Rates
+from trellis.http.page_sessions import PageSessions
 from trellis.http.slices import Slice, Slices
 from trellis.monitoring.http_counters import HttpCounters
+from trellis.monitoring.live_status import LiveStatus
 from trellis.server.node import BrokerNode
 
 #: Seconds that a change may take to become durable.
@@ -111,6 +113,8 @@ class ApiBackend:
         #: The slices of the work of all calls.
         self.slices = Slices()
         self.rates = Rates(counters)
+        self.page_sessions = PageSessions(node, asyncio.get_running_loop().time)
+        self.live_status = LiveStatus(node)
 
 
 class ApiRequest:
@@ -127,6 +131,10 @@ class ApiRequest:
         self.path_parameters = path_parameters
         self.query = query
         self.address = address
+        #: The token of the web page's session that the request belongs to; "" for none.
+        self.session = ""
+        #: True if the request comes from this machine, and from no page of another site.
+        self.local = False
         self.body = b""
         self.rows: AsyncIterator[tuple[str, str, list[bytes]]] | None = None
 
@@ -151,6 +159,8 @@ class Call:
         self.counters = backend.counters
         self._slices = backend.slices
         self._rates = backend.rates
+        self.page_sessions = backend.page_sessions
+        self.live_status = backend.live_status
         self.request = request
         self.identity = identity
         self.path_parameters = request.path_parameters
