@@ -30,7 +30,7 @@ DEEPEST, REFUSALS = 8, 8
 Row = dict[str, Any]
 
 
-class Flow:
+class MessageFlow:
     """Counters of messages at one time; `at` is in seconds of a monotonic clock."""
 
     def __init__(self, node: BrokerNode, at: float, relayed: int) -> None:
@@ -55,7 +55,7 @@ class Flow:
             "dropped": sum(fates) - fates[ROUTED] if fates else 0,
         }
 
-    def since(self, earlier: Flow) -> dict[str, float]:
+    def since(self, earlier: MessageFlow) -> dict[str, float]:
         """Return the growth of each counter per second since an earlier time."""
         seconds = max(self.at - earlier.at, 0.001)
         return {
@@ -82,7 +82,7 @@ class LiveStatus:
         self._clock = asyncio.get_running_loop().time
         self._totals = ObjectTotals()
         self._count_at = 0.0
-        self._flow: Flow | None = None
+        self._flow: MessageFlow | None = None
         self._sample: Row | None = None
         self._sampling: asyncio.Task[Row] | None = None
 
@@ -103,7 +103,7 @@ class LiveStatus:
         node = self._node
         if self._clock() >= self._count_at:
             await self._count()
-        flow = Flow(node, self._clock(), self._totals.relayed)
+        flow = MessageFlow(node, self._clock(), self._totals.relayed)
         rates = dict.fromkeys(flow.counts, 0.0) if self._flow is None else flow.since(self._flow)
         self._flow = flow
         self._sample = self._row(flow, rates)
@@ -153,7 +153,7 @@ class LiveStatus:
             DEEPEST, [*totals.deepest, *deep], key=lambda row: int(row["messages"])
         )
 
-    def _row(self, flow: Flow, rates: dict[str, float]) -> Row:
+    def _row(self, flow: MessageFlow, rates: dict[str, float]) -> Row:
         node, totals = self._node, self._totals
         refused = list(node.refusals.recent)[-REFUSALS:]
         return {
@@ -166,7 +166,10 @@ class LiveStatus:
             "counts": flow.counts,
             "alarms": list(node.broker.alarms.on),
             "blocked": len(node.broker.alarms.waiting),
-            "connections": {front.name: len(front.connections) for front in node.fronts},
+            "connections": {
+                "amqp": len(node.amqp.connections),
+                "mqtt": len(node.mqtt.connections),
+            },
             "sessions": totals.sessions,
             "queues": totals.queues,
             "consumers": totals.consumers,

@@ -100,7 +100,7 @@ class Gateway:
         try:
             return await self._answer(incoming)
         except HttpRefusal as refusal:
-            return _refused(refusal)
+            return _refused(refusal, incoming.is_of_page)
         except TimeoutError:
             reason = (
                 "the body did not arrive, or the broker did not answer, in the time limit "
@@ -341,9 +341,13 @@ def _document(value: dict[str, Any], rows: dict[str, list[Any]]) -> bytes:
     return b"{" + b",".join(parts) + b"}"
 
 
-def _refused(refusal: HttpRefusal) -> Response:
-    """Return the response of a refusal, as RabbitMQ writes it."""
-    headers = {"WWW-Authenticate": 'Basic realm="trellis"'} if refusal.challenge else None
+def _refused(refusal: HttpRefusal, of_page: bool = False) -> Response:
+    """Return the response of a refusal, as RabbitMQ writes it.
+
+    The web page asks for a password itself: a challenge would open a window of the browser.
+    """
+    challenge = refusal.challenge and not of_page
+    headers = {"WWW-Authenticate": 'Basic realm="trellis"'} if challenge else None
     value = {"error": refusal.error, "reason": refusal.reason}
     return Response(encode(value), refusal.status, headers, JSON)
 

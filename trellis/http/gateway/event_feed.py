@@ -66,7 +66,7 @@ class Viewer:
 
 
 class EventFeed:
-    """Asks the broker for its state once a second while somebody looks, and tells all viewers.
+    """Asks the broker for its state once a second while a page is open, and tells all viewers.
 
     The viewers take turns: each question is asked for the session of another viewer. So a viewer
     whose session has ended, or whose user has lost the right, is found and gets no further events.

@@ -34,7 +34,7 @@ class Incoming:
         self.body = BodyReader(receive, self.headers)
         self.slot = slot
         #: True if the client uses TLS.
-        self.secure: bool = scope["scheme"] == "https"
+        self.secure: bool = scope.get("scheme") == "https"
         #: The file whose range is the response; None for other responses.
         self.file: OpenFile | None = None
 
@@ -60,6 +60,11 @@ class Incoming:
     def reads(self) -> bool:
         """True if the request changes nothing."""
         return self.method in ("GET", "HEAD")
+
+    @property
+    def is_of_page(self) -> bool:
+        """True if a script of the web page sent the request."""
+        return b"x-trellis-page" in self.headers
 
     @property
     def takes_gzip(self) -> bool:

@@ -25,7 +25,7 @@ from trellis.http.gateway.event_feed import Caller, EventFeed
 from trellis.http.gateway.incoming import Incoming
 from trellis.http.gateway.link import BrokerLink, HttpRefusal
 from trellis.http.gateway.web_page_login import (
-    Login,
+    PageLogin,
     cookie_name,
     logged_in,
     login_of,
@@ -140,7 +140,9 @@ class WebPage:
     def _with_cookie(incoming: Incoming, user: dict[str, Any], token: str) -> Response:
         return logged_in(user, cookie_name(incoming.headers), token, incoming.secure)
 
-    async def _ask(self, method: str, path: str, caller: Caller, login: Login | None = None) -> Any:
+    async def _ask(
+        self, method: str, path: str, caller: Caller, login: PageLogin | None = None
+    ) -> Any:
         """Make a call without a body: for a login, or else for the session of the caller.
 
         Return the decoded answer; None for an empty one. Raises HttpRefusal, TimeoutError.

@@ -12,17 +12,17 @@ from trellis.http.gateway.link import bad_request
 from trellis.http.gateway.paging import encode
 
 
-class Login(msgspec.Struct):
+class PageLogin(msgspec.Struct):
     """The body of a login."""
 
     user: str
     password: str
 
 
-def login_of(body: bytes) -> Login:
+def login_of(body: bytes) -> PageLogin:
     """Return the user and the password in the body of a login. Raises HttpRefusal."""
     try:
-        return msgspec.json.decode(body, type=Login)
+        return msgspec.json.decode(body, type=PageLogin)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise bad_request("a login is a JSON object with 'user' and 'password'") from None
 

@@ -217,12 +217,17 @@ async def delete_exchange(call: Call) -> Empty:
 
 
 async def queues(call: Call) -> Listing:
-    """List the queues and inboxes of the virtual host in the path, or of all the user may see."""
+    """List the queues and inboxes of the virtual host in the path, or of all the user may see.
+
+    With `sessions=false` in the query, the inboxes of MQTT sessions are left out.
+    """
     vhosts = call.path_vhosts
+    with_inboxes = call.query.get("sessions") != "false"
 
     async def rows() -> AsyncIterator[Row]:
         for vhost in vhosts:
-            for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
+            inboxes = vhost.inboxes.values() if with_inboxes else ()
+            for queue in [*vhost.queues.values(), *inboxes]:
                 yield _queue_row(call, vhost, queue)
 
     return Listing(rows())

@@ -8,7 +8,7 @@ export async function ask(method, path, body) {
   let response;
   try {
     response = await fetch(path, {
-      method, headers: body === undefined ? {} : { 'Content-Type': 'application/json' },
+      method, headers: { 'X-Trellis-Page': '1', ...(body === undefined ? {} : { 'Content-Type': 'application/json' }) },
       body: body === undefined ? undefined : JSON.stringify(body), cache: 'no-store',
     });
   } catch {

@@ -52,6 +52,8 @@ export function table(caption, columns, rows, empty, order = null) {
 
 export const link = (path, text) => el('a', { href: `#/${path.map(encodeURIComponent).join('/')}` }, text);
 const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
+// The inbox of an MQTT session has the name that RabbitMQ gives such a queue.
+export const clientOf = (inbox) => inbox.replace(/^mqtt-subscription-(.*)qos\d$/s, '$1');
 export const line = (...words) => ['trellis', ...words].map(quoted).join(' ');
 export const inVhost = (vhost) => (vhost === '/' ? [] : ['--vhost', vhost]);
 export const commandLine = (text) => el('p', { class: 'command' }, text);

@@ -4,9 +4,9 @@ import { el, link, number, table } from './dom.js';
 // Everything whose name contains the text: queues, connections, sessions and exchanges.
 export async function show(view, needle) {
   view.append(el('h1', {}, `Found: ${needle}`));
-  const query = { page: 1, page_size: 20, name: needle, sort: 'name' };
+  const query = { page: 1, page_size: 20, name: needle, sort: 'name', sessions: false };
   const kinds = [
-    ['Queues', ['queues'], (row) => link(row.type === 'MQTT' ? ['client', row.name] : ['queue', row.vhost, row.name], row.name)],
+    ['Queues', ['queues'], (row) => link(['queue', row.vhost, row.name], row.name)],
     ['Connections', ['connections'], (row) => link(['client', row.name], row.name)],
     ['Sessions', ['trellis', 'sessions'], (row) => link(['client', row.client_id], row.client_id)],
     ['Exchanges', ['exchanges'], (row) => row.name || 'amq.default'],

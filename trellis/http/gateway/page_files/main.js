@@ -29,7 +29,7 @@ function login(reason = '') {
   trouble('');
   document.getElementById('find').hidden = true;
   document.title = 'Log in · Trellis';
-  const name = el('input', { autocomplete: 'username', required: true, autofocus: true }), password = el('input', { type: 'password', autocomplete: 'current-password' });
+  const name = el('input', { autocomplete: 'username', required: true }), password = el('input', { type: 'password', autocomplete: 'current-password' });
   const said = el('p', { class: 'bad', role: 'alert' }, reason);
   content.replaceChildren(el('form', { class: 'login', onsubmit: async (event) => {
     event.preventDefault();

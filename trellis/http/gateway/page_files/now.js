@@ -1,4 +1,4 @@
-import { age, card, commandLine, el, line, link, number, rate, svg, table, time } from './dom.js';
+import { age, card, clientOf, commandLine, el, line, link, number, rate, svg, table, time } from './dom.js';
 import { latest, listen, samples } from './live.js';
 
 const WIDTH = 600, HEIGHT = 150;
@@ -12,12 +12,12 @@ function chart(title, keys) {
     const most = Math.max(1, ...samples.flatMap((one) => keys.map(([pick]) => pick(one))));
     keys.forEach(([pick], at) => {
       const points = samples.map((one, index) => {
-        const x = WIDTH - (samples.length - 1 - index) * (WIDTH / 299);
+        const x = WIDTH - (samples.length - 1 - index) * (WIDTH / (Math.max(samples.length, 60) - 1));
         return `${x.toFixed(1)},${(HEIGHT - 4 - (pick(one) / most) * (HEIGHT - 12)).toFixed(1)}`;
       });
       paths[at].setAttribute('d', points.length > 1 ? `M${points.join('L')}` : '');
     });
-    top.textContent = `5 minutes, highest ${rate(most)}`;
+    top.textContent = `last ${age(Math.max(samples.length, 60))}, highest ${rate(most)}`;
   }];
 }
 
@@ -55,7 +55,7 @@ export function show(view) {
       card(number(one.queues), 'queues'), card(number(one.consumers), 'consumers'), card(age(one.uptime), 'since the start'));
     changed.textContent = `Changed in the last minute: ${changes(one)}.`;
     deepest.replaceChildren(table('Queues and sessions with the most messages', [
-      ['name', (row) => link([row.session ? 'client' : 'queue', ...(row.session ? [] : [row.vhost]), row.name], row.name)],
+      ['name', (row) => (row.session ? link(['client', clientOf(row.name)], `session ${clientOf(row.name)}`) : link(['queue', row.vhost, row.name], row.name))],
       ['messages', (row) => number(row.messages), 'n'], ['consumers', (row) => number(row.consumers), 'n'],
     ], one.deepest, 'No message waits.'));
     refused.replaceChildren(one.refusals.length ? el('ul', { class: 'plain' }, one.refusals.map((row) => el('li', {}, el('b', {}, `${time(row.at)} ${row.event}`),

@@ -1,5 +1,8 @@
 import { el, number, table } from './dom.js';
 
+// Number of rows from which on a list is renewed less often.
+const LONG = 1000;
+
 // A list that the server filters, sorts and pages. Returns a function that ends its renewal.
 export function pager(view, noun, sort, load, columns, empty) {
   const state = { page: 1, field: sort, reverse: sort !== 'name', name: '' };
@@ -9,7 +12,7 @@ export function pager(view, noun, sort, load, columns, empty) {
   const filter = el('input', { type: 'search', placeholder: `Filter by name`, 'aria-label': `Filter ${noun}s by name`, oninput: () => { state.name = filter.value; state.page = 1; draw(); } });
   view.append(el('div', { class: 'row' }, filter, before, after, where), place);
   const order = { get field() { return state.field; }, get reverse() { return state.reverse; }, by(field) { state.reverse = state.field === field ? !state.reverse : field !== 'name'; state.field = field; state.page = 1; draw(); } };
-  let turn = 0;
+  let turn = 0, total = 0;
   async function draw() {
     const mine = turn += 1;
     let found;
@@ -21,6 +24,7 @@ export function pager(view, noun, sort, load, columns, empty) {
       return undefined;
     }
     if (mine !== turn) return undefined;
+    total = found.total_count;
     const active = document.activeElement, key = place.contains(active) ? active.textContent : null;
     place.replaceChildren(table(`${number(found.filtered_count)} of ${number(found.total_count)} ${noun}s`, columns(order), found.items, state.name ? `No ${noun} has this name.` : empty, order));
     if (key !== null) [...place.querySelectorAll('button, a')].find((one) => one.textContent === key)?.focus();
@@ -29,7 +33,12 @@ export function pager(view, noun, sort, load, columns, empty) {
     where.textContent = `page ${number(found.page)} of ${number(Math.max(1, found.page_count))}`;
     return undefined;
   }
-  draw();
-  const timer = setInterval(draw, 5000);
-  return () => clearInterval(timer);
+  // A long list is work for the broker: it is renewed less often, and not while its tab is hidden.
+  let timer = 0, ended = false;
+  const renew = async () => {
+    if (!document.hidden) await draw();
+    if (!ended) timer = setTimeout(renew, total > LONG ? 30000 : 5000);
+  };
+  renew();
+  return () => { ended = true; clearTimeout(timer); };
 }

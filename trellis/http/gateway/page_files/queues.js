@@ -6,8 +6,8 @@ import { pager } from './pager.js';
 export const title = 'Queues';
 export async function show(view) {
   view.append(el('h1', {}, 'Queues'));
-  const list = pager(view, 'queue', 'messages', (query) => get(['queues'], query), (order) => [
-    ['name', (row) => link(row.type === 'MQTT' ? ['client', row.name] : ['queue', row.vhost, row.name], row.name), '', 'name'], ['vhost', (row) => row.vhost, '', 'vhost'], ['type', (row) => row.type, '', 'type'],
+  const list = pager(view, 'queue', 'messages', (query) => get(['queues'], { ...query, sessions: false }), (order) => [
+    ['name', (row) => link(['queue', row.vhost, row.name], row.name), '', 'name'], ['vhost', (row) => row.vhost, '', 'vhost'], ['type', (row) => row.type, '', 'type'],
     ['ready', (row) => number(row.messages_ready), 'n', 'messages_ready'], ['unacknowledged', (row) => number(row.messages_unacknowledged), 'n', 'messages_unacknowledged'],
     ['in/s', (row) => rate(row.message_stats?.publish_details?.rate), 'n'], ['out/s', (row) => rate(row.message_stats?.deliver_get_details?.rate), 'n'],
     ['consumers', (row) => number(row.consumers), 'n', 'consumers'], ['policy', (row) => row.policy ?? ''],

@@ -47,19 +47,25 @@ function explained(found, query) {
 function map(bindings) {
   if (!bindings.length) return [el('p', { class: 'soft' }, 'No binding exists, except those of the default exchange.')];
   const shown = bindings.slice(0, SHOWN);
-  const from = [...new Set(shown.map((row) => row.source))], to = [...new Set(shown.map((row) => `${row.destination_type} ${row.destination}`))];
-  const step = 30, height = Math.max(from.length, to.length) * step + 10, width = 860;
-  const y = (list, name) => 20 + list.indexOf(name) * step * Math.max(1, Math.max(from.length, to.length) / list.length);
+  const from = [...new Set(shown.map((row) => row.source))];
+  const step = 30, height = shown.length * step + 10, width = 900;
   const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-  const parts = [];
-  for (const row of shown) {
-    const a = y(from, row.source), b = y(to, `${row.destination_type} ${row.destination}`);
-    parts.push(svg('path', { d: `M250,${a}C400,${a} 420,${b} 560,${b}` }));
-    const text = svg('text', { x: 405, y: (a + b) / 2 - 3, 'text-anchor': 'middle' }); text.textContent = cut(row.routing_key, 24); parts.push(text);
-  }
-  const box = (x, at, text) => { const label = svg('text', { x: x + 8, y: at + 4 }); label.textContent = cut(text, 36); return [svg('rect', { x, y: at - 12, width: 250, height: 24, rx: 5 }), label]; };
-  from.forEach((name) => parts.push(...box(0, y(from, name), name)));
-  to.forEach((name) => parts.push(...box(560, y(to, name), name)));
-  return [el('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': 'Graph of bindings' }, svg('svg', { class: 'graph', viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': `${shown.length} bindings from ${from.length} exchanges to ${to.length} destinations` }, ...parts)),
+  const parts = [], lines = [];
+  const box = (x, at, wide, text, title) => {
+    const label = svg('text', { x: x + 8, y: at + 4 }), whole = svg('title');
+    label.textContent = cut(text, Math.floor(wide / 7));
+    whole.textContent = title;
+    parts.push(svg('rect', { x, y: at - 12, width: wide, height: 24, rx: 5 }, whole), label);
+  };
+  shown.sort((one, other) => from.indexOf(one.source) - from.indexOf(other.source));
+  const middle = (name) => { const places = shown.map((row, index) => (row.source === name ? index : -1)).filter((index) => index >= 0); return 20 + step * (places[0] + places.at(-1)) / 2; };
+  shown.forEach((row, index) => {
+    const a = middle(row.source), b = 20 + index * step, key = row.routing_key || (JSON.stringify(row.arguments) === '{}' ? '(empty key)' : JSON.stringify(row.arguments));
+    lines.push(svg('path', { d: `M250,${a}C320,${a} 330,${b} 400,${b}` }));
+    box(400, b, 490, `${key}  →  ${row.destination_type} ${row.destination}`, `${key} → ${row.destination_type} ${row.destination}`);
+  });
+  from.forEach((name) => box(0, middle(name), 250, name, name));
+  parts.unshift(...lines);
+  return [el('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': 'Graph of bindings' }, svg('svg', { class: 'graph', viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': `${shown.length} bindings of ${from.length} exchanges` }, ...parts)),
     el('p', { class: 'soft' }, `${number(shown.length)} of ${number(bindings.length)} bindings are shown.`), commandLine(line('list', 'bindings'))];
 }
