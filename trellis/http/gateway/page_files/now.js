@@ -9,7 +9,7 @@ function chart(title, keys) {
   const drawing = svg('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', role: 'img', 'aria-label': title }, ...paths);
   const figure = el('figure', {}, drawing, el('figcaption', {}, el('b', {}, title), keys.map(([, kind, text]) => el('span', { class: `key ${kind}` }, text)), top));
   return [figure, () => {
-    const most = Math.max(1, ...samples.flatMap((one) => keys.map(([pick]) => pick(one))));
+    const highest = Math.max(0, ...samples.flatMap((one) => keys.map(([pick]) => pick(one)))), most = Math.max(1, highest);
     keys.forEach(([pick], at) => {
       const points = samples.map((one, index) => {
         const x = WIDTH - (samples.length - 1 - index) * (WIDTH / (Math.max(samples.length, 60) - 1));
@@ -17,7 +17,7 @@ function chart(title, keys) {
       });
       paths[at].setAttribute('d', points.length > 1 ? `M${points.join('L')}` : '');
     });
-    top.textContent = `last ${age(Math.max(samples.length, 60))}, highest ${rate(most)}`;
+    top.textContent = `last ${age(Math.max(samples.length, 60))}, highest ${rate(highest)}`;
   }];
 }
 
