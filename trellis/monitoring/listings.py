@@ -14,6 +14,7 @@ from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange, TopicExchange
 from broker.vhost.background import kind_of
 from broker.vhost.vhost import VirtualHost
+from trellis.monitoring.queue_counts import counts_of_queue
 from trellis.server.node import BrokerNode
 
 Row = dict[str, object]
@@ -41,6 +42,7 @@ def _queue(vhost: VirtualHost, queue: Queue) -> Row:
         "messages_ready": int(queue.depth),
         "messages_unacknowledged": int(queue.unacked),
         "consumers": queue.consumer_count,
+        **counts_of_queue(queue),
         "policy": _policy(vhost, queue),
         "arguments": _text(queue.arguments.arguments),
     }
@@ -57,6 +59,7 @@ def _policy(vhost: VirtualHost, queue: Queue) -> str:
 
 async def _exchanges(node: BrokerNode) -> AsyncIterator[Row]:
     for vhost in list(node.broker.vhosts.values()):
+        vhost.contexts.ingress_counters()  # Adds the counts of all routes to their exchanges.
         for exchange in list(vhost.exchanges.values()):
             options = exchange.options
             row: Row = {
@@ -67,6 +70,9 @@ async def _exchanges(node: BrokerNode) -> AsyncIterator[Row]:
                 "auto_delete": options.auto_delete,
                 "internal": options.internal,
                 "bindings": sum(len(each) for each in exchange.bindings.values()),
+                "published": int(exchange.published),
+                "copies": int(exchange.copies),
+                "unroutable": int(exchange.unroutable),
                 "matcher": exchange.algorithm if isinstance(exchange, TopicExchange) else "",
                 "arguments": _text(options.arguments),
             }

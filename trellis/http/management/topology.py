@@ -175,7 +175,11 @@ async def _collect_counts(vhost: VirtualHost) -> None:
 def _exchange_row(call: Call, vhost: VirtualHost, exchange: Exchange) -> Row:
     """Return an exchange with its message statistics, which the caller has collected."""
     row = serializers.exchange_row(vhost, exchange)
-    counts = {"publish_in": int(exchange.published), "publish_out": int(exchange.copies)}
+    counts = {
+        "publish_in": int(exchange.published),
+        "publish_out": int(exchange.copies),
+        "drop_unroutable": int(exchange.unroutable),
+    }
     statistics = call.rated(("exchange", vhost.name, exchange.name), counts)
     return row | {"message_stats": statistics} if statistics else row
 
