@@ -11,11 +11,19 @@ import getpass
 import shlex
 import sys
 
+import msgspec
+
 from trellis.cli.actions import add_action, add_group, add_json, add_vhost, ask, show
+from trellis.cli.api_client import ApiClient
+from trellis.cli.definitions import print_report, request_import
 from trellis.cli.parsing import CommandError, Commands, Parser
-from trellis.settings.errors import nearest
+from trellis.cli.user_file import FIELDS, PERMISSIONS, definitions_of, hashed, read_users
+from trellis.progress import ProgressLine
+from trellis.settings.errors import nearest, printable
 from trellis.settings.loading import read_password
 
+#: Fields of a file of users that let a user connect.
+RIGHTS = (*PERMISSIONS, "rules")
 TAGS = ("administrator", "monitoring", "policymaker", "management")
 
 
@@ -65,6 +73,23 @@ def _add_users(commands: Commands) -> None:
     _add_name(command)
     command.add_argument(
         "tags", metavar="TAG", nargs="*", help=f"{', '.join(TAGS)} [none: remove all tags]"
+    )
+    command = add_action(
+        users,
+        "users",
+        "import",
+        import_users,
+        "add or change many users, with permissions and topic rules, from a CSV or JSON file",
+        "FILE [--dry-run]",
+    )
+    command.add_argument(
+        "file",
+        metavar="FILE",
+        help="CSV with a header, or a JSON list of objects; - is standard input; fields: "
+        + ", ".join(FIELDS),
+    )
+    command.add_argument(
+        "--dry-run", action="store_true", help="change nothing: report what would be refused"
     )
     command = add_action(
         users, "users", "delete", delete_user, "delete a user and close its connections", "NAME"
@@ -214,6 +239,38 @@ def set_tags(arguments: argparse.Namespace) -> int:
     ask(arguments, "GET", "users", arguments.name)
     ask(arguments, "PUT", "users", arguments.name, body={"tags": tags})
     return 0
+
+
+def import_users(arguments: argparse.Namespace) -> int:
+    """Import the users of a file; the exit code is 1 if the broker refused one."""
+    rows = read_users(arguments.file)
+    progress = ProgressLine()
+    progress.begin("hashing passwords", len(rows))
+    users = []
+    for user in hashed(rows):
+        users.append(user)
+        progress.bar(len(users) / len(rows), f"{len(users):,} of {len(rows):,}")
+    progress.end()
+    client = ApiClient(arguments)
+    data = msgspec.json.encode(definitions_of(rows, users))
+    # A user whose rules are refused would have all permissions: so all users are imported, or none.
+    report = request_import(client, data, dry_run=True)
+    if not report.refused and not arguments.dry_run:
+        report = request_import(client, data, dry_run=False)
+    code = print_report(report, data, arguments.dry_run or bool(report.refused))
+    if report.refused:
+        print("nothing was imported, because the broker would refuse a part", file=sys.stderr)
+        return code
+    without = [row["name"] for row in rows if not any(row.get(name) for name in RIGHTS)]
+    if without:
+        print(
+            printable(
+                f"note: {len(without)} users, such as {without[0]}, cannot connect yet: the file "
+                "gives them neither permissions nor rules"
+            ),
+            file=sys.stderr,
+        )
+    return code
 
 
 def delete_user(arguments: argparse.Namespace) -> int:
