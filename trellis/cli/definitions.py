@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from broker.definitions.rabbitmq import unknown_sections
 from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.parsing import CommandError, Commands, add_command
 from trellis.settings.errors import printable
@@ -95,6 +94,9 @@ def print_report(result: ImportResult, data: bytes, dry_run: bool) -> int:
 
 def _unknown_parts(data: bytes) -> list[str]:
     """Return a line for each part of a document that Trellis does not know."""
+    # Imported here, because it imports the whole core, which no other part of the command needs.
+    from broker.definitions.rabbitmq import unknown_sections
+
     try:
         return unknown_sections(msgspec.json.decode(data))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
