@@ -342,9 +342,8 @@ class Accounts(Authenticator):
         `proven` is True if the client has proved its identity by a certificate: only then does a
         user without a password have an account.
         """
-        user = (
-            None if self.users is None or name in self._accounts else self.users.by_name.get(name)
-        )
+        stored = {} if self.users is None or name in self._accounts else self.users.by_name
+        user = stored.get(name)
         if user is None:
             return self._accounts.get(name)
         return Account(user, user.password_hash, False) if user.password_hash or proven else None
