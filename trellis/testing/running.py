@@ -108,7 +108,7 @@ class RunningBroker:
     # -- life
 
     def start(self) -> None:
-        """Start the broker, after `stop` or `kill`; the ports stay the same. Raises BrokerFailure."""
+        """Start the broker again on the same ports, after `stop` or `kill`."""
         flags = list(self._flags)
         for listener, address in self.addresses.items():
             flags += [f"--{listener}-port", address.rpartition(":")[2]]
