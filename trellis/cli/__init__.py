@@ -14,6 +14,7 @@
     definitions.py       definitions
     doctor.py            doctor
     route.py             route          route_text.py, route_expectations.py
+    peek.py              peek           readable.py          sizes, times and counts as text
     importing.py         import
     store.py             store
     cluster.py           cluster        cluster_demo.py      cluster demo
@@ -42,6 +43,7 @@ from trellis.cli import (
     health_list,
     importing,
     matching,
+    peek,
     pipeline,
     replay,
     route,
@@ -85,6 +87,7 @@ def parser() -> Parser:
         definitions,
         doctor,
         route,
+        peek,
         importing,
         store,
         cluster,

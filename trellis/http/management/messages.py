@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -171,10 +171,9 @@ async def get(call: Call) -> Listing:
     if mode not in KEEPING and mode not in SETTLING:
         known = ", ".join([*KEEPING, *SETTLING])
         raise bad_request(f"'ackmode' is '{mode}', not one of {known}")
-    if encoding not in ("auto", "base64"):
-        raise bad_request(f"'encoding' is '{encoding}', neither auto nor base64")
-    count = _number(row, "count", 1, FETCHED_MAX)
-    truncate = _number(row, "truncate", 1 << 31, 1 << 31)
+    check_encoding(encoding)
+    count = whole_number(row, "count", 1, FETCHED_MAX)
+    truncate = whole_number(row, "truncate", 1 << 31, 1 << 31)
     fetched: list[tuple[Row, list[bytes]]] = []
     size = 0
     async with call.slice() as work:
@@ -197,6 +196,12 @@ async def get(call: Call) -> Listing:
         finally:
             client.close()
     return Listing(_with_payloads(fetched), contract.MESSAGES)
+
+
+def check_encoding(encoding: str) -> None:
+    """Raise ApiRefusal unless the gateway can encode payloads in this way."""
+    if encoding not in ("auto", "base64"):
+        raise bad_request(f"'encoding' is '{encoding}', neither auto nor base64")
 
 
 async def _with_payloads(fetched: list[tuple[Row, list[bytes]]]) -> AsyncIterator[Row | bytes]:
@@ -224,7 +229,7 @@ def _first_bytes(parts: list[bytes], size: int) -> list[bytes]:
     return kept
 
 
-def _number(row: Row, field: str, default: int, most: int) -> int:
+def whole_number(row: Mapping[str, Any], field: str, default: int, most: int) -> int:
     """Return a whole number in a field, which some tools write as text. Raises ApiRefusal."""
     value = row.get(field, default)
     if isinstance(value, str) and value.isdecimal():
@@ -236,19 +241,23 @@ def _number(row: Row, field: str, default: int, most: int) -> int:
 
 def _message_row(answer: Any, encoded: bytes, size: int, encoding: str) -> Row:
     """Return a message without its payload; the gateway encodes the payload as `encoding`."""
-    properties = read_properties(encoded)
-    moment = properties.get("timestamp")
-    if isinstance(moment, datetime):
-        properties["timestamp"] = int(moment.timestamp())
     return {
         "payload_bytes": size,
         "redelivered": answer.redelivered,
         "exchange": answer.exchange,
         "routing_key": answer.routing_key,
         "message_count": answer.message_count,
-        "properties": properties,
+        "properties": json_properties(read_properties(encoded)),
         "payload_encoding": encoding,
     }
+
+
+def json_properties(properties: Mapping[str, Any]) -> Row:
+    """Return the properties of a message for JSON: the timestamp as seconds since the epoch."""
+    moment = properties.get("timestamp")
+    if isinstance(moment, datetime):
+        return {**properties, "timestamp": int(moment.timestamp())}
+    return dict(properties)
 
 
 async def publish(call: Call) -> Row:
