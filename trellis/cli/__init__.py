@@ -15,6 +15,8 @@
     doctor.py            doctor
     route.py             route          route_text.py, route_expectations.py
     peek.py              peek           readable.py          sizes, times and counts as text
+    publish.py           publish
+    tail.py              tail
     importing.py         import
     store.py             store
     cluster.py           cluster        cluster_demo.py      cluster demo
@@ -45,12 +47,14 @@ from trellis.cli import (
     matching,
     peek,
     pipeline,
+    publish,
     replay,
     route,
     serve,
     sessions,
     store,
     stream,
+    tail,
     users,
     version,
     vhosts_policies,
@@ -88,6 +92,8 @@ def parser() -> Parser:
         doctor,
         route,
         peek,
+        publish,
+        tail,
         importing,
         store,
         cluster,

@@ -158,6 +158,15 @@ class DirectClient:
             left -= len(parts[-1])
         return header[19:-1], parts
 
+    def reached(self, publication: bytes) -> int:
+        """Return how many queues and subscribers the only publication of this client reached."""
+        publisher = self.connection.channels.open[_CHANNEL].publisher
+        if publisher.reached >= 0:
+            return int(publisher.reached)
+        # The publication took the fast path, which publishes by a cached route.
+        route = publisher.context.routes.get(publication[len(_PUBLISH) : -len(_MANDATORY)])
+        return 0 if route is None else int(route.plan.reached)
+
     def close(self) -> None:
         """End the connection; messages that were fetched and not settled return to their queue."""
         self._turn.schedule()
@@ -261,7 +270,7 @@ def json_properties(properties: Mapping[str, Any]) -> Row:
 
 
 async def publish(call: Call) -> Row:
-    """Publish a message to an exchange; in the answer, `routed` is true if a queue took it."""
+    """Publish a message to an exchange; the answer says how many queues took the message."""
     vhost, row = call.vhost(call.path_parameters[0]), call.body()
     exchange = exchange_name(call.path_parameters[1])
     key, payload = text(row, "routing_key"), text(row, "payload")
@@ -288,7 +297,7 @@ async def publish(call: Call) -> Row:
                 if isinstance(answer, spec.Basic.Return):
                     routed = False
                 elif isinstance(answer, spec.Basic.Ack):
-                    return {"routed": routed}
+                    return {"routed": routed, "queues": client.reached(publication)}
                 elif isinstance(answer, spec.Basic.Nack):
                     raise bad_request("a full queue refused the message")
         finally:
