@@ -71,6 +71,32 @@ def peek(queue: Queue, cursor: PeekCursor, most: i64) -> list[PeekedMessage]:
     return found
 
 
+def head_of(queue: Queue) -> Message | None:
+    """Return the first waiting message; None if no message waits, or if no file descriptor is left
+    to read the message from the store.
+    """
+    return queue._head() if queue.depth > queue._paged else None
+
+
+def set_head_aside(queue: Queue) -> ReturnedMessage:
+    """Remove the first waiting message, and count it as unacknowledged until `put_aside_back`."""
+    returned = queue._pop_head()
+    queue.unacked += 1
+    return returned
+
+
+def put_aside_back(queue: Queue, returned: ReturnedMessage) -> None:
+    """Put a message of `set_head_aside` back at its old place; release it if the queue is dead."""
+    while queue.replacement is not None:
+        queue = queue.replacement
+    if queue.dead:
+        queue.release(returned.message)
+        return
+    queue.unacked -= 1
+    queue.insert_returned(returned)
+    queue.schedule_drain()
+
+
 def _peek_plain(queue: Queue, after: i64, most: i64) -> list[PeekedMessage]:
     """Return messages with sequence numbers above `after`: returned, waiting, then paged ones."""
     found: list[PeekedMessage] = []

@@ -16,6 +16,7 @@
     route.py             route          route_text.py, route_expectations.py
     peek.py              peek           readable.py          sizes, times and counts as text
     publish.py           publish
+    move.py              move, redrive  confirming.py        questions before changes
     tail.py              tail
     importing.py         import
     store.py             store
@@ -45,6 +46,7 @@ from trellis.cli import (
     health_list,
     importing,
     matching,
+    move,
     peek,
     pipeline,
     publish,
@@ -94,6 +96,7 @@ def parser() -> Parser:
         peek,
         publish,
         tail,
+        move,
         importing,
         store,
         cluster,

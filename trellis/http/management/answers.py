@@ -15,6 +15,7 @@ from broker.nesting import NESTING_MAX, is_nested_too_deep
 from broker.routing.authorization import DeclarationRights
 from broker.store.contract import SettledCallback, Ticket
 from broker.vhost.client_declarations import rights_of
+from broker.vhost.message_move import MessageMoves
 from broker.vhost.vhost import VirtualHost
 from trellis.http import contract
 from trellis.http.management.rates import Key, Rates
@@ -101,7 +102,7 @@ class Empty:
 
 
 class ApiBackend:
-    """The parts of the broker that API calls use: node and HTTP counters."""
+    """The parts of the broker that API calls use: node, HTTP counters, moves of messages."""
 
     def __init__(self, node: BrokerNode, counters: HttpCounters) -> None:
         self.node = node
@@ -109,6 +110,7 @@ class ApiBackend:
         #: The slices of the work of all calls.
         self.slices = Slices()
         self.rates = Rates(counters)
+        self.moves = MessageMoves()
 
 
 class ApiRequest:
@@ -146,6 +148,7 @@ class Call:
         self.counters = backend.counters
         self._slices = backend.slices
         self._rates = backend.rates
+        self.moves = backend.moves
         self.request = request
         self.identity = identity
         self.path_parameters = request.path_parameters
