@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -23,11 +23,14 @@ class Commands:
         self._capsys = capsys
         self._monkeypatch = monkeypatch
         self.stdin = b""
+        #: The terminal that the next command asks on; None if its input is no terminal.
+        self.terminal: TextIO | None = None
 
     async def run(self, *words: str, user: str = "admin") -> tuple[int, str, str]:
         """Run a command with the login of a user; return exit code, output and errors."""
         url = f"http://127.0.0.1:{self._broker.port('http')}"
-        self._monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(self.stdin)))
+        stdin = self.terminal or io.TextIOWrapper(io.BytesIO(self.stdin))
+        self._monkeypatch.setattr("sys.stdin", stdin)
         self._capsys.readouterr()
         login = ["--url", url, "--user", user, "--password", "known"]
         code = await asyncio.to_thread(cli.main, [*words, *login])

@@ -18,6 +18,8 @@
     publish.py           publish
     move.py              move, redrive  confirming.py        questions before changes
     tail.py              tail
+    acting.py            purge, pause, resume, close
+    retained.py          retained
     importing.py         import
     store.py             store
     cluster.py           cluster        cluster_demo.py      cluster demo
@@ -38,6 +40,7 @@ import sys
 from collections.abc import Sequence
 
 from trellis.cli import (
+    acting,
     bench,
     cluster,
     config,
@@ -51,6 +54,7 @@ from trellis.cli import (
     pipeline,
     publish,
     replay,
+    retained,
     route,
     serve,
     sessions,
@@ -97,6 +101,8 @@ def parser() -> Parser:
         publish,
         tail,
         move,
+        acting,
+        retained,
         importing,
         store,
         cluster,

@@ -1,7 +1,7 @@
 """Asks before a command changes something that cannot be undone.
 
 The command prints what it would do, computed from the present state of the broker, and asks. With
---yes it prints and does not ask. Without a terminal and without --yes it refuses.
+--yes it does neither. Without a terminal and without --yes it prints and refuses.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ def add_yes(command: Parser) -> None:
 
 
 def confirm(arguments: argparse.Namespace, consequences: Iterable[str]) -> None:
-    """Print the consequences and ask for consent. Raises CommandError without consent.
+    """Print the consequences and ask for consent, unless --yes is given.
 
-    The exit code is 2 if there is no terminal to ask on, and 1 if the answer is no.
+    Raises CommandError without consent: with exit code 2 if there is no terminal to ask on, and 1
+    if the answer is no.
     """
-    for line in consequences:
-        print(printable(line), file=sys.stderr)
     if arguments.yes:
         return
+    for line in consequences:
+        print(printable(line), file=sys.stderr)
     if not sys.stdin.isatty():
         raise CommandError("not confirmed: the input is no terminal, so give --yes", _NEEDS_YES)
     print("Continue? [y/N] ", end="", file=sys.stderr, flush=True)

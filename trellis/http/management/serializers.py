@@ -50,6 +50,7 @@ def queue_row(vhost: VirtualHost, queue: Queue, node: str) -> Row:
         "node": node,
         "state": "running",
         "consumers": queue.consumer_count,
+        "paused": queue.paused,
         **counts(int(queue.depth), int(queue.unacked)),
     }
     if not queue.private:
