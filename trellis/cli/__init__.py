@@ -7,7 +7,8 @@
 
     serve.py             serve
     config.py            config, check-config, hash-password
-    health_list.py       health, list
+    health.py            health
+    listing.py           list           row_filters.py       conditions of --filter
     users.py             users, permissions
     sessions.py          sessions
     vhosts_policies.py   vhosts, policies
@@ -46,8 +47,9 @@ from trellis.cli import (
     config,
     definitions,
     doctor,
-    health_list,
+    health,
     importing,
+    listing,
     matching,
     move,
     peek,
@@ -90,7 +92,8 @@ def parser() -> Parser:
     for module in (
         serve,
         config,
-        health_list,
+        health,
+        listing,
         users,
         sessions,
         vhosts_policies,
