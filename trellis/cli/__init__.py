@@ -30,10 +30,13 @@
     bench.py             bench load
     pipeline.py          pipeline, whose work the package pyspark_trellis does
     version.py           version
+    completion.py        completion     command_tree.py      the commands, read from the parsers
+    manual.py            man
 
 A module with commands has `add(commands)`, which adds their parsers. A command is a function that
 takes the parsed arguments and returns the exit code: 0 for success, 1 for a failure, 2 for wrong
-arguments or settings. An error is one line on stderr.
+arguments or settings, or for a missing --yes (manual.py has them all). An error is one line on
+stderr.
 """
 
 import os
@@ -44,12 +47,14 @@ from trellis.cli import (
     acting,
     bench,
     cluster,
+    completion,
     config,
     definitions,
     doctor,
     health,
     importing,
     listing,
+    manual,
     matching,
     move,
     peek,
@@ -79,6 +84,8 @@ def parser() -> Parser:
         prog="trellis",
         usage="trellis COMMAND [ARGUMENT]...",
         description="Trellis, a message broker for AMQP 0-9-1 and MQTT.",
+        epilog="exit codes: 0 success, 1 failure, 2 wrong arguments or settings, or a missing "
+        "--yes, 130 interrupted",
     )
     root.add_argument(
         "--version",
@@ -115,6 +122,8 @@ def parser() -> Parser:
         bench,
         pipeline,
         version,
+        completion,
+        manual,
     ):
         module.add(commands)
     return root
