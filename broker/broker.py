@@ -80,12 +80,12 @@ class Broker:
         known = self.vhosts.get(name)
         if known is not None:
             if options is not None and options.row != known.options.row:
-                self.store.append(Defined(name, "vhost", name, options.row), ticket)
+                self.store.define(Defined(name, "vhost", name, options.row), ticket)
                 known.options = options
             return known
         checked_name("vhost", name)
         row = {} if options is None else options.row
-        self.store.append(Defined(name, "vhost", name, row), ticket)
+        self.store.define(Defined(name, "vhost", name, row), ticket)
         vhost = self.add_vhost(name)
         if options is not None:
             vhost.options = options
@@ -130,7 +130,7 @@ class Broker:
         del self.vhosts[vhost.name]
         self.vhosts["/"].absorb(vhost)
         self.alarms.changed.remove(vhost.alarm)
-        self.store.append(Undefined(vhost.name, "vhost", vhost.name), None)
+        self.store.define(Undefined(vhost.name, "vhost", vhost.name), None)
 
     def connection_refusal(self, user: str, vhost: VirtualHost) -> str:
         """Return why the user may not open another connection to the virtual host.

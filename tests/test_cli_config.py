@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,8 +17,9 @@ import pytest
 from argon2 import PasswordHasher
 
 import trellis
-from trellis.cli import main
-from trellis.cli.parsing import CommandError
+from trellis import cli
+from trellis.cli import COMMANDS, main
+from trellis.cli.parsing import CommandError, Parser
 from trellis.cli.table import Row, columns_of, table
 from trellis.settings.options import OPTIONS
 from trellis.settings.rendering import default_file
@@ -474,3 +476,28 @@ def test_rows_need_not_have_the_same_keys() -> None:
 
 def test_command_error_is_one_line() -> None:
     assert str(CommandError("a\nb")) == "a\\nb"
+
+
+def test_each_command_is_in_the_module_that_the_table_names() -> None:
+    """A missing entry would make a command unknown; a wrong one would import too much."""
+    for name in dict.fromkeys(COMMANDS.values()):
+        root = Parser(prog="trellis")
+        commands = root.add_subparsers(dest="command")
+        import_module(f"trellis.cli.{name}").add(commands)
+        assert list(commands.choices) == [
+            command for command, module in COMMANDS.items() if module == name
+        ]
+    modules = {path.stem for path in Path(cli.__file__).parent.glob("*.py")}
+    assert set(COMMANDS.values()) <= modules
+
+
+def test_a_command_does_not_import_the_broker() -> None:
+    """Each command starts fast: it imports no other command, and no part of the broker's core."""
+    for command in ("list", "users", "health", "config"):
+        program = (
+            f"import sys; from trellis.cli import parser; parser({command!r}); "
+            "print('broker.broker' in sys.modules, 'trellis.cli.bench' in sys.modules)"
+        )
+        assert subprocess.check_output([sys.executable, "-c", program], text=True) == (
+            "False False\n"
+        )

@@ -28,7 +28,7 @@ from trellis.monitoring import detailed, metrics
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import MetricsPage
 from trellis.server.node import BrokerNode
-from trellis.settings import Data, RatesSettings, Settings, Tls, Wss
+from trellis.settings import Data, Log, RatesSettings, Settings, Tls, Wss
 
 HEAD = """# Metrics
 
@@ -62,6 +62,7 @@ in the query:
   with the other metrics. The label `rabbitmq_endpoint` is `aggregated`, `per-object` or `detailed`.
 - A page of single objects lists at most 100,000 of them. `trellis_detailed_families_cut` on
   the page is the number of families that were cut for this reason.
+- A broker with an [audit log](security.md#audit-log) has `trellis_audit_...`.
 - A node of a cluster ([high-availability.md](high-availability.md)) has `trellis_cluster_...`, also
   while it is a standby. Brokers without a cluster do not have these metrics.
 
@@ -89,6 +90,7 @@ async def pages() -> list[tuple[str, MetricsPage]]:
             data=Data(dir=":memory:"),
             wss=Wss(enabled=True),
             rates=RatesSettings(user_messages=1),
+            log=Log(audit=str(Path(directory) / "audit.jsonl")),
             tls=Tls(certificate=str(certificate)),
         )
         accounts = authenticator_from_settings(settings, None)

@@ -347,6 +347,8 @@ class App:
         except ReplicationError as error:
             logs.info("cluster_left", reason=str(error))
             return
+        if self.node is not None and self.node.audit is not None:
+            await self.node.audit.finish()
         logs.info("stopped", handed_over=name)
         sys.stderr.flush()
         os._exit(DONE)
@@ -395,6 +397,8 @@ class App:
                 break  # All deliveries of the closed connections are back in their queues.
             await asyncio.sleep(POLL_SECONDS)
         node.broker.write_deliveries()
+        if node.audit is not None:
+            await node.audit.finish()
         logs.info("stopped", aborted=aborted)
 
 

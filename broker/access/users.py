@@ -154,7 +154,7 @@ class Users:
         checked_name("user", name)
         for tag in tags:
             checked_name("tag", tag)
-        self._store.append(Defined(USERS_VHOST, "user", name, row), ticket)
+        self._store.define(Defined(USERS_VHOST, "user", name, row), ticket)
         user = self.add(name, row)
         self._notify(name)
         return user
@@ -166,7 +166,7 @@ class Users:
             return False
         for vhost in user.vhosts:
             self._remove_all(user, vhost, ticket)
-        self._store.append(Undefined(USERS_VHOST, "user", name), ticket)
+        self._store.define(Undefined(USERS_VHOST, "user", name), ticket)
         self._notify(name)
         return True
 
@@ -270,7 +270,7 @@ class Users:
         """Delete a user's permissions and rules in one virtual host."""
         user.grant(vhost, None, (), {})
         self._reserve(user, vhost)
-        self._store.append(Undefined(vhost, "permission", user.name), ticket)
+        self._store.define(Undefined(vhost, "permission", user.name), ticket)
 
     def _grant(
         self,
@@ -295,7 +295,7 @@ class Users:
             row["rules"] = list(rules)
         if topics:
             row["topics"] = {exchange: list(pair) for exchange, pair in topics.items()}
-        self._store.append(
+        self._store.define(
             Defined(vhost, "permission", user.name, row)
             if row
             else Undefined(vhost, "permission", user.name),

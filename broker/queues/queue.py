@@ -227,9 +227,7 @@ class Queue(MessageSource):
         return -int(self.next_sequence()) if lowered else int(self.next_sequence())
 
     def requeue(self, delivery: Delivery) -> None:
-        """Put an unsettled message, which its consumer returns, back at its old place in the
-        queue.
-        """
+        """Put an unsettled message, which its consumer returns, back at its old place."""
         if self.dead:
             if self.replacement is not None:
                 self.replacement.requeue(delivery)
@@ -411,10 +409,6 @@ class Queue(MessageSource):
         self.unacked += 1
         self.note(RESTORED)
         self.note(RESTORED_UNACKED)
-
-    def count_unreadable(self) -> None:
-        """Count a message that the store cannot read."""
-        self.count(UNREADABLE)
 
     def latest_expiry(self) -> i64:
         """Return the latest time at which a message put now expires, in ms of the agenda's clock.
@@ -817,6 +811,11 @@ class Queue(MessageSource):
     def statistics(self) -> list[int]:
         """Return the counts of publications and deliveries, in the order of STATISTICS."""
         return statistics_of(self.fates(), self.events(), self.depth, self.unacked)
+
+    @property
+    def head_attempts(self) -> int:
+        """Number of times that the first message was returned to the queue; 0 without messages."""
+        return int(self._returned[-1].attempts) if self._returned else 0
 
     @property
     def paged(self) -> int:

@@ -78,12 +78,12 @@ class TopologyStream:
 
     def bound(self, source: str, binding: Binding, session: bool) -> None:
         """Record a new binding; `session` is True if its destination is a subscriber."""
-        self._record("subscribe" if session else "bind", _binding_facts(source, binding, session))
+        self._record("subscribe" if session else "bind", binding_facts(source, binding, session))
 
     def unbound(self, source: str, binding: Binding, session: bool) -> None:
         """Record a removed binding; `session` is True if its destination is a subscriber."""
         self._record(
-            "unsubscribe" if session else "unbind", _binding_facts(source, binding, session)
+            "unsubscribe" if session else "unbind", binding_facts(source, binding, session)
         )
 
     def connected(self, user: str, protocol: str) -> None:
@@ -124,7 +124,11 @@ class TopologyStream:
             self._begin_snapshot()
 
 
-def _binding_facts(source: str, binding: Binding, session: bool) -> dict[str, object]:
+def binding_facts(source: str, binding: Binding, session: bool) -> dict[str, object]:
+    """Return the fields of a binding of the exchange `source`, as people know them.
+
+    `session` is True if the binding is a subscription of an MQTT session.
+    """
     target = binding.destination
     kind = (
         "session"

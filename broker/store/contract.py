@@ -22,13 +22,14 @@ DurableStore (durable.py) writes to disk. MemoryStore (memory.py) keeps the stat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
 from broker.agenda import Agenda
 from broker.messages.message import Message
+from broker.store.audit import AuditTrail
 from broker.store.disk import Disk
 from broker.store.entries import (
     Defined,
@@ -204,6 +205,8 @@ class Store:
         self.urgent = False
         #: Streams that got rows since the last batch.
         self.streams: list[StreamIntake] = []
+        #: The audit trail of changed definitions; None if there is none.
+        self.audit: AuditTrail | None = None
         #: The reason for which no stream may be declared; empty if streams may be declared.
         self.stream_refusal = ""
         #: The disk and the directory of the files of streams.
@@ -244,6 +247,20 @@ class Store:
             self.apply(position, entry)
         self._announce(ticket)
         return position
+
+    def define(
+        self,
+        entry: Defined | Undefined,
+        ticket: Ticket | None,
+        shown: Mapping[str, object] | None = None,
+    ) -> i64:
+        """Append the change of a definition, as `append` does, and record it in the audit trail.
+
+        `shown` has the fields to record if the entry's own fields are not readable.
+        """
+        if self.audit is not None:
+            self.audit.changed(entry, shown)
+        return self.append(entry, ticket)
 
     def append_message(
         self,

@@ -59,13 +59,13 @@ class AppliedPolicies:
         if known is not None and known.row == policy.row:
             return
         checked_name("policy", policy.name)
-        self._store.append(Defined(self._vhost, "policy", policy.name, policy.row), ticket)
+        self._store.define(Defined(self._vhost, "policy", policy.name, policy.row), ticket)
         self.add_policy(policy)
 
     def clear_policy(self, name: str, ticket: Ticket | None = None) -> None:
         """Remove a policy, if it exists, and update the queues and exchanges in slices."""
         if self._policies.by_name.pop(name, None) is not None:
-            self._store.append(Undefined(self._vhost, "policy", name), ticket)
+            self._store.define(Undefined(self._vhost, "policy", name), ticket)
             self._apply_all_policies()
 
     def add_policy(self, policy: Policy) -> None:

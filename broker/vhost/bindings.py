@@ -21,7 +21,7 @@ from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import KEY_BYTES_PER_BINDING
 from broker.routing.planner import Planner
 from broker.routing.subscriber import Subscriber
-from broker.routing.topology_stream import TOPOLOGY, TopologyStream
+from broker.routing.topology_stream import TOPOLOGY, TopologyStream, binding_facts
 from broker.store.contract import Store, Ticket
 from broker.store.entries import Defined, Undefined
 from broker.vhost.background import BindingRemoval, ExchangeRemoval
@@ -94,7 +94,7 @@ class Bindings:
                 self._store.wait_for_all(ticket)
         elif _is_durable(exchange, binding):
             target = binding.destination
-            self._store.append(
+            self._store.define(
                 Defined(
                     self._vhost,
                     _stored_kind(target),
@@ -109,6 +109,7 @@ class Bindings:
                     },
                 ),
                 ticket,
+                self._audited(exchange, binding),
             )
         self._record(exchange, binding, True)
         self._planner.retire(exchange.name, exchange.first_word(binding))
@@ -130,11 +131,12 @@ class Bindings:
         known = None if exchange is None else exchange.unbind(binding.destination, binding.identity)
         if exchange is not None and known is not None:
             if _is_durable(exchange, known):
-                self._store.append(
+                self._store.define(
                     Undefined(
                         self._vhost, _stored_kind(known.destination), _stored_name(exchange, known)
                     ),
                     ticket,
+                    self._audited(exchange, known),
                 )
             self._record(exchange, known, False)
             self._planner.retire(exchange.name, exchange.first_word(known))
@@ -201,6 +203,12 @@ class Bindings:
         if failure is not None:
             raise failure
         return cost
+
+    def _audited(self, exchange: Exchange, binding: Binding) -> dict[str, object] | None:
+        """Return the fields of a binding for the audit trail; None if there is no audit trail."""
+        if self._store.audit is None:
+            return None
+        return binding_facts(exchange.name, binding, isinstance(binding.destination, Subscriber))
 
     def _record(self, exchange: Exchange, binding: Binding, added: bool) -> None:
         """Record the binding as added or removed in the topology stream, if there is one."""

@@ -1,10 +1,11 @@
-"""The rules for declarations of clients: their rights, and the default type of their queues."""
+"""The rules for declarations and purges of clients: rights, the default type, the audit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from broker.access.identity import Identity
+from broker.queues.queue import Queue
 from broker.routing.authorization import DeclarationRights
 from broker.vhost.vhost import VirtualHost
 
@@ -48,3 +49,15 @@ def rights_of(vhost: VirtualHost, identity: Identity, administrator: bool) -> De
         vhost.moves,
         vhost.policies,
     )
+
+
+def purge_queue(vhost: VirtualHost, queue: Queue) -> int:
+    """Discard the waiting messages of a queue because a user asks for it; return their number.
+
+    The audit trail records a purge that discarded messages.
+    """
+    purged = queue.purge()
+    trail = vhost.store.audit
+    if trail is not None and purged:
+        trail.acted("purge", "queue", vhost.name, queue.name, {"messages": purged})
+    return purged

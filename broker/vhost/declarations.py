@@ -169,7 +169,7 @@ class Declarations:
         if options.durable:
             self._assign_number(
                 exchange,
-                self._store.append(
+                self._store.define(
                     Defined(
                         self._vhost,
                         "exchange",
@@ -232,7 +232,7 @@ class Declarations:
         if exchange.options.durable:
             # Append this entry before `on_deleted` releases the exchange's messages: their release
             # takes effect once this entry is durable.
-            self._store.append(Undefined(self._vhost, "exchange", name, exchange.number), ticket)
+            self._store.define(Undefined(self._vhost, "exchange", name, exchange.number), ticket)
         if isinstance(exchange, DelayedExchange):
             del self.delays[name]
             exchange.waiting.on_deleted()
@@ -330,7 +330,7 @@ class Declarations:
         queue.exclusive_to = owner if exclusive else None
         self.queues_created += 1
         if queue.durable:
-            queue.number = self._store.append(
+            queue.number = self._store.define(
                 Defined(
                     self._vhost,
                     "queue",
@@ -412,7 +412,7 @@ class Declarations:
         if queue.durable:
             # Append this entry before `on_deleted` releases the messages: their release takes
             # effect once this entry is durable.
-            self._store.append(Undefined(self._vhost, "queue", queue.name, queue.number), ticket)
+            self._store.define(Undefined(self._vhost, "queue", queue.name, queue.number), ticket)
         purged = queue.on_deleted()
         self.deleted.add_queue(queue)
         if topology is not None and topology.queue is not queue:

@@ -70,7 +70,7 @@ class Parameters:
                 f"vhost '{self._vhost}' would have more than {PARAMETERS_BYTES_MAX} bytes, which "
                 "is the limit; delete some of them first"
             )
-        self._store.append(Defined(self._vhost, "parameter", _stored(component, name), row), ticket)
+        self._store.define(Defined(self._vhost, "parameter", _stored(component, name), row), ticket)
         self._keep(key, value, size)
         return fresh
 
@@ -96,7 +96,7 @@ class Parameters:
         if self.values.pop((component, name), None) is None:
             return False
         self.size -= self._sizes.pop((component, name))
-        self._store.append(Undefined(self._vhost, "parameter", _stored(component, name)), ticket)
+        self._store.define(Undefined(self._vhost, "parameter", _stored(component, name)), ticket)
         return True
 
 

@@ -349,6 +349,11 @@ class Accounts(Authenticator):
             return self._accounts.get(name)
         return Account(user, user.password_hash, False) if user.password_hash or proven else None
 
+    def hash_of(self, name: str) -> str:
+        """Return the hash of a user's password; "" if there is no such user or password."""
+        account = self._find_account(name, False)
+        return "" if account is None else account.password_hash
+
     def _digest(self, name: str, password: bytes, password_hash: str) -> bytes:
         """Return a keyed digest that identifies credentials without revealing them."""
         digest = hashlib.blake2b(key=self._secret, digest_size=32)

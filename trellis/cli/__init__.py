@@ -15,10 +15,11 @@
     definitions.py       definitions
     doctor.py            doctor
     route.py             route          route_text.py, route_expectations.py
+    why.py               why
     peek.py              peek           readable.py          sizes, times and counts as text
     publish.py           publish
-    move.py              move, redrive  confirming.py        questions before changes
     tail.py              tail
+    move.py              move, redrive  confirming.py        questions before changes
     acting.py            purge, pause, resume, close
     retained.py          retained
     importing.py         import
@@ -42,44 +43,65 @@ stderr.
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
 
-from trellis.cli import (
-    acting,
-    bench,
-    cluster,
-    completion,
-    config,
-    definitions,
-    doctor,
-    health,
-    importing,
-    listing,
-    manual,
-    matching,
-    move,
-    peek,
-    pipeline,
-    publish,
-    replay,
-    retained,
-    route,
-    serve,
-    sessions,
-    store,
-    stream,
-    tail,
-    users,
-    version,
-    vhosts_policies,
-)
 from trellis.cli.parsing import CommandError, Parser
+from trellis.cli.version import PrintVersion
 from trellis.settings import SettingsError
 
 USAGE, INTERRUPTED = 2, 130
+#: The commands, in the order of `trellis --help`, and the module that has each.
+COMMANDS: Final = {
+    "serve": "serve",
+    "config": "config",
+    "check-config": "config",
+    "hash-password": "config",
+    "health": "health",
+    "list": "listing",
+    "users": "users",
+    "permissions": "users",
+    "sessions": "sessions",
+    "vhosts": "vhosts_policies",
+    "policies": "vhosts_policies",
+    "definitions": "definitions",
+    "doctor": "doctor",
+    "route": "route",
+    "why": "why",
+    "peek": "peek",
+    "publish": "publish",
+    "tail": "tail",
+    "move": "move",
+    "redrive": "move",
+    "purge": "acting",
+    "pause": "acting",
+    "resume": "acting",
+    "close": "acting",
+    "retained": "retained",
+    "import": "importing",
+    "store": "store",
+    "cluster": "cluster",
+    "stream": "stream",
+    "replay": "replay",
+    "matchers": "matching",
+    "bench": "bench",
+    "pipeline": "pipeline",
+    "version": "version",
+    "completion": "completion",
+    "man": "manual",
+}
+#: The commands that look at the parsers of all commands.
+_WHOLE: Final = frozenset({"completion", "man"})
 
 
-def parser() -> Parser:
-    """Return the parser of the whole command line."""
+def parser(command: str = "") -> Parser:
+    """Return the parser of the whole command line.
+
+    With the name of a command, return a parser that knows only the commands of the same module, so
+    that a command does not wait for the imports of all others. `completion` and `man` need all.
+    """
+    alone = command in COMMANDS and command not in _WHOLE
+    modules = [COMMANDS[command]] if alone else dict.fromkeys(COMMANDS.values())
     root = Parser(
         prog="trellis",
         usage="trellis COMMAND [ARGUMENT]...",
@@ -89,52 +111,25 @@ def parser() -> Parser:
     )
     root.add_argument(
         "--version",
-        action=version.PrintVersion,
+        action=PrintVersion,
         nargs=0,
         help="show program's version number and exit",
     )
     commands = root.add_subparsers(
         title="commands", metavar="COMMAND [ARGUMENT]...", dest="command"
     )
-    for module in (
-        serve,
-        config,
-        health,
-        listing,
-        users,
-        sessions,
-        vhosts_policies,
-        definitions,
-        doctor,
-        route,
-        peek,
-        publish,
-        tail,
-        move,
-        acting,
-        retained,
-        importing,
-        store,
-        cluster,
-        stream,
-        replay,
-        matching,
-        bench,
-        pipeline,
-        version,
-        completion,
-        manual,
-    ):
-        module.add(commands)
+    for module in modules:
+        import_module(f"trellis.cli.{module}").add(commands)
     return root
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv`, by default sys.argv, and return its exit code."""
-    root = parser()
+    given = list(sys.argv[1:] if argv is None else argv)
+    root = parser(given[0] if given else "")
     try:
         try:
-            arguments = root.parse(argv)
+            arguments = root.parse(given)
         except SystemExit as end:  # argparse has printed --help or --version
             return int(end.code or 0)
         if arguments.command is None:

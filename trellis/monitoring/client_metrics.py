@@ -124,6 +124,21 @@ def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> 
         "came within a minute.",
         node.refusals.left_out,
     )
+    if node.audit is not None:
+        page.counter(
+            "trellis_audit_lines", "Total number of lines of the audit log.", node.audit.written
+        )
+        page.counter(
+            "trellis_audit_lines_lost",
+            "Total number of lines of the audit log that were lost, because the file could not be "
+            "written.",
+            node.audit.lost,
+        )
+        page.gauge(
+            "trellis_audit_waiting_bytes",
+            "Size of the lines of the audit log that wait to be written; the limit is 4 MiB.",
+            node.audit.waiting_bytes,
+        )
     for limit in node.rates.limits:
         page.counter(
             "trellis_rate_waits",

@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import trellis
@@ -14,6 +15,7 @@ from broker.broker import Broker
 from broker.errors import BrokerError
 from broker.limits import BrokerLimits
 from broker.replication.figures import ClusterFigures
+from broker.store.audit import Actor, AuditTrail
 from broker.store.disk import Disk, RealDisk
 from broker.store.memory import MemoryStore
 from broker.store.opening import OpenedStore
@@ -29,6 +31,7 @@ from trellis.process import raise_descriptor_limit
 from trellis.server import matching_profile as profile
 from trellis.server.admission import Admission
 from trellis.server.alarms import AlarmWatch
+from trellis.server.audit_log import AuditLog
 from trellis.server.certificates import Certificates
 from trellis.server.definitions_files import import_file
 from trellis.server.descriptors import DescriptorShares
@@ -97,6 +100,10 @@ class BrokerNode:
             else DurableStoreWriter(opened.store, loop, failed, self.reserve)
         )
         self.refusals = RefusalLog(loop)
+        #: The audit log; None if the settings name no file.
+        self.audit = (
+            AuditLog(Path(settings.log.audit).expanduser(), loop) if settings.log.audit else None
+        )
         #: Returns the figures of this node in its cluster; None without a cluster.
         self.cluster_figures: Callable[[], ClusterFigures] | None = None
         #: Hands the log of the cluster over to the standby of a name, "" for any, and returns the
@@ -145,9 +152,10 @@ class BrokerNode:
         if opened is not None:
             restore(opened, self.broker, self.mqtt.sessions)
         accounts.users = self.broker.users
-        if settings.definitions.file:
-            import_file(self.broker, settings.definitions.file)
-        set_journals(self.broker, settings.stream.journals)
+        with self._audited():
+            if settings.definitions.file:
+                import_file(self.broker, settings.definitions.file)
+            set_journals(self.broker, settings.stream.journals)
         if settings.matcher.profile:
             self.use_profile(
                 profile.read(settings.matcher.profile, settings.matcher.allowed), serving=False
@@ -162,6 +170,16 @@ class BrokerNode:
             MemoryAccount(self.broker, self.amqp, self.mqtt, self.store_writer),
             self.store_writer,
         )
+
+    def _audited(self) -> AbstractContextManager[None]:
+        """Begin the audit trail, if any, and return a context manager that names the settings.
+
+        Called once the state is restored, because a restart changes nothing.
+        """
+        if self.audit is None:
+            return nullcontext()
+        self.broker.store.audit = trail = AuditTrail(self.audit.write)
+        return trail.by(Actor("", "", "settings"))
 
     def _max_connections(self) -> int:
         """Return `limits.connections`, or a lower number if there are too few descriptors."""

@@ -234,6 +234,13 @@ class Log(Section, frozen=True, kw_only=True):
     """Log lines."""
 
     level: Annotated[Level, option("lowest level that is logged")] = "info"
+    audit: Annotated[
+        str,
+        option(
+            "file of the audit log: one line of JSON for each change that a user makes; "
+            '"" means none'
+        ),
+    ] = ""
 
 
 class AmqttSettings(Section, frozen=True, kw_only=True):

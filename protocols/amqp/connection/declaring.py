@@ -10,7 +10,7 @@ import pamqp.commands as spec
 from broker.errors import AccessRefused, NotFound, PreconditionFailed
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.stream.queue import StreamQueue
-from broker.vhost.client_declarations import with_default_type
+from broker.vhost.client_declarations import purge_queue, with_default_type
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.connection.method_checks import (
     REPLY_QUEUE,
@@ -123,7 +123,8 @@ def queue_purge(channel: Channel, method: spec.Queue.Purge) -> None:
             f"queue.purge not supported by stream queue '{queue.name}' in vhost "
             f"'{channel.vhost.name}': retention (x-max-age, x-max-length-bytes) removes old rows",
         )
-    reply(channel, method, spec.Queue.PurgeOk(queue.purge()))
+    purged = purge_queue(channel.vhost, queue)
+    reply(channel, method, spec.Queue.PurgeOk(purged))
 
 
 def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pamqp.commands as spec
 
+from broker.store.audit import Actor
 from broker.stream.queue import StreamQueue
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.connection.binding import (
@@ -139,16 +140,31 @@ def channel_flow(channel: Channel, method: spec.Channel.Flow) -> None:
     channel.reply(spec.Channel.FlowOk(True))
 
 
+def audited(handler: Handler) -> Handler:
+    """Return a handler that calls `handler`, and names the client in the audit trail, if any."""
+
+    def handle(channel: Channel, method: Any) -> None:
+        trail = channel.vhost.store.audit
+        if trail is None:
+            handler(channel, method)
+            return
+        connection = channel.connection
+        with trail.by(Actor(connection.owner[0], str(connection.peer), "amqp")):
+            handler(channel, method)
+
+    return handle
+
+
 METHODS: Final[dict[str, Handler]] = {
-    "Exchange.Declare": exchange_declare,
-    "Exchange.Delete": exchange_delete,
-    "Exchange.Bind": exchange_bind,
-    "Exchange.Unbind": exchange_unbind,
-    "Queue.Declare": queue_declare,
-    "Queue.Bind": queue_bind,
-    "Queue.Unbind": queue_unbind,
-    "Queue.Purge": queue_purge,
-    "Queue.Delete": queue_delete,
+    "Exchange.Declare": audited(exchange_declare),
+    "Exchange.Delete": audited(exchange_delete),
+    "Exchange.Bind": audited(exchange_bind),
+    "Exchange.Unbind": audited(exchange_unbind),
+    "Queue.Declare": audited(queue_declare),
+    "Queue.Bind": audited(queue_bind),
+    "Queue.Unbind": audited(queue_unbind),
+    "Queue.Purge": audited(queue_purge),
+    "Queue.Delete": audited(queue_delete),
     "Basic.Qos": basic_qos,
     "Basic.Consume": basic_consume,
     "Basic.Cancel": basic_cancel,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -13,14 +14,17 @@ from broker.errors import AccessRefused, BrokerError, NotFound
 from broker.names import is_text, shown
 from broker.nesting import NESTING_MAX, is_nested_too_deep
 from broker.routing.authorization import DeclarationRights
+from broker.store.audit import Actor
 from broker.store.contract import SettledCallback, Ticket
 from broker.vhost.client_declarations import rights_of
 from broker.vhost.message_move import MessageMoves
 from broker.vhost.vhost import VirtualHost
 from trellis.http import contract
 from trellis.http.management.rates import Key, Rates
+from trellis.http.page_sessions import PageSessions
 from trellis.http.slices import Slice, Slices
 from trellis.monitoring.http_counters import HttpCounters
+from trellis.monitoring.live_status import LiveStatus
 from trellis.server.node import BrokerNode
 
 #: Seconds that a change may take to become durable.
@@ -111,19 +115,28 @@ class ApiBackend:
         self.slices = Slices()
         self.rates = Rates(counters)
         self.moves = MessageMoves()
+        self.page_sessions = PageSessions(node, asyncio.get_running_loop().time)
+        self.live_status = LiveStatus(node)
 
 
 class ApiRequest:
-    """A request to the API: its path, the names in the path, its query and its small body.
+    """A request to the API: path, names in the path, query, small body, and the client's address.
 
     `rows` yields the rows of a definitions document in batches: (section, error in the section or
     "", rows as JSON).
     """
 
-    def __init__(self, path: str, path_parameters: list[str], query: dict[str, str]) -> None:
+    def __init__(
+        self, path: str, path_parameters: list[str], query: dict[str, str], address: str
+    ) -> None:
         self.path = path
         self.path_parameters = path_parameters
         self.query = query
+        self.address = address
+        #: The token of the web page's session that the request belongs to; "" for none.
+        self.session = ""
+        #: True if the request comes from this machine, and from no page of another site.
+        self.local = False
         self.body = b""
         self.rows: AsyncIterator[tuple[str, str, list[bytes]]] | None = None
 
@@ -149,6 +162,8 @@ class Call:
         self._slices = backend.slices
         self._rates = backend.rates
         self.moves = backend.moves
+        self.page_sessions = backend.page_sessions
+        self.live_status = backend.live_status
         self.request = request
         self.identity = identity
         self.path_parameters = request.path_parameters
@@ -255,6 +270,21 @@ class Call:
             raise bad_request(f"the body is nested more than {NESTING_MAX} levels deep")
         return value
 
+    def acting(self) -> AbstractContextManager[None]:
+        """Return a context manager that names the user of this call in the audit trail, if any."""
+        trail = self.broker.store.audit
+        if trail is None:
+            return nullcontext()
+        return trail.by(Actor(self.identity.name, self.request.address, "http"))
+
+    def audit(
+        self, action: str, kind: str, vhost: str, name: str, facts: Row | None = None
+    ) -> None:
+        """Record an action of the user in the audit trail, if there is one."""
+        if self.broker.store.audit is not None:
+            with self.acting():
+                self.broker.store.audit.acted(action, kind, vhost, name, facts)
+
     async def make_durable(self, change: Callable[[Ticket], Result]) -> Result:
         """Make a change, and wait until it is durable. Raises BrokerError, TimeoutError."""
         self.node.turn.schedule()
@@ -265,7 +295,8 @@ class Call:
                 durable.set_result(None)
 
         ticket = Ticket(SettledCallback(settled))
-        result = change(ticket)
+        with self.acting():
+            result = change(ticket)
         if ticket.outstanding:
             async with asyncio.timeout(DURABLE_SECONDS):
                 await durable

@@ -197,6 +197,8 @@ def _close(call: Call, connection: Connection) -> None:
     call.node.turn.schedule()
     if not connection.finished:
         connection.close(EXPELLED, "closed by an operator")
+        owner, vhost = connection.owner
+        call.audit("close", "connection", vhost, name_of(connection), {"user": owner})
 
 
 # -- channels

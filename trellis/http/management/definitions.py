@@ -87,7 +87,8 @@ async def _import(call: Call, vhost: str | None) -> Row:
                     continue
                 if vhost is not None and isinstance(row, dict):
                     row["vhost"] = vhost
-                run.take(section, row)
+                with call.acting():
+                    run.take(section, row)
                 if section == "users":
                     report.notes += _overruled(call, row)
                 if work.over:

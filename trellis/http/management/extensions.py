@@ -40,13 +40,20 @@ async def _rows(call: Call, kind: str) -> Listing:
             f"user '{call.identity.name}' lacks the tag 'monitoring', which the list of all "
             "retained topics requires; GET /api/retained/VHOST lists those that the user may read",
         )
+    paged = "page" in call.query
     seen = None if call.sees_everything else {"", *(vhost.name for vhost in call.vhosts)}
 
     async def visible() -> AsyncIterator[Row | None]:
         async for row in listings.KINDS[kind](call.node):
-            yield row if seen is None or row.get("vhost", "") in seen else None
+            if seen is not None and row.get("vhost", "") not in seen:
+                yield None
+            elif paged and "name" not in row:
+                # The gateway filters pages by this field; a session has only `client_id`.
+                yield {"name": row.get("client_id", row.get("peer", "")), **row}
+            else:
+                yield row
 
-    return Listing(visible(), contract.PLAIN)
+    return Listing(visible(), contract.PAGED if paged else contract.PLAIN)
 
 
 async def switch(call: Call) -> Row:
@@ -56,6 +63,7 @@ async def switch(call: Call) -> Row:
         raise not_found("this broker is no node of a cluster")
     if not isinstance(wanted, str):
         raise bad_request("'to' must be the name of a node")
+    call.audit("switch", "cluster", "", wanted)
     try:
         return {"to": await hand_over(wanted)}
     except ReplicationError as error:
@@ -69,6 +77,7 @@ async def cancel(call: Call) -> list[Row]:
     call.node.turn.schedule()
     if waiting is None or not order.isdecimal() or not waiting.withdraw(int(order)):
         raise not_found(f"no message {order} is delayed by exchange '{name}' in vhost '{vhost}'")
+    call.audit("delete", "delayed message", vhost, name, {"id": order})
     return []
 
 
@@ -82,4 +91,5 @@ async def delete_session(call: Call) -> Empty:
         lambda ticket: call.node.mqtt.delete_session(vhost, client_id, ticket)
     ):
         raise not_found(f"client identifier '{client_id}' has no session in vhost '{vhost.name}'")
+    call.audit("delete", "session", vhost.name, client_id)
     return Empty()

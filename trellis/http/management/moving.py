@@ -92,7 +92,10 @@ async def _begin(
         vhost, source, destination, _identity_now(call, vhost), count, rate, call.identity.name
     )
     call.node.turn.schedule()
-    return move_row(call.moves.start(begun), begun)
+    started = call.moves.start(begun)
+    facts = {"move": started, "destination": destination.text(), "messages": begun.wanted}
+    call.audit("move", "queue", vhost.name, source.name, facts)
+    return move_row(started, begun)
 
 
 def _rate(row: Row) -> float:
@@ -190,6 +193,7 @@ async def cancel(call: Call) -> Empty:
         call.require_administrator(f"the changes of move {number} of another user")
     call.node.turn.schedule()
     known.cancel()
+    call.audit("cancel", "move", known.vhost.name, known.source.name, {"move": number})
     return Empty()
 
 

@@ -152,6 +152,9 @@ async def clear(call: Call) -> Row:
         removed = 0
         for at in range(0, len(found), _REMOVED):
             removed += await _remove(call, vhost, found[at : at + _REMOVED])
+        if removed:
+            facts = {"messages": removed}
+            call.audit("clear", "retained messages", vhost.name, selection.filter, facts)
     if refused and not found:
         raise ApiRefusal(
             403,

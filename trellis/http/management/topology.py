@@ -13,6 +13,7 @@ from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.store.contract import Ticket
 from broker.stream.queue import StreamQueue
+from broker.vhost.client_declarations import purge_queue as purge
 from broker.vhost.client_declarations import with_default_type
 from broker.vhost.options import OPTIONS, options_of
 from broker.vhost.vhost import VirtualHost
@@ -218,12 +219,17 @@ async def delete_exchange(call: Call) -> Empty:
 
 
 async def queues(call: Call) -> Listing:
-    """List the queues and inboxes of the virtual host in the path, or of all the user may see."""
+    """List the queues and inboxes of the virtual host in the path, or of all the user may see.
+
+    With `sessions=false` in the query, the inboxes of MQTT sessions are left out.
+    """
     vhosts = call.path_vhosts
+    with_inboxes = call.query.get("sessions") != "false"
 
     async def rows() -> AsyncIterator[Row]:
         for vhost in vhosts:
-            for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
+            inboxes = vhost.inboxes.values() if with_inboxes else ()
+            for queue in [*vhost.queues.values(), *inboxes]:
                 yield _queue_row(call, vhost, queue)
 
     return Listing(rows())
@@ -293,13 +299,17 @@ async def delete_queue(call: Call) -> Empty:
 
 async def pause_queue(call: Call) -> Empty:
     """Pause a queue: it takes messages and delivers none until it is resumed or the broker ends."""
-    pause(_pausable(call))
+    queue = _pausable(call)
+    if pause(queue):
+        call.audit("pause", "queue", queue.vhost, queue.name)
     return Empty()
 
 
 async def resume_queue(call: Call) -> Empty:
     """Resume a paused queue."""
-    resume(_pausable(call))
+    queue = _pausable(call)
+    if resume(queue):
+        call.audit("resume", "queue", queue.vhost, queue.name)
     return Empty()
 
 
@@ -322,5 +332,6 @@ async def purge_queue(call: Call) -> Empty:
     vhost, queue = named_queue(call)
     call.may("read", "queue", queue.name, vhost)
     call.node.turn.schedule()
-    vhost.queue(queue.name, queue.exclusive_to).purge()
+    with call.acting():
+        purge(vhost, vhost.queue(queue.name, queue.exclusive_to))
     return Empty()

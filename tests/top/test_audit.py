@@ -1,0 +1,275 @@
+"""The audit log: each change with its user and address, and files that cannot be written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+from pathlib import Path
+from typing import Any
+
+import pamqp.commands as spec
+import pytest
+
+from broker.store.audit import AuditTrail
+from tests.clients import mqtt_publish, publication
+from tests.top.conftest import Start
+from tests.top.running import Running
+from tests.top.test_api import api, users
+from trellis.server.audit_log import LINE_BYTES, WAITING_BYTES, AuditLog, append
+from trellis.settings import SettingsError
+
+Line = dict[str, Any]
+
+
+def lines(path: Path) -> list[Line]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def without_time(line: Line) -> Line:
+    return {name: value for name, value in line.items() if name not in ("time", "address")}
+
+
+async def written(broker: Running, path: Path, count: int) -> list[Line]:
+    """Return the lines of the audit log once it has at least `count`."""
+    await broker.until(lambda: len(path.read_text().splitlines()) >= count)
+    return lines(path)
+
+
+@pytest.fixture
+async def broker(start: Start, tmp_path: Path) -> Running:
+    return await start(
+        **users(),
+        log={"audit": str(tmp_path / "audit.jsonl")},
+        data={"dir": str(tmp_path / "data")},
+    )
+
+
+async def test_changes_over_http_name_the_user_and_the_address(
+    broker: Running, tmp_path: Path
+) -> None:
+    requests: tuple[tuple[str, str, Any], ...] = (
+        ("PUT", "vhosts/plant", {}),
+        ("PUT", "users/eve", {"password": "secret", "tags": "management"}),
+        ("PUT", "permissions/plant/eve", {"configure": "", "write": "", "read": ".*"}),
+        ("PUT", "parameters/shovel/%2F/s", {"value": {"src-uri": "amqp://u:secret@there"}}),
+        ("PUT", "policies/%2F/p", {"pattern": "^q", "definition": {"max-length": 5}}),
+        ("PUT", "queues/%2F/q", {"durable": True}),
+        ("POST", "bindings/%2F/e/amq.topic/q/q", {"routing_key": "a.#"}),
+        ("PUT", "queues/%2F/q", {"durable": True}),
+        ("GET", "queues/%2F/q", None),
+        ("DELETE", "queues/%2F/absent", None),
+        ("DELETE", "queues/%2F/q", None),
+    )
+    statuses = [(await api(broker, method, path, body))[0] for method, path, body in requests]
+    assert statuses == [201, 201, 201, 201, 201, 201, 201, 204, 200, 404, 204]
+    log = await written(broker, tmp_path / "audit.jsonl", 8)
+    assert {line.get("user") for line in log} == {"admin"}
+    assert all(line["address"].startswith("127.0.0.1:") for line in log)
+    assert all(line["time"].endswith("Z") for line in log)
+    by_kind = {(line["action"], line["kind"]): without_time(line) for line in log}
+    assert by_kind["set", "user"] == {
+        "action": "set",
+        "kind": "user",
+        "name": "eve",
+        "user": "admin",
+        "protocol": "http",
+        "definition": {"tags": ["management"]},
+    }
+    assert by_kind["set", "binding"]["definition"] == {
+        "source": "amq.topic",
+        "destination": "q",
+        "destination_type": "queue",
+        "routing_key": "a.#",
+        "arguments": {},
+        "grammar": "amqp",
+        "assurance": 0,
+    }
+    assert by_kind["delete", "queue"]["name"] == "q"
+    assert [line["kind"] for line in log].count("queue") == 2
+    assert "secret" not in (tmp_path / "audit.jsonl").read_text()
+
+
+async def test_changes_over_amqp_and_by_the_broker(broker: Running, tmp_path: Path) -> None:
+    client = await broker.amqp("admin")
+    await client.call(spec.Queue.Declare(queue="q", durable=True), spec.Queue.DeclareOk)
+    await client.call(spec.Queue.Declare(queue="passing", exclusive=True), spec.Queue.DeclareOk)
+    exchange = spec.Exchange.Declare(exchange="short", durable=True, auto_delete=True)
+    await client.call(exchange, spec.Exchange.DeclareOk)
+    await client.call(
+        spec.Queue.Bind(queue="q", exchange="short", routing_key="k"), spec.Queue.BindOk
+    )
+    message = {"properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string"}
+    assert (await api(broker, "POST", "exchanges/%2F/amq.default/publish", message))[0] == 200
+    await client.call(spec.Queue.Purge(queue="q"), spec.Queue.PurgeOk)
+    await client.call(spec.Queue.Delete(queue="q"), spec.Queue.DeleteOk)
+    log = await written(broker, tmp_path / "audit.jsonl", 6)
+    assert [
+        (line["action"], line["kind"], line.get("name"), line.get("user"), line["protocol"])
+        for line in log
+    ] == [
+        ("set", "queue", "q", "admin", "amqp"),
+        ("set", "exchange", "short", "admin", "amqp"),
+        ("set", "binding", None, "admin", "amqp"),
+        ("purge", "queue", "q", "admin", "amqp"),
+        ("delete", "queue", "q", "admin", "amqp"),
+        ("delete", "exchange", "short", "admin", "amqp"),
+    ]
+    assert log[3]["facts"] == {"messages": 1}
+    assert log[0]["address"] == log[5]["address"] != ""
+
+
+async def test_actions_over_http_are_recorded(broker: Running, tmp_path: Path) -> None:
+    client = await broker.amqp()
+    await broker.mqtt("device", user="known/known", clean=False)
+    assert (await api(broker, "DELETE", "trellis/sessions/%2F/device"))[0] == 204
+    assert (await api(broker, "DELETE", "connections/username/known"))[0] == 204
+    log = await written(broker, tmp_path / "audit.jsonl", 2)
+    assert [(line["action"], line["kind"], line["user"]) for line in log[:2]] == [
+        ("delete", "session", "admin"),
+        ("close", "connection", "admin"),
+    ]
+    assert log[0]["name"] == "device" and log[1]["facts"] == {"user": "known"}
+    del client
+
+
+async def test_an_import_names_the_user_and_a_restart_records_nothing(
+    start: Start, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    document = tmp_path / "definitions.json"
+    document.write_text(json.dumps({"queues": [{"name": "f", "vhost": "/", "durable": True}]}))
+    chosen = {
+        **users(),
+        "log": {"audit": str(path)},
+        "data": {"dir": str(tmp_path / "data")},
+        "definitions": {"file": str(document)},
+    }
+    first = await start(**chosen)
+    rows = [{"name": "q", "vhost": "/", "durable": True, "arguments": {}}]
+    assert (await api(first, "POST", "definitions", {"queues": rows}))[0] == 200
+    assert (
+        await api(
+            first,
+            "POST",
+            "definitions?dry_run=true",
+            {"queues": [{"name": "tried", "vhost": "/", "durable": True, "arguments": {}}]},
+        )
+    )[0] == 200
+    await first.stop()
+    before = lines(path)
+    assert [(line["name"], line.get("user"), line["protocol"]) for line in before] == [
+        ("f", None, "settings"),
+        ("q", "admin", "http"),
+    ]
+    await (await start(**chosen)).stop()
+    assert lines(path) == before
+
+
+async def test_a_file_that_cannot_be_created_ends_the_start(start: Start, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"log\.audit: cannot write to .*absent/audit"):
+        await start(**users(), log={"audit": str(tmp_path / "absent" / "audit.jsonl")})
+
+
+async def test_lines_wait_while_the_file_cannot_be_written(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "log"
+    directory.mkdir()
+    path = directory / "audit.jsonl"
+    broker = await start(**users(), log={"audit": str(path)})
+    audit = broker.node.audit
+    assert audit is not None
+    path.unlink()
+    directory.rmdir()
+    assert (await api(broker, "PUT", "queues/%2F/a", {"durable": True}))[0] == 201
+    await broker.until(lambda: "audit_failed" in caplog.text)
+    trail = AuditTrail(audit.write)
+    for number in range(WAITING_BYTES // 1_000):
+        trail.acted("set", "queue", "/", f"q{number}", {"filler": "x" * 1_100})
+    assert audit.lost > 0 and audit.waiting_bytes <= WAITING_BYTES
+    kept = WAITING_BYTES // 1_000 - audit.lost + 1
+    _, page = await broker.get("metrics", "/metrics")
+    assert f"trellis_audit_lines_lost_total {audit.lost}".encode() in page
+    directory.mkdir()
+    await broker.until(lambda: audit.written == kept)
+    assert audit.waiting_bytes == 0
+    assert [line["name"] for line in lines(path)][:2] == ["a", "q0"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    caplog.clear()
+
+
+async def test_a_renamed_file_gets_no_further_lines(broker: Running, tmp_path: Path) -> None:
+    path, older = tmp_path / "audit.jsonl", tmp_path / "audit.jsonl.1"
+    assert (await api(broker, "PUT", "queues/%2F/a", {"durable": True}))[0] == 201
+    await written(broker, path, 1)
+    path.rename(older)
+    assert (await api(broker, "PUT", "queues/%2F/b", {"durable": True}))[0] == 201
+    await broker.until(path.exists)
+    assert [line["name"] for line in await written(broker, path, 1)] == ["b"]
+    assert [line["name"] for line in lines(older)] == ["a"]
+
+
+async def test_a_long_definition_is_left_out(broker: Running, tmp_path: Path) -> None:
+    arguments = {"x-note": "n" * LINE_BYTES}
+    queue = {"durable": True, "arguments": arguments}
+    assert (await api(broker, "PUT", "queues/%2F/long", queue))[0] == 201
+    (line,) = await written(broker, tmp_path / "audit.jsonl", 1)
+    assert line["name"] == "long" and line["left_out"] == "definition"
+
+
+def test_a_failed_write_leaves_no_half_line(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    append(path, b"first\n")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            append(path, b"x" * 200 + b"\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == b"first\n"
+
+
+async def test_finish_writes_what_waits(tmp_path: Path) -> None:
+    audit = AuditLog(tmp_path / "audit.jsonl", asyncio.get_running_loop())
+    for number in range(100):
+        audit.write({"action": "set", "kind": "queue", "name": str(number)})
+    await audit.finish()
+    assert [line["name"] for line in lines(tmp_path / "audit.jsonl")] == [
+        str(number) for number in range(100)
+    ]
+
+
+async def test_the_actions_of_operators_are_recorded(broker: Running, tmp_path: Path) -> None:
+    for name in ("q", "r"):
+        await api(broker, "PUT", f"queues/%2F/{name}")
+    client = await broker.amqp()
+    await client.socket.send(publication("", "q", b"x", delivery_mode=2) * 3)
+    sender = await broker.mqtt("sender", user="known/known")
+    await sender.socket.send(mqtt_publish("home/door", b"open", flags=1))
+    vhost = broker.node.broker.vhosts["/"]
+    await broker.until(lambda: vhost.queues["q"].depth == 3 and len(vhost.retained) == 1)
+    requests: tuple[tuple[str, str, Any], ...] = (
+        ("PUT", "queues/%2F/q/pause", None),
+        ("PUT", "queues/%2F/q/pause", None),
+        ("DELETE", "queues/%2F/q/pause", None),
+        ("POST", "queues/%2F/q/move", {"queue": "r", "dry_run": True}),
+        ("POST", "queues/%2F/q/move", {"queue": "r", "rate": 1}),
+        ("DELETE", "moves/1", None),
+        ("DELETE", "retained/%2F?filter=home/%23&dry_run=true", None),
+        ("DELETE", "retained/%2F?filter=home/%23", None),
+    )
+    for method, path, body in requests:
+        assert (await api(broker, method, path, body))[0] in (200, 204), path
+    log = [without_time(line) for line in await written(broker, tmp_path / "audit.jsonl", 7)]
+    actor = {"vhost": "/", "user": "admin", "protocol": "http"}
+    moved = {"move": 1, "destination": "queue 'r'", "messages": 3}
+    assert log[2:] == [
+        {"action": "pause", "kind": "queue", "name": "q"} | actor,
+        {"action": "resume", "kind": "queue", "name": "q"} | actor,
+        {"action": "move", "kind": "queue", "name": "q", "facts": moved} | actor,
+        {"action": "cancel", "kind": "move", "name": "q", "facts": {"move": 1}} | actor,
+        {"action": "clear", "kind": "retained messages", "name": "home/#", "facts": {"messages": 1}}
+        | actor,
+    ]
