@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,6 +15,7 @@ from broker.queues.queue import Queue
 from broker.store.disk import OutOfDescriptors
 from tests.clients import Amqp
 from tests.store.homes import Home
+from tests.store.simulated import SimulatedDisk
 from tests.wire.amqp.speech import deliveries
 
 B = spec.Basic
@@ -150,22 +152,19 @@ def test_each_call_continues_although_the_queue_delivers_meanwhile(tmp_path: Pat
 
 
 def test_without_a_free_file_descriptor_nothing_is_lost(tmp_path: Path) -> None:
-    home = Home(tmp_path / "data")
+    disk = SimulatedDisk()
+    home = Home(tmp_path / "data", disk=disk, segment_size=500)
     home.store.window = 2
     client = home.amqp()
     client.queue("q", durable=True)
-    for number in range(6):
+    for number in range(30):
         client.publish("", "q", b"%d" % number, delivery_mode=2)
-    fetch, queue = home.store.fetch, home.queue("q")
-
-    def refuse(*_: Any) -> Any:
-        raise OutOfDescriptors("too many open files")
-
-    home.store.fetch = refuse
+    disk.refuse = lambda operation, path: errno.EMFILE if operation == "open" else 0
+    queue = home.queue("q")
     with pytest.raises(OutOfDescriptors):
         everything(queue)
-    home.store.fetch = fetch
-    assert len(everything(queue)) == 6
+    disk.refuse = lambda operation, path: 0
+    assert bodies(queue) == [(b"%d" % number, False) for number in range(30)]
     home.crash()
 
 

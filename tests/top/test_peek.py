@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -10,9 +11,9 @@ from urllib.parse import quote
 import pamqp.commands as spec
 import pytest
 
-from broker.store.disk import OutOfDescriptors
 from tests.clients import mqtt_publish, publication
 from tests.top.conftest import Start
+from tests.top.disks import HandledDisk
 from tests.top.running import Running
 from tests.top.test_api import api, users
 
@@ -168,24 +169,21 @@ async def test_reading_needs_the_read_permission(broker: Running) -> None:
 
 
 async def test_without_a_free_file_descriptor_the_answer_says_so(
-    broker: Running, tmp_path: Path, start: Start
+    start: Start, tmp_path: Path
 ) -> None:
-    del broker
-    running = await start(**users(), data={"dir": str(tmp_path / "data")})
-    store: Any = running.node.broker.store
-    store.window = 2
+    disk = HandledDisk()
+    running = await start(
+        **users(), data={"dir": str(tmp_path / "data")}, store={"segment": 65_536}, disk=disk
+    )
+    running.node.broker.store.window = 2
     await api(running, "PUT", "queues/%2F/q")
     for number in range(5):
-        await publish(running, f"{number}", delivery_mode=2)
-
-    def refuse(*_: object) -> None:
-        raise OutOfDescriptors("too many open files")
-
-    fetch, store.fetch = store.fetch, refuse
+        await publish(running, f"{number}" * 30_000, delivery_mode=2)
+    disk.refuse = lambda operation, path: errno.EMFILE if operation == "open" else 0
     status, answer = await api(running, "GET", "queues/%2F/q/messages")
     assert status == 503
     assert "no free file descriptor" in answer["reason"]
-    store.fetch = fetch
+    disk.refuse = lambda operation, path: 0
     assert len(await peeked(running)) == 5
 
 
