@@ -12,7 +12,7 @@ from array import array
 from mypy_extensions import i64
 
 from broker.agenda import Agenda
-from broker.messages.fates import DEAD_LETTERED, EXPIRED, OVER_LIMIT, OVERDELIVERED, PURGED
+from broker.messages.fates import DEAD_LETTERED, EXPIRED, OVER_LIMIT, OVERDELIVERED
 from broker.messages.message import Message
 from broker.messages.x_death import REASONS
 from broker.queues.arguments import UNLIMITED, QueueArguments
@@ -403,8 +403,8 @@ class LimitedQueue(Queue):
         return super().purge()
 
     def discard(self, message: Message, fate: i64) -> None:
-        host = self._host
-        if host is None or self.arguments.dead_letter_exchange is None or fate == PURGED:
+        host, reason = self._host, REASONS.get(int(fate))
+        if host is None or self.arguments.dead_letter_exchange is None or reason is None:
             super().discard(message, fate)
             return
         reason = REASONS[int(fate)]

@@ -433,7 +433,7 @@ class Queue(MessageSource):
     @property
     def held(self) -> bool:
         """True while the queue delivers nothing, because messages are being returned to it."""
-        return self._holds > 0
+        return self._holds > 0 and not self.paused
 
     def hold(self) -> None:
         if self.replacement is not None:
@@ -787,7 +787,7 @@ class Queue(MessageSource):
             self._window.queue = self
         self._tail, self._paged, self._sequence = old._tail, old._paged, old._sequence
         self._set_overflow_depth()
-        self._holds, old._holds = old._holds, 0
+        self._holds, self.paused, old._holds = old._holds, old.paused, 0
         self._drain_scheduled = self._holds > 0
         for consumer in self.consumers + self.standby:
             consumer.queue = self

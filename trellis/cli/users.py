@@ -15,8 +15,10 @@ import msgspec
 
 from trellis.cli.actions import add_action, add_group, add_json, add_vhost, ask, show
 from trellis.cli.api_client import ApiClient
+from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.definitions import print_report, request_import
 from trellis.cli.parsing import CommandError, Commands, Parser
+from trellis.cli.readable import count_text
 from trellis.cli.user_file import FIELDS, PERMISSIONS, definitions_of, hashed, read_users
 from trellis.progress import ProgressLine
 from trellis.settings.errors import nearest, printable
@@ -92,9 +94,15 @@ def _add_users(commands: Commands) -> None:
         "--dry-run", action="store_true", help="change nothing: report what would be refused"
     )
     command = add_action(
-        users, "users", "delete", delete_user, "delete a user and close its connections", "NAME"
+        users,
+        "users",
+        "delete",
+        delete_user,
+        "delete a user and close its connections",
+        "NAME [--yes]",
     )
     _add_name(command)
+    add_yes(command)
 
 
 def _add_permissions(commands: Commands) -> None:
@@ -274,8 +282,13 @@ def import_users(arguments: argparse.Namespace) -> int:
 
 
 def delete_user(arguments: argparse.Namespace) -> int:
-    """Delete a user; the broker closes the user's connections."""
-    ask(arguments, "DELETE", "users", arguments.name)
+    """Delete a user, after a confirmation; the broker closes the user's connections."""
+    client = ApiClient(arguments)
+    client.json("GET", "users", arguments.name)
+    connections = len(client.json("GET", "connections", "username", arguments.name))
+    closed = f"{count_text(connections, 'connection')} are closed, and its MQTT sessions end"
+    confirm(arguments, [f"user '{arguments.name}' is deleted: {closed}"])
+    client.request("DELETE", "users", arguments.name)
     return 0
 
 

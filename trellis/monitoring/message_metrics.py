@@ -143,6 +143,11 @@ def add_queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTota
     unacked = sum(int(each.unacked + each.inbox_unacked) for each in totals)
     page.gauge("rabbitmq_queues", "Number of queues.", sum(each.queues for each in totals))
     page.gauge(
+        "trellis_queues_paused",
+        "Number of queues that an operator has paused.",
+        sum(each.paused for each in totals),
+    )
+    page.gauge(
         "rabbitmq_exchanges", "Number of exchanges.", sum(len(vhost.exchanges) for vhost in vhosts)
     )
     page.gauge(

@@ -17,6 +17,7 @@ from broker.routing.authorization import DeclarationRights
 from broker.store.audit import Actor
 from broker.store.contract import SettledCallback, Ticket
 from broker.vhost.client_declarations import rights_of
+from broker.vhost.message_move import MessageMoves
 from broker.vhost.vhost import VirtualHost
 from trellis.http import contract
 from trellis.http.management.rates import Key, Rates
@@ -105,7 +106,7 @@ class Empty:
 
 
 class ApiBackend:
-    """The parts of the broker that API calls use: node and HTTP counters."""
+    """The parts of the broker that API calls use: node, HTTP counters, moves of messages."""
 
     def __init__(self, node: BrokerNode, counters: HttpCounters) -> None:
         self.node = node
@@ -113,6 +114,7 @@ class ApiBackend:
         #: The slices of the work of all calls.
         self.slices = Slices()
         self.rates = Rates(counters)
+        self.moves = MessageMoves()
         self.page_sessions = PageSessions(node, asyncio.get_running_loop().time)
         self.live_status = LiveStatus(node)
 
@@ -159,6 +161,7 @@ class Call:
         self.counters = backend.counters
         self._slices = backend.slices
         self._rates = backend.rates
+        self.moves = backend.moves
         self.page_sessions = backend.page_sessions
         self.live_status = backend.live_status
         self.request = request

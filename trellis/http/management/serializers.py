@@ -51,6 +51,7 @@ def queue_row(vhost: VirtualHost, queue: Queue, node: str) -> Row:
         "node": node,
         "state": "running",
         "consumers": queue.consumer_count,
+        "paused": queue.paused,
         **counts(int(queue.depth), int(queue.unacked)),
     }
     ended = ended_of(queue)

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from broker.compatibility import TRACING
+from broker.queues.pausing import pause, resume
 from broker.queues.queue import Queue
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.store.contract import Ticket
+from broker.stream.queue import StreamQueue
 from broker.vhost.client_declarations import purge_queue as purge
 from broker.vhost.client_declarations import with_default_type
 from broker.vhost.options import OPTIONS, options_of
@@ -297,6 +299,36 @@ async def delete_queue(call: Call) -> Empty:
         )
     )
     return Empty()
+
+
+async def pause_queue(call: Call) -> Empty:
+    """Pause a queue: it takes messages and delivers none until it is resumed or the broker ends."""
+    queue = _pausable(call)
+    if pause(queue):
+        call.audit("pause", "queue", queue.vhost, queue.name)
+    return Empty()
+
+
+async def resume_queue(call: Call) -> Empty:
+    """Resume a paused queue."""
+    queue = _pausable(call)
+    if resume(queue):
+        call.audit("resume", "queue", queue.vhost, queue.name)
+    return Empty()
+
+
+def _pausable(call: Call) -> Queue:
+    """Return the queue that the path names, if it can be paused. Raises ApiRefusal."""
+    vhost, named = named_queue(call)
+    call.may("configure", "queue", named.name, vhost)
+    found = vhost.queue(named.name, named.exclusive_to)
+    if isinstance(found, StreamQueue):
+        raise bad_request(
+            f"queue '{found.name}' in vhost '{vhost.name}' is a stream, which cannot be paused: "
+            "each reader has its own place"
+        )
+    call.node.turn.schedule()
+    return found
 
 
 async def purge_queue(call: Call) -> Empty:
