@@ -20,13 +20,14 @@ from tests.foreign import require
 from tests.top.running import KNOWN
 
 HERE: Final = Path(__file__).parent
-VIEWS: Final = ["Now", "Queues", "Clients", "Routing", "Access", "Streams", "Node"]
+VIEWS: Final = ["Now", "Queues", "Topics", "Clients", "Routing", "Access", "Streams", "Node"]
 #: Number of queues and of clients of the busy broker.
 QUEUES, CLIENTS = 10_000, 5_000
 #: The views with a selector of an element that each shows once it is complete.
 COMPLETE: Final = {
     "#/now": ".sentence b",
     "#/queues": "caption, p.soft",
+    "#/topics": "#content [role=status]",
     "#/clients": "section caption, section p.soft",
     "#/routing": ".graph, #content p.soft",
     "#/access": "caption",
@@ -182,6 +183,45 @@ def test_a_route_is_explained_with_near_misses(page: Page, broker: BrokerProcess
     page.do("click", selector="text=Check")
     page.do("wait", selector="#content p", text="Yes: user")
     page.check("rights", 1280)
+
+
+def test_a_queue_is_paused_and_its_messages_are_moved(page: Page, broker: BrokerProcess) -> None:
+    for name in ("orders", "later"):
+        api(broker, "PUT", f"queues/%2F/{name}", {"durable": True})
+    publish(broker, "orders", 4)
+    page.do("open", width=1280)
+    page.log_in()
+    page.do("view", hash="#/queue/%2F/orders", until="#content .warn")
+    page.do("click", selector="text=Pause")
+    page.do("wait", selector="button", text="Resume")
+    (row,) = (each for each in api(broker, "GET", "trellis/queues") if each["name"] == "orders")
+    assert row["paused"]
+    page.do("click", selector="text=Resume")
+    page.do("wait", selector="button", text="Pause")
+    page.do("fill", selector="#to", text="later")
+    page.do("click", selector="text=Move…")
+    page.do("wait", selector="dialog", text="4 to queue later")
+    page.check("move", 1280)
+    page.do("click", selector="dialog .danger")
+    page.do("wait", selector="#content p", text="4 of 4 messages are moved")
+    assert api(broker, "GET", "queues/%2F/later")["messages"] == 4
+
+
+def test_topics_are_shown_published_and_removed(page: Page, broker: BrokerProcess) -> None:
+    page.do("open", width=1280)
+    page.log_in()
+    page.do("view", hash="#/topics", until="#content [role=status]")
+    page.do("fill", selector="#content input[placeholder]", text="plant/7/temp")
+    page.do("fill", selector="form:last-of-type input:not([placeholder]):not([type])", text="21.5")
+    page.do("click", selector="#content input[type=checkbox]")
+    page.do("click", selector="button:text-is('Publish')")
+    page.do("wait", selector="#content .tree code", text="21.5")
+    page.check("topics-tree", 1280)
+    page.do("click", selector="text=Remove…")
+    page.do("wait", selector="dialog", text="1 retained messages of topics that match #")
+    page.do("click", selector="dialog .danger")
+    page.do("wait", selector="#content p", text="0 topics have a retained message")
+    assert api(broker, "GET", "retained/%2F") == []
 
 
 def test_an_alarm_is_shown(settings: Path, page: Page, broker: BrokerProcess) -> None:

@@ -77,6 +77,12 @@ def state_of(consumer: Consumer) -> str:
 
 def _consumers(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
     ready = int(queue.depth)
+    if queue.paused:
+        yield Problem(
+            "paused",
+            f"an operator has paused the queue, and {waiting(ready)}",
+            command("resume", queue.name, *in_vhost(vhost.name)),
+        )
     if queue.consumer_count == 0:
         if ready:
             kind = "client of the session" if queue.private else "consumer"
@@ -86,7 +92,7 @@ def _consumers(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
                 command("list", "sessions" if queue.private else "connections"),
             )
         return
-    if queue.held:
+    if queue.held and not queue.paused:
         yield Problem(
             "held", "a client returns very many messages, and deliveries continue after that"
         )

@@ -9,8 +9,9 @@ import * as now from './now.js';
 import * as queues from './queues.js';
 import * as routing from './routing.js';
 import * as streams from './streams.js';
+import * as topics from './topics.js';
 
-const VIEWS = { now, queues, clients, routing, access, streams, node };
+const VIEWS = { now, queues, topics, clients, routing, access, streams, node };
 const content = document.getElementById('content'), notice = document.getElementById('notice'), views = document.getElementById('views'), who = document.getElementById('who');
 let user = null, leave = null;
 

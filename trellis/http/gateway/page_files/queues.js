@@ -21,8 +21,11 @@ export async function one(view, vhost, name) {
   view.append(el('h1', {}, `Queue ${name}`));
   const cards = el('div', { class: 'cards' }), about = el('div'), rest = el('div'), messages = el('div');
   view.append(cards, el('h2', {}, 'What is wrong?'), about, rest, el('h2', {}, 'Messages'), messages);
+  const pausing = el('button', { type: 'button', onclick: () => pause(at, pausing.textContent === 'Resume', load) }, 'Pause');
   const load = async () => {
     const queue = await get(at);
+    const [listed] = (await get(['trellis', 'queues'], { page: 1, page_size: 500, name })).items.filter((row) => row.name === name && row.vhost === vhost);
+    pausing.textContent = listed?.paused ? 'Resume' : 'Pause';
     cards.replaceChildren(card(number(queue.messages_ready), 'ready'), card(number(queue.messages_unacknowledged), 'unacknowledged'), card(number(queue.consumers), 'consumers'),
       card(rate(queue.message_stats?.publish_details?.rate), 'messages/s in'), card(rate(queue.message_stats?.deliver_get_details?.rate), 'messages/s out'));
     const bindings = await get([...at, 'bindings']);
@@ -36,8 +39,12 @@ export async function one(view, vhost, name) {
   findings(about, get(['why', ...at], { seconds: 1 }));
   messages.append(el('div', { class: 'row' },
     el('button', { type: 'button', onclick: () => peek(shown, at) }, 'Look at the first messages'),
+    el('button', { type: 'button', onclick: () => redrive(at, shown, load) }, 'Redrive dead letters…'),
+    el('label', { class: 'hidden', for: 'to' }, 'Queue to which the messages are moved'), el('input', { id: 'to', placeholder: 'queue', size: 14 }),
+    el('button', { type: 'button', onclick: () => move(at, document.getElementById('to').value, shown, load) }, 'Move…'),
+    pausing,
     el('button', { type: 'button', class: 'danger', onclick: () => purge(at, load) }, 'Purge…')),
-    commandLine(line('peek', name, ...inVhost(vhost))));
+    commandLine(`${line('peek', name, ...inVhost(vhost))}; ${line('redrive', name, ...inVhost(vhost))}; ${line('move', name, '--to', 'QUEUE', ...inVhost(vhost))}; ${line('pause', name, ...inVhost(vhost))}`));
   const shown = el('div', { role: 'status' });
   messages.append(shown);
   view.append(commandLine(line('why', 'queue', name, ...inVhost(vhost))));
@@ -57,6 +64,32 @@ function text(row) {
   }
   try { return JSON.stringify(JSON.parse(payload), null, 1).slice(0, 8000); } catch { return payload.slice(0, 8000); }
 }
+
+async function pause(at, paused, load) {
+  await ask(paused ? 'DELETE' : 'PUT', `${path(...at)}/pause`);
+  await load();
+}
+
+// Asks the broker what a move would do, and then the user; shows the progress of the move.
+async function begin(at, action, body, words, shown, load) {
+  const found = await ask('POST', `${path(...at)}/${action}`, { ...body, dry_run: true });
+  const parts = found.queues.map((row) => `${number(row.messages)} to queue ${row.name}`);
+  const stay = Object.entries(found.refused ?? {}).map(([reason, count]) => `${number(count)} stay: ${reason}`);
+  if (!parts.length) { shown.replaceChildren(el('p', { class: 'soft' }, `No message would be moved. ${stay.join('; ')}`)); return; }
+  if (!await agree(`Messages that would be moved: ${[...parts, ...stay].join('; ')}.`, 'Move them', line(...words))) return;
+  const { id } = await ask('POST', `${path(...at)}/${action}`, body);
+  for (;;) {
+    const state = await get(['moves', String(id)]);
+    shown.replaceChildren(el('p', {}, `${number(state.moved)} of ${number(state.messages)} messages are moved${state.state === 'running' || state.state === 'ending' ? '…' : `: ${state.state}. ${state.reason}`}`));
+    if (state.state !== 'running' && state.state !== 'ending') break;
+    await new Promise((resolve) => setTimeout(resolve, 300));
+  }
+  await load();
+}
+
+const redrive = (at, shown, load) => begin(at, 'redrive', {}, ['redrive', at[2], ...inVhost(at[1])], shown, load);
+const move = (at, to, shown, load) => (to ? begin(at, 'move', { queue: to }, ['move', at[2], '--to', to, ...inVhost(at[1])], shown, load)
+  : shown.replaceChildren(el('p', { class: 'bad' }, 'Name the queue to which the messages are moved.')));
 
 async function purge(at, load) {
   const [, vhost, name] = at, queue = await get(at);
