@@ -407,7 +407,6 @@ class LimitedQueue(Queue):
         if host is None or self.arguments.dead_letter_exchange is None or reason is None:
             super().discard(message, fate)
             return
-        reason = REASONS[int(fate)]
         self.count(DEAD_LETTERED)
         self.note(DEAD_EXPIRED + DEATH_REASONS.index(reason))
         # The virtual host releases the message in the store, in one group with the dead letter.

@@ -170,7 +170,9 @@ async def test_queues_are_listed(running: Running) -> None:
         await client.frame()
     await client.call(spec.Basic.Consume(queue="limited", consumer_tag="c"), spec.Basic.ConsumeOk)
     session = await running.mqtt("reader", clean=False)
-    common = {"vhost": "/", "auto_delete": False, "policy": "", "paused": False}
+    common = {"vhost": "/", "auto_delete": False, "policy": "", "paused": False, "delivered": 1}
+    common |= dict.fromkeys(("redelivered", "acknowledged", "expired", "over_limit"), 0)
+    common |= dict.fromkeys(("rejected", "dead_lettered"), 0)
     assert await rows(running, "queues") == [
         {
             "name": "plain",
@@ -180,6 +182,7 @@ async def test_queues_are_listed(running: Running) -> None:
             "messages_ready": 1,
             "messages_unacknowledged": 1,
             "consumers": 0,
+            "published": 2,
             "arguments": "",
         }
         | common,
@@ -191,6 +194,7 @@ async def test_queues_are_listed(running: Running) -> None:
             "messages_ready": 0,
             "messages_unacknowledged": 1,
             "consumers": 1,
+            "published": 1,
             "arguments": '{"x-max-length":2,"x-overflow":"reject-publish"}',
         }
         | common,
@@ -225,6 +229,9 @@ async def test_exchanges_are_listed(running: Running) -> None:
         "internal": False,
         "bindings": 1,
         "matcher": "bitmap",
+        "published": 0,
+        "copies": 0,
+        "unroutable": 0,
         "arguments": '{"alternate-exchange":"amq.fanout","x-matcher":"bitmap"}',
     }
     assert (found["amq.topic"]["matcher"], found["amq.direct"]["matcher"]) == ("auto", "")
