@@ -60,9 +60,7 @@ class Gateways:
         self._connection: socket.socket | None = None
 
     def start(self, descriptors: list[int]) -> subprocess.Popen[bytes]:
-        return cast(
-            "subprocess.Popen[bytes]", ForkedGateway(self, self.ask("start", descriptors))
-        )
+        return cast("subprocess.Popen[bytes]", ForkedGateway(self, self.ask("start", descriptors)))
 
     def ask(self, request: str, descriptors: list[int] | None = None) -> int:
         """Send a request to the child, and return its answer."""

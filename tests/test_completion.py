@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -39,8 +40,9 @@ def commands() -> Iterator[Command]:
                 yield from command.all()
 
 
-def script(shell: str, tmp_path: Path) -> Path:
-    """Write the completion script for a shell to a file."""
+@functools.cache
+def printed(shell: str) -> str:
+    """Return the completion script that the command prints for a shell."""
     made = subprocess.run(
         [sys.executable, "-m", "trellis", "completion", shell],
         capture_output=True,
@@ -48,8 +50,13 @@ def script(shell: str, tmp_path: Path) -> Path:
         check=True,
         timeout=60,
     )
+    return made.stdout
+
+
+def script(shell: str, tmp_path: Path) -> Path:
+    """Write the completion script for a shell to a file."""
     path = tmp_path / f"trellis.{shell}"
-    path.write_text(made.stdout)
+    path.write_text(printed(shell))
     return path
 
 
