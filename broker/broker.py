@@ -16,6 +16,7 @@ from broker.alarms import Alarms
 from broker.errors import PreconditionFailed
 from broker.limits import BrokerLimits
 from broker.names import checked_name
+from broker.routing.topic_groups import TopicGroups
 from broker.store.contract import Store, Ticket
 from broker.store.entries import Defined, Undefined
 from broker.stream.streams import Streams
@@ -58,6 +59,8 @@ class Broker:
         self.users = Users(store)
         self.streams = Streams(store)
         self.vhosts: dict[str, VirtualHost] = {}
+        #: Counters of unroutable messages by groups of topics; None if there are none.
+        self.topic_groups: TopicGroups | None = None
         self.add_vhost("/")
 
     def add_vhost(self, name: str) -> VirtualHost:
@@ -65,9 +68,16 @@ class Broker:
         vhost = self.vhosts[name] = VirtualHost(
             name, self.agenda, self.store, self.limits, self.streams
         )
+        vhost.declarations.planner.topic_groups = self.topic_groups
         vhost.alarm(bool(self.alarms.on))
         self.alarms.changed.append(vhost.alarm)
         return vhost
+
+    def count_topics(self, groups: TopicGroups) -> None:
+        """Count unroutable messages by these groups of topics from now on."""
+        self.topic_groups = groups
+        for vhost in self.vhosts.values():
+            vhost.declarations.planner.topic_groups = groups
 
     def create_vhost(
         self, name: str, ticket: Ticket | None = None, options: VirtualHostOptions | None = None

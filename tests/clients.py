@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import pamqp.body
 import pamqp.commands as spec
@@ -311,6 +312,24 @@ def publication(
     immediate: bool = False,
     **properties: Any,
 ) -> bytes:
+    """Return the frames of a publication; those of the last publications are made only once."""
+    parts = (exchange, key, body, channel, mandatory, frame_max, immediate)
+    try:
+        return _remembered(*parts, **properties)
+    except TypeError:  # A table of headers cannot be a key of the memory.
+        return _frames_of(*parts, **properties)
+
+
+def _frames_of(
+    exchange: str,
+    key: str,
+    body: bytes,
+    channel: int,
+    mandatory: bool,
+    frame_max: int,
+    immediate: bool,
+    **properties: Any,
+) -> bytes:
     frames = [
         spec.Basic.Publish(
             exchange=exchange, routing_key=key, mandatory=mandatory, immediate=immediate
@@ -324,6 +343,10 @@ def publication(
         for at in range(0, len(body), frame_max - 8)
     ]
     return b"".join(marshal(channel, frame) for frame in frames)
+
+
+#: `typed`, because 1, True and 1.0 are equal and have different bytes.
+_remembered: Final = functools.lru_cache(maxsize=256, typed=True)(_frames_of)
 
 
 def text(value: str) -> bytes:

@@ -150,7 +150,8 @@ def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str], command: st
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("serv", "argument COMMAND [ARGUMENT]...: invalid choice: 'serv'"),
+        ("serv", 'unknown command "serv"; the nearest is serve (see `trellis --help`)'),
+        ("users ad", 'unknown action "ad"; the nearest is add (see `trellis users --help`)'),
         (
             "serve --amqp-prot 1",
             "unknown argument --amqp-prot; the nearest flag is --amqp-port (see `trellis serve --",
@@ -165,7 +166,7 @@ def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str], command: st
         ),
         ("serve --config", "argument --config: expected one argument"),
         ("list", "the following arguments are required: KIND"),
-        ("list queuez", "argument KIND: invalid choice: 'queuez'"),
+        ("list queuez", 'argument KIND: unknown value "queuez"; the nearest is queues, and there'),
         ("list queues --columms a", "unknown argument --columms; the nearest flag is --columns"),
     ],
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import runpy
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -24,10 +27,14 @@ def run(tool: str, root: Path, files: dict[str, str]) -> list[str]:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    command = [sys.executable, str(TOOLS / tool), str(root)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    lines = done.stdout.splitlines()
-    assert done.returncode == (1 if lines else 0), done.stderr
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        patch.syspath_prepend(str(TOOLS))
+        patch.setattr(sys, "argv", [tool, str(root)])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(TOOLS / tool), run_name="__main__")
+    lines = printed.getvalue().splitlines()
+    assert ended.value.code == (1 if lines else 0)
     return lines
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -463,8 +463,89 @@ def test_every_alert_has_a_severity_a_summary_and_a_description() -> None:
     for rule in _rules():
         assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}, rule["alert"]
         assert rule["labels"]["severity"] in ("critical", "warning")
-        assert set(rule["annotations"]) == {"summary", "description"}
+        assert set(rule["annotations"]) == {"summary", "description", "runbook"}
         assert re.fullmatch(r"\d+[smh]", rule["for"])
+
+
+def test_each_alert_names_the_section_of_its_cure_and_the_section_names_the_alert() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    sections = {
+        title.lower().replace(" ", "-"): text
+        for title, text in re.findall(r"^### ([^\n]+)\n\n(.*?)(?=^##|\Z)", page, re.M | re.S)
+    }
+    for rule in _rules():
+        path, _, section = rule["annotations"]["runbook"].partition("#")
+        assert path == "docs/troubleshooting.md"
+        assert rule["alert"] in sections[section]
+    assert all(re.match(r"Alerts? Trellis\w+", text) for text in sections.values())
+
+
+#: For alerts on counters and gauges: the series at one sample a minute, and when the alert fires.
+ALERT_CASES: Final[dict[str, dict[str, str]]] = {
+    "TrellisAlarm": {"rabbitmq_alarms_memory_used_watermark": "1x60"},
+    "TrellisStoreBlocked": {"trellis_store_blocked": "1x60"},
+    "TrellisCertificateEnds": {'trellis_tls_certificate_end_seconds{file="tls.pem"}': "86400x120"},
+    "TrellisDeadLetters": {
+        "rabbitmq_global_messages_dead_lettered_expired_total": "0+600x60",
+        "rabbitmq_global_messages_dead_lettered_maxlen_total": "0x60",
+        "rabbitmq_global_messages_dead_lettered_rejected_total": "0x60",
+        "rabbitmq_global_messages_dead_lettered_delivery_limit_total": "0x60",
+        'rabbitmq_global_messages_received_total{protocol="amqp091"}': "0+6000x60",
+    },
+    "TrellisLoginFailures": {'trellis_logins_total{outcome="refused",protocol="mqtt"}': "0+60x60"},
+    "TrellisSessionsTakenOver": {'trellis_refusals_total{event="session_taken_over"}': "0+60x60"},
+    "TrellisAuditLinesLost": {"trellis_audit_lines_lost_total": "0x5 1+1x60"},
+}
+
+
+@pytest.mark.parametrize("alert", ALERT_CASES)
+def test_an_alert_fires_when_its_cause_lasts_and_not_without_it(alert: str, tmp_path: Path) -> None:
+    promtool = require("promtool")
+    (rule,) = (each for each in _rules() if each["alert"] == alert)
+    cases = []
+    for fires in (True, False):
+        series = [
+            {
+                "series": _with_instance(name),
+                "values": values if fires else _harmless(values),
+            }
+            for name, values in ALERT_CASES[alert].items()
+        ]
+        cases.append(
+            {
+                "interval": "1m",
+                "input_series": series,
+                "promql_expr_test": [
+                    {
+                        "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})',
+                        "eval_time": "90m" if "x120" in str(series) else "45m",
+                        "exp_samples": [{"labels": "{}", "value": 1}] if fires else [],
+                    }
+                ],
+            }
+        )
+    (tmp_path / "rules.yml").write_text(RULES.read_text())
+    test = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": cases}
+    (tmp_path / "test.yml").write_text(json.dumps(test))
+    done = subprocess.run(
+        [promtool, "test", "rules", str(tmp_path / "test.yml")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert rule["labels"]["severity"] in ("critical", "warning")
+
+
+def _with_instance(series: str) -> str:
+    name, brace, labels = series.partition("{")
+    return f'{name}{{instance="broker:15692"{"," + labels if brace else "}"}'
+
+
+def _harmless(values: str) -> str:
+    """Return a series of the same length without the cause: no growth, and no alarm."""
+    return "99999999999x120" if values == "86400x120" else "0x60"
 
 
 def test_expressions_have_balanced_brackets() -> None:

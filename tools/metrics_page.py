@@ -28,7 +28,7 @@ from trellis.monitoring import detailed, metrics
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import MetricsPage
 from trellis.server.node import BrokerNode
-from trellis.settings import Data, Log, RatesSettings, Settings, Tls, Wss
+from trellis.settings import Data, Log, Metrics, RatesSettings, Settings, Tls, Wss
 
 HEAD = """# Metrics
 
@@ -62,6 +62,7 @@ in the query:
   with the other metrics. The label `rabbitmq_endpoint` is `aggregated`, `per-object` or `detailed`.
 - A page of single objects lists at most 100,000 of them. `trellis_detailed_families_cut` on
   the page is the number of families that were cut for this reason.
+- `trellis_topic_unroutable_total` exists if `metrics.topics` names topic filters.
 - A broker with an [audit log](security.md#audit-log) has `trellis_audit_...`.
 - A node of a cluster ([high-availability.md](high-availability.md)) has `trellis_cluster_...`, also
   while it is a standby. Brokers without a cluster do not have these metrics.
@@ -90,6 +91,7 @@ async def pages() -> list[tuple[str, MetricsPage]]:
             data=Data(dir=":memory:"),
             wss=Wss(enabled=True),
             rates=RatesSettings(user_messages=1),
+            metrics=Metrics(topics=("plant/#",)),
             log=Log(audit=str(Path(directory) / "audit.jsonl")),
             tls=Tls(certificate=str(certificate)),
         )
@@ -140,6 +142,9 @@ def open_channel(node: BrokerNode) -> None:
         (1, pamqp.header.ContentHeader(body_size=1, properties=spec.Basic.Properties())),
         (1, pamqp.body.ContentBody(b"x")),
         (1, spec.Basic.Get(queue="q", no_ack=True)),
+        (1, spec.Basic.Publish(routing_key="absent")),
+        (1, pamqp.header.ContentHeader(body_size=1, properties=spec.Basic.Properties())),
+        (1, pamqp.body.ContentBody(b"x")),
     ):
         client.receive_data(pamqp.frame.marshal(frame, channel))
     stream = node.broker.vhosts["/"].declare_queue("s", True, {"x-queue-type": "stream"})

@@ -77,9 +77,11 @@ RELEASED: Final[i64] = 12
 #: The queue deduplicates its messages, and holds one with the same header value. Exported as
 #: `repeated`.
 REPEATED_IN_QUEUE: Final[i64] = 13
+#: An operator moved the message to another queue or exchange.
+MOVED: Final[i64] = 14
 #: The counts of every queue that has not counted a fate yet: one shared list, never changed.
 #: Sharing the list saves memory, because most queues are inboxes of idle sessions.
-NO_FATES: Final[list[int]] = [0] * 14
+NO_FATES: Final[list[int]] = [0] * 15
 #: The names of the copy fates, as metrics show them.
 COPY_FATES: Final = (
     "acknowledged",
@@ -96,5 +98,6 @@ COPY_FATES: Final = (
     "delivery_limit",
     "released",
     "repeated",
+    "moved",
 )
 assert len(COPY_FATES) == len(NO_FATES)

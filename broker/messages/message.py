@@ -48,6 +48,10 @@ class Encoding:
         """Return the body: the application's payload."""
         raise NotImplementedError
 
+    def first_bytes(self, content: bytes, size: i64) -> bytes:
+        """Return the first `size` bytes of the body."""
+        return self.body(content)[:size]
+
     def properties(self, content: bytes) -> Properties:
         """Return the properties by AMQP's names: content_type, headers, expiration (ms, as text)...
 
@@ -100,6 +104,9 @@ class AmendedEncoding(Encoding):
 
     def body(self, content: bytes) -> bytes:
         return self.source.body(content)
+
+    def first_bytes(self, content: bytes, size: i64) -> bytes:
+        return self.source.first_bytes(content, size)
 
     def properties(self, content: bytes) -> Properties:
         properties = dict(self.source.properties(content))

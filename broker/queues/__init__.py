@@ -15,5 +15,7 @@ Reading order:
     deduplicated  the queue that deduplicates its messages
     heap          queues that order messages by a rank: the base of the next two
     priority      the queue of x-max-priority: higher priorities first
+    pausing       deliveries of a queue that an operator pauses and resumes
+    peeking       reads the waiting messages of a queue without taking them
     delay         the queue of delayed messages (x-delay): earlier times first
 """

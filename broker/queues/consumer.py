@@ -171,6 +171,8 @@ class MessageSource(Destination):
         self.store = store
         self.durable = durable
         self.unacked: i64 = 0
+        #: True while an operator has paused the queue (pausing.py): one of its holds is the pause.
+        self.paused = False
         self.acknowledged: i64 = 0
         self.auto_acknowledged: i64 = 0
         #: The consumers that take turns, and those that stand by: consumers of lower priority, or

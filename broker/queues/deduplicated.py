@@ -71,6 +71,11 @@ class DeduplicatedQueue(LimitedQueue):
             self._record(value, message.position)
         super().put(message)
 
+    def repeats(self, message: Message) -> bool:
+        """True if the queue would drop the message, because it has one with the same value."""
+        value = _value_of(message)
+        return value is not None and value in self._known
+
     def _record(self, value: bytes, position: i64) -> None:
         self._known[value] = int(position)
         if len(self._known) > self.values_max:

@@ -224,7 +224,13 @@ class RestoredDeliveries:
 
     def attempts(self, position: i64, rank: i64) -> i64:
         """Return how often a message was returned to its queue. Call this only once per message."""
-        count = self._counts.pop(int(position), -1)
+        attempts = self.peek_attempts(position, rank)
+        self._counts.pop(int(position), None)
+        return attempts
+
+    def peek_attempts(self, position: i64, rank: i64) -> i64:
+        """Return the result of `attempts`, which a later call of `attempts` returns again."""
+        count = self._counts.get(int(position), -1)
         if count >= 0:
             return count
         return 1 if position <= self.marks.get(int(rank), 0) else 0

@@ -20,6 +20,7 @@ from array import array
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, BulkTask
+from broker.messages.fates import UNREADABLE
 from broker.messages.memory import SAMPLES, estimate
 from broker.messages.message import Message
 from broker.queues.arguments import QueueArguments
@@ -72,7 +73,7 @@ class HeapQueue(LimitedQueue):
         for message in read_stored(self.store, self.number, positions, latest >= 0):
             self._sequence += 1
             if message is None:
-                self.count_unreadable()
+                self.count(UNREADABLE)
                 continue
             if latest >= 0 and (message.expires == 0 or message.expires > latest):
                 message.expires = latest
@@ -138,7 +139,7 @@ class HeapQueue(LimitedQueue):
             for entry, message in found:
                 if message is None:
                     self.depth -= 1
-                    self.count_unreadable()
+                    self.count(UNREADABLE)
                     continue
                 loaded = ReturnedMessage(message, sequence_of(entry), 0)
                 if loaded.sequence > self._uncounted_paged:
@@ -161,6 +162,10 @@ class HeapQueue(LimitedQueue):
 
     def _remove_head(self) -> ReturnedMessage:
         return self._pop_first()[2]
+
+    @property
+    def head_attempts(self) -> int:
+        return int(self._heap[0][2].attempts) if self._heap else 0
 
     def _head(self) -> Message:
         return self._heap[0][2].message

@@ -12,7 +12,7 @@ from array import array
 from mypy_extensions import i64
 
 from broker.agenda import Agenda
-from broker.messages.fates import DEAD_LETTERED, EXPIRED, OVER_LIMIT, OVERDELIVERED, PURGED
+from broker.messages.fates import DEAD_LETTERED, EXPIRED, OVER_LIMIT, OVERDELIVERED
 from broker.messages.message import Message
 from broker.messages.x_death import REASONS
 from broker.queues.arguments import UNLIMITED, QueueArguments
@@ -23,7 +23,7 @@ from broker.queues.queue import Queue
 from broker.queues.recount import Recount
 from broker.queues.retries import RetryDelay, retry_delay
 from broker.queues.slices import DELIVERIES_PER_DRAIN, DISCARDS_PER_DRAIN, MESSAGES_PER_SLICE
-from broker.queues.statistics import NOT_TAKEN
+from broker.queues.statistics import DEAD_EXPIRED, DEATH_REASONS, NOT_TAKEN
 from broker.queues.unused_expiry import UnusedExpiry
 from broker.store.contract import Store
 from broker.store.entries import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX
@@ -403,13 +403,14 @@ class LimitedQueue(Queue):
         return super().purge()
 
     def discard(self, message: Message, fate: i64) -> None:
-        host = self._host
-        if host is None or self.arguments.dead_letter_exchange is None or fate == PURGED:
+        host, reason = self._host, REASONS.get(int(fate))
+        if host is None or self.arguments.dead_letter_exchange is None or reason is None:
             super().discard(message, fate)
             return
         self.count(DEAD_LETTERED)
+        self.note(DEAD_EXPIRED + DEATH_REASONS.index(reason))
         # The virtual host releases the message in the store, in one group with the dead letter.
-        host.dead_letter(self, message, REASONS[int(fate)])
+        host.dead_letter(self, message, reason)
 
     # -- expiry of an unused queue
 

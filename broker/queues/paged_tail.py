@@ -185,12 +185,25 @@ class PagedTail:
         """
         chunk = self._chunks.peek()
         assert chunk is not None
-        wanted = [position for position in chunk.positions if position > 0]
-        found = self._store.fetch(self._queue, wanted, self._expiring)
+        messages = self._read_chunk(chunk, 0, CHUNK_MESSAGES)
+        if len(messages) < len(chunk.positions):
+            held = chunk.positions[: len(messages)].count(0)
+            self._drop(chunk.split(len(messages), held))
+        else:
+            self._pop_chunk()
+        return messages
+
+    def _read_chunk(self, chunk: Chunk, start: i64, count: i64) -> list[Message | None]:
+        """Return up to `count` messages of a chunk from the index `start` on; fewer if the messages
+        are large. The result has None for each unreadable message.
+        """
+        positions = chunk.positions[start : start + count]
+        wanted = [position for position in positions if position > 0]
+        found = self._store.fetch(self._queue, wanted, self._expiring) if wanted else []
         messages: list[Message | None] = []
         fetched: i64 = 0
-        held: i64 = 0
-        for at, position in enumerate(chunk.positions):
+        held: i64 = chunk.positions[:start].count(0) if start > 0 else 0
+        for at, position in enumerate(positions):
             if position == 0:
                 messages.append(chunk.transient[held])
                 held += 1
@@ -200,13 +213,28 @@ class PagedTail:
             message = found[fetched]
             fetched += 1
             if message is not None:
-                message = for_queue(message, chunk.expires[at], chunk.flags[at])
+                message = for_queue(message, chunk.expires[start + at], chunk.flags[start + at])
             messages.append(message)
-        if len(messages) < len(chunk.positions):
-            self._drop(chunk.split(len(messages), held))
-        else:
-            self._pop_chunk()
         return messages
+
+    def peek(self, skipped: i64, count: i64) -> list[Message | None]:
+        """Return up to `count` messages behind the first `skipped` ones, and remove none.
+
+        The messages are of one chunk, so the result may be shorter. It has None for each unreadable
+        message. Raise OutOfDescriptors if no file descriptor is left to read the messages.
+        """
+        ahead: i64 = len(self._read_ahead)
+        if skipped < ahead:
+            return self._read_ahead[skipped : skipped + count]
+        skipped -= ahead
+        at: i64 = 0
+        while at < self._chunks.size:
+            chunk = self._chunks.part(at, 1)[0]
+            if skipped < len(chunk.positions):
+                return self._read_chunk(chunk, skipped, count)
+            skipped -= len(chunk.positions)
+            at += 1
+        return []
 
 
 def read_stored(

@@ -227,9 +227,7 @@ class Queue(MessageSource):
         return -int(self.next_sequence()) if lowered else int(self.next_sequence())
 
     def requeue(self, delivery: Delivery) -> None:
-        """Put an unsettled message, which its consumer returns, back at its old place in the
-        queue.
-        """
+        """Put an unsettled message, which its consumer returns, back at its old place."""
         if self.dead:
             if self.replacement is not None:
                 self.replacement.requeue(delivery)
@@ -412,10 +410,6 @@ class Queue(MessageSource):
         self.note(RESTORED)
         self.note(RESTORED_UNACKED)
 
-    def count_unreadable(self) -> None:
-        """Count a message that the store cannot read."""
-        self.count(UNREADABLE)
-
     def latest_expiry(self) -> i64:
         """Return the latest time at which a message put now expires, in ms of the agenda's clock.
 
@@ -439,7 +433,7 @@ class Queue(MessageSource):
     @property
     def held(self) -> bool:
         """True while the queue delivers nothing, because messages are being returned to it."""
-        return self._holds > 0
+        return self._holds > 0 and not self.paused
 
     def hold(self) -> None:
         if self.replacement is not None:
@@ -793,7 +787,7 @@ class Queue(MessageSource):
             self._window.queue = self
         self._tail, self._paged, self._sequence = old._tail, old._paged, old._sequence
         self._set_overflow_depth()
-        self._holds, old._holds = old._holds, 0
+        self._holds, self.paused, old._holds = old._holds, old.paused, 0
         self._drain_scheduled = self._holds > 0
         for consumer in self.consumers + self.standby:
             consumer.queue = self
@@ -817,6 +811,11 @@ class Queue(MessageSource):
     def statistics(self) -> list[int]:
         """Return the counts of publications and deliveries, in the order of STATISTICS."""
         return statistics_of(self.fates(), self.events(), self.depth, self.unacked)
+
+    @property
+    def head_attempts(self) -> int:
+        """Number of times that the first message was returned to the queue; 0 without messages."""
+        return int(self._returned[-1].attempts) if self._returned else 0
 
     @property
     def paged(self) -> int:

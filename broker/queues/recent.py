@@ -13,7 +13,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.agenda import Agenda
-from broker.messages.fates import RELEASED
+from broker.messages.fates import RELEASED, UNREADABLE
 from broker.messages.message import Message
 from broker.queues.paged_tail import read_stored
 from broker.queues.queue import Queue
@@ -58,7 +58,7 @@ class RecentQueue(Queue):
     def restore(self, positions: array[int], sequence: i64) -> None:
         for message in read_stored(self.store, self.number, positions, False):
             if message is None:
-                self.count_unreadable()
+                self.count(UNREADABLE)
             else:
                 self.put(message)
 

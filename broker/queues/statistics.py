@@ -30,9 +30,17 @@ RESTORED: Final[i64] = 4
 RESTORED_UNACKED: Final[i64] = 5
 #: The full queue refused the message. The message has a fate, although it never was in the queue.
 NOT_TAKEN: Final[i64] = 6
+#: The message was dead-lettered: because it expired, because the queue was full, because a consumer
+#: rejected it, and because it was returned too often. The order is that of DEATH_REASONS.
+DEAD_EXPIRED: Final[i64] = 7
+DEAD_MAXLEN: Final[i64] = 8
+DEAD_REJECTED: Final[i64] = 9
+DEAD_OVERDELIVERED: Final[i64] = 10
+#: The reasons of dead letters, as the header `x-death` names them.
+DEATH_REASONS: Final = ("expired", "maxlen", "rejected", "delivery_limit")
 #: The counts of every queue without rare events: one shared list, never changed, because most
 #: queues are inboxes of idle sessions.
-NO_EVENTS: Final[list[int]] = [0] * 7
+NO_EVENTS: Final[list[int]] = [0] * 11
 
 #: The names of the statistics, in the order of the lists that `statistics_of` returns.
 STATISTICS: Final = (

@@ -146,6 +146,11 @@ class Plan:
         if reached == 0:
             self.slow_path_mask |= NOWHERE
 
+    @property
+    def reached(self) -> i64:
+        """The number of queues, streams and subscribers that get each message, not the journals."""
+        return self.routed + len(self.streams)
+
     def add_journals(self, journals: list[StreamQueue], publisher: str) -> None:
         """Add streams that record each message, even a message without another destination.
 

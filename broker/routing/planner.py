@@ -18,6 +18,7 @@ from broker.access.identity import INTERNAL, Identity
 from broker.agenda import Agenda
 from broker.errors import AccessRefused, BrokerError, NotFound
 from broker.limits import BrokerLimits
+from broker.messages.fates import UNROUTABLE
 from broker.messages.message import ALWAYS, Properties
 from broker.messages.x_death import Death, would_cycle
 from broker.queues.queue import Queue
@@ -29,6 +30,7 @@ from broker.routing.publish_context import PlanResolver
 from broker.routing.resolved_targets import ResolvedTargets
 from broker.routing.route import Route
 from broker.routing.subscriber import Subscriber
+from broker.routing.topic_groups import TopicGroups
 from broker.routing.topology_stream import TOPOLOGY
 from broker.stream.queue import StreamQueue
 
@@ -63,15 +65,22 @@ class Planner(PlanResolver):
         self.journals: list[StreamQueue] = []
         #: True while each message takes the slow path, because an alarm is on.
         self.always_slow = False
+        #: Counters of unroutable messages by groups of topics; None if the operator names no group.
+        self.topic_groups: TopicGroups | None = None
 
     def __len__(self) -> int:
         return len(self._index)
 
-    def count(self, exchange: str, messages: i64, copies: i64) -> None:
-        known = self._exchanges.get(exchange)
-        if known is not None:
-            known.published += messages
-            known.copies += copies
+    def count(self, route: Route, plan: Plan, messages: i64) -> None:
+        known = self._exchanges.get(route.exchange)
+        if known is None:
+            return
+        known.published += messages
+        known.copies += messages * plan.copies
+        if plan.fate == UNROUTABLE:
+            known.unroutable += messages
+            if self.topic_groups is not None and is_topic(known):
+                self.topic_groups.count(route.key, messages)
 
     def exchange(self, name: str) -> Exchange:
         """Return the exchange of this name. Raise NotFound if there is none."""

@@ -51,8 +51,8 @@ class PlanResolver:
         """
         raise NotImplementedError
 
-    def count(self, exchange: str, messages: i64, copies: i64) -> None:
-        """Count messages that were published to an exchange, and their copies."""
+    def count(self, route: Route, plan: Plan, messages: i64) -> None:
+        """Count messages of a route that were published with this plan, for their exchange."""
 
 
 class Prewarmer:
@@ -148,7 +148,7 @@ class PublishContext:
     def count_published(self, route: Route, plan: Plan) -> None:
         """Count a message of this route that took the slow path with this plan."""
         self.count(plan, 1)
-        self._resolver.count(route.exchange, 1, plan.copies)
+        self._resolver.count(route, plan, 1)
 
     def count_fate(self, fate: i64) -> None:
         """Count a message that has no plan, or a fate other than its plan's."""
@@ -166,7 +166,7 @@ class PublishContext:
         """Move the count of a route into the counts of this context."""
         if route.count > 0:
             self.count(route.plan, route.count)
-            self._resolver.count(route.exchange, route.count, route.count * route.plan.copies)
+            self._resolver.count(route, route.plan, route.count)
             route.count = 0
 
     def _collect_uncached(self) -> None:

@@ -157,12 +157,16 @@ class SharedAddresses:
 
     def of(self, route: Route) -> Address:
         """Return the shared address for a route of a message that the broker publishes."""
-        name = (route.exchange, route.key, int(route.routed))
+        return self.named(route.exchange, route.key, route)
+
+    def named(self, exchange: str, key: str, route: Route) -> Address:
+        """Return the shared address of this exchange and key, for a message that takes `route`."""
+        name = (exchange, key, int(route.routed))
         address = self._known.get(name)
         if address is None:
             if len(self._known) >= ADDRESSES_MAX:
                 self._known.clear()
-            address = self._known[name] = Address(route.exchange, route.key)
+            address = self._known[name] = Address(exchange, key)
             address.origin, address.routed = route.origin, route.routed
         return address
 

@@ -141,10 +141,7 @@ class RetainedMessages:
         known = self._held.get(key)
         body = message.body
         if not body:
-            if known is not None:
-                self._remove(key, known)
-                self._store.append(RetainedSet(self._vhost, key, None, known.position), ticket)
-            elif ticket is not None:
+            if not self.remove(key, ticket) and ticket is not None:
                 # Another publisher may have removed the message just before: wait until that change
                 # is durable.
                 self._store.wait_for_all(ticket)
@@ -153,9 +150,7 @@ class RetainedMessages:
         total = self.size + size - (0 if known is None else int(known.size))
         if total > self._max_size or known is None and len(self._held) >= self._max_messages:
             self.refused += 1
-            if known is not None:
-                self._remove(key, known)
-                self._store.append(RetainedSet(self._vhost, key, None, known.position), ticket)
+            self.remove(key, ticket)
             return False
         self._serial += 1
         held = RetainedMessage(key if known is None else known.key, message, self._serial)
@@ -172,6 +167,15 @@ class RetainedMessages:
             self._schedule_expiry()
         elif self._expiring:
             self._expiring.pop(key, None)
+        return True
+
+    def remove(self, key: str, ticket: Ticket | None) -> bool:
+        """Remove the retained message of a routing key. Return False if there is none."""
+        known = self._held.get(key)
+        if known is None:
+            return False
+        self._remove(key, known)
+        self._store.append(RetainedSet(self._vhost, key, None, known.position), ticket)
         return True
 
     def _schedule_expiry(self) -> None:

@@ -73,6 +73,8 @@ class VirtualHostTotals:
         self.queues = len(queues)
         self.subscribers = len(subscribers)
         self.consumers: i64 = 0
+        #: Number of queues that an operator has paused.
+        self.paused = 0
         #: Number of messages in queues: ready for delivery, and delivered but not acknowledged.
         self.ready: i64 = 0
         self.unacked: i64 = 0
@@ -97,6 +99,7 @@ class VirtualHostTotals:
             most -= 1
             queue = self._queues.pop()
             self.consumers += queue.consumer_count
+            self.paused += queue.paused
             self.ready += queue.depth
             self.unacked += queue.unacked
             sum_into(self.fates, queue.fates())

@@ -264,7 +264,7 @@ def test_a_job_runs_again_when_more_was_published(
             ],
             "--conf x: the value must have the form spark.SOMETHING=VALUE",
         ),
-        (["bake"], "invalid choice: 'bake'"),
+        (["bake"], 'unknown action "bake"; the nearest is'),
         (
             [
                 "audit",

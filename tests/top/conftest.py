@@ -16,6 +16,8 @@ import uvloop
 
 from broker.store.disk import Disk
 from tests.authority import Authority
+from tests.gateways import Gateways
+from trellis.http import gateway_process
 from trellis.settings import Settings
 
 pytest.register_assert_rewrite("tests.top.running")
@@ -42,6 +44,18 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def authority(tmp_path: Path) -> Authority:
     """Make a certificate authority in a new directory."""
     return Authority(tmp_path / "certificates")
+
+
+@pytest.fixture(scope="session")
+def gateways() -> Gateways:
+    """Return the starter of gateways that all tests share."""
+    return Gateways()
+
+
+@pytest.fixture(autouse=True)
+def fast_gateways(gateways: Gateways, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start gateways by a fork of a process that has loaded the program (tests/gateways.py)."""
+    monkeypatch.setattr(gateway_process, "start_program", gateways.start)
 
 
 @pytest_asyncio.fixture

@@ -272,19 +272,19 @@ async def test_the_bound_of_an_address_is_that_of_the_client(start: Start) -> No
         client.socket.close()
 
 
-@pytest.mark.parametrize("data", [b"", b"PROXY TCP4 192.0.2", BAD["MQTT"], BAD["v2 too long"]])
-async def test_proxy_without_a_header_is_disconnected_and_counted(
-    start: Start, data: bytes
-) -> None:
+async def test_proxy_without_a_header_is_disconnected_and_counted(start: Start) -> None:
     running = await start(**behind(limits={"handshake": 0.5}))
     leaks = await Leaks.watch(running)
-    client = await running.socket("mqtt")
-    await client.send(data)
-    assert await client.read_to_end() == b""
+    refused = [b"", b"PROXY TCP4 192.0.2", BAD["MQTT"], BAD["v2 too long"]]
+    for count, data in enumerate(refused, 1):
+        client = await running.socket("mqtt")
+        await client.send(data)
+        assert await client.read_to_end() == b"", data
+        assert running.node.admission.refused["proxy_header"] == count, data
     await leaks.check()
     assert (await running.scrape()).value(
         "trellis_connections_refused_total", reason="proxy_header"
-    ) == 1
+    ) == len(refused)
     assert running.node.mqtt.opened == 0
 
 

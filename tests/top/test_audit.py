@@ -12,6 +12,7 @@ import pamqp.commands as spec
 import pytest
 
 from broker.store.audit import AuditTrail
+from tests.clients import mqtt_publish, publication
 from tests.top.conftest import Start
 from tests.top.running import Running
 from tests.top.test_api import api, users
@@ -237,4 +238,38 @@ async def test_finish_writes_what_waits(tmp_path: Path) -> None:
     await audit.finish()
     assert [line["name"] for line in lines(tmp_path / "audit.jsonl")] == [
         str(number) for number in range(100)
+    ]
+
+
+async def test_the_actions_of_operators_are_recorded(broker: Running, tmp_path: Path) -> None:
+    for name in ("q", "r"):
+        await api(broker, "PUT", f"queues/%2F/{name}")
+    client = await broker.amqp()
+    await client.socket.send(publication("", "q", b"x", delivery_mode=2) * 3)
+    sender = await broker.mqtt("sender", user="known/known")
+    await sender.socket.send(mqtt_publish("home/door", b"open", flags=1))
+    vhost = broker.node.broker.vhosts["/"]
+    await broker.until(lambda: vhost.queues["q"].depth == 3 and len(vhost.retained) == 1)
+    requests: tuple[tuple[str, str, Any], ...] = (
+        ("PUT", "queues/%2F/q/pause", None),
+        ("PUT", "queues/%2F/q/pause", None),
+        ("DELETE", "queues/%2F/q/pause", None),
+        ("POST", "queues/%2F/q/move", {"queue": "r", "dry_run": True}),
+        ("POST", "queues/%2F/q/move", {"queue": "r", "rate": 1}),
+        ("DELETE", "moves/1", None),
+        ("DELETE", "retained/%2F?filter=home/%23&dry_run=true", None),
+        ("DELETE", "retained/%2F?filter=home/%23", None),
+    )
+    for method, path, body in requests:
+        assert (await api(broker, method, path, body))[0] in (200, 204), path
+    log = [without_time(line) for line in await written(broker, tmp_path / "audit.jsonl", 7)]
+    actor = {"vhost": "/", "user": "admin", "protocol": "http"}
+    moved = {"move": 1, "destination": "queue 'r'", "messages": 3}
+    assert log[2:] == [
+        {"action": "pause", "kind": "queue", "name": "q"} | actor,
+        {"action": "resume", "kind": "queue", "name": "q"} | actor,
+        {"action": "move", "kind": "queue", "name": "q", "facts": moved} | actor,
+        {"action": "cancel", "kind": "move", "name": "q", "facts": {"move": 1}} | actor,
+        {"action": "clear", "kind": "retained messages", "name": "home/#", "facts": {"messages": 1}}
+        | actor,
     ]

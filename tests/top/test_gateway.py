@@ -49,6 +49,11 @@ def get(path: str, headers: str = "", user: str = "admin", host: str = "localhos
     return f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{login(user)}{headers}\r\n".encode()
 
 
+@pytest.fixture
+def fast_gateways() -> None:
+    """Start each gateway as the broker starts it: these tests are about its process."""
+
+
 def gateway_of(running: Running) -> GatewayProcess:
     gateway = running.http.gateway
     assert gateway is not None

@@ -170,7 +170,9 @@ async def test_queues_are_listed(running: Running) -> None:
         await client.frame()
     await client.call(spec.Basic.Consume(queue="limited", consumer_tag="c"), spec.Basic.ConsumeOk)
     session = await running.mqtt("reader", clean=False)
-    common = {"vhost": "/", "auto_delete": False, "policy": ""}
+    common = {"vhost": "/", "auto_delete": False, "policy": "", "paused": False, "delivered": 1}
+    common |= dict.fromkeys(("redelivered", "acknowledged", "expired", "over_limit"), 0)
+    common |= dict.fromkeys(("rejected", "dead_lettered"), 0)
     assert await rows(running, "queues") == [
         {
             "name": "plain",
@@ -180,6 +182,7 @@ async def test_queues_are_listed(running: Running) -> None:
             "messages_ready": 1,
             "messages_unacknowledged": 1,
             "consumers": 0,
+            "published": 2,
             "arguments": "",
         }
         | common,
@@ -191,18 +194,8 @@ async def test_queues_are_listed(running: Running) -> None:
             "messages_ready": 0,
             "messages_unacknowledged": 1,
             "consumers": 1,
+            "published": 1,
             "arguments": '{"x-max-length":2,"x-overflow":"reject-publish"}',
-        }
-        | common,
-        {
-            "name": "mqtt-subscription-readerqos1",
-            "kind": "session",
-            "durable": True,
-            "exclusive": False,
-            "messages_ready": 0,
-            "messages_unacknowledged": 0,
-            "consumers": 1,
-            "arguments": "",
         }
         | common,
     ]
@@ -236,6 +229,9 @@ async def test_exchanges_are_listed(running: Running) -> None:
         "internal": False,
         "bindings": 1,
         "matcher": "bitmap",
+        "published": 0,
+        "copies": 0,
+        "unroutable": 0,
         "arguments": '{"alternate-exchange":"amq.fanout","x-matcher":"bitmap"}',
     }
     assert (found["amq.topic"]["matcher"], found["amq.direct"]["matcher"]) == ("auto", "")
@@ -399,7 +395,7 @@ async def test_commands_ask_a_broker(running: Running) -> None:
     session = await running.mqtt("reader")
     url = f"http://127.0.0.1:{running.port('http')}"
     health = f"http://127.0.0.1:{running.port('metrics')}"
-    kinds = ("queues", "exchanges", "bindings", "connections", "sessions")
+    kinds = ("queues", "exchanges", "bindings", "connections", "sessions", "channels", "consumers")
     known = ("--url", url, "--user", "known", "--password", "known")
     asked: list[tuple[str, ...]] = [("list", kind, "--json", *known) for kind in kinds]
     asked += [
@@ -417,8 +413,8 @@ async def test_commands_ask_a_broker(running: Running) -> None:
     table, refused, ready = answers[len(kinds) :]
     assert table[0] == 0
     assert table[1].splitlines()[:2] == [
-        "name                          arguments",
-        'q                             {"x-max-length":7}',
+        "name  arguments",
+        'q     {"x-max-length":7}',
     ]
     assert refused[0] == 1
     assert "refused user known (unknown user or wrong password)" in refused[2]

@@ -47,8 +47,8 @@ async def test_published_message_is_fetched_with_its_properties(broker: Running)
         "message_id": "m-1",
         "user_id": "admin",
     }
-    assert await sent(broker, properties=properties) == (200, {"routed": True})
-    assert await sent(broker, routing_key="nowhere") == (200, {"routed": False})
+    assert await sent(broker, properties=properties) == (200, {"routed": True, "queues": 1})
+    assert await sent(broker, routing_key="nowhere") == (200, {"routed": False, "queues": 0})
     (row,) = await fetched(broker)
     assert row == {
         "payload_bytes": 5,
@@ -70,7 +70,7 @@ async def test_payloads_are_text_or_base64_and_may_be_truncated(broker: Running)
     data = bytes(range(255, -1, -1)) * 20
     assert await sent(
         broker, payload=base64.b64encode(data).decode(), payload_encoding="base64"
-    ) == (200, {"routed": True})
+    ) == (200, {"routed": True, "queues": 1})
     (row,) = await fetched(broker)
     assert (base64.b64decode(row["payload"]), row["payload_encoding"]) == (data, "base64")
     (row,) = await fetched(broker, truncate=50)
@@ -102,17 +102,17 @@ async def test_messages_of_other_clients_keep_their_order_and_large_ones_come_wh
 
 
 async def test_a_full_queue_and_an_alarm_refuse_until_they_are_over(broker: Running) -> None:
-    assert await sent(broker, routing_key="full") == (200, {"routed": True})
+    assert await sent(broker, routing_key="full") == (200, {"routed": True, "queues": 1})
     status, answer = await sent(broker, routing_key="full")
     assert (status, answer["reason"]) == (400, "a full queue refused the message")
     await fetched(broker, "full", ackmode="ack_requeue_false")
-    assert await sent(broker, routing_key="full") == (200, {"routed": True})
+    assert await sent(broker, routing_key="full") == (200, {"routed": True, "queues": 1})
     alarms = broker.node.broker.alarms
     alarms.set("memory", True)
     status, answer = await sent(broker)
     assert status == 503 and "memory" in answer["reason"]
     alarms.set("memory", False)
-    assert await sent(broker) == (200, {"routed": True})
+    assert await sent(broker) == (200, {"routed": True, "queues": 1})
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ async def test_invalid_publication_is_refused(
     got, answer = await sent(broker, **fields)
     assert got == status
     assert says in answer["reason"]
-    assert await sent(broker) == (200, {"routed": True})
+    assert await sent(broker) == (200, {"routed": True, "queues": 1})
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,10 @@ async def test_http_messages_accept_names_as_long_as_amqp_does(broker: Running) 
     assert (await api(broker, "PUT", f"queues/%2F/{name}"))[0] == 201
     bindings = f"bindings/%2F/e/{name}/q/{name}"
     assert (await api(broker, "POST", bindings, {"routing_key": name}))[0] == 201
-    assert await sent(broker, exchange=name, routing_key=name) == (200, {"routed": True})
+    assert await sent(broker, exchange=name, routing_key=name) == (
+        200,
+        {"routed": True, "queues": 1},
+    )
     (row,) = await fetched(broker, name)
     assert (row["exchange"], row["routing_key"]) == (name, name)
     for fields in ({"exchange": name + "x"}, {"routing_key": "x" * 256}):

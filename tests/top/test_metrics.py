@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final, cast
 
 import pamqp.body
@@ -14,10 +16,12 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 
 from broker.replication.figures import ClusterFigures
 from broker.vhost.vhost import VirtualHost
+from tests.authority import Authority
 from tests.clients import marshal, mqtt_publish, publication
 from tests.test_packaging import metrics_used
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running, Scrape
+from tests.top.secured import secure
 from tests.wire.mqtt.client import subscribe
 from trellis.monitoring import detailed, metrics
 from trellis.monitoring.detailed import FAMILIES
@@ -133,13 +137,19 @@ async def test_rabbitmqs_names_are_there(start: Start, tmp_path: object) -> None
 
 
 async def test_every_metric_of_the_rules_and_the_dashboard_is_there(
-    start: Start, tmp_path: object
+    start: Start, authority: Authority, tmp_path: Path
 ) -> None:
-    running = await start(data={"dir": str(tmp_path)})
+    running = await start(
+        **secure(authority),
+        data={"dir": str(tmp_path / "data")},
+        log={"audit": str(tmp_path / "audit.log")},
+    )
     running.node.cluster_figures = lambda: ClusterFigures("orders", "active")
-    await (
-        await running.amqp()
-    ).leave()  # A reason has a sample once a connection was closed for it.
+    # Reasons have a sample once a connection was closed for them, and refused logins once there
+    # was one.
+    await (await running.amqp()).leave()
+    login = base64.b64encode(b"unknown:secret").decode()
+    await running.get("http", "/api/overview", f"Authorization: Basic {login}\r\n")
     assert metrics_used() - (await running.scrape()).names == set()
 
 

@@ -99,7 +99,12 @@ async def test_a_user_is_made_given_rights_and_deleted(
     ]
     await run("permissions", "topic", "ann", "--clear")
     assert "no permissions" in await run("permissions", "list", "ann")
-    await run("users", "delete", "ann")
+    code, _, err = await trellis(broker, capsys, "users", "delete", "ann")
+    assert code == 2
+    assert err.startswith(
+        "user 'ann' is deleted: 0 connections are closed, and its MQTT sessions end\n"
+    )
+    await run("users", "delete", "ann", "--yes")
     assert "ann" not in await run("users", "list")
 
 
@@ -112,7 +117,7 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
     assert "v" in (await trellis(broker, capsys, "vhosts", "list"))[1]
     listed = (await trellis(broker, capsys, "policies", "list"))[1].splitlines()
     assert listed[1].split() == ["v", "p", "^q", "all", "2", '{"max-length":3}']
-    for words in (["policies", "clear", "p", "--vhost", "v"], ["vhosts", "delete", "v"]):
+    for words in (["policies", "clear", "p", "--vhost", "v"], ["vhosts", "delete", "v", "--yes"]):
         assert (await trellis(broker, capsys, *words))[0] == 0
     assert (await trellis(broker, capsys, "policies", "list"))[1] == "no policies\n"
 
@@ -126,7 +131,7 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
             2,
             "there is no tag admin; the nearest is administrator",
         ),
-        (["users", "delete", "known"], 1, "user 'known' is defined in the settings"),
+        (["users", "delete", "known", "--yes"], 1, "user 'known' is defined in the settings"),
         (["users", "delete", "unknown"], 1, "there is no user 'unknown'"),
         (["permissions", "set", "unknown", ".*", ".*", ".*"], 1, "there is no user 'unknown'"),
         (["permissions", "topic", "known", "allow all #"], 1, "are defined in the settings"),
@@ -137,7 +142,7 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
         ),
         (["permissions", "topic", "known"], 2, "give either the rules or --clear"),
         (["permissions", "topic", "known", "allow all #", "--clear"], 2, "give either the rules"),
-        (["vhosts", "delete", "/"], 1, "cannot be deleted"),
+        (["vhosts", "delete", "/", "--yes"], 1, "cannot be deleted"),
         (["policies", "set", "p", "^q", "max-length"], 2, "DEFINITION is not JSON"),
         (["policies", "set", "p", "(", '{"max-length": 1}'], 1, "is not a regular expression"),
         (["policies", "set", "p", "q", "{}"], 1, "its definition is empty"),
@@ -169,14 +174,24 @@ async def test_a_session_is_deleted_and_its_identifier_is_free(
     squatter = await broker.mqtt("dev 7", user="known/known")
     other = Mqtt0(await broker.socket("mqtt"))
     assert await other.connect("dev 7", user="admin/known") == 2
-    code, out, err = await trellis(broker, capsys, "sessions", "delete", "dev 7")
+    words = ["sessions", "delete", "dev 7"]
+    consequence = (
+        "session 'dev 7' ends: its client is disconnected, 0 subscriptions end, and 0 messages are "
+        "discarded\n"
+    )
+    code, out, err = await trellis(broker, capsys, *words)
+    assert (code, out) == (2, "")
+    assert err == (
+        f"{consequence}trellis: not confirmed: the input is no terminal, so give --yes\n"
+    )
+    code, out, err = await trellis(broker, capsys, *words, "--yes")
     assert (code, out, err) == (0, "", "")
     await broker.until(lambda: len(broker.node.mqtt.sessions) == 0)
     assert await squatter.socket.read_to_end() == b""
     await broker.mqtt("dev 7", user="admin/known")
     code, _, err = await trellis(broker, capsys, "sessions", "delete", "dev 8")
     assert code == 1 and "client identifier 'dev 8' has no session in vhost '/'" in err
-    code, _, err = await trellis(broker, capsys, "sessions", "delete", "dev 7", user="known")
+    code, _, err = await trellis(broker, capsys, *words, "--yes", user="known")
     assert code == 1 and "lacks the tag 'administrator'" in err
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -193,20 +194,22 @@ FAULTS: Final = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-async def test_a_request_that_is_no_upgrade_is_closed_and_counted(start: Start, name: str) -> None:
-    data, answer, reason = FAULTS[name]
+async def test_a_request_that_is_no_upgrade_is_closed_and_counted(start: Start) -> None:
     running = await start(ws=WS, limits={"handshake": 1.0})
     neighbour = await running.mqtt("neighbour", user="known/known")
     leaks = await Leaks.watch(running)
-    client = await running.socket("ws")
-    await client.send(data)
-    said = await client.read_to_end()
-    assert said.startswith(answer) and bool(said) == bool(answer)
+    refused = running.node.listener_contexts["ws"].websocket.refused
+    for name, (data, answer, reason) in FAULTS.items():
+        before = refused.get(reason, 0)
+        client = await running.socket("ws")
+        await client.send(data)
+        said = await client.read_to_end()
+        assert said.startswith(answer) and bool(said) == bool(answer), name
+        assert refused.get(reason, 0) == before + 1, name
     await leaks.check()
-    assert (await running.scrape()).value(
-        "trellis_websocket_refused_total", listener="ws", reason=reason
-    ) == 1
+    page = await running.scrape()
+    for reason, times in Counter(reason for _, _, reason in FAULTS.values()).items():
+        assert page.value("trellis_websocket_refused_total", listener="ws", reason=reason) == times
     await neighbour.ping()
     await neighbour.leave()
 

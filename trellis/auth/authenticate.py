@@ -342,12 +342,16 @@ class Accounts(Authenticator):
         `proven` is True if the client has proved its identity by a certificate: only then does a
         user without a password have an account.
         """
-        user = (
-            None if self.users is None or name in self._accounts else self.users.by_name.get(name)
-        )
+        stored = {} if self.users is None or name in self._accounts else self.users.by_name
+        user = stored.get(name)
         if user is None:
             return self._accounts.get(name)
         return Account(user, user.password_hash, False) if user.password_hash or proven else None
+
+    def hash_of(self, name: str) -> str:
+        """Return the hash of a user's password; "" if there is no such user or password."""
+        account = self._find_account(name, False)
+        return "" if account is None else account.password_hash
 
     def _digest(self, name: str, password: bytes, password_hash: str) -> bytes:
         """Return a keyed digest that identifies credentials without revealing them."""

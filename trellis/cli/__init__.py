@@ -7,13 +7,21 @@
 
     serve.py             serve
     config.py            config, check-config, hash-password
-    health_list.py       health, list
+    health.py            health
+    listing.py           list           row_filters.py       conditions of --filter
     users.py             users, permissions
     sessions.py          sessions
     vhosts_policies.py   vhosts, policies
     definitions.py       definitions
     doctor.py            doctor
     route.py             route          route_text.py, route_expectations.py
+    why.py               why
+    peek.py              peek           readable.py          sizes, times and counts as text
+    publish.py           publish
+    tail.py              tail
+    move.py              move, redrive  confirming.py        questions before changes
+    acting.py            purge, pause, resume, close
+    retained.py          retained
     importing.py         import
     store.py             store
     cluster.py           cluster        cluster_demo.py      cluster demo
@@ -23,10 +31,13 @@
     bench.py             bench load
     pipeline.py          pipeline, whose work the package pyspark_trellis does
     version.py           version
+    completion.py        completion     command_tree.py      the commands, read from the parsers
+    manual.py            man
 
 A module with commands has `add(commands)`, which adds their parsers. A command is a function that
 takes the parsed arguments and returns the exit code: 0 for success, 1 for a failure, 2 for wrong
-arguments or settings. An error is one line on stderr.
+arguments or settings, or for a missing --yes (manual.py has them all). An error is one line on
+stderr.
 """
 
 import os
@@ -46,8 +57,8 @@ COMMANDS: Final = {
     "config": "config",
     "check-config": "config",
     "hash-password": "config",
-    "health": "health_list",
-    "list": "health_list",
+    "health": "health",
+    "list": "listing",
     "users": "users",
     "permissions": "users",
     "sessions": "sessions",
@@ -56,6 +67,17 @@ COMMANDS: Final = {
     "definitions": "definitions",
     "doctor": "doctor",
     "route": "route",
+    "why": "why",
+    "peek": "peek",
+    "publish": "publish",
+    "tail": "tail",
+    "move": "move",
+    "redrive": "move",
+    "purge": "acting",
+    "pause": "acting",
+    "resume": "acting",
+    "close": "acting",
+    "retained": "retained",
     "import": "importing",
     "store": "store",
     "cluster": "cluster",
@@ -65,20 +87,27 @@ COMMANDS: Final = {
     "bench": "bench",
     "pipeline": "pipeline",
     "version": "version",
+    "completion": "completion",
+    "man": "manual",
 }
+#: The commands that look at the parsers of all commands.
+_WHOLE: Final = frozenset({"completion", "man"})
 
 
 def parser(command: str = "") -> Parser:
     """Return the parser of the whole command line.
 
     With the name of a command, return a parser that knows only the commands of the same module, so
-    that a command does not wait for the imports of all others.
+    that a command does not wait for the imports of all others. `completion` and `man` need all.
     """
-    modules = [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values())
+    alone = command in COMMANDS and command not in _WHOLE
+    modules = [COMMANDS[command]] if alone else dict.fromkeys(COMMANDS.values())
     root = Parser(
         prog="trellis",
         usage="trellis COMMAND [ARGUMENT]...",
         description="Trellis, a message broker for AMQP 0-9-1 and MQTT.",
+        epilog="exit codes: 0 success, 1 failure, 2 wrong arguments or settings, or a missing "
+        "--yes, 130 interrupted",
     )
     root.add_argument(
         "--version",

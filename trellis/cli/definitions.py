@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from broker.definitions.rabbitmq import unknown_sections
 from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.parsing import CommandError, Commands, add_command
 from trellis.settings.errors import printable
@@ -65,13 +64,27 @@ def definitions(arguments: argparse.Namespace) -> int:
         client.decode(answer, dict[str, object], "JSON", "definitions")
         _write(arguments.file, msgspec.json.format(answer, indent=2))
         return 0
-    data = _read(arguments.file)
+    return import_document(client, _read(arguments.file), arguments.dry_run)
+
+
+def import_document(client: ApiClient, data: bytes, dry_run: bool) -> int:
+    """Import a definitions document, and print the report; return 1 if an object was refused."""
+    return print_report(request_import(client, data, dry_run), data, dry_run)
+
+
+def request_import(client: ApiClient, data: bytes, dry_run: bool) -> ImportResult:
+    """Ask the broker to import a definitions document; return its report. Raises CommandError."""
     answer = client.request(
-        "POST", "definitions", query={"dry_run": "true"} if arguments.dry_run else None, body=data
+        "POST", "definitions", query={"dry_run": "true"} if dry_run else None, body=data
     )
     result: ImportResult = client.decode(answer, ImportResult, "result of an import", "definitions")
+    return result
+
+
+def print_report(result: ImportResult, data: bytes, dry_run: bool) -> int:
+    """Print the report of an import; return 1 if an object was refused."""
     counts = ", ".join(f"{count} {section}" for section, count in result.taken.items())
-    print(f"{'would import' if arguments.dry_run else 'imported'}: {counts or 'nothing'}")
+    print(f"{'would import' if dry_run else 'imported'}: {counts or 'nothing'}")
     for line in [*_unknown_parts(data), *result.notes]:
         print(printable(f"note: {line}"), file=sys.stderr)
     for line in result.refused:
@@ -81,6 +94,9 @@ def definitions(arguments: argparse.Namespace) -> int:
 
 def _unknown_parts(data: bytes) -> list[str]:
     """Return a line for each part of a document that Trellis does not know."""
+    # Imported here, because it imports the whole core, which no other part of the command needs.
+    from broker.definitions.rabbitmq import unknown_sections
+
     try:
         return unknown_sections(msgspec.json.decode(data))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from trellis.settings import Loaded, load_with_sources
-from trellis.settings.errors import nearest, printable
+from trellis.settings.errors import nearest, printable, shown
 from trellis.settings.options import OPTIONS, Option
 from trellis.settings.rendering import quantity, title
 
@@ -37,6 +37,19 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise CommandError with a pointer to --help."""
         raise CommandError(f"{message} (see `{self.prog} --help`)", 2)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise ArgumentError, with the nearest choice, unless the value is one of the choices."""
+        choices = action.choices
+        if choices is None or value in choices:
+            return
+        known = [str(choice) for choice in choices]
+        commands = isinstance(action, argparse._SubParsersAction)
+        kind = "value" if not commands else "command" if action.dest == "command" else "action"
+        problem = f"unknown {kind} {shown(value)}; the nearest is {nearest(str(value), known)}"
+        if not commands:
+            problem += f", and there are {', '.join(known)}"
+        raise argparse.ArgumentError(None if commands else action, problem)
 
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
         """Parse `argv`, by default sys.argv[1:]. Raises CommandError for an unknown argument."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
-from trellis.cli.actions import add_action, add_group, add_vhost, ask
+from trellis.cli.actions import add_action, add_group, add_vhost
+from trellis.cli.api_client import ApiClient
+from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.parsing import Commands
+from trellis.cli.readable import count_text
 
 
 def add(commands: Commands) -> None:
@@ -20,13 +24,31 @@ def add(commands: Commands) -> None:
         delete,
         "end the session of a client identifier, drop its messages, disconnect the client, and "
         "free the identifier for other users",
-        "CLIENT_ID [--vhost NAME]",
+        "CLIENT_ID [--yes] [--vhost NAME]",
     )
     command.add_argument("client_id", metavar="CLIENT_ID", help="MQTT client identifier")
+    add_yes(command)
     add_vhost(command)
 
 
 def delete(arguments: argparse.Namespace) -> int:
-    """End the session of a client identifier. Raises CommandError if the session does not exist."""
-    ask(arguments, "DELETE", "trellis", "sessions", arguments.vhost, arguments.client_id)
+    """End the session of a client identifier, after a confirmation.
+
+    Raises CommandError if the session does not exist.
+    """
+    client = ApiClient(arguments)
+    for row in client.json("GET", "trellis", "sessions"):
+        if (row["client_id"], row["vhost"]) == (arguments.client_id, arguments.vhost):
+            confirm(arguments, [_consequence(row)])
+    client.request("DELETE", "trellis", "sessions", arguments.vhost, arguments.client_id)
     return 0
+
+
+def _consequence(row: dict[str, Any]) -> str:
+    """Return what happens when a session is deleted."""
+    client = "its client is disconnected, " if row["connected"] else ""
+    return (
+        f"session '{row['client_id']}' ends: {client}"
+        f"{count_text(row['subscriptions'], 'subscription')} end, and "
+        f"{count_text(row['queued'] + row['in_flight'], 'message')} are discarded"
+    )

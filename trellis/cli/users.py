@@ -11,11 +11,21 @@ import getpass
 import shlex
 import sys
 
+import msgspec
+
 from trellis.cli.actions import add_action, add_group, add_json, add_vhost, ask, show
+from trellis.cli.api_client import ApiClient
+from trellis.cli.confirming import add_yes, confirm
+from trellis.cli.definitions import print_report, request_import
 from trellis.cli.parsing import CommandError, Commands, Parser
-from trellis.settings.errors import nearest
+from trellis.cli.readable import count_text
+from trellis.cli.user_file import FIELDS, PERMISSIONS, definitions_of, hashed, read_users
+from trellis.progress import ProgressLine
+from trellis.settings.errors import nearest, printable
 from trellis.settings.loading import read_password
 
+#: Fields of a file of users that let a user connect.
+RIGHTS = (*PERMISSIONS, "rules")
 TAGS = ("administrator", "monitoring", "policymaker", "management")
 
 
@@ -67,9 +77,32 @@ def _add_users(commands: Commands) -> None:
         "tags", metavar="TAG", nargs="*", help=f"{', '.join(TAGS)} [none: remove all tags]"
     )
     command = add_action(
-        users, "users", "delete", delete_user, "delete a user and close its connections", "NAME"
+        users,
+        "users",
+        "import",
+        import_users,
+        "add or change many users, with permissions and topic rules, from a CSV or JSON file",
+        "FILE [--dry-run]",
+    )
+    command.add_argument(
+        "file",
+        metavar="FILE",
+        help="CSV with a header, or a JSON list of objects; - is standard input; fields: "
+        + ", ".join(FIELDS),
+    )
+    command.add_argument(
+        "--dry-run", action="store_true", help="change nothing: report what would be refused"
+    )
+    command = add_action(
+        users,
+        "users",
+        "delete",
+        delete_user,
+        "delete a user and close its connections",
+        "NAME [--yes]",
     )
     _add_name(command)
+    add_yes(command)
 
 
 def _add_permissions(commands: Commands) -> None:
@@ -216,9 +249,46 @@ def set_tags(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def import_users(arguments: argparse.Namespace) -> int:
+    """Import the users of a file; the exit code is 1 if the broker refused one."""
+    rows = read_users(arguments.file)
+    progress = ProgressLine()
+    progress.begin("hashing passwords", len(rows))
+    users = []
+    for user in hashed(rows):
+        users.append(user)
+        progress.bar(len(users) / len(rows), f"{len(users):,} of {len(rows):,}")
+    progress.end()
+    client = ApiClient(arguments)
+    data = msgspec.json.encode(definitions_of(rows, users))
+    # A user whose rules are refused would have all permissions: so all users are imported, or none.
+    report = request_import(client, data, dry_run=True)
+    if not report.refused and not arguments.dry_run:
+        report = request_import(client, data, dry_run=False)
+    code = print_report(report, data, arguments.dry_run or bool(report.refused))
+    if report.refused:
+        print("nothing was imported, because the broker would refuse a part", file=sys.stderr)
+        return code
+    without = [row["name"] for row in rows if not any(row.get(name) for name in RIGHTS)]
+    if without:
+        print(
+            printable(
+                f"note: {len(without)} users, such as {without[0]}, cannot connect yet: the file "
+                "gives them neither permissions nor rules"
+            ),
+            file=sys.stderr,
+        )
+    return code
+
+
 def delete_user(arguments: argparse.Namespace) -> int:
-    """Delete a user; the broker closes the user's connections."""
-    ask(arguments, "DELETE", "users", arguments.name)
+    """Delete a user, after a confirmation; the broker closes the user's connections."""
+    client = ApiClient(arguments)
+    client.json("GET", "users", arguments.name)
+    connections = len(client.json("GET", "connections", "username", arguments.name))
+    closed = f"{count_text(connections, 'connection')} are closed, and its MQTT sessions end"
+    confirm(arguments, [f"user '{arguments.name}' is deleted: {closed}"])
+    client.request("DELETE", "users", arguments.name)
     return 0
 
 

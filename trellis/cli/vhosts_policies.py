@@ -8,7 +8,10 @@ import msgspec
 
 from broker.queues.policies import APPLY_TO
 from trellis.cli.actions import add_action, add_group, add_json, add_vhost, ask, show
+from trellis.cli.api_client import ApiClient
+from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.parsing import CommandError, Commands
+from trellis.cli.readable import count_text
 
 
 def add(commands: Commands) -> None:
@@ -23,9 +26,11 @@ def add(commands: Commands) -> None:
             "delete a virtual host with its queues and sessions, and close its connections",
         ),
     ):
-        add_action(vhosts, "vhosts", name, run, text, "NAME").add_argument(
-            "name", metavar="NAME", help="name of the virtual host"
-        )
+        usage = "NAME" if name == "add" else "NAME [--yes]"
+        command = add_action(vhosts, "vhosts", name, run, text, usage)
+        command.add_argument("name", metavar="NAME", help="name of the virtual host")
+        if name == "delete":
+            add_yes(command)
 
     policies = add_group(commands, "policies", "list, set and clear policies of a running broker")
     add_json(add_action(policies, "policies", "list", list_policies, "list policies"))
@@ -83,8 +88,21 @@ def create_vhost(arguments: argparse.Namespace) -> int:
 
 
 def delete_vhost(arguments: argparse.Namespace) -> int:
-    """Delete a virtual host with its queues and sessions; the broker closes its connections."""
-    ask(arguments, "DELETE", "vhosts", arguments.name)
+    """Delete a virtual host with its queues and sessions, after a confirmation.
+
+    The broker closes its connections.
+    """
+    client = ApiClient(arguments)
+    row = client.json("GET", "vhosts", arguments.name)
+    queues = len(client.json("GET", "queues", arguments.name))
+    connections = len(client.json("GET", "vhosts", arguments.name, "connections"))
+    consequence = (
+        f"vhost '{arguments.name}' is deleted with {count_text(queues, 'queue')} and "
+        f"{count_text(row['messages'], 'message')}; {count_text(connections, 'connection')} are "
+        "closed"
+    )
+    confirm(arguments, [consequence])
+    client.request("DELETE", "vhosts", arguments.name)
     return 0
 
 

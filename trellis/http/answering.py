@@ -36,6 +36,7 @@ from trellis.http.management.api import ADMINISTRATOR, ROUTES
 from trellis.http.slices import Slice
 from trellis.http.stream_files import SegmentRange
 from trellis.monitoring.http_counters import HttpListenerCounters
+from trellis.server.listener_context import peer_of
 
 #: Size of the rows in bytes at which a frame is full.
 ROWS_BYTES: Final = 32 << 10
@@ -211,9 +212,11 @@ class CallServer(asyncio.Protocol):
         A GET of an object that does not exist is not logged: tools use such requests to test
         whether an object exists. A refused login is logged when its password or token is checked.
         """
-        challenge = refusal.status == 401
+        unknown = refusal.status == 401
+        # The page asks for a password itself: a challenge would open a window of the browser.
+        challenge = unknown and not (call is not None and call.session)
         method = "" if call is None else ROUTES[call.route][0]
-        if call is not None and not challenge and (method, refusal.status) != ("GET", 404):
+        if call is not None and not unknown and (method, refusal.status) != ("GET", 404):
             self._backend.node.refusals.add(
                 "http_refused",
                 {
@@ -243,6 +246,7 @@ class CallServer(asyncio.Protocol):
             )
         self.send(contract.Accepted(call.number, "administrator" in held))
         request = ApiRequest(call.path, call.parts, call.query, str(Peer(call.address, call.port)))
+        request.session, request.local = call.session, _is_local(call)
         if call.has_body:
             first = await open_call.body.get()
             if isinstance(first, contract.Body):
@@ -254,6 +258,11 @@ class CallServer(asyncio.Protocol):
 
     async def _identity(self, call: contract.ApiCall) -> Identity:
         """Return the user of a call. Raises ApiRefusal."""
+        if call.session and call.user is None and not call.token:
+            known = self._backend.page_sessions.find(call.session, _is_local(call))
+            if known is None:
+                raise ApiRefusal(401, "not_authorised", "the session has ended: log in again")
+            return known
         verdict = await authenticate(
             self._backend.node,
             self._backend.counters,
@@ -346,6 +355,10 @@ class CallServer(asyncio.Protocol):
         finally:
             part.close()
         self.send(contract.FileRange(number, part.start, part.end, part.durable))
+
+
+def _is_local(call: contract.ApiCall) -> bool:
+    return call.direct and peer_of((call.address, call.port)).local
 
 
 async def _asynchronous(document: SectionedRows) -> AsyncIterator[tuple[str, object]]:

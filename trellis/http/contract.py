@@ -81,6 +81,8 @@ class ApiCall(Struct, array_like=True, tag=1):
     port: int
     direct: bool
     has_body: bool
+    #: The token of a session of the web page; "" for none.
+    session: str = ""
 
 
 class Body(Struct, array_like=True, tag=2):

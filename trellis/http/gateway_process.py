@@ -33,6 +33,25 @@ END_SECONDS: Final = 5.0
 LOG_INTERVAL: Final = 60.0
 
 
+def start_program(descriptors: list[int]) -> subprocess.Popen[bytes]:
+    """Start the gateway's program with these file descriptors. Raises OSError.
+
+    The descriptors are those of the program's arguments, in their order.
+    """
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")
+    }
+    environment["PYTHONPATH"] = str(Path(trellis.__file__).parent.parent)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "trellis.http.gateway", *map(str, descriptors)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=descriptors,
+        env=environment,
+        start_new_session=True,
+    )
+
+
 class GatewayProcess:
     """The gateway of one listener, which serves `sockets`."""
 
@@ -163,20 +182,7 @@ class GatewayProcess:
 
     def _start(self, connection: socket.socket, files: socket.socket) -> subprocess.Popen[bytes]:
         """Start the process. Runs in a thread, because it waits until the program is loaded."""
-        passed = [connection, files, *self._sockets]
-        numbers = [str(sock.fileno()) for sock in passed]
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")
-        }
-        environment["PYTHONPATH"] = str(Path(trellis.__file__).parent.parent)
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "trellis.http.gateway", *numbers],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[sock.fileno() for sock in passed],
-            env=environment,
-            start_new_session=True,
-        )
+        process = start_program([sock.fileno() for sock in (connection, files, *self._sockets)])
         self._counters.gateway_starts += 1
         return process
 

@@ -14,6 +14,8 @@ from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange, TopicExchange
 from broker.vhost.background import kind_of
 from broker.vhost.vhost import VirtualHost
+from trellis.monitoring import client_rows
+from trellis.monitoring.queue_counts import counts_of_queue
 from trellis.server.node import BrokerNode
 
 Row = dict[str, object]
@@ -26,7 +28,7 @@ def _text(arguments: Mapping[str, object]) -> str:
 
 async def _queues(node: BrokerNode) -> AsyncIterator[Row]:
     for vhost in list(node.broker.vhosts.values()):
-        for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
+        for queue in list(vhost.queues.values()):
             yield _queue(vhost, queue)
 
 
@@ -34,29 +36,28 @@ def _queue(vhost: VirtualHost, queue: Queue) -> Row:
     return {
         "vhost": vhost.name,
         "name": queue.name,
-        "kind": "session" if queue.private else kind_of(queue),
+        "kind": kind_of(queue),
         "durable": queue.declared_durable,
         "auto_delete": queue.auto_delete,
         "exclusive": queue.exclusive_to is not None,
         "messages_ready": int(queue.depth),
         "messages_unacknowledged": int(queue.unacked),
         "consumers": queue.consumer_count,
+        **counts_of_queue(queue),
+        "paused": queue.paused,
         "policy": _policy(vhost, queue),
         "arguments": _text(queue.arguments.arguments),
     }
 
 
 def _policy(vhost: VirtualHost, queue: Queue) -> str:
-    policy = (
-        None
-        if queue.private
-        else vhost.policies.for_queue(queue.name, queue.arguments.arguments.get("x-queue-type"))
-    )
+    policy = vhost.policies.for_queue(queue.name, queue.arguments.arguments.get("x-queue-type"))
     return "" if policy is None else policy.name
 
 
 async def _exchanges(node: BrokerNode) -> AsyncIterator[Row]:
     for vhost in list(node.broker.vhosts.values()):
+        vhost.contexts.ingress_counters()  # Adds the counts of all routes to their exchanges.
         for exchange in list(vhost.exchanges.values()):
             options = exchange.options
             row: Row = {
@@ -67,6 +68,9 @@ async def _exchanges(node: BrokerNode) -> AsyncIterator[Row]:
                 "auto_delete": options.auto_delete,
                 "internal": options.internal,
                 "bindings": sum(len(each) for each in exchange.bindings.values()),
+                "published": int(exchange.published),
+                "copies": int(exchange.copies),
+                "unroutable": int(exchange.unroutable),
                 "matcher": exchange.algorithm if isinstance(exchange, TopicExchange) else "",
                 "arguments": _text(options.arguments),
             }
@@ -167,6 +171,10 @@ KINDS: Final[dict[str, Callable[[BrokerNode], AsyncIterator[Row]]]] = {
     "bindings": _bindings,
     "connections": _connections,
     "sessions": _sessions,
+    "channels": client_rows.channels,
+    "consumers": client_rows.consumers,
+    "users": client_rows.users,
+    "retained": client_rows.retained,
     "delayed": _delayed,
     "policies": _policies,
 }

@@ -7,9 +7,11 @@ from broker.queues.queue import Queue
 from broker.routing.publish_context import IngressCounters
 from broker.stream.queue import StreamQueue
 from broker.vhost.totals import VirtualHostTotals
+from broker.vhost.vhost import VirtualHost
 from protocols.front import Front
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import Labels, MetricsPage
+from trellis.monitoring.queue_counts import ended_of
 from trellis.server.node import BrokerNode
 
 
@@ -63,6 +65,46 @@ def add_consumers(
     page.listed(f"{prefix}_consumers", "gauge", text, count, labels)
 
 
+def add_ended(page: MetricsPage, queue: Queue, labels: Labels) -> None:
+    """Add how the messages of one queue ended, for each fate with a count above 0."""
+    for fate, count in ended_of(queue).items():
+        page.listed(
+            "trellis_queue_ended",
+            "counter",
+            "Total number of messages of a queue or MQTT session that ended, by fate; dead letters "
+            "by their reason.",
+            count,
+            {**labels, "fate": fate},
+        )
+
+
+def add_unroutable(page: MetricsPage, vhost: VirtualHost) -> None:
+    """Add the number of unroutable messages of each exchange that had one."""
+    for exchange in list(vhost.exchanges.values()):
+        if exchange.unroutable:
+            page.listed(
+                "trellis_exchange_unroutable",
+                "counter",
+                "Total number of messages published to an exchange that reached no queue and no "
+                "session.",
+                int(exchange.unroutable),
+                {"vhost": vhost.name, "exchange": exchange.name or "amq.default"},
+            )
+
+
+def add_topic_groups(page: MetricsPage, node: BrokerNode) -> None:
+    """Add the number of unroutable messages by the topic filters of `metrics.topics`."""
+    groups = node.broker.topic_groups
+    if groups is not None:
+        page.counter_by(
+            "topics",
+            "trellis_topic_unroutable",
+            "Total number of messages that reached no queue and no session, by the filters in "
+            "metrics.topics that match their topic.",
+            groups.unroutable,
+        )
+
+
 def add_queue_churn(page: MetricsPage, node: BrokerNode, prefix: str = "rabbitmq") -> None:
     """Add the number of queues declared, created and deleted. The names begin with `prefix`."""
     vhosts = node.broker.vhosts.values()
@@ -100,6 +142,11 @@ def add_queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTota
     ready = sum(int(each.ready + each.inbox_ready) for each in totals)
     unacked = sum(int(each.unacked + each.inbox_unacked) for each in totals)
     page.gauge("rabbitmq_queues", "Number of queues.", sum(each.queues for each in totals))
+    page.gauge(
+        "trellis_queues_paused",
+        "Number of queues that an operator has paused.",
+        sum(each.paused for each in totals),
+    )
     page.gauge(
         "rabbitmq_exchanges", "Number of exchanges.", sum(len(vhost.exchanges) for vhost in vhosts)
     )

@@ -111,6 +111,7 @@ def _messages(
         channel_metrics.add_messages(page, node, ingress)
         message_metrics.add_fates(page, ingress, totals)
         message_metrics.add_routes(page, node, ingress)
+        message_metrics.add_topic_groups(page, node)
     else:
         channel_metrics.add_undivided(page, node, ingress)
 
@@ -164,8 +165,12 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
             labels = {"vhost": vhost.name, "queue": queue.name}
             message_metrics.add_depth_of(page, queue, labels)
             message_metrics.add_consumers(page, queue.consumer_count, labels)
+            message_metrics.add_ended(page, queue, labels)
             listed += 1
             await pace.add(1)
+    for vhost in list(node.broker.vhosts.values()):
+        message_metrics.add_unroutable(page, vhost)
+        await asyncio.sleep(0)
     sessions = node.mqtt.sessions.all()
     taken = min(len(sessions), OBJECTS_MAX - listed)
     left_out += len(sessions) - taken

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Final
 
 import trellis
 from broker.access.identity import Authenticator
@@ -15,6 +16,7 @@ from broker.broker import Broker
 from broker.errors import BrokerError
 from broker.limits import BrokerLimits
 from broker.replication.figures import ClusterFigures
+from broker.routing.topic_groups import TopicGroups
 from broker.store.audit import Actor, AuditTrail
 from broker.store.disk import Disk, RealDisk
 from broker.store.memory import MemoryStore
@@ -44,6 +46,9 @@ from trellis.server.refusals import RefusalLog
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 from trellis.server.turn import LoopTurn
 from trellis.settings import Settings, SettingsError, fill
+
+#: Largest number of filters in `metrics.topics`: each is compared with each unroutable topic.
+TOPIC_GROUPS_MAX: Final = 100
 
 
 class BrokerNode:
@@ -99,6 +104,13 @@ class BrokerNode:
             if opened is None
             else DurableStoreWriter(opened.store, loop, failed, self.reserve)
         )
+        if len(settings.metrics.topics) > TOPIC_GROUPS_MAX:
+            raise SettingsError(
+                f"metrics.topics: names {len(settings.metrics.topics)} topic filters; the limit is "
+                f"{TOPIC_GROUPS_MAX}"
+            )
+        if settings.metrics.topics:
+            self.broker.count_topics(TopicGroups(settings.metrics.topics))
         self.refusals = RefusalLog(loop)
         #: The audit log; None if the settings name no file.
         self.audit = (

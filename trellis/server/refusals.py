@@ -8,6 +8,8 @@ So the log shows why a client fails, and thousands of failing clients do not fil
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -21,6 +23,19 @@ LINES_MAX: Final = 300
 FIELD_MAX: Final = 300
 
 Fields = dict[str, object]
+
+
+class LoggedRefusal:
+    """A refusal with the time of the first one (Unix time) and the number of equal ones after it.
+
+    The memory of LINES_MAX refusals is bounded, because each field is cut to FIELD_MAX characters.
+    """
+
+    def __init__(self, event: str, fields: dict[str, str]) -> None:
+        self.event = event
+        self.fields = fields
+        self.at = time.time()
+        self.repetitions = 0
 
 
 class RefusalLog:
@@ -37,8 +52,10 @@ class RefusalLog:
         self.left_out = 0
         self._loop = loop
         self._write = write
-        #: The refusals of this minute: event and fields, and the number of repetitions.
-        self._known: dict[tuple[str, tuple[tuple[str, object], ...]], int] = {}
+        #: The last refusals that were logged, the oldest first (`trellis why client`).
+        self.recent: deque[LoggedRefusal] = deque(maxlen=LINES_MAX)
+        #: The refusals of this minute.
+        self._known: dict[tuple[str, tuple[tuple[str, str], ...]], LoggedRefusal] = {}
         self._unreported = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -49,13 +66,14 @@ class RefusalLog:
         key = (event, tuple(shown.items()))
         known = self._known.get(key)
         if known is not None:
-            self._known[key] = known + 1
+            known.repetitions += 1
             return
         if len(self._known) >= LINES_MAX:
             self.left_out += 1
             self._unreported += 1
             return
-        self._known[key] = 0
+        self._known[key] = refusal = LoggedRefusal(event, shown)
+        self.recent.append(refusal)
         self._write(event, **shown)
         if self._timer is None:
             self._timer = self._loop.call_later(REPEAT_SECONDS, self.report)
@@ -67,9 +85,9 @@ class RefusalLog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for (event, fields), repetitions in known.items():
-            if repetitions:
-                self._write(event, **dict(fields), repeated=repetitions)
+        for refusal in known.values():
+            if refusal.repetitions:
+                self._write(refusal.event, **refusal.fields, repeated=refusal.repetitions)
         if unreported:
             self._write(
                 "refusals_left_out",

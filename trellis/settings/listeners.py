@@ -25,6 +25,7 @@ from trellis.settings.values import (
     check_origins,
     check_path,
     check_rule,
+    check_topic_filter,
     split_addresses,
     split_networks,
     split_origins,
@@ -354,6 +355,14 @@ class Metrics(Listener, frozen=True, kw_only=True):
             "need no login"
         ),
     ] = False
+    topics: Annotated[
+        tuple[str, ...],
+        option(
+            "MQTT topic filters, at most 100: trellis_topic_unroutable_total counts the messages "
+            "without a destination for each of them",
+            check=check_topic_filter,
+        ),
+    ] = ()
 
 
 class Http(Listener, frozen=True, kw_only=True):

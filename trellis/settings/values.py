@@ -12,6 +12,7 @@ from argon2 import extract_parameters
 from broker.access.rules import check_rule as check_user_rule
 from broker.names import NAME_BYTES_MAX, fault_of
 from broker.patterns import without_posix
+from matching.grammar import MQTT, InvalidPattern
 
 
 def split_addresses(host: str) -> list[str]:
@@ -136,6 +137,14 @@ def check_journal(text: str) -> None:
     vhost, equals, name = text.rpartition("=")
     if not equals or fault_of(vhost) or fault_of(name):
         raise ValueError('must be VHOST=NAME, such as "/=journal"')
+
+
+def check_topic_filter(text: str) -> None:
+    """Raise ValueError unless the text is an MQTT topic filter, such as "plant/+/#"."""
+    try:
+        MQTT.check(text)
+    except InvalidPattern as error:
+        raise ValueError(f"must be an MQTT topic filter ({error.rule})") from None
 
 
 def check_rule(text: str) -> None:

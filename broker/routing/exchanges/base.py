@@ -64,6 +64,8 @@ class Exchange(Destination):
         #: their counts when their plan changes, and when the counts are read.
         self.published: i64 = 0
         self.copies: i64 = 0
+        #: Number of messages published to this exchange that reached no queue and no session.
+        self.unroutable: i64 = 0
 
     @property
     def lookup_steps(self) -> i64:

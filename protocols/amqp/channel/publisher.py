@@ -19,7 +19,7 @@ from mypy_extensions import i64
 
 from broker.errors import BrokerError
 from broker.messages.cc_headers import BCC, bcc_keys, parse_additional_keys
-from broker.messages.fates import REFUSED, REPEATED, TOO_LARGE, UNROUTABLE
+from broker.messages.fates import REFUSED, REPEATED, ROUTED, TOO_LARGE, UNROUTABLE
 from broker.messages.message import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
@@ -84,6 +84,8 @@ class ChannelPublisher:
         #: Number of messages that were published, and of messages that were returned.
         self.published: i64 = 0
         self.returned: i64 = 0
+        #: Number of queues and subscribers that the last publication on the slow path reached.
+        self.reached: i64 = -1
         self.frames = frames
         self.tally: FrontCounters = connection.front.tally
         #: The content that is being received frame by frame; None if no content is incomplete.
@@ -170,6 +172,7 @@ class ChannelPublisher:
             fate = self._deliver(route, plan, message, flags, ticket, publication)
         except BrokerError as error:
             raise from_broker(error) from error
+        self.reached = plan.reached if fate == ROUTED else 0
         if confirms is not None:
             self.tally.received_confirm += 1
             confirms.add(ticket, fate == REFUSED)

@@ -64,6 +64,16 @@ class Frames(Encoding):
             at = end
         return b"".join(parts)
 
+    def first_bytes(self, content: bytes, size: i64) -> bytes:
+        at: i64 = i64(read_i32_be(content, 3)) + OVERHEAD
+        parts: list[bytes] = []
+        while at < len(content) and size > 0:
+            end: i64 = at + i64(read_i32_be(content, at + 3)) + OVERHEAD
+            parts.append(content[at + 7 : min(end - 1, at + 7 + size)])
+            size -= len(parts[-1])
+            at = end
+        return b"".join(parts)
+
     def properties(self, content: bytes) -> Properties:
         return read_properties(self.header(content))
 
@@ -103,6 +113,9 @@ class EncodedProperties(Encoding):
 
     def body(self, content: bytes) -> bytes:
         return self.source.body(content)
+
+    def first_bytes(self, content: bytes, size: i64) -> bytes:
+        return self.source.first_bytes(content, size)
 
     def properties(self, content: bytes) -> Properties:
         return read_properties(self.header)

@@ -27,6 +27,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from broker.messages.fates import UNREADABLE
 from broker.queues.consumer import Delivery
 from broker.store.durable import DurableStore
 from broker.store.entries import MessageStored
@@ -72,7 +73,7 @@ def restore_inbox(
         stored = store.read_stored(reader, positions[at])
         if stored is None:
             at += 1
-            inbox.count_unreadable()
+            inbox.count(UNREADABLE)
             continue
         sequence = _sequence(stored, inbox.number, sequence)
         if at >= returned and last - sequence == count - 1 - at:

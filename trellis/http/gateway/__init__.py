@@ -10,6 +10,8 @@ request; an idle gateway ends after a while.
 Reading order:
 
     app           answers a request: asks the broker, and builds a response from the rows
+    incoming      a request: its head, its body, and the rules for every request
+    web_page      the page at `/`: files, login (web_page_login), events (event_feed)
     link          the gateway's end of the contract (trellis/http/contract.py)
     connections   limits on connections, the HTTP protocol and the server, on uvicorn
     bodies        reads bodies within limits, and cuts definitions documents into rows

@@ -85,4 +85,5 @@ def main() -> None:
     asyncio.run(serve(connection, files, doors))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,6 @@ import traceback
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any, Final
-from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
@@ -21,8 +20,9 @@ from starlette.responses import Response, StreamingResponse
 from trellis import logs
 from trellis.http import contract
 from trellis.http.credentials import parse_basic, parse_bearer
-from trellis.http.gateway.bodies import BodyReader, Disconnected, cut_document
-from trellis.http.gateway.connections import HEAD_MAX, OpenConnections, Slot
+from trellis.http.gateway.bodies import Disconnected, cut_document
+from trellis.http.gateway.connections import OpenConnections
+from trellis.http.gateway.incoming import Incoming
 from trellis.http.gateway.link import BrokerLink, CallExchange, HttpRefusal, OpenFile, bad_request
 from trellis.http.gateway.openapi import OPENAPI_PATH, describe
 from trellis.http.gateway.paging import (
@@ -32,8 +32,9 @@ from trellis.http.gateway.paging import (
     encode_page,
     encode_rows,
 )
-from trellis.http.origins import is_cross_origin, is_direct
-from trellis.http.request_head import AmbiguousHead, header_table, origin_form
+from trellis.http.gateway.web_page import WebPage, is_page
+from trellis.http.gateway.web_page_login import session_of
+from trellis.http.origins import is_direct
 from trellis.http.routes import HttpRouter, Unrouted
 
 JSON: Final = "application/json"
@@ -56,49 +57,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-class Incoming:
-    """A request: its headers, its body, and its connection."""
-
-    def __init__(self, scope: Scope, receive: Receive, slot: Slot | None) -> None:
-        self.method: str = scope["method"]
-        self._fields: list[tuple[bytes, bytes]] = scope["headers"]
-        self._target: bytes = scope["raw_path"]
-        self.path = self._target.decode("ascii", "replace")
-        self.headers: dict[bytes, bytes] = dict(self._fields)
-        #: Size of the path, the query and the headers in bytes.
-        self.head_size = len(scope["raw_path"]) + len(scope["query_string"])
-        self.head_size += sum(len(name) + len(text) for name, text in scope["headers"])
-        self.query = _query(scope["query_string"])
-        self.client: tuple[str, int] = scope["client"] or ("", 0)
-        self.body = BodyReader(receive, self.headers)
-        self.slot = slot
-        #: The file whose range is the response; None for other responses.
-        self.file: OpenFile | None = None
-
-    def check_head(self) -> None:
-        """Raise HttpRefusal if the request line with the headers is too long, or ambiguous.
-
-        Afterwards `path` has no host, even if the client sent an absolute URL. (h11 limits only a
-        head that arrives in pieces.)
-        """
-        if self.head_size > HEAD_MAX:
-            raise HttpRefusal(
-                431, "head_too_large", f"the request line with the headers is over {HEAD_MAX} bytes"
-            )
-        try:
-            header_table(self._fields)
-            self.path = origin_form(self._target, self.headers).decode("ascii", "replace")
-        except AmbiguousHead as error:
-            raise bad_request(str(error)) from None
-        if b"content-length" in self.headers and b"transfer-encoding" in self.headers:
-            raise bad_request("a body has a Content-Length or a Transfer-Encoding, not both")
-
-    @property
-    def reads(self) -> bool:
-        """True if the request changes nothing."""
-        return self.method in ("GET", "HEAD")
-
-
 class Gateway:
     """The ASGI application."""
 
@@ -115,6 +73,7 @@ class Gateway:
         self._description = encode(describe(greeting))
         self._compressed_description = gzip.compress(self._description)
         self._uploads = 0
+        self._page = WebPage(link, self._router, self._hosts, greeting.seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -141,7 +100,7 @@ class Gateway:
         try:
             return await self._answer(incoming)
         except HttpRefusal as refusal:
-            return _refused(refusal)
+            return _refused(refusal, incoming.is_of_page)
         except TimeoutError:
             reason = (
                 "the body did not arrive, or the broker did not answer, in the time limit "
@@ -175,6 +134,8 @@ class Gateway:
         method = "GET" if incoming.method == "HEAD" else incoming.method
         if method == "GET" and path == OPENAPI_PATH:
             return self._describe(incoming)
+        if is_page(path):
+            return await self._page.answer(incoming, method)
         try:
             found = self._router.find(method, path)
         except UnicodeDecodeError as error:
@@ -182,12 +143,7 @@ class Gateway:
             raise bad_request(f"'{name}' in the path is not valid UTF-8") from None
         if isinstance(found, Unrouted):
             return _unrouted(found)
-        if not incoming.reads and is_cross_origin(incoming.headers):
-            raise HttpRefusal(
-                403,
-                "not_authorised",
-                "a web page of another site may not change anything over the HTTP API",
-            )
+        incoming.check_origin()
         number, parts = found
         await self._link.writable(self._greeting.seconds)
         exchange = self._call(incoming, number, path, parts)
@@ -225,6 +181,7 @@ class Gateway:
                 *incoming.client,
                 is_direct(incoming.headers, self._hosts),
                 incoming.body.present,
+                "" if authorization else session_of(incoming.headers),
             )
         )
 
@@ -315,7 +272,7 @@ class Gateway:
     def _describe(self, incoming: Incoming) -> Response:
         """Return the description of the API, compressed (once for all requests) if allowed."""
         headers = {"Vary": "Accept-Encoding"}
-        if not _takes_gzip(incoming.headers.get(b"accept-encoding", b"").lower()):
+        if not incoming.takes_gzip:
             return Response(self._description, 200, headers, JSON)
         headers["Content-Encoding"] = "gzip"
         return Response(self._compressed_description, 200, headers, JSON)
@@ -323,8 +280,7 @@ class Gateway:
     async def _body(self, incoming: Incoming, data: bytes, status: int = 200) -> Response:
         """Return a JSON response, compressed if the client allows it."""
         headers = {"Vary": "Accept-Encoding"}
-        accepted = incoming.headers.get(b"accept-encoding", b"").lower()
-        if len(data) >= COMPRESS_MIN and _takes_gzip(accepted):
+        if len(data) >= COMPRESS_MIN and incoming.takes_gzip:
             data = await asyncio.get_running_loop().run_in_executor(
                 None, gzip.compress, data, COMPRESS_LEVEL
             )
@@ -377,28 +333,6 @@ class Gateway:
         await response(scope, receive, timed)
 
 
-def _takes_gzip(accepted: bytes) -> bool:
-    """True if an Accept-Encoding header allows gzip."""
-    for entry in accepted.split(b","):
-        name, _, quality = entry.replace(b" ", b"").partition(b";q=")
-        if name in (b"gzip", b"*"):
-            return quality.strip(b"0.") != b"" or quality == b""
-    return False
-
-
-def _query(text: bytes) -> dict[str, str]:
-    """Return the parameters of a query string.
-
-    Of a parameter that is given several times, the last value counts. All values of a parameter in
-    REPEATED count: they are joined with line feeds.
-    """
-    query: dict[str, str] = {}
-    for name, value in parse_qsl(text.decode("ascii", "replace"), keep_blank_values=True):
-        joined = name in contract.REPEATED and name in query
-        query[name] = f"{query[name]}\n{value}" if joined else value
-    return query
-
-
 def _document(value: dict[str, Any], rows: dict[str, list[Any]]) -> bytes:
     """Return a definitions document as JSON. Slow: run it in a thread."""
     parts = [encode(value["head"])[1:-1]]
@@ -407,9 +341,13 @@ def _document(value: dict[str, Any], rows: dict[str, list[Any]]) -> bytes:
     return b"{" + b",".join(parts) + b"}"
 
 
-def _refused(refusal: HttpRefusal) -> Response:
-    """Return the response of a refusal, as RabbitMQ writes it."""
-    headers = {"WWW-Authenticate": 'Basic realm="trellis"'} if refusal.challenge else None
+def _refused(refusal: HttpRefusal, of_page: bool = False) -> Response:
+    """Return the response of a refusal, as RabbitMQ writes it.
+
+    The web page asks for a password itself: a challenge would open a window of the browser.
+    """
+    challenge = refusal.challenge and not of_page
+    headers = {"WWW-Authenticate": 'Basic realm="trellis"'} if challenge else None
     value = {"error": refusal.error, "reason": refusal.reason}
     return Response(encode(value), refusal.status, headers, JSON)
 

@@ -17,11 +17,14 @@ from broker.routing.authorization import DeclarationRights
 from broker.store.audit import Actor
 from broker.store.contract import SettledCallback, Ticket
 from broker.vhost.client_declarations import rights_of
+from broker.vhost.message_move import MessageMoves
 from broker.vhost.vhost import VirtualHost
 from trellis.http import contract
 from trellis.http.management.rates import Key, Rates
+from trellis.http.page_sessions import PageSessions
 from trellis.http.slices import Slice, Slices
 from trellis.monitoring.http_counters import HttpCounters
+from trellis.monitoring.live_status import LiveStatus
 from trellis.server.node import BrokerNode
 
 #: Seconds that a change may take to become durable.
@@ -103,7 +106,7 @@ class Empty:
 
 
 class ApiBackend:
-    """The parts of the broker that API calls use: node and HTTP counters."""
+    """The parts of the broker that API calls use: node, HTTP counters, moves of messages."""
 
     def __init__(self, node: BrokerNode, counters: HttpCounters) -> None:
         self.node = node
@@ -111,6 +114,9 @@ class ApiBackend:
         #: The slices of the work of all calls.
         self.slices = Slices()
         self.rates = Rates(counters)
+        self.moves = MessageMoves()
+        self.page_sessions = PageSessions(node, asyncio.get_running_loop().time)
+        self.live_status = LiveStatus(node)
 
 
 class ApiRequest:
@@ -127,6 +133,10 @@ class ApiRequest:
         self.path_parameters = path_parameters
         self.query = query
         self.address = address
+        #: The token of the web page's session that the request belongs to; "" for none.
+        self.session = ""
+        #: True if the request comes from this machine, and from no page of another site.
+        self.local = False
         self.body = b""
         self.rows: AsyncIterator[tuple[str, str, list[bytes]]] | None = None
 
@@ -151,6 +161,9 @@ class Call:
         self.counters = backend.counters
         self._slices = backend.slices
         self._rates = backend.rates
+        self.moves = backend.moves
+        self.page_sessions = backend.page_sessions
+        self.live_status = backend.live_status
         self.request = request
         self.identity = identity
         self.path_parameters = request.path_parameters

@@ -31,13 +31,29 @@ async def delayed(call: Call) -> Listing:
 async def _rows(call: Call, kind: str) -> Listing:
     if kind not in listings.KINDS:
         raise not_found(f"there is no list '{kind}'; there are {', '.join(listings.KINDS)}")
+    if kind == "users":
+        call.require_administrator("the users")
+    if kind == "retained" and not call.sees_everything:
+        raise ApiRefusal(
+            403,
+            "not_authorised",
+            f"user '{call.identity.name}' lacks the tag 'monitoring', which the list of all "
+            "retained topics requires; GET /api/retained/VHOST lists those that the user may read",
+        )
+    paged = "page" in call.query
     seen = None if call.sees_everything else {"", *(vhost.name for vhost in call.vhosts)}
 
     async def visible() -> AsyncIterator[Row | None]:
         async for row in listings.KINDS[kind](call.node):
-            yield row if seen is None or row.get("vhost", "") in seen else None
+            if seen is not None and row.get("vhost", "") not in seen:
+                yield None
+            elif paged and "name" not in row:
+                # The gateway filters pages by this field; a session has only `client_id`.
+                yield {"name": row.get("client_id", row.get("peer", "")), **row}
+            else:
+                yield row
 
-    return Listing(visible(), contract.PLAIN)
+    return Listing(visible(), contract.PAGED if paged else contract.PLAIN)
 
 
 async def switch(call: Call) -> Row:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -158,6 +158,15 @@ class DirectClient:
             left -= len(parts[-1])
         return header[19:-1], parts
 
+    def reached(self, publication: bytes) -> int:
+        """Return how many queues and subscribers the only publication of this client reached."""
+        publisher = self.connection.channels.open[_CHANNEL].publisher
+        if publisher.reached >= 0:
+            return int(publisher.reached)
+        # The publication took the fast path, which publishes by a cached route.
+        route = publisher.context.routes.get(publication[len(_PUBLISH) : -len(_MANDATORY)])
+        return 0 if route is None else int(route.plan.reached)
+
     def close(self) -> None:
         """End the connection; messages that were fetched and not settled return to their queue."""
         self._turn.schedule()
@@ -171,10 +180,9 @@ async def get(call: Call) -> Listing:
     if mode not in KEEPING and mode not in SETTLING:
         known = ", ".join([*KEEPING, *SETTLING])
         raise bad_request(f"'ackmode' is '{mode}', not one of {known}")
-    if encoding not in ("auto", "base64"):
-        raise bad_request(f"'encoding' is '{encoding}', neither auto nor base64")
-    count = _number(row, "count", 1, FETCHED_MAX)
-    truncate = _number(row, "truncate", 1 << 31, 1 << 31)
+    check_encoding(encoding)
+    count = whole_number(row, "count", 1, FETCHED_MAX)
+    truncate = whole_number(row, "truncate", 1 << 31, 1 << 31)
     fetched: list[tuple[Row, list[bytes]]] = []
     size = 0
     async with call.slice() as work:
@@ -197,6 +205,12 @@ async def get(call: Call) -> Listing:
         finally:
             client.close()
     return Listing(_with_payloads(fetched), contract.MESSAGES)
+
+
+def check_encoding(encoding: str) -> None:
+    """Raise ApiRefusal unless the gateway can encode payloads in this way."""
+    if encoding not in ("auto", "base64"):
+        raise bad_request(f"'encoding' is '{encoding}', neither auto nor base64")
 
 
 async def _with_payloads(fetched: list[tuple[Row, list[bytes]]]) -> AsyncIterator[Row | bytes]:
@@ -224,7 +238,7 @@ def _first_bytes(parts: list[bytes], size: int) -> list[bytes]:
     return kept
 
 
-def _number(row: Row, field: str, default: int, most: int) -> int:
+def whole_number(row: Mapping[str, Any], field: str, default: int, most: int) -> int:
     """Return a whole number in a field, which some tools write as text. Raises ApiRefusal."""
     value = row.get(field, default)
     if isinstance(value, str) and value.isdecimal():
@@ -236,23 +250,27 @@ def _number(row: Row, field: str, default: int, most: int) -> int:
 
 def _message_row(answer: Any, encoded: bytes, size: int, encoding: str) -> Row:
     """Return a message without its payload; the gateway encodes the payload as `encoding`."""
-    properties = read_properties(encoded)
-    moment = properties.get("timestamp")
-    if isinstance(moment, datetime):
-        properties["timestamp"] = int(moment.timestamp())
     return {
         "payload_bytes": size,
         "redelivered": answer.redelivered,
         "exchange": answer.exchange,
         "routing_key": answer.routing_key,
         "message_count": answer.message_count,
-        "properties": properties,
+        "properties": json_properties(read_properties(encoded)),
         "payload_encoding": encoding,
     }
 
 
+def json_properties(properties: Mapping[str, Any]) -> Row:
+    """Return the properties of a message for JSON: the timestamp as seconds since the epoch."""
+    moment = properties.get("timestamp")
+    if isinstance(moment, datetime):
+        return {**properties, "timestamp": int(moment.timestamp())}
+    return dict(properties)
+
+
 async def publish(call: Call) -> Row:
-    """Publish a message to an exchange; in the answer, `routed` is true if a queue took it."""
+    """Publish a message to an exchange; the answer says how many queues took the message."""
     vhost, row = call.vhost(call.path_parameters[0]), call.body()
     exchange = exchange_name(call.path_parameters[1])
     key, payload = text(row, "routing_key"), text(row, "payload")
@@ -279,7 +297,7 @@ async def publish(call: Call) -> Row:
                 if isinstance(answer, spec.Basic.Return):
                     routed = False
                 elif isinstance(answer, spec.Basic.Ack):
-                    return {"routed": routed}
+                    return {"routed": routed, "queues": client.reached(publication)}
                 elif isinstance(answer, spec.Basic.Nack):
                     raise bad_request("a full queue refused the message")
         finally:

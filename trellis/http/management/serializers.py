@@ -14,6 +14,7 @@ from broker.vhost.vhost import VirtualHost
 from matching.grammar import AMQP, swap
 from protocols.amqp.channel.consumer import AmqpConsumer
 from trellis.http.management.answers import Row, encode
+from trellis.monitoring.queue_counts import ended_of
 
 #: Kinds of the destination of a binding, as rows of the API name them.
 QUEUE: Final = "queue"
@@ -50,8 +51,12 @@ def queue_row(vhost: VirtualHost, queue: Queue, node: str) -> Row:
         "node": node,
         "state": "running",
         "consumers": queue.consumer_count,
+        "paused": queue.paused,
         **counts(int(queue.depth), int(queue.unacked)),
     }
+    ended = ended_of(queue)
+    if ended:
+        row["copies_ended"] = ended
     if not queue.private:
         row |= _policies_of(vhost, queue)
     if queue.consumer_count == 0:

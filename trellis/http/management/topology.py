@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from broker.compatibility import TRACING
+from broker.queues.pausing import pause, resume
 from broker.queues.queue import Queue
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.store.contract import Ticket
+from broker.stream.queue import StreamQueue
 from broker.vhost.client_declarations import purge_queue as purge
 from broker.vhost.client_declarations import with_default_type
 from broker.vhost.options import OPTIONS, options_of
@@ -175,7 +177,11 @@ async def _collect_counts(vhost: VirtualHost) -> None:
 def _exchange_row(call: Call, vhost: VirtualHost, exchange: Exchange) -> Row:
     """Return an exchange with its message statistics, which the caller has collected."""
     row = serializers.exchange_row(vhost, exchange)
-    counts = {"publish_in": int(exchange.published), "publish_out": int(exchange.copies)}
+    counts = {
+        "publish_in": int(exchange.published),
+        "publish_out": int(exchange.copies),
+        "drop_unroutable": int(exchange.unroutable),
+    }
     statistics = call.rated(("exchange", vhost.name, exchange.name), counts)
     return row | {"message_stats": statistics} if statistics else row
 
@@ -217,12 +223,17 @@ async def delete_exchange(call: Call) -> Empty:
 
 
 async def queues(call: Call) -> Listing:
-    """List the queues and inboxes of the virtual host in the path, or of all the user may see."""
+    """List the queues and inboxes of the virtual host in the path, or of all the user may see.
+
+    With `sessions=false` in the query, the inboxes of MQTT sessions are left out.
+    """
     vhosts = call.path_vhosts
+    with_inboxes = call.query.get("sessions") != "false"
 
     async def rows() -> AsyncIterator[Row]:
         for vhost in vhosts:
-            for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
+            inboxes = vhost.inboxes.values() if with_inboxes else ()
+            for queue in [*vhost.queues.values(), *inboxes]:
                 yield _queue_row(call, vhost, queue)
 
     return Listing(rows())
@@ -288,6 +299,36 @@ async def delete_queue(call: Call) -> Empty:
         )
     )
     return Empty()
+
+
+async def pause_queue(call: Call) -> Empty:
+    """Pause a queue: it takes messages and delivers none until it is resumed or the broker ends."""
+    queue = _pausable(call)
+    if pause(queue):
+        call.audit("pause", "queue", queue.vhost, queue.name)
+    return Empty()
+
+
+async def resume_queue(call: Call) -> Empty:
+    """Resume a paused queue."""
+    queue = _pausable(call)
+    if resume(queue):
+        call.audit("resume", "queue", queue.vhost, queue.name)
+    return Empty()
+
+
+def _pausable(call: Call) -> Queue:
+    """Return the queue that the path names, if it can be paused. Raises ApiRefusal."""
+    vhost, named = named_queue(call)
+    call.may("configure", "queue", named.name, vhost)
+    found = vhost.queue(named.name, named.exclusive_to)
+    if isinstance(found, StreamQueue):
+        raise bad_request(
+            f"queue '{found.name}' in vhost '{vhost.name}' is a stream, which cannot be paused: "
+            "each reader has its own place"
+        )
+    call.node.turn.schedule()
+    return found
 
 
 async def purge_queue(call: Call) -> Empty:

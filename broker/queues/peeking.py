@@ -1,0 +1,199 @@
+"""Reads the waiting messages of a queue without taking them: `trellis peek`.
+
+    peek(queue, cursor, most) --> the next messages behind the cursor, in the order of delivery
+
+The queue does not change: its order, its counters and the marks of its messages stay as they are.
+A caller reads a long queue in several calls. Each call begins behind the last message of the call
+before, so that the queue may deliver messages meanwhile: a message that has left the queue is not
+read, and no message is read twice.
+
+One call reads at most one chunk of messages from the store (paged_tail.py).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from mypy_extensions import i64
+
+from broker.messages.message import Message
+from broker.queues.consumer import ReturnedMessage
+from broker.queues.delivery_window import RestoredDeliveries
+from broker.queues.heap import HeapQueue
+from broker.queues.paged_heap import key_of, read_entries
+from broker.queues.paged_tail import CHUNK_MESSAGES
+from broker.queues.queue import Queue
+
+
+class PeekCursor:
+    """A place in a queue: the rank and the sequence number of the last message that was read.
+
+    The rank is 0 in a queue without priorities.
+    """
+
+    __slots__ = ("rank", "sequence")
+
+    def __init__(self, rank: i64 = -(1 << 62), sequence: i64 = 0) -> None:
+        self.rank = rank
+        self.sequence = sequence
+
+
+class PeekedMessage:
+    """A waiting message, its place in the queue, and the number of times that it was returned.
+
+    `message` is None if the store cannot read the message.
+    """
+
+    __slots__ = ("attempts", "message", "rank", "sequence")
+
+    def __init__(self, message: Message | None, rank: i64, sequence: i64, attempts: i64) -> None:
+        self.message = message
+        self.rank = rank
+        self.sequence = sequence
+        self.attempts = attempts
+
+
+def peek(queue: Queue, cursor: PeekCursor, most: i64) -> list[PeekedMessage]:
+    """Return the next waiting messages behind the cursor, at most `most`, and move the cursor.
+
+    The result is empty at the end of the queue. Raises OutOfDescriptors if no file descriptor is
+    left to read a message from the store.
+    """
+    while queue.replacement is not None:
+        queue = queue.replacement
+    if isinstance(queue, HeapQueue):
+        found = _peek_heap(queue, cursor, min(most, CHUNK_MESSAGES))
+    else:
+        found = _peek_plain(queue, cursor.sequence, min(most, CHUNK_MESSAGES))
+    if found:
+        cursor.rank, cursor.sequence = found[-1].rank, found[-1].sequence
+    return found
+
+
+def head_of(queue: Queue) -> Message | None:
+    """Return the first waiting message; None if no message waits, or if no file descriptor is left
+    to read the message from the store.
+    """
+    return queue._head() if queue.depth > queue._paged else None
+
+
+def set_head_aside(queue: Queue) -> ReturnedMessage:
+    """Remove the first waiting message, and count it as unacknowledged until `put_aside_back`."""
+    returned = queue._pop_head()
+    queue.unacked += 1
+    return returned
+
+
+def put_aside_back(queue: Queue, returned: ReturnedMessage) -> None:
+    """Put a message of `set_head_aside` back at its old place; release it if the queue is dead."""
+    while queue.replacement is not None:
+        queue = queue.replacement
+    if queue.dead:
+        queue.release(returned.message)
+        return
+    queue.unacked -= 1
+    queue.insert_returned(returned)
+    queue.schedule_drain()
+
+
+def _peek_plain(queue: Queue, after: i64, most: i64) -> list[PeekedMessage]:
+    """Return messages with sequence numbers above `after`: returned, waiting, then paged ones."""
+    found: list[PeekedMessage] = []
+    for returned in _in_sequence(queue):
+        if returned.sequence > after:
+            found.append(_of_returned(returned, 0))
+            if len(found) == most:
+                return found
+    first: i64 = queue._sequence + 1
+    skipped: i64 = max(0, after + 1 - first)
+    for at, message in enumerate(queue._waiting.part(skipped, most - len(found))):
+        found.append(PeekedMessage(message, 0, first + skipped + at, 0))
+    first += queue._waiting.size
+    if len(found) < most and queue._tail is not None:
+        skipped = max(0, after + 1 - first)
+        paged = queue._tail.peek(skipped, most - len(found))
+        for at, read in enumerate(paged):
+            attempts = _restored_attempts(queue._restored, read)
+            found.append(PeekedMessage(read, 0, first + skipped + at, attempts))
+    return found
+
+
+def _in_sequence(queue: Queue) -> Iterator[ReturnedMessage]:
+    """Yield the returned messages of a queue in the order of delivery."""
+    yield from reversed(queue._returned)
+    yield from queue._returned_later
+
+
+def _of_returned(returned: ReturnedMessage, rank: i64) -> PeekedMessage:
+    return PeekedMessage(returned.message, rank, returned.sequence, returned.attempts)
+
+
+def _restored_attempts(restored: RestoredDeliveries | None, message: Message | None) -> i64:
+    """Return how often a paged message was delivered before the broker started."""
+    if restored is None or message is None or message.position > restored.top:
+        return 0
+    return restored.peek_attempts(message.position, 0)
+
+
+def _peek_heap(queue: HeapQueue, cursor: PeekCursor, most: i64) -> list[PeekedMessage]:
+    """Return messages behind the cursor from both heaps, in the order of rank and sequence."""
+    last = (int(cursor.rank), int(cursor.sequence))
+    memory: list[tuple[int, int, ReturnedMessage]] = []
+    for entry in _sorted_heap(queue._heap):
+        if (entry[0], entry[1]) > last:
+            memory.append(entry)
+            if len(memory) == most:
+                break
+    packed: list[int] = []
+    for number in _sorted_numbers(queue._paged_heap.entries):
+        if key_of(number) > last:
+            packed.append(number)
+            if len(packed) == most:
+                break
+    return _merged(queue, memory, packed)[:most]
+
+
+def _merged(
+    queue: HeapQueue, memory: list[tuple[int, int, ReturnedMessage]], packed: list[int]
+) -> list[PeekedMessage]:
+    """Return the messages of two sorted lists in one order, up to the last that was read."""
+    found = [(entry[0], entry[1], _of_returned(entry[2], entry[0])) for entry in memory]
+    read = read_entries(queue.store, queue.number, packed) if packed else []
+    for number, message in read:
+        rank, sequence = key_of(number)
+        found.append((rank, sequence, PeekedMessage(message, rank, sequence, 0)))
+    found.sort(key=_place)
+    if len(read) < len(packed):
+        # A message that was not read in this call must come before the messages behind it.
+        end = key_of(packed[len(read)])
+        found = [one for one in found if (one[0], one[1]) < end]
+    return [one[2] for one in found]
+
+
+def _place(one: tuple[int, int, PeekedMessage]) -> tuple[int, int]:
+    return one[0], one[1]
+
+
+def _sorted_heap(
+    heap: list[tuple[int, int, ReturnedMessage]],
+) -> Iterator[tuple[int, int, ReturnedMessage]]:
+    """Yield the entries of a heap in order, without a change of the heap."""
+    open_: list[tuple[int, int, int]] = [(heap[0][0], heap[0][1], 0)] if heap else []
+    while open_:
+        at = heapq.heappop(open_)[2]
+        yield heap[at]
+        for child in (2 * at + 1, 2 * at + 2):
+            if child < len(heap):
+                heapq.heappush(open_, (heap[child][0], heap[child][1], child))
+
+
+def _sorted_numbers(heap: list[int]) -> Iterator[int]:
+    """Yield the numbers of a heap in order, without a change of the heap."""
+    open_: list[tuple[int, int]] = [(heap[0], 0)] if heap else []
+    while open_:
+        number, at = heapq.heappop(open_)
+        yield number
+        for child in (2 * at + 1, 2 * at + 2):
+            if child < len(heap):
+                heapq.heappush(open_, (heap[child], child))

@@ -1,0 +1,252 @@
+"""Where a message goes when an operator moves it: to a queue, an exchange, or back to its origin.
+
+`decide` names the reason if a message cannot be moved. A message is moved only if at least one
+queue takes it and no queue would drop a message for it, so that a move loses nothing.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Final
+
+from broker.access.identity import Identity
+from broker.messages.message import AT_LEAST_ONCE, AT_MOST_ONCE, Message, Properties
+from broker.messages.x_death import deaths_of
+from broker.queues.arguments import UNLIMITED
+from broker.queues.deduplicated import DeduplicatedQueue
+from broker.queues.limited import LimitedQueue
+from broker.queues.queue import Queue
+from broker.queues.recent import RecentQueue
+from broker.routing.plan import Plan
+from broker.routing.plan_search import SearchSlot
+from broker.routing.route import Route, new_route
+from broker.stream.queue import StreamQueue
+from broker.vhost.vhost import VirtualHost
+
+#: Longest expiration of a message, in ms, that counts; a longer one is no limit in practice.
+_EXPIRATION_MAX: Final = 1 << 50
+
+
+class MoveTarget:
+    """Where one message goes: the exchange and key that it is published to, and its new address.
+
+    `exchange` and `key` are the exchange and the routing key that consumers see then.
+    """
+
+    __slots__ = ("exchange", "key", "to_exchange", "to_key")
+
+    def __init__(self, to_exchange: str, to_key: str, exchange: str, key: str) -> None:
+        self.to_exchange = to_exchange
+        self.to_key = to_key
+        self.exchange = exchange
+        self.key = key
+
+
+class MoveDestination:
+    """The destination of a move, which finds the target of each message."""
+
+    #: True if the refusal of one message applies to all messages.
+    same_for_all = False
+    #: The reason for which a message has no target.
+    missing = ""
+
+    @abstractmethod
+    def target_of(self, message: Message) -> MoveTarget | None:
+        """Return the target of a message; None if it has none."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def text(self) -> str:
+        """Return the destination as text for an operator."""
+        raise NotImplementedError
+
+
+class ToQueue(MoveDestination):
+    """One queue. The messages keep their exchange and routing key."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.same_for_all = True
+
+    def target_of(self, message: Message) -> MoveTarget | None:
+        return MoveTarget("", self.name, message.address.exchange, message.address.key)
+
+    def text(self) -> str:
+        return f"queue '{self.name}'"
+
+
+class ToExchange(MoveDestination):
+    """An exchange. The messages get the routing key `key`, or keep their own if it is None."""
+
+    def __init__(self, exchange: str, key: str | None) -> None:
+        self.exchange = exchange
+        self.key = key
+
+    def target_of(self, message: Message) -> MoveTarget | None:
+        key = message.address.key if self.key is None else self.key
+        return MoveTarget(self.exchange, key, self.exchange, key)
+
+    def text(self) -> str:
+        key = "the routing key of each message" if self.key is None else f"key '{self.key}'"
+        return f"exchange '{self.exchange or 'amq.default'}' with {key}"
+
+
+class ToOrigin(MoveDestination):
+    """The queue in which each dead letter died last. The messages get their first address back."""
+
+    def __init__(self) -> None:
+        self.missing = "not a dead letter: the broker added no header x-death"
+
+    def target_of(self, message: Message) -> MoveTarget | None:
+        if not message.encoding.is_dead_letter():
+            return None  # A publisher can send any header x-death.
+        deaths = deaths_of(headers_of(message.properties))
+        queue = deaths[0].get("queue") if deaths else None
+        if not isinstance(queue, str):
+            return None
+        exchange, keys = deaths[0].get("exchange"), deaths[0].get("routing-keys")
+        key = keys[0] if isinstance(keys, list) and keys else queue
+        return MoveTarget(
+            "",
+            queue,
+            exchange if isinstance(exchange, str) else "",
+            key if isinstance(key, str) else queue,
+        )
+
+    def text(self) -> str:
+        return "the queue in which each message died"
+
+
+class MoveDecision:
+    """The decision about one message: the route and the new message, or a refusal.
+
+    `queues` are the queues that the message reaches.
+    """
+
+    def __init__(self, route: Route, message: Message, queues: list[Queue], refusal: str) -> None:
+        self.route = route
+        self.message = message
+        self.queues = queues
+        self.refusal = refusal
+
+
+def headers_of(properties: Properties) -> Properties:
+    """Return the headers among the properties of a message; an empty mapping if it has none."""
+    headers = properties.get("headers")
+    return headers if isinstance(headers, dict) else {}
+
+
+def decide(
+    vhost: VirtualHost,
+    identity: Identity,
+    destination: MoveDestination,
+    source: Queue,
+    message: Message,
+    slot: SearchSlot,
+) -> MoveDecision | str | None:
+    """Return the decision about a message of `source`, or the reason for which it has no target.
+
+    Return None if the search for its queues pauses; the caller calls again with the same slot.
+    """
+    target = destination.target_of(message)
+    if target is None:
+        return destination.missing
+    properties = message.properties
+    planner = vhost.declarations.planner
+    plan = planner.plan_keys(identity, target.to_exchange, [target.to_key], properties, None, slot)
+    route = new_route(target.to_exchange, target.to_key, plan, vhost.internal.origin)
+    if plan is None or route is None:
+        return None
+    moved = _moved(vhost, source, message, properties, route, target)
+    queues = _queues_of(plan, moved)
+    return MoveDecision(route, moved, queues, _refusal(vhost, plan, target, source, moved, queues))
+
+
+def _moved(
+    vhost: VirtualHost,
+    source: Queue,
+    message: Message,
+    properties: Properties,
+    route: Route,
+    target: MoveTarget,
+) -> Message:
+    """Return the new message, which is published in place of `message`.
+
+    A time to live that the message itself has goes on. If the source has a time to live, the time
+    at which the message would expire without it is unknown, so its own time to live begins again.
+    """
+    qos = message.qos
+    if qos == AT_MOST_ONCE and properties.get("delivery_mode") == 2:
+        # A persistent message whose queues were all transient has QoS 0 until here.
+        qos = AT_LEAST_ONCE
+    address = vhost.addresses.named(target.exchange, target.key, route)
+    moved = Message(address, message.content, message.encoding, qos)
+    moved.expires = message.expires
+    if source.arguments.ttl >= 0:
+        expiration = properties.get("expiration")
+        own = isinstance(expiration, str) and expiration.isdigit()
+        moved.expires = 0
+        if own:
+            moved.expires = vhost.agenda.now + min(int(str(expiration)), _EXPIRATION_MAX)
+    return moved
+
+
+def _queues_of(plan: Plan, message: Message) -> list[Queue]:
+    """Return the queues that keep the message; journals and histories of exchanges do not count."""
+    queues = plan.queues if message.qos == AT_MOST_ONCE else plan.reliable_queues
+    found: list[Queue] = []
+    for queue in queues:
+        journal = isinstance(queue, StreamQueue) and queue not in plan.streams
+        if not journal and not isinstance(queue, RecentQueue):
+            found.append(queue)
+    found += plan.delays
+    return found
+
+
+def _refusal(
+    vhost: VirtualHost,
+    plan: Plan,
+    target: MoveTarget,
+    source: Queue,
+    message: Message,
+    queues: list[Queue],
+) -> str:
+    """Return why the message cannot be moved; "" if it can."""
+    if plan.refusal is not None:
+        return str(plan.refusal)
+    if not queues:
+        if target.to_exchange == "" and target.to_key not in vhost.queues:
+            return f"there is no queue '{target.to_key}' in vhost '{vhost.name}'"
+        return (
+            f"no queue is bound to exchange '{target.to_exchange}' in vhost '{vhost.name}' for "
+            f"routing key '{target.to_key}'"
+        )
+    if source in queues:
+        return f"the message would come back to queue '{source.name}'"
+    for known in plan.filters:
+        if known.repeats(message.properties):
+            return f"exchange '{target.to_exchange}' has routed a message with the same " + _VALUE
+    for queue in queues:
+        problem = _problem_of(queue, message)
+        if problem:
+            return f"queue '{queue.name}' {problem}"
+    return ""
+
+
+_VALUE: Final = "x-deduplication-header"
+
+
+def _problem_of(queue: Queue, message: Message) -> str:
+    """Return why a queue would drop this or another message; "" if it would drop none."""
+    if isinstance(queue, DeduplicatedQueue) and queue.repeats(message):
+        return f"has a message with the same {_VALUE}"
+    if not isinstance(queue, LimitedQueue):
+        most = queue.max_length
+        return f"is full: {queue.depth} messages wait" if queue.depth >= most else ""
+    arguments = queue.arguments
+    size = message.encoding.size(message.content)
+    if queue.depth >= arguments.max_length:
+        return f"is full: {queue.depth} of {arguments.max_length} messages wait"
+    if arguments.max_bytes != UNLIMITED and queue.waiting_bytes + size > arguments.max_bytes:
+        return f"is full: {queue.waiting_bytes} of {arguments.max_bytes} bytes wait"
+    return "keeps no message: its time to live is 0 ms" if arguments.ttl == 0 else ""

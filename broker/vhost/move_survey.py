@@ -1,0 +1,98 @@
+"""The dry run of a move: how many messages would go to which queue, and which would stay.
+
+Nothing changes. The survey looks at the first messages of the queue as they are now; whether a
+queue takes all of them depends on its limits and on the messages that come meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.access.identity import Identity
+from broker.messages.message import Message
+from broker.queues.peeking import PeekCursor, peek
+from broker.queues.queue import Queue
+from broker.routing.plan_search import SearchSlot
+from broker.vhost.message_move import REASONS_MAX
+from broker.vhost.move_destination import MoveDecision, MoveDestination, decide
+from broker.vhost.vhost import VirtualHost
+
+#: Largest number of messages that a survey looks at.
+EXAMINED_MAX: Final = 10_000
+#: Largest number of different queues that a survey counts.
+QUEUES_MAX: Final = 1_000
+#: Number of messages that are read at once.
+_AT_ONCE: Final = 32
+
+
+class MoveSurvey:
+    """The counts of a dry run, which `steps` computes."""
+
+    def __init__(
+        self,
+        vhost: VirtualHost,
+        identity: Identity,
+        destination: MoveDestination,
+        source: Queue,
+        count: i64,
+    ) -> None:
+        self._vhost = vhost
+        self._identity = identity
+        self._destination = destination
+        self._source = source
+        #: Number of messages that the move would look at, and that the survey has looked at.
+        self.messages = int(min(count, source.depth))
+        self.examined = 0
+        #: Number of messages by the queue that they would go to.
+        self.queues: dict[str, int] = {}
+        #: Queues of these that are transient: messages in them do not survive a restart.
+        self.transient: set[str] = set()
+        #: Number of messages that would stay, by reason.
+        self.refused: dict[str, int] = {}
+
+    def steps(self) -> Iterator[None]:
+        """Look at the messages, and yield after each piece of bounded work.
+
+        Raises OutOfDescriptors if no file descriptor is left to read the messages.
+        """
+        cursor = PeekCursor()
+        most = min(self.messages, EXAMINED_MAX)
+        while self.examined < most:
+            found = peek(self._source, cursor, min(_AT_ONCE, most - self.examined))
+            if not found:
+                return
+            for one in found:
+                if one.message is not None:
+                    yield from self._examine(one.message)
+                yield
+
+    def _examine(self, message: Message) -> Iterator[None]:
+        slot = SearchSlot()
+        decision: MoveDecision | str | None = None
+        while decision is None:
+            decision = decide(
+                self._vhost, self._identity, self._destination, self._source, message, slot
+            )
+            if decision is None:
+                yield
+        self.examined += 1
+        if isinstance(decision, str):
+            self._count_refused(decision)
+        elif decision.refusal:
+            self._count_refused(decision.refusal)
+        else:
+            self._count_moved(decision)
+
+    def _count_moved(self, decision: MoveDecision) -> None:
+        for queue in decision.queues:
+            if queue.name in self.queues or len(self.queues) < QUEUES_MAX:
+                self.queues[queue.name] = self.queues.get(queue.name, 0) + 1
+            if not queue.durable:
+                self.transient.add(queue.name)
+
+    def _count_refused(self, reason: str) -> None:
+        if reason in self.refused or len(self.refused) < REASONS_MAX:
+            self.refused[reason] = self.refused.get(reason, 0) + 1

@@ -1,0 +1,69 @@
+// Drives the broker's web page in a headless Chromium: node page.mjs URL PICTURES
+//
+// Each line on the standard input is one command as JSON; the program answers each with a line of JSON.
+//   {"do": "open", "width": 1280, "scheme": "dark"}   a new browser at the page
+//   {"do": "login", "user": "admin", "password": "..."}
+//   {"do": "view", "hash": "#/queues", "until": "CSS selector"}
+//   {"do": "fill", "selector": "...", "text": "..."}, {"do": "click", "selector": "..."}, {"do": "press", "key": "/"}
+//   {"do": "wait", "selector": "...", "text": "..."}  until an element with this selector has this text
+//   {"do": "picture", "name": "now"}                  also returns what axe finds, the width of the page, and its errors
+import readline from 'node:readline';
+import { createRequire } from 'node:module';
+import chromium from '@sparticuz/chromium';
+import { chromium as playwright } from 'playwright-core';
+
+const [url, pictures] = process.argv.slice(2);
+const axe = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
+const executablePath = await chromium.executablePath();
+let browser = null, page = null, width = 0, complaints = [], elsewhere = [];
+
+const actions = {
+  async open(given) {
+    await browser?.close();
+    width = given.width;
+    // The policy of the page forbids foreign scripts, so axe is injected past it.
+    browser = await playwright.launch({ executablePath, args: chromium.args, headless: true });
+    const context = await browser.newContext({ viewport: { width, height: 800 }, colorScheme: given.scheme ?? 'light', bypassCSP: true });
+    page = await context.newPage();
+    complaints = []; elsewhere = [];
+    page.on('pageerror', (error) => complaints.push(error.message));
+    page.on('request', (request) => { if (!request.url().startsWith(url) && !request.url().startsWith('data:')) elsewhere.push(request.url()); });
+    await page.goto(url);
+    await page.waitForSelector('form.login');
+    return { paint: await page.evaluate(() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null) };
+  },
+  async login({ user, password }) {
+    await page.fill('input[autocomplete=username]', user);
+    await page.fill('input[type=password]', password);
+    await page.click('form.login button');
+    await page.waitForSelector('#views a, .login [role=alert]:not(:empty)');
+    return { views: await page.locator('#views a').allTextContents(), said: await page.locator('.login [role=alert]').allTextContents() };
+  },
+  async view({ hash, until }) {
+    await page.evaluate((wanted) => { location.hash = wanted; }, hash);
+    await page.waitForSelector(until);
+    return { text: await page.textContent('#content') };
+  },
+  async fill({ selector, text }) { await page.fill(selector, text); return {}; },
+  async click({ selector }) { await page.click(selector); return {}; },
+  async press({ key }) { await page.keyboard.press(key); return { focused: await page.evaluate(() => document.activeElement.id) }; },
+  async wait({ selector, text }) {
+    await page.waitForFunction(([one, wanted]) => [...document.querySelectorAll(one)].some((found) => !found.hidden && found.textContent.includes(wanted)), [selector, text], { timeout: 30000 });
+    return { text: await page.textContent('#content') };
+  },
+  async picture({ name }) {
+    await page.addScriptTag({ path: axe });
+    const found = await page.evaluate(() => axe.run({ resultTypes: ['violations'] }));
+    await page.screenshot({ path: `${pictures}/${name}-${width}.png`, fullPage: true });
+    return {
+      serious: found.violations.filter((one) => ['serious', 'critical'].includes(one.impact)).map((one) => [one.id, one.nodes[0].html]),
+      wide: await page.evaluate(() => document.documentElement.scrollWidth), complaints, elsewhere,
+    };
+  },
+};
+
+for await (const line of readline.createInterface({ input: process.stdin })) {
+  const given = JSON.parse(line);
+  try { console.log(JSON.stringify(await actions[given.do](given))); } catch (error) { console.log(JSON.stringify({ failed: String(error) })); }
+}
+await browser?.close();

@@ -1,0 +1,277 @@
+"""The broker's web page in a headless Chromium: all views, narrow and dark, and a restart."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.broker import BrokerProcess
+from tests.clients import connect_packet
+from tests.foreign import require
+from tests.top.running import KNOWN
+
+HERE: Final = Path(__file__).parent
+VIEWS: Final = ["Now", "Queues", "Topics", "Clients", "Routing", "Access", "Streams", "Node"]
+#: Number of queues and of clients of the busy broker.
+QUEUES, CLIENTS = 10_000, 5_000
+#: The views with a selector of an element that each shows once it is complete.
+COMPLETE: Final = {
+    "#/now": ".sentence b",
+    "#/queues": "caption, p.soft",
+    "#/topics": "#content [role=status]",
+    "#/clients": "section caption, section p.soft",
+    "#/routing": ".graph, #content p.soft",
+    "#/access": "caption",
+    "#/streams": "caption, p.soft",
+    "#/node": "caption",
+}
+
+pytestmark = pytest.mark.long
+
+
+class Page:
+    """The web page of a broker in a browser process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def do(self, action: str, **given: Any) -> Any:
+        """Carry out a command of page.mjs, and return its answer."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": action, **given}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, "the browser ended"
+        answer = json.loads(line)
+        assert "failed" not in answer, answer["failed"]
+        return answer
+
+    def check(self, name: str, width: int) -> None:
+        """Take a picture; the page must be accessible, fit its width, and load nothing foreign."""
+        seen = self.do("picture", name=name)
+        assert seen["serious"] == [] and seen["complaints"] == [] and seen["elsewhere"] == []
+        assert seen["wide"] <= width
+
+    def log_in(self) -> None:
+        answer = self.do("login", user="admin", password="known")
+        assert answer["views"] == VIEWS
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    path = tmp_path / "broker.toml"
+    hashed = json.dumps(KNOWN["password_hash"])
+    path.write_text(
+        f'[[users]]\nname = "admin"\nadministrator = true\npassword_hash = {hashed}\n'
+        f'[[users]]\nname = "known"\npassword_hash = {hashed}\n'
+    )
+    return path
+
+
+@pytest.fixture
+def broker(settings: Path) -> Iterator[BrokerProcess]:
+    process = BrokerProcess("--config", str(settings))
+    yield process
+    if process.process.poll() is None:
+        process.stop()
+
+
+@pytest.fixture
+def page(broker: BrokerProcess, tmp_path: Path) -> Iterator[Page]:
+    require("browser")
+    url = f"http://127.0.0.1:{broker.addresses['http'].port}/"
+    with subprocess.Popen(
+        ["node", "page.mjs", url, str(tmp_path)],
+        cwd=HERE,
+        env=os.environ | {"TMPDIR": str(HERE / "node_modules")},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield Page(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark"), (3840, "light")])
+def test_all_views_of_an_empty_broker(page: Page, width: int, scheme: str) -> None:
+    page.do("open", width=width, scheme=scheme)
+    page.check("login", width)
+    page.log_in()
+    for view, complete in COMPLETE.items():
+        page.do("view", hash=view, until=complete)
+        page.check(view[2:], width)
+    assert page.do("press", key="/")["focused"] == "needle"
+
+
+def test_a_wrong_password_is_told_and_a_logout_ends_the_session(page: Page) -> None:
+    page.do("open", width=1280)
+    answer = page.do("login", user="admin", password="wrong")
+    assert answer == {"views": [], "said": ["The user name or the password is wrong."]}
+    page.log_in()
+    page.do("click", selector="#who button")
+    page.do("wait", selector="h1", text="Log in to Trellis")
+    page.check("logged-out", 1280)
+
+
+def api(broker: BrokerProcess, method: str, path: str, body: object = None) -> Any:
+    """Send a request of the administrator to the HTTP API; return the decoded answer."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{broker.addresses['http'].port}/api/{path}",
+        None if body is None else json.dumps(body).encode(),
+        {"Authorization": "Basic " + base64.b64encode(b"admin:known").decode()},
+        method=method,
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        data = answer.read()
+    return json.loads(data) if data else None
+
+
+def publish(broker: BrokerProcess, queue: str, count: int) -> None:
+    message = {
+        "properties": {},
+        "routing_key": queue,
+        "payload": '{"order": 7}',
+        "payload_encoding": "string",
+    }
+    for _ in range(count):
+        api(broker, "POST", "exchanges/%2F/amq.default/publish", message)
+
+
+def test_a_queue_is_explained_looked_into_and_purged(page: Page, broker: BrokerProcess) -> None:
+    api(broker, "PUT", "queues/%2F/orders", {"durable": True})
+    binding = {"routing_key": "orders.#"}
+    api(broker, "POST", "bindings/%2F/e/amq.topic/q/orders", binding)
+    publish(broker, "orders", 3)
+    page.do("open", width=1280)
+    page.log_in()
+    page.do("view", hash="#/queue/%2F/orders", until="#content .warn")
+    page.do("wait", selector="#content li", text="no consumer is connected, and 3 messages wait")
+    page.do("click", selector="text=Look at the first messages")
+    page.do("wait", selector="pre", text='"order": 7')
+    page.check("queue", 1280)
+    page.do("click", selector="text=Purge…")
+    page.do("wait", selector="dialog", text="3 messages of queue orders are discarded")
+    page.check("purge", 1280)
+    page.do("click", selector="dialog .danger")
+    page.do("wait", selector=".card", text="0ready")
+    assert api(broker, "GET", "queues/%2F/orders")["messages"] == 0
+
+
+def test_a_route_is_explained_with_near_misses(page: Page, broker: BrokerProcess) -> None:
+    api(broker, "PUT", "queues/%2F/temps", {})
+    api(broker, "POST", "bindings/%2F/e/amq.topic/q/temps", {"routing_key": "plant.*.temp"})
+    page.do("open", width=1280)
+    page.log_in()
+    page.do("view", hash="#/routing", until=".graph")
+    page.do("fill", selector="#content input[placeholder]", text="plant/7/Temp")
+    page.do("click", selector="text=Explain")
+    page.do("wait", selector="#content li", text="only upper and lower case differ")
+    page.check("near-miss", 1280)
+    page.do("view", hash="#/access", until="caption")
+    page.do("fill", selector="#content input[placeholder]", text="plant/7/temp")
+    page.do("click", selector="text=Check")
+    page.do("wait", selector="#content p", text="Yes: user")
+    page.check("rights", 1280)
+
+
+def test_a_queue_is_paused_and_its_messages_are_moved(page: Page, broker: BrokerProcess) -> None:
+    for name in ("orders", "later"):
+        api(broker, "PUT", f"queues/%2F/{name}", {"durable": True})
+    publish(broker, "orders", 4)
+    page.do("open", width=1280)
+    page.log_in()
+    page.do("view", hash="#/queue/%2F/orders", until="#content .warn")
+    page.do("click", selector="text=Pause")
+    page.do("wait", selector="button", text="Resume")
+    (row,) = (each for each in api(broker, "GET", "trellis/queues") if each["name"] == "orders")
+    assert row["paused"]
+    page.do("click", selector="text=Resume")
+    page.do("wait", selector="button", text="Pause")
+    page.do("fill", selector="#to", text="later")
+    page.do("click", selector="text=Move…")
+    page.do("wait", selector="dialog", text="4 to queue later")
+    page.check("move", 1280)
+    page.do("click", selector="dialog .danger")
+    page.do("wait", selector="#content p", text="4 of 4 messages are moved")
+    assert api(broker, "GET", "queues/%2F/later")["messages"] == 4
+
+
+def test_topics_are_shown_published_and_removed(page: Page, broker: BrokerProcess) -> None:
+    page.do("open", width=1280)
+    page.log_in()
+    page.do("view", hash="#/topics", until="#content [role=status]")
+    page.do("fill", selector="#content input[placeholder]", text="plant/7/temp")
+    page.do("fill", selector="form:last-of-type input:not([placeholder]):not([type])", text="21.5")
+    page.do("click", selector="#content input[type=checkbox]")
+    page.do("click", selector="button:text-is('Publish')")
+    page.do("wait", selector="#content .tree code", text="21.5")
+    page.check("topics-tree", 1280)
+    page.do("click", selector="text=Remove…")
+    page.do("wait", selector="dialog", text="1 retained messages of topics that match #")
+    page.do("click", selector="dialog .danger")
+    page.do("wait", selector="#content p", text="0 topics have a retained message")
+    assert api(broker, "GET", "retained/%2F") == []
+
+
+def test_an_alarm_is_shown(settings: Path, page: Page, broker: BrokerProcess) -> None:
+    page.do("open", width=1280)
+    page.log_in()
+    page.do("wait", selector=".sentence", text="messages/s come in")
+    broker.stop()
+    page.do("wait", selector="#notice", text="The broker does not answer")
+    port = str(broker.addresses["http"].port)
+    again = BrokerProcess(
+        "--config", str(settings), "--http-port", port, "--limits-memory", "0.0005"
+    )
+    try:
+        # The sessions of the page end with the broker.
+        page.do("wait", selector="h1", text="Log in to Trellis")
+        page.log_in()
+        page.do("wait", selector="[role=alert]", text="Alarm: memory")
+        page.check("alarm", 1280)
+    finally:
+        again.stop()
+
+
+def test_a_busy_broker(page: Page, broker: BrokerProcess) -> None:
+    rows = [
+        {"name": f"queue-{number:05}", "vhost": "/", "durable": False, "arguments": {}}
+        for number in range(QUEUES)
+    ]
+    assert api(broker, "POST", "definitions", {"queues": rows})["refused"] == []
+    publish(broker, "queue-00042", 5)
+    clients = []
+    try:
+        for number in range(CLIENTS):
+            client = socket.create_connection(("127.0.0.1", broker.mqtt.port), timeout=30)
+            client.sendall(connect_packet(f"device-{number:04}", user="known/known"))
+            assert client.recv(4)[3] == 0
+            clients.append(client)
+        for width, scheme in ((1280, "light"), (360, "dark")):
+            page.do("open", width=width, scheme=scheme)
+            page.log_in()
+            page.do("wait", selector=".card", text=f"{CLIENTS:,}MQTT connections")
+            page.check("busy-now", width)
+            page.do("view", hash="#/queues", until="caption")
+            page.do("wait", selector="caption", text=f"{QUEUES:,} of {QUEUES:,} queues")
+            page.do("wait", selector="tbody td", text="queue-00042")
+            page.check("busy-queues", width)
+            page.do("view", hash="#/clients", until="section caption")
+            page.do("wait", selector="caption", text=f"{CLIENTS:,} of {CLIENTS:,} connections")
+            page.check("busy-clients", width)
+            page.do("view", hash="#/find/device-0007", until="#content table")
+            page.do("wait", selector="#content td a", text="device-0007")
+    finally:
+        for client in clients:
+            client.close()

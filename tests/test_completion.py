@@ -1,0 +1,200 @@
+"""Completion scripts of the shells and the manual page, made from the parsers of the commands."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.foreign import require
+from trellis.cli import main, parser
+from trellis.cli.command_tree import Command, children_of
+from trellis.cli.completion import SHELLS
+
+ROOT: Final = Path(__file__).parents[1]
+#: A line up to the cursor, and words that must, and must not, be offered.
+CASES: Final = [
+    (["trellis", "pu"], {"publish", "purge"}, {"list", "peek"}),
+    (["trellis", "list", ""], {"queues", "consumers", "retained"}, {"serve"}),
+    (["trellis", "list", "queues", "--so"], {"--sort"}, {"--amqp-port"}),
+    (["trellis", "users", ""], {"list", "add", "delete"}, {"queues"}),
+    (["trellis", "users", "add", "--ta"], {"--tags"}, {"--yes"}),
+    (["trellis", "users", "delete", "--y"], {"--yes"}, set()),
+    (["trellis", "policies", "set", "--apply-to", ""], {"queues", "exchanges"}, {"--priority"}),
+    (["trellis", "completion", ""], {"bash", "zsh", "fish"}, set()),
+]
+
+
+def commands() -> Iterator[Command]:
+    """Yield all commands and their actions."""
+    for action in parser()._actions:
+        if action.dest == "command":
+            for command in children_of(action, "trellis"):
+                yield from command.all()
+
+
+@functools.cache
+def printed(shell: str) -> str:
+    """Return the completion script that the command prints for a shell."""
+    made = subprocess.run(
+        [sys.executable, "-m", "trellis", "completion", shell],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return made.stdout
+
+
+def script(shell: str, tmp_path: Path) -> Path:
+    """Write the completion script for a shell to a file."""
+    path = tmp_path / f"trellis.{shell}"
+    path.write_text(printed(shell))
+    return path
+
+
+def run(*words: str) -> list[str]:
+    """Run a program of a shell, and return the words that it prints, one in a line."""
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def check(found: list[str], wanted: set[str], unwanted: set[str]) -> None:
+    assert wanted <= set(found)
+    assert not unwanted & set(found)
+
+
+@pytest.mark.parametrize(("words", "wanted", "unwanted"), CASES)
+def test_bash_completes_commands_flags_and_values(
+    tmp_path: Path, words: list[str], wanted: set[str], unwanted: set[str]
+) -> None:
+    line = " ".join(f"'{word}'" for word in words)
+    program = (
+        f"source {script('bash', tmp_path)}; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; "
+        "_trellis; printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    found = run("bash", "--norc", "-c", program)
+    check(found, wanted, unwanted)
+    assert all(word.startswith(words[-1]) for word in found)
+
+
+def test_bash_leaves_values_without_a_list_to_the_completion_of_files(tmp_path: Path) -> None:
+    program = (
+        f"source {script('bash', tmp_path)}; COMP_WORDS=(trellis publish --file ''); "
+        "COMP_CWORD=3; _trellis; echo ${#COMPREPLY[@]}; complete -p trellis"
+    )
+    assert run("bash", "--norc", "-c", program) == ["0", "complete -o default -F _trellis trellis"]
+
+
+@pytest.mark.parametrize(("words", "wanted", "unwanted"), CASES)
+def test_fish_completes_commands_flags_and_values(
+    tmp_path: Path, words: list[str], wanted: set[str], unwanted: set[str]
+) -> None:
+    fish = require("fish")
+    program = f"source {script('fish', tmp_path)}; complete -C '{' '.join(words)}'"
+    found = run(fish, "--no-config", "-c", program)
+    check([line.split("\t")[0] for line in found], wanted, unwanted)
+
+
+#: Prints the words that a completion offers, in place of zsh's completion system.
+ZSH: Final = """
+compdef() { :; }
+_describe() { [[ $1 == -o ]] && shift; for each in "${(@P)2}"; do print -r -- "${each%%:*}"; done }
+_files() { :; }
+compadd() { shift; print -rl -- "$@"; }
+"""
+
+
+@pytest.mark.parametrize(("words", "wanted", "unwanted"), CASES)
+def test_zsh_completes_commands_flags_and_values(
+    tmp_path: Path, words: list[str], wanted: set[str], unwanted: set[str]
+) -> None:
+    zsh = require("zsh")
+    line = " ".join(f"'{word}'" for word in words)
+    program = (
+        f"{ZSH}source {script('zsh', tmp_path)}; words=({line}); CURRENT={len(words)}; "
+        "PREFIX=${words[-1]}; _trellis"
+    )
+    found = [word for word in run(zsh, "-f", "-c", program) if word.startswith(words[-1])]
+    check(found, wanted, unwanted)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_command_and_flag_is_in_the_script(tmp_path: Path, shell: str) -> None:
+    text = script(shell, tmp_path).read_text()
+    words = set(re.findall(r"[\w-]+", text))
+    every = list(commands())
+    assert len(every) > 60
+    for command in every:
+        assert command.path in text
+        for flag in command.flags:
+            names = flag.names if shell != "fish" else [name.lstrip("-") for name in flag.names]
+            assert words.issuperset(names), (command.path, flag.names)
+
+
+def test_every_command_has_a_help_text() -> None:
+    assert [command.path for command in commands() if not command.help] == []
+    assert [
+        (command.path, flag.names)
+        for command in commands()
+        for flag in command.flags
+        if not flag.help
+    ] == []
+
+
+# -- the manual page
+
+
+def manual(**environment: str) -> str:
+    made = subprocess.run(
+        [sys.executable, "-m", "trellis", "man"],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return made.stdout
+
+
+@pytest.mark.parametrize("environment", [{}, {"HOME": "/nowhere", "COLUMNS": "40"}])
+def test_the_manual_page_equals_the_parsers(environment: dict[str, str]) -> None:
+    assert manual(**environment) == (ROOT / "trellis" / "cli" / "trellis.1").read_text(), (
+        "run: python -m trellis man > trellis/cli/trellis.1"
+    )
+
+
+def test_the_manual_page_has_every_command_and_the_exit_codes() -> None:
+    page = (ROOT / "trellis" / "cli" / "trellis.1").read_text().replace("\\-", "-")
+    for command in commands():
+        assert f"\n.SS {command.path}" in page or command.children, command.path
+    assert re.findall(r"^\\fB(\d+)\\fR$", page.partition(".SH EXIT STATUS")[2], re.MULTILINE) == [
+        *("0", "1", "2", "3", "130")
+    ]
+
+
+def test_man_formats_the_page_without_a_warning() -> None:
+    groff = require("groff")
+    done = subprocess.run(
+        [groff, "-man", "-Tutf8", "-ww", "-b", str(ROOT / "trellis" / "cli" / "trellis.1")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    assert "COMMON FLAGS" in re.sub(r".\x08", "", done.stdout)
+
+
+def test_a_typo_names_the_nearest_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for typed, wanted in (("pek", "peek"), ("lsit", "list"), ("re-drive", "redrive")):
+        assert main([typed]) == 2
+        assert f"the nearest is {wanted} " in capsys.readouterr().err

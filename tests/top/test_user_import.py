@@ -1,0 +1,123 @@
+"""`trellis users import FILE`: many users from CSV or JSON, and files that are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.top.conftest import Start
+from tests.top.running import KNOWN, Running
+from tests.top.test_api import api, users
+from trellis.cli import main
+
+Import = Callable[..., Awaitable[tuple[int, str, str]]]
+
+
+@pytest.fixture
+async def broker(start: Start) -> Running:
+    return await start(**users())
+
+
+@pytest.fixture
+def run(
+    broker: Running,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Import:
+    """Return a function that imports a text; the result is the exit code and the two outputs."""
+    monkeypatch.setenv("TRELLIS_HTTP_PORT", str(broker.port("http")))
+
+    async def run(text: str, *flags: str) -> tuple[int, str, str]:
+        path = tmp_path / "users"
+        path.write_text(text)
+        capsys.readouterr()
+        words = ["users", "import", str(path), *flags, "--user", "admin", "--password", "known"]
+        code = await asyncio.to_thread(main, words)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+async def test_users_of_a_csv_file_can_connect(broker: Running, run: Import) -> None:
+    code, output, errors = await run(
+        "name,password,tags,configure,write,read,rules\n"
+        "ann,secret,management monitoring,^ann,.*,.*,\n"
+        '"pump 7",drip,,,,,deny publish plant/8/#;allow all plant/#\n'
+        "away,x,,,,,\n"
+    )
+    assert (code, output) == (0, "imported: 3 users, 2 permissions, 1 topic_rules\n")
+    assert errors == (
+        "note: 1 users, such as away, cannot connect yet: the file gives them neither permissions "
+        "nor rules\n"
+    )
+    await (await broker.mqtt("a", user="pump 7/drip")).ping()
+    await (await broker.amqp("ann", "secret")).queue("ann-1")
+    stored = (await api(broker, "GET", "users/ann"))[1]
+    assert stored["tags"] == ["management", "monitoring"]
+    rules = (await api(broker, "GET", "topic-rules"))[1]
+    assert {row["user"]: row["rules"] for row in rules}["pump 7"] == [
+        "deny publish plant/8/#",
+        "allow all plant/#",
+    ]
+
+
+async def test_users_of_a_json_file_and_hashes(broker: Running, run: Import) -> None:
+    document: list[dict[str, Any]] = [
+        {"name": "eve", "password_hash": KNOWN["password_hash"], "read": ".*", "tags": []},
+        {"name": "rob", "password": "rob", "rules": ["allow all #"]},
+    ]
+    code, output, errors = await run(json.dumps(document), "--dry-run")
+    assert (code, output, errors) == (
+        0,
+        "would import: 2 users, 2 permissions, 1 topic_rules\n",
+        "",
+    )
+    assert (await api(broker, "GET", "users/eve"))[0] == 404
+    assert (await run(json.dumps(document)))[0] == 0
+    await broker.amqp("eve", "known")
+    await broker.mqtt("r", user="rob/rob")
+    # A second import changes the users.
+    document[1]["password"] = "other"
+    assert (await run(json.dumps(document)))[0] == 0
+    await broker.mqtt("r", user="rob/other")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("name,pasword\nann,x\n", "user 1: unknown field 'pasword'; the nearest is password"),
+        ("name,password\n,x\n", "user 1: the name is missing"),
+        ("name,tags\nann,\n", "user 1 (ann): give either password or password_hash"),
+        ("name,password\nann,x\nann,y\n", "user 2: 'ann' is also user 1"),
+        ("name,password\nann,x,y\n", "line 2: too many fields"),
+        ('name,password\n"ann,x\n', "unexpected end of data"),
+        ('[{"name": "ann", "password": ""}]', "user 1 (ann): the password is empty"),
+        ('{"name": "ann"}', "is not a JSON list of objects"),
+    ],
+)
+async def test_a_wrong_file_is_refused_and_changes_nothing(
+    broker: Running, run: Import, capsys: pytest.CaptureFixture[str], text: str, problem: str
+) -> None:
+    code, output, errors = await run(text)
+    assert code == 2 and output == "" and problem in errors and errors.count("\n") == 1
+    assert {row["name"] for row in (await api(broker, "GET", "users"))[1]} == {
+        "known",
+        "admin",
+        "watcher",
+        "plain",
+        "polly",
+    }
+
+
+async def test_users_that_the_broker_refuses_are_named(broker: Running, run: Import) -> None:
+    code, output, errors = await run("name,password,rules\nann,x,perhaps all #\n")
+    assert code == 1 and output == "would import: 1 users, 1 permissions\n"
+    assert errors.startswith("refused: topic_rules") and "perhaps" in errors
+    assert errors.endswith("nothing was imported, because the broker would refuse a part\n")
+    assert (await api(broker, "GET", "users/ann"))[0] == 404

@@ -1,0 +1,155 @@
+"""`trellis purge`, `pause`, `resume` and `close`: act on one queue or on connections."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from trellis.cli.actions import add_vhost
+from trellis.cli.api_client import ApiClient, add_login
+from trellis.cli.confirming import add_yes, confirm
+from trellis.cli.parsing import CommandError, Commands, Parser, add_command
+from trellis.cli.readable import count_text, rate_text
+from trellis.settings.errors import printable
+
+Row = dict[str, Any]
+
+
+def add(commands: Commands) -> None:
+    """Add the commands purge, pause, resume and close."""
+    usage = "QUEUE [--vhost NAME] [--url URL] [--user NAME --password WORD]"
+    for name, run, text in (
+        ("purge", purge, "discard the waiting messages of a queue"),
+        (
+            "pause",
+            pause_queue,
+            "let a queue take messages and deliver none, until it is resumed or the broker stops",
+        ),
+        ("resume", resume_queue, "let a paused queue deliver again"),
+    ):
+        asks = name != "resume"
+        words = usage.replace(" [--vhost", " [--yes] [--vhost", 1) if asks else usage
+        command = add_command(commands, name, run, text, words)
+        command.add_argument("queue", metavar="QUEUE", help="name of the queue")
+        _add_common(command, asks)
+        add_vhost(command)
+        add_login(command)
+    command = add_command(
+        commands,
+        "close",
+        close,
+        "close the connections of a client",
+        "CLIENT|CONNECTION [--yes] [--url URL] [--user NAME --password WORD]",
+    )
+    command.add_argument(
+        "name",
+        metavar="CLIENT|CONNECTION",
+        help="MQTT client identifier, connection name that an AMQP client has set, or name of a "
+        "connection, such as '127.0.0.1:40218 -> amqp'",
+    )
+    _add_common(command, True)
+    add_login(command)
+
+
+def _add_common(command: Parser, asks: bool) -> None:
+    if asks:
+        add_yes(command)
+
+
+def _queue(client: ApiClient, arguments: argparse.Namespace) -> Row:
+    row: Row = client.json("GET", "queues", arguments.vhost, arguments.queue)
+    return row
+
+
+def purge(arguments: argparse.Namespace) -> int:
+    """Discard the waiting messages of a queue, after a confirmation."""
+    client = ApiClient(arguments)
+    row = _queue(client, arguments)
+    if not row["messages_ready"]:
+        print(f"queue '{arguments.queue}' has no waiting message")
+        return 0
+    confirm(arguments, _purge_lines(row))
+    client.request("DELETE", "queues", arguments.vhost, arguments.queue, "contents")
+    print(f"purged queue '{arguments.queue}'")
+    return 0
+
+
+def _purge_lines(row: Row) -> Iterator[str]:
+    ready, held = row["messages_ready"], row["messages_unacknowledged"]
+    verb = "is" if ready == 1 else "are"
+    yield f"{count_text(ready, 'message')} in queue '{row['name']}' {verb} discarded"
+    if held:
+        yield f"{count_text(held, 'message')} that consumers hold stay"
+
+
+def pause_queue(arguments: argparse.Namespace) -> int:
+    """Pause a queue, after a confirmation."""
+    client = ApiClient(arguments)
+    row = _queue(client, arguments)
+    if row["paused"]:
+        print(f"queue '{arguments.queue}' is paused already")
+        return 0
+    confirm(arguments, _pause_lines(row))
+    client.request("PUT", "queues", arguments.vhost, arguments.queue, "pause")
+    print(f"paused queue '{arguments.queue}'; to continue: trellis resume {arguments.queue}")
+    return 0
+
+
+def _pause_lines(row: Row) -> Iterator[str]:
+    consumers = count_text(row["consumers"], "consumer")
+    yield f"{consumers} of queue '{row['name']}' get no more messages"
+    rate = row.get("message_stats", {}).get("publish_details", {}).get("rate", 0)
+    waiting = count_text(row["messages_ready"], "message")
+    more = f", and {rate_text(rate, 'message')} come" if rate else ""
+    yield f"{waiting} wait{more}"
+
+
+def resume_queue(arguments: argparse.Namespace) -> int:
+    """Resume a paused queue."""
+    client = ApiClient(arguments)
+    if not _queue(client, arguments)["paused"]:
+        print(f"queue '{arguments.queue}' is not paused")
+        return 0
+    client.request("DELETE", "queues", arguments.vhost, arguments.queue, "pause")
+    print(f"resumed queue '{arguments.queue}'")
+    return 0
+
+
+def close(arguments: argparse.Namespace) -> int:
+    """Close the connections that the argument names, after a confirmation."""
+    client = ApiClient(arguments)
+    rows = [row for row in client.json("GET", "connections") if _is_named(row, arguments.name)]
+    if not rows:
+        raise CommandError(
+            f"no open connection has the name or the client '{arguments.name}': "
+            "`trellis list connections` shows them"
+        )
+    confirm(arguments, [_close_line(client, row) for row in rows])
+    for row in rows:
+        client.request("DELETE", "connections", row["name"])
+        print(printable(f"closed {row['name']}"))
+    return 0
+
+
+def _is_named(row: Row, name: str) -> bool:
+    return name in (
+        row["name"],
+        row.get("user_provided_name"),
+        row.get("variable_map", {}).get("client_id"),
+    )
+
+
+def _close_line(client: ApiClient, row: Row) -> str:
+    """Return what happens when a connection is closed."""
+    line = f"closes {row['name']} of user '{row['user']}' ({row['protocol']})"
+    identifier = row.get("variable_map", {}).get("client_id")
+    if identifier is not None:
+        return f"{line}: MQTT client '{identifier}' may connect again; its will is published"
+    channels = client.json("GET", "connections", row["name"], "channels")
+    consumers = sum(one["consumer_count"] for one in channels)
+    held = sum(one["messages_unacknowledged"] for one in channels)
+    return (
+        f"{line}: {count_text(consumers, 'consumer')} end, and "
+        f"{count_text(held, 'unacknowledged message')} return to their queues"
+    )

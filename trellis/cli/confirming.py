@@ -1,0 +1,41 @@
+"""Asks before a command changes something that cannot be undone.
+
+The command prints what it would do, computed from the present state of the broker, and asks. With
+--yes it does neither. Without a terminal and without --yes it prints and refuses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+
+from trellis.cli.parsing import CommandError, Parser
+from trellis.settings.errors import printable
+
+#: The exit code of a command that needs --yes.
+_NEEDS_YES = 2
+
+
+def add_yes(command: Parser) -> None:
+    """Add the flag --yes, with which the command does not ask."""
+    command.add_argument(
+        "--yes", action="store_true", help="do not ask; required if the input is no terminal"
+    )
+
+
+def confirm(arguments: argparse.Namespace, consequences: Iterable[str]) -> None:
+    """Print the consequences and ask for consent, unless --yes is given.
+
+    Raises CommandError without consent: with exit code 2 if there is no terminal to ask on, and 1
+    if the answer is no.
+    """
+    if arguments.yes:
+        return
+    for line in consequences:
+        print(printable(line), file=sys.stderr)
+    if not sys.stdin.isatty():
+        raise CommandError("not confirmed: the input is no terminal, so give --yes", _NEEDS_YES)
+    print("Continue? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError("not confirmed: nothing was changed")

@@ -1,0 +1,163 @@
+"""`trellis list`: objects of a running broker as a table or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Final
+
+import msgspec
+
+from trellis.cli.api_client import ApiClient, add_login
+from trellis.cli.parsing import CommandError, Commands, add_command, number
+from trellis.cli.readable import size_text, time_text
+from trellis.cli.row_filters import condition_of, sorted_rows
+from trellis.cli.table import Cell, Row, columns_of, table
+from trellis.settings.errors import nearest
+
+KINDS: Final = (
+    *("queues", "exchanges", "bindings", "connections", "channels", "consumers", "sessions"),
+    *("users", "policies", "delayed", "retained"),
+)
+#: Columns with sizes in bytes, with lengths of time in ms, and with times in seconds since the
+#: epoch. On a terminal they are readable.
+_SIZES: Final = frozenset({"octets_in", "octets_out", "unsent", "bytes"})
+_LENGTHS: Final = frozenset({"left_ms", "expires_in_ms"})
+_TIMES: Final = frozenset({"since", "due"})
+#: Default number of seconds between two lists with --watch.
+_INTERVAL: Final = 2.0
+_CLEAR: Final = "\x1b[H\x1b[2J"
+
+
+def add(commands: Commands) -> None:
+    """Add the command list."""
+    command = add_command(
+        commands,
+        "list",
+        list_objects,
+        "list objects of a running broker",
+        "KIND [--vhost NAME] [--filter CONDITION]... [--sort COLUMN [--reverse]] [--limit N] "
+        "[--columns A,B] [--json] [--watch [SECONDS]] [--url URL] [--user NAME --password WORD]",
+    )
+    command.add_argument(
+        "kind", metavar="KIND", choices=KINDS, help=f"kind of the objects: {', '.join(KINDS)}"
+    )
+    command.add_argument("--vhost", metavar="NAME", help="only objects of this virtual host [all]")
+    command.add_argument(
+        "--filter",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="only rows for which COLUMN=PATTERN, COLUMN!=PATTERN (* and ? are wildcards), "
+        "COLUMN>NUMBER or COLUMN<NUMBER is true, or that contain this word; may be repeated",
+    )
+    command.add_argument("--sort", metavar="COLUMN", help="sort by this column")
+    command.add_argument("--reverse", action="store_true", help="the last row first")
+    command.add_argument(
+        "--limit", type=number(int, 1), metavar="N", help="print at most N rows [all]"
+    )
+    command.add_argument(
+        "--columns", metavar="A,B", help="columns to print, separated by commas [all]"
+    )
+    command.add_argument("--json", action="store_true", help="print a JSON list of objects")
+    command.add_argument(
+        "--watch",
+        nargs="?",
+        type=number(float, 0.1),
+        const=_INTERVAL,
+        metavar="SECONDS",
+        help=f"print the list again after this number of seconds, until Ctrl-C [{_INTERVAL:g}]",
+    )
+    command.add_argument(
+        "--cancel",
+        metavar="VHOST:EXCHANGE:ID",
+        help="only with KIND delayed: remove this delayed message, then list the others",
+    )
+    add_login(command)
+
+
+def list_objects(arguments: argparse.Namespace) -> int:
+    """Print the objects of the kind in `arguments`; with --cancel, first remove a message."""
+    client = ApiClient(arguments)
+    if arguments.cancel is not None:
+        _cancel(client, arguments)
+    while True:
+        text = _text(_rows(client, arguments), arguments)
+        if arguments.watch is not None and sys.stdout.isatty():
+            print(_CLEAR, end="")
+        print(text, flush=True)
+        if arguments.watch is None:
+            return 0
+        time.sleep(arguments.watch)
+
+
+def _cancel(client: ApiClient, arguments: argparse.Namespace) -> None:
+    """Remove the delayed message that --cancel names. Raises CommandError."""
+    vhost, _, rest = arguments.cancel.partition(":")
+    exchange, colon, identifier = rest.rpartition(":")
+    if arguments.kind != "delayed" or not colon:
+        raise CommandError(
+            "--cancel needs KIND delayed and the value VHOST:EXCHANGE:ID, such as /:later:7", 2
+        )
+    query = {"vhost": vhost, "exchange": exchange, "id": identifier}
+    client.request("DELETE", "trellis", "delayed", query=query)
+
+
+def _rows(client: ApiClient, arguments: argparse.Namespace) -> list[Row]:
+    """Return the rows that the arguments select, with the columns that they name."""
+    path = ("trellis", arguments.kind)
+    answer = client.request("GET", *path)
+    rows: list[Row] = client.decode(answer, list[Row], "JSON list of flat objects", *path)
+    known = columns_of(rows)
+    if arguments.vhost is not None:
+        rows = [row for row in rows if row.get("vhost", arguments.vhost) == arguments.vhost]
+    if known:
+        for text in arguments.filter:
+            condition = condition_of(text, known)
+            rows = [row for row in rows if condition(row)]
+        if arguments.sort is not None:
+            _check_column(arguments.sort, known, arguments)
+            rows = sorted_rows(rows, arguments.sort, False)
+    if arguments.reverse:
+        rows = rows[::-1]
+    rows = rows[: arguments.limit]
+    if not arguments.columns:
+        return rows
+    columns = [name.strip() for name in arguments.columns.split(",")]
+    for name in columns if known else ():
+        _check_column(name, known, arguments)
+    return [{name: row.get(name) for name in columns} for row in rows]
+
+
+def _check_column(name: str, known: list[str], arguments: argparse.Namespace) -> None:
+    if name not in known:
+        raise CommandError(
+            f"{arguments.kind} have no column {name}; the nearest is {nearest(name, known)}", 2
+        )
+
+
+def _text(rows: list[Row], arguments: argparse.Namespace) -> str:
+    """Return the rows as a table or as JSON."""
+    if arguments.json:
+        return msgspec.json.format(msgspec.json.encode(rows)).decode()
+    if not rows:
+        return f"no {arguments.kind}"
+    columns = columns_of(rows)
+    if sys.stdout.isatty():
+        rows = [{name: _readable(name, row.get(name)) for name in columns} for row in rows]
+    return table(rows, columns)
+
+
+def _readable(column: str, cell: Cell) -> Cell:
+    """Return a cell as a person reads it."""
+    if isinstance(cell, str | bool) or cell is None:
+        return cell
+    if column in _SIZES:
+        return size_text(cell)
+    if column in _LENGTHS:
+        return time_text(cell / 1000)
+    if column in _TIMES:
+        seconds = cell - time.time()
+        return f"in {time_text(seconds)}" if seconds > 0 else f"{time_text(-seconds)} ago"
+    return cell

@@ -1,0 +1,133 @@
+"""`trellis users import FILE`: many users with their permissions and topic rules, from one file.
+
+A file is CSV with a header, or a JSON list of objects. The fields are the same:
+
+    name                            the user
+    password or password_hash       a password, which this command hashes, or a hash
+    tags                            in CSV separated by spaces
+    vhost                           / if absent
+    configure, write, read          permissions: patterns of names
+    rules                           topic rules; in CSV separated by semicolons
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from trellis.auth.passwords import HASHER, show_hash
+from trellis.cli.parsing import CommandError
+from trellis.settings.errors import nearest
+
+FIELDS: Final = (
+    "name",
+    "password",
+    "password_hash",
+    "hashing_algorithm",
+    "tags",
+    "vhost",
+    "configure",
+    "write",
+    "read",
+    "rules",
+)
+PERMISSIONS: Final = ("configure", "write", "read")
+
+Row = dict[str, Any]
+
+
+def read_users(path: str) -> list[Row]:
+    """Return the rows of a file; "-" is standard input. Raises CommandError."""
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}", 2) from None
+    except UnicodeDecodeError:
+        raise CommandError(f"{path} is not UTF-8 text", 2) from None
+    rows = _json(path, text) if text.lstrip()[:1] in ("[", "{") else _csv(path, text)
+    known: dict[str, int] = {}
+    for number, row in enumerate(rows, 1):
+        where = f"{path}, user {number}"
+        for field in row:
+            if field not in FIELDS:
+                hint = nearest(field, FIELDS)
+                raise CommandError(f"{where}: unknown field '{field}'; the nearest is {hint}", 2)
+        name = row.get("name")
+        if not isinstance(name, str) or not name:
+            raise CommandError(f"{where}: the name is missing", 2)
+        if ("password" in row) == ("password_hash" in row):
+            raise CommandError(f"{where} ({name}): give either password or password_hash", 2)
+        if not row.get("password", "x"):
+            raise CommandError(f"{where} ({name}): the password is empty", 2)
+        if name in known:
+            raise CommandError(f"{where}: '{name}' is also user {known[name]}", 2)
+        known[name] = number
+    return rows
+
+
+def _json(path: str, text: str) -> list[Row]:
+    try:
+        return msgspec.json.decode(text, type=list[dict[str, Any]])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise CommandError(f"{path} is not a JSON list of objects: {error}", 2) from None
+
+
+def _csv(path: str, text: str) -> list[Row]:
+    reader = csv.DictReader(io.StringIO(text), restkey="", strict=True)
+    rows: list[Row] = []
+    try:
+        for line in reader:
+            if "" in line:
+                raise CommandError(f"{path}, line {reader.line_num}: too many fields", 2)
+            row: Row = {field: value for field, value in line.items() if value}
+            if "tags" in row:
+                row["tags"] = row["tags"].split()
+            if "rules" in row:
+                row["rules"] = [rule.strip() for rule in row["rules"].split(";") if rule.strip()]
+            rows.append(row)
+    except csv.Error as error:
+        raise CommandError(f"{path}, line {reader.line_num}: {error}", 2) from None
+    return rows
+
+
+def hashed(rows: list[Row]) -> Iterator[Row]:
+    """Yield the users of a definitions document; passwords are hashed in threads."""
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        hashes = pool.map(
+            lambda row: HASHER.hash(row["password"]) if "password" in row else None, rows
+        )
+        for row, made in zip(rows, hashes, strict=True):
+            user = {"name": row["name"], "tags": row.get("tags", [])}
+            if made is None:
+                user["password_hash"] = row["password_hash"]
+                user["hashing_algorithm"] = row.get("hashing_algorithm", "")
+            else:
+                user["password_hash"], user["hashing_algorithm"] = show_hash(made)
+            yield user
+
+
+def definitions_of(rows: list[Row], users: list[Row]) -> dict[str, list[Row]]:
+    """Return the definitions document of these users, with their permissions and topic rules.
+
+    A user with one of the fields configure, write and read has an empty pattern for the others. A
+    user with topic rules alone gets all permissions, because the rules limit the topics.
+    """
+    permissions, rules = [], []
+    for row in rows:
+        owner = {"user": row["name"], "vhost": row.get("vhost", "/")}
+        if any(field in row for field in PERMISSIONS):
+            permissions.append(owner | {field: row.get(field, "") for field in PERMISSIONS})
+        elif row.get("rules"):
+            permissions.append(owner | dict.fromkeys(PERMISSIONS, ".*"))
+        if row.get("rules"):
+            rules.append(owner | {"rules": row["rules"]})
+    return {"users": users, "permissions": permissions, "topic_rules": rules}

@@ -1,0 +1,120 @@
+"""`trellis why`: what is wrong with a queue, a client or a topic, and the command to type next."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final
+
+import msgspec
+
+from trellis.cli.actions import add_action, add_group, add_vhost
+from trellis.cli.api_client import ApiClient
+from trellis.cli.parsing import Commands, Parser, number
+from trellis.diagnosis.topics import topic_findings
+from trellis.settings.errors import printable
+
+#: Exit code if a problem was found, as `trellis health` has.
+FOUND: Final = 1
+
+
+def add(commands: Commands) -> None:
+    """Add the command why."""
+    group = add_group(
+        commands,
+        "why",
+        "show why a queue grows or stands still, why a client is refused or slow, or why messages "
+        "of a topic do not arrive; each answer names the next command",
+    )
+    queue = _action(group, "queue", why_queue, "show what is wrong with a queue", "NAME")
+    queue.add_argument("name", metavar="NAME", help="name of the queue")
+    add_vhost(queue)
+    queue.add_argument(
+        "--seconds",
+        type=number(float, 0),
+        default=1.0,
+        metavar="SECONDS",
+        help="time between two counts of the queue, to see if it grows; at most 10 [1]",
+    )
+    client = _action(group, "client", why_client, "show what is wrong with a client", "NAME")
+    client.add_argument(
+        "name",
+        metavar="NAME",
+        help="MQTT client identifier, name of an AMQP connection, address, or user",
+    )
+    topic = _action(
+        group, "topic", why_topic, "show why messages of an MQTT topic do not arrive", "TOPIC"
+    )
+    topic.add_argument("topic", metavar="TOPIC", help="MQTT topic, without wildcards")
+    topic.add_argument("--publisher", metavar="USER", help="check the rights of this user, too")
+    add_vhost(topic)
+
+
+def _action(group: Commands, name: str, run: Any, text: str, usage: str) -> Parser:
+    flags = f"{usage} [--vhost NAME] [--json]" if name != "client" else f"{usage} [--json]"
+    action = add_action(group, "why", name, run, text, flags)
+    action.add_argument("--json", action="store_true", help="print the answer as JSON")
+    return action
+
+
+def why_queue(arguments: argparse.Namespace) -> int:
+    """Print the problems of a queue."""
+    path = ("why", "queues", arguments.vhost, arguments.name)
+    answer = _ask(arguments, path, {"seconds": arguments.seconds})
+    queue = answer["queue"]
+    head = (
+        f"{queue['type']} queue '{queue['name']}' in vhost '{queue['vhost']}': "
+        f"{queue['messages_ready']:,} ready, {queue['messages_unacknowledged']:,} unacknowledged, "
+        f"consumers: {queue['consumers']:,}"
+    )
+    return _show(arguments, answer, head)
+
+
+def why_client(arguments: argparse.Namespace) -> int:
+    """Print the problems of a client."""
+    answer = _ask(arguments, ("why", "clients", arguments.name), {})
+    client = answer["client"]
+    head = (
+        f"client '{client['name']}': open connections: {client['connections']:,}, MQTT sessions: "
+        f"{client['sessions']:,}"
+    )
+    return _show(arguments, answer, head)
+
+
+def why_topic(arguments: argparse.Namespace) -> int:
+    """Print why messages of a topic do not arrive."""
+    query: dict[str, object] = {"mqtt": arguments.topic, "vhost": arguments.vhost}
+    if arguments.publisher is not None:
+        query["user"] = arguments.publisher
+    route = _ask(arguments, ("route",), query)
+    findings = [msgspec.to_builtins(finding) for finding in topic_findings(route)]
+    answer = {"topic": arguments.topic, "queues": route["queues"], "findings": findings}
+    head = (
+        f"topic '{arguments.topic}' in vhost '{arguments.vhost}': queues and sessions reached: "
+        f"{len(route['queues']):,}"
+    )
+    return _show(arguments, answer, head)
+
+
+def _ask(
+    arguments: argparse.Namespace, path: tuple[str, ...], query: dict[str, object]
+) -> dict[str, Any]:
+    client = ApiClient(arguments)
+    data = client.request("GET", *path, query=query)
+    answer: dict[str, Any] = client.decode(data, dict[str, Any], "answer", *path)
+    return answer
+
+
+def _show(arguments: argparse.Namespace, answer: dict[str, Any], head: str) -> int:
+    """Print an answer, and return the exit code: FOUND if it has a finding."""
+    findings = answer["findings"]
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(answer)).decode())
+        return FOUND if findings else 0
+    print(printable(head))
+    for finding in findings:
+        print(printable(f"- {finding['text']}"))
+        if finding["next"]:
+            print(printable(f"  next: {finding['next']}"))
+    if not findings:
+        print("no problem found")
+    return FOUND if findings else 0

@@ -1,0 +1,169 @@
+"""Why a client is refused, disconnected, slow, or gets no messages.
+
+A client is found by its MQTT client identifier, by the name that it gave its AMQP connection, by
+the name of the connection, by its address, or by its user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from broker.alarms import Alarms
+from broker.messages.fates import OVER_LIMIT
+from broker.queues.queue import Queue
+from protocols.amqp.connection.connection import AmqpConnection
+from protocols.connection import Connection
+from protocols.mqtt.session.session import Session
+from trellis.diagnosis.findings import Problem, command, in_vhost, plural
+from trellis.diagnosis.findings import waiting as waits
+from trellis.diagnosis.queues import FULL, state_of
+from trellis.server.refusals import LoggedRefusal
+
+#: Fields of a refusal that may name a client.
+NAME_FIELDS: Final = ("client_id", "user", "address", "new_address")
+#: Largest number of refusals of a client that are shown: the last ones.
+REFUSALS_MAX: Final = 10
+#: The texts of refusals, by event.
+_EVENTS: Final = {
+    "login_refused": "a login was refused",
+    "connection_refused": "a connection was refused",
+    "connection_closed": "the broker closed a connection",
+    "channel_closed": "the broker closed a channel",
+    "publication_refused": "a publication was refused",
+    "topic_refused": "a topic was refused",
+    "subscription_refused": "a subscription was refused",
+    "session_taken_over": "another connection took the session over",
+    "http_refused": "a request over HTTP was refused",
+}
+
+
+def belongs_to(row: dict[str, object], full_name: str, name: str) -> bool:
+    """True if a connection is called `name`: its client, its user, its address or its full name.
+
+    `row` is the connection's row in the list of connections.
+    """
+    peer = str(row["peer"])
+    return name in (row.get("client"), row["user"], peer, peer.rpartition(":")[0], full_name)
+
+
+def refusal_findings(refusals: Iterable[LoggedRefusal], name: str) -> list[Problem]:
+    """Return the last refusals of a client, the newest first."""
+    known = [one for one in refusals if name in (one.fields.get(field) for field in NAME_FIELDS)]
+    return [_refusal(one) for one in reversed(known[-REFUSALS_MAX:])]
+
+
+def _refusal(refusal: LoggedRefusal) -> Problem:
+    fields = refusal.fields
+    at = datetime.fromtimestamp(refusal.at, UTC).isoformat(timespec="seconds")
+    times = f", and {plural(refusal.repetitions, 'time')} again" if refusal.repetitions else ""
+    text = _EVENTS.get(refusal.event, refusal.event)
+    user = f" for user '{fields['user']}'" if fields.get("user") else ""
+    by = fields.get("new_address") or fields.get("address", "")
+    origin = f" from {by}" if by else ""
+    return Problem(
+        refusal.event,
+        f"{text}{user}{origin} at {at.replace('+00:00', 'Z')}{times}: {fields.get('note', '')}",
+        _after_refusal(refusal),
+    )
+
+
+def _after_refusal(refusal: LoggedRefusal) -> str:
+    user = refusal.fields.get("user", "")
+    if refusal.event in ("publication_refused", "subscription_refused", "channel_closed") and user:
+        return command("permissions", "list", user)
+    if refusal.event == "session_taken_over":
+        return command("list", "connections")
+    return command("users", "list") if refusal.event == "login_refused" else ""
+
+
+def connection_findings(
+    connection: Connection, row: dict[str, object], alarms: Alarms
+) -> Iterator[Problem]:
+    """Yield the problems of an open connection; `row` is its row in the list of connections."""
+    peer = row["peer"]
+    if connection.blocked:
+        names = ", ".join(alarms.on) or "none now"
+        yield Problem(
+            "blocked",
+            f"the connection from {peer} published during an alarm ({names}), and the broker reads "
+            "from it again when no alarm is on",
+            command("health"),
+        )
+    elif row["slow"]:
+        unsent = connection.unsent
+        rest = f"; {plural(unsent, 'byte')} wait to be sent to it" if unsent else ""
+        yield Problem("slow", f"the connection from {peer} {_slow(str(row['slow']))}{rest}")
+    if isinstance(connection, AmqpConnection):
+        yield from _channels(connection)
+
+
+def _slow(reason: str) -> str:
+    known = {
+        "reads too slowly": "reads too slowly, so queues deliver to other consumers",
+        "waits": "waits: the broker handles its last request",
+    }
+    return known.get(reason, f"is throttled: {reason}")
+
+
+def _channels(connection: AmqpConnection) -> Iterator[Problem]:
+    for channel in connection.channels.open.values():
+        held = int(channel.receiver.unacked.count)
+        consumers = list(channel.receiver.consumers.values())
+        full = [
+            one
+            for one in consumers
+            if state_of(one) == FULL and isinstance(one.queue, Queue) and one.queue.depth > 0
+        ]
+        if full:
+            yield Problem(
+                "prefetch_full",
+                f"channel {int(channel.number)} holds {plural(held, 'unacknowledged message')}; "
+                f"consumer '{full[0].tag}' of queue '{full[0].queue.name}' has as many as its "
+                "prefetch allows, and more wait",
+                command("why", "queue", full[0].queue.name, *in_vhost(channel.vhost.name)),
+            )
+
+
+def session_findings(session: Session) -> Iterator[Problem]:
+    """Yield the problems of an MQTT session."""
+    name, vhost = session.name, in_vhost(session.vhost.name)
+    waiting, in_flight = int(session.inbox.depth), int(session.in_flight.count)
+    if session.connection is None:
+        yield Problem(
+            "away",
+            f"the client is not connected; its session keeps "
+            f"{plural(len(session.subscriptions), 'subscription')} and "
+            f"{plural(waiting, 'message')} for it",
+            command("sessions", "delete", name, *vhost),
+        )
+    elif waiting and any(state_of(one) == FULL for one in session.inbox.consumers):
+        yield Problem(
+            "receive_maximum",
+            f"{waits(waiting)}, because the client has not acknowledged {in_flight:,}, which is "
+            "its Receive Maximum",
+        )
+    over = session.inbox.fates()[OVER_LIMIT]
+    if over:
+        yield Problem(
+            "backlog",
+            f"messages dropped, because more than mqtt.session_backlog "
+            f"({session.inbox.max_length:,}) waited: {over:,}",
+        )
+    if session.dropped:
+        yield Problem(
+            "dropped",
+            "messages of QoS 0 dropped, because the client did not read fast enough: "
+            f"{int(session.dropped):,}",
+        )
+    if session.missed:
+        yield Problem(
+            "missed",
+            "messages of QoS 0 that came while the client was away, and that no session keeps "
+            f"(publish with QoS 1): {int(session.missed):,}",
+        )
+    if not session.subscriptions:
+        yield Problem(
+            "no_subscription", "the session has no subscription, so no message comes for it"
+        )

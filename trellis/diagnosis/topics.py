@@ -1,0 +1,62 @@
+"""Why messages of a topic do not arrive: read from the answer of `GET /api/route`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trellis.diagnosis.findings import Problem, command, in_vhost
+
+#: Verdicts of a queue that does not keep the message (broker/routing/queue_verdicts.py).
+_LOSING: Final = {
+    "drops": "drops the message",
+    "refuses": "refuses the message",
+    "cannot_represent": "cannot get the message",
+    "needs_consumer": "keeps the message only if a consumer is ready",
+    "drops_oldest": "takes the message and drops its oldest",
+}
+
+
+def topic_findings(answer: dict[str, Any]) -> Iterator[Problem]:
+    """Yield the problems of a topic; `answer` is the answer about its route."""
+    topic, vhost = answer["topic"], in_vhost(answer["vhost"])
+    if answer["refusal"]:
+        denied = [row for row in answer["rights"] if not row["allows"]]
+        rule = f" (rule '{denied[-1]['rule']}')" if denied and denied[-1]["rule"] else ""
+        user = answer.get("user", "")
+        after = command("permissions", "list", user) if user else ""
+        yield Problem(
+            "refused", f"the broker refuses the message: {answer['refusal']}{rule}", after
+        )
+    if answer["publishers_blocked"]:
+        text = "publishers are blocked now: an alarm for memory or disk is on"
+        yield Problem("blocked", text, command("health"))
+    if not answer["queues"]:
+        kept = "; the message is only kept as the retained message" if answer["retained"] else ""
+        yield Problem(
+            "no_subscription",
+            f"no subscription and no binding matches topic '{topic}'{kept}",
+            command("route", "--mqtt", topic, *vhost),
+        )
+        for row in answer["near_misses"]:
+            owner = f"{row['destination_type']} '{row['destination']}'"
+            text = f"'{row['binding_key']}' of {owner} almost matches: {row['text']}"
+            yield Problem("near_miss", text)
+    for row in answer["queues"]:
+        if row["verdict"] in _LOSING:
+            reason = f": {row['text']}" if row["text"] else ""
+            name = f"{row['type']} '{row['name']}'"
+            after = command("why", *_object(row), *vhost)
+            yield Problem(row["verdict"], f"{name} {_LOSING[row['verdict']]}{reason}", after)
+    withheld = [row for row in answer["bindings"] if "may not read this topic" in row["reason"]]
+    for row in withheld:
+        yield Problem(
+            "may_not_read",
+            f"session '{row['destination']}' has a matching subscription '{row['binding_key']}', "
+            "but its user may not read this topic",
+            command("permissions", "list"),
+        )
+
+
+def _object(row: dict[str, Any]) -> tuple[str, str]:
+    return ("client" if row["type"] == "session" else "queue"), str(row["name"])

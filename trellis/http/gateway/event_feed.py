@@ -1,0 +1,127 @@
+"""Server-sent events of the web page: the state of the broker, once a second for all viewers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+from msgspec import Struct
+from starlette.responses import Response, StreamingResponse
+
+from trellis.http.gateway.link import HttpRefusal
+from trellis.http.gateway.paging import encode
+
+#: Seconds between two events.
+EVENT_SECONDS: Final = 1.0
+
+
+class Caller(Struct, frozen=True):
+    """The session of a viewer, and where its request comes from.
+
+    `direct` is False if the request may come from a proxy or from a page of another site.
+    """
+
+    session: str
+    address: str
+    port: int
+    direct: bool
+
+
+#: Asks the broker for its state on behalf of a caller; returns the decoded answer. Raises
+#: HttpRefusal, TimeoutError.
+AskForState = Callable[[Caller], Awaitable[Any]]
+
+
+class Viewer:
+    """An open stream of events. A viewer that reads slowly misses events, not memory."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self._news = asyncio.Event()
+        self._latest = b""
+        #: True once the session has ended.
+        self.ended = False
+
+    def put(self, event: bytes) -> None:
+        """Replace the event that the viewer has not sent yet."""
+        self._latest = event
+        self._news.set()
+
+    def end(self) -> None:
+        """End the stream after the event that is due."""
+        self.ended = True
+        self._news.set()
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield events until the session ends."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            latest, self._latest = self._latest, b""
+            if latest:
+                yield latest
+            if self.ended:
+                return
+
+
+class EventFeed:
+    """Asks the broker for its state once a second while a page is open, and tells all viewers.
+
+    The viewers take turns: each question is asked for the session of another viewer. So a viewer
+    whose session has ended, or whose user has lost the right, is found and gets no further events.
+    """
+
+    def __init__(self, ask: AskForState) -> None:
+        self._ask = ask
+        self._viewers: list[Viewer] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self, caller: Caller) -> Response:
+        """Return the stream of events for a viewer. Raises HttpRefusal, TimeoutError."""
+        first = await self._ask(caller)
+        viewer = Viewer(caller)
+        viewer.put(b"retry: 2000\n" + _event(first))
+
+        async def stream() -> AsyncIterator[bytes]:
+            self._viewers.append(viewer)
+            if self._task is None:
+                self._task = asyncio.create_task(self._run())
+            try:
+                async for event in viewer.events():
+                    yield event
+            finally:
+                if viewer in self._viewers:
+                    self._viewers.remove(viewer)
+
+        return StreamingResponse(stream(), 200, media_type="text/event-stream")
+
+    async def _run(self) -> None:
+        try:
+            while self._viewers:
+                await asyncio.sleep(EVENT_SECONDS)
+                if self._viewers:
+                    await self._tell()
+        finally:
+            self._task = None
+
+    async def _tell(self) -> None:
+        viewer = self._viewers.pop(0)
+        self._viewers.append(viewer)
+        try:
+            event = _event(await self._ask(viewer.caller))
+        except HttpRefusal as refusal:
+            if refusal.status in (401, 403):
+                viewer.put(b"event: ended\ndata: {}\n\n")
+                viewer.end()
+                if viewer in self._viewers:
+                    self._viewers.remove(viewer)
+            return
+        except TimeoutError:
+            return
+        for each in self._viewers:
+            each.put(event)
+
+
+def _event(value: Any) -> bytes:
+    return b"data: " + encode(value) + b"\n\n"

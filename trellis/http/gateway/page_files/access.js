@@ -1,0 +1,25 @@
+import { get } from './api.js';
+import { commandLine, el, inVhost, line, table } from './dom.js';
+
+export const title = 'Access';
+export async function show(view) {
+  view.append(el('h1', {}, 'Access'));
+  const [users, permissions, rules, vhosts] = await Promise.all([get(['users']), get(['permissions']), get(['topic-rules']), get(['vhosts'], { columns: 'name' })]);
+  const user = el('select', {}, users.map((row) => el('option', {}, row.name))), topic = el('input', { size: 28, required: true, placeholder: 'plant/7/temperature' });
+  const vhost = el('select', {}, vhosts.map((row) => el('option', {}, row.name))), answer = el('div', { role: 'status' });
+  view.append(el('h2', {}, 'May a user publish to a topic?'), el('form', { class: 'line', onsubmit: async (event) => {
+    event.preventDefault();
+    const query = { mqtt: topic.value, user: user.value, vhost: vhost.value };
+    let parts;
+    try {
+      const found = await get(['route'], query);
+      parts = [el('p', { class: found.refusal ? 'bad' : '' }, found.refusal ? `No: ${found.refusal}` : `Yes: user ${query.user} may publish to ${query.mqtt}.`),
+        el('ul', { class: 'plain' }, found.rights.map((row) => el('li', {}, `${row.right} ${row.rule ? `“${row.rule}”` : '(no rule)'} ${row.allows ? 'allows' : 'does not allow'} ${row.on}`)))];
+    } catch (error) { parts = [el('p', { class: 'bad' }, error.message)]; }
+    answer.replaceChildren(...parts, commandLine(line('route', '--mqtt', query.mqtt, '--user', query.user, ...inVhost(query.vhost))));
+  } }, el('label', {}, 'user', user), el('label', {}, 'topic', topic), el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Check')), answer,
+  el('h2', {}, 'Users'), table('Users', [['name', (row) => row.name], ['tags', (row) => [row.tags].flat().join(', ')]], users, 'There is no user.'),
+  el('h2', {}, 'Permissions'), table('Patterns of the names that a user may configure, write to and read from', [['user', (row) => row.user], ['vhost', (row) => row.vhost], ['configure', (row) => row.configure], ['write', (row) => row.write], ['read', (row) => row.read]], permissions, 'No user has permissions.'),
+  el('h2', {}, 'Topic rules'), table('The first rule that matches a topic decides', [['user', (row) => row.user], ['vhost', (row) => row.vhost], ['rules', (row) => el('ul', { class: 'plain' }, row.rules.map((rule) => el('li', {}, rule)))]], rules, 'No user has topic rules: all topics are allowed.'),
+  commandLine(`${line('users', 'list')}; ${line('permissions', 'list')}`));
+}

@@ -1,0 +1,44 @@
+import { el, number, table } from './dom.js';
+
+// Number of rows from which on a list is renewed less often.
+const LONG = 1000;
+
+// A list that the server filters, sorts and pages. Returns a function that ends its renewal.
+export function pager(view, noun, sort, load, columns, empty) {
+  const state = { page: 1, field: sort, reverse: sort !== 'name', name: '' };
+  const place = el('div'), where = el('span', { class: 'soft', role: 'status' });
+  const step = (by) => { state.page += by; draw(); };
+  const before = el('button', { type: 'button', onclick: () => step(-1) }, 'Previous'), after = el('button', { type: 'button', onclick: () => step(1) }, 'Next');
+  const filter = el('input', { type: 'search', placeholder: `Filter by name`, 'aria-label': `Filter ${noun}s by name`, oninput: () => { state.name = filter.value; state.page = 1; draw(); } });
+  view.append(el('div', { class: 'row' }, filter, before, after, where), place);
+  const order = { get field() { return state.field; }, get reverse() { return state.reverse; }, by(field) { state.reverse = state.field === field ? !state.reverse : field !== 'name'; state.field = field; state.page = 1; draw(); } };
+  let turn = 0, total = 0;
+  async function draw() {
+    const mine = turn += 1;
+    let found;
+    try {
+      found = await load({ page: state.page, page_size: 50, sort: state.field, sort_reverse: state.reverse, name: state.name });
+    } catch (error) {
+      if (error.status === 400 && state.page > 1) { state.page = 1; return draw(); }
+      if (mine === turn) place.replaceChildren(el('p', { class: 'bad' }, error.message));
+      return undefined;
+    }
+    if (mine !== turn) return undefined;
+    total = found.total_count;
+    const active = document.activeElement, key = place.contains(active) ? active.textContent : null;
+    place.replaceChildren(table(`${number(found.filtered_count)} of ${number(found.total_count)} ${noun}s`, columns(order), found.items, state.name ? `No ${noun} has this name.` : empty, order));
+    if (key !== null) [...place.querySelectorAll('button, a')].find((one) => one.textContent === key)?.focus();
+    before.disabled = found.page <= 1;
+    after.disabled = found.page >= found.page_count;
+    where.textContent = `page ${number(found.page)} of ${number(Math.max(1, found.page_count))}`;
+    return undefined;
+  }
+  // A long list is work for the broker: it is renewed less often, and not while its tab is hidden.
+  let timer = 0, ended = false;
+  const renew = async () => {
+    if (!document.hidden) await draw();
+    if (!ended) timer = setTimeout(renew, total > LONG ? 30000 : 5000);
+  };
+  renew();
+  return () => { ended = true; clearTimeout(timer); };
+}

@@ -1,0 +1,99 @@
+import { ask, get, path } from './api.js';
+import { agree, card, commandLine, el, inVhost, line, link, number, rate, table } from './dom.js';
+import { findings } from './findings.js';
+import { pager } from './pager.js';
+
+export const title = 'Queues';
+export async function show(view) {
+  view.append(el('h1', {}, 'Queues'));
+  const list = pager(view, 'queue', 'messages', (query) => get(['queues'], { ...query, sessions: false }), (order) => [
+    ['name', (row) => link(['queue', row.vhost, row.name], row.name), '', 'name'], ['vhost', (row) => row.vhost, '', 'vhost'], ['type', (row) => row.type, '', 'type'],
+    ['ready', (row) => number(row.messages_ready), 'n', 'messages_ready'], ['unacknowledged', (row) => number(row.messages_unacknowledged), 'n', 'messages_unacknowledged'],
+    ['in/s', (row) => rate(row.message_stats?.publish_details?.rate), 'n'], ['out/s', (row) => rate(row.message_stats?.deliver_get_details?.rate), 'n'],
+    ['consumers', (row) => number(row.consumers), 'n', 'consumers'], ['policy', (row) => row.policy ?? ''],
+  ], 'There is no queue yet: a client declares one, or `trellis` imports definitions.');
+  view.append(commandLine(line('list', 'queues')));
+  return list;
+}
+
+export async function one(view, vhost, name) {
+  const at = ['queues', vhost, name];
+  view.append(el('h1', {}, `Queue ${name}`));
+  const cards = el('div', { class: 'cards' }), about = el('div'), rest = el('div'), messages = el('div');
+  view.append(cards, el('h2', {}, 'What is wrong?'), about, rest, el('h2', {}, 'Messages'), messages);
+  const pausing = el('button', { type: 'button', onclick: () => pause(at, pausing.textContent === 'Resume', load) }, 'Pause');
+  const load = async () => {
+    const queue = await get(at);
+    const [listed] = (await get(['trellis', 'queues'], { page: 1, page_size: 500, name })).items.filter((row) => row.name === name && row.vhost === vhost);
+    pausing.textContent = listed?.paused ? 'Resume' : 'Pause';
+    cards.replaceChildren(card(number(queue.messages_ready), 'ready'), card(number(queue.messages_unacknowledged), 'unacknowledged'), card(number(queue.consumers), 'consumers'),
+      card(rate(queue.message_stats?.publish_details?.rate), 'messages/s in'), card(rate(queue.message_stats?.deliver_get_details?.rate), 'messages/s out'));
+    const bindings = await get([...at, 'bindings']);
+    const consumers = (await get(['consumers', vhost])).filter((row) => row.queue.name === name).slice(0, 100);
+    rest.replaceChildren(el('div', { class: 'columns' },
+      el('section', {}, el('h2', {}, 'Bindings'), table('Bindings of the queue', [['exchange', (row) => row.source || '(default)'], ['routing key', (row) => row.routing_key], ['arguments', (row) => JSON.stringify(row.arguments) === '{}' ? '' : JSON.stringify(row.arguments)]], bindings.slice(0, 200), 'No binding leads to the queue.')),
+      el('section', {}, el('h2', {}, 'Consumers'), table('Consumers of the queue', [['tag', (row) => row.consumer_tag], ['connection', (row) => link(['client', row.channel_details.connection_name], row.channel_details.connection_name)], ['prefetch', (row) => number(row.prefetch_count), 'n'], ['state', (row) => row.activity_status]], consumers, 'No client consumes the queue.'))),
+      el('h2', {}, 'Definition'), el('pre', {}, JSON.stringify({ type: queue.type, durable: queue.durable, auto_delete: queue.auto_delete, exclusive: queue.exclusive, policy: queue.policy ?? '', arguments: queue.arguments }, null, 1)));
+  };
+  await load();
+  findings(about, get(['why', ...at], { seconds: 1 }));
+  messages.append(el('div', { class: 'row' },
+    el('button', { type: 'button', onclick: () => peek(shown, at) }, 'Look at the first messages'),
+    el('button', { type: 'button', onclick: () => redrive(at, shown, load) }, 'Redrive dead letters…'),
+    el('label', { class: 'hidden', for: 'to' }, 'Queue to which the messages are moved'), el('input', { id: 'to', placeholder: 'queue', size: 14 }),
+    el('button', { type: 'button', onclick: () => move(at, document.getElementById('to').value, shown, load) }, 'Move…'),
+    pausing,
+    el('button', { type: 'button', class: 'danger', onclick: () => purge(at, load) }, 'Purge…')),
+    commandLine(`${line('peek', name, ...inVhost(vhost))}; ${line('redrive', name, ...inVhost(vhost))}; ${line('move', name, '--to', 'QUEUE', ...inVhost(vhost))}; ${line('pause', name, ...inVhost(vhost))}`));
+  const shown = el('div', { role: 'status' });
+  messages.append(shown);
+  view.append(commandLine(line('why', 'queue', name, ...inVhost(vhost))));
+}
+
+async function peek(shown, at) {
+  const found = await get([...at, 'messages'], { count: 10 });
+  const rows = Array.isArray(found) ? found : found.messages;
+  shown.replaceChildren(rows.length ? el('ul', { class: 'plain' }, rows.map((row) => el('li', {}, el('b', {}, `${row.exchange || '(default)'} → ${row.routing_key}`), ` ${row.redelivered ? 'redelivered ' : ''}`, el('pre', {}, text(row))))) : el('p', { class: 'soft' }, 'No message waits.'));
+}
+
+function text(row) {
+  const payload = String(row.payload ?? '');
+  if (row.payload_encoding === 'base64') {
+    const bytes = [...atob(payload)].slice(0, 1024).map((one) => one.charCodeAt(0).toString(16).padStart(2, '0'));
+    return bytes.join(' ');
+  }
+  try { return JSON.stringify(JSON.parse(payload), null, 1).slice(0, 8000); } catch { return payload.slice(0, 8000); }
+}
+
+async function pause(at, paused, load) {
+  await ask(paused ? 'DELETE' : 'PUT', `${path(...at)}/pause`);
+  await load();
+}
+
+// Asks the broker what a move would do, and then the user; shows the progress of the move.
+async function begin(at, action, body, words, shown, load) {
+  const found = await ask('POST', `${path(...at)}/${action}`, { ...body, dry_run: true });
+  const parts = found.queues.map((row) => `${number(row.messages)} to queue ${row.name}`);
+  const stay = Object.entries(found.refused ?? {}).map(([reason, count]) => `${number(count)} stay: ${reason}`);
+  if (!parts.length) { shown.replaceChildren(el('p', { class: 'soft' }, `No message would be moved. ${stay.join('; ')}`)); return; }
+  if (!await agree(`Messages that would be moved: ${[...parts, ...stay].join('; ')}.`, 'Move them', line(...words))) return;
+  const { id } = await ask('POST', `${path(...at)}/${action}`, body);
+  for (;;) {
+    const state = await get(['moves', String(id)]);
+    shown.replaceChildren(el('p', {}, `${number(state.moved)} of ${number(state.messages)} messages are moved${state.state === 'running' || state.state === 'ending' ? '…' : `: ${state.state}. ${state.reason}`}`));
+    if (state.state !== 'running' && state.state !== 'ending') break;
+    await new Promise((resolve) => setTimeout(resolve, 300));
+  }
+  await load();
+}
+
+const redrive = (at, shown, load) => begin(at, 'redrive', {}, ['redrive', at[2], ...inVhost(at[1])], shown, load);
+const move = (at, to, shown, load) => (to ? begin(at, 'move', { queue: to }, ['move', at[2], '--to', to, ...inVhost(at[1])], shown, load)
+  : shown.replaceChildren(el('p', { class: 'bad' }, 'Name the queue to which the messages are moved.')));
+
+async function purge(at, load) {
+  const [, vhost, name] = at, queue = await get(at);
+  if (!await agree(`${number(queue.messages_ready)} messages of queue ${name} are discarded. This cannot be undone.`, 'Purge the queue', line('purge', name, ...inVhost(vhost)))) return;
+  await ask('DELETE', `${path(...at)}/contents`);
+  await load();
+}

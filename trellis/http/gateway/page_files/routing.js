@@ -1,0 +1,71 @@
+import { get } from './api.js';
+import { commandLine, el, inVhost, line, number, svg, table } from './dom.js';
+
+export const title = 'Routing';
+const SHOWN = 60;
+
+export async function show(view) {
+  view.append(el('h1', {}, 'Routing'), el('h2', {}, 'Where would a message go, and why?'));
+  const vhosts = await get(['vhosts'], { columns: 'name' });
+  const field = (text, attributes) => { const input = el('input', attributes); return [input, el('label', {}, text, input)]; };
+  const [exchange, exchangeLabel] = field('exchange', { value: 'amq.topic', size: 18 }), [key, keyLabel] = field('routing key', { size: 28 });
+  const [topic, topicLabel] = field('or MQTT topic', { size: 28, placeholder: 'plant/7/temperature' }), [user, userLabel] = field('as user (optional)', { size: 14 });
+  const vhost = el('select', {}, vhosts.map((row) => el('option', { value: row.name }, row.name)));
+  const answer = el('div', { role: 'status' });
+  view.append(el('form', { class: 'line', onsubmit: async (event) => {
+    event.preventDefault();
+    const query = { vhost: vhost.value, ...(topic.value ? { mqtt: topic.value } : { exchange: exchange.value, key: key.value }), ...(user.value ? { user: user.value } : {}) };
+    try { answer.replaceChildren(...explained(await get(['route'], query), query)); } catch (error) { answer.replaceChildren(el('p', { class: 'bad' }, error.message)); }
+  } }, exchangeLabel, keyLabel, topicLabel, userLabel, el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Explain')), answer, el('h2', {}, 'Exchanges and bindings'));
+  const graph = el('div');
+  view.append(graph);
+  const draw = async () => {
+    const bindings = (await get(['bindings', vhost.value])).filter((row) => row.source);
+    graph.replaceChildren(...map(bindings));
+  };
+  vhost.addEventListener('change', draw);
+  await draw();
+}
+
+function explained(found, query) {
+  const parts = [];
+  const words = query.mqtt ? ['--mqtt', query.mqtt] : [query.exchange || 'amq.default', query.key];
+  if (found.refusal) parts.push(el('p', { class: 'bad' }, `Refused: ${found.refusal}`));
+  if (found.publishers_blocked) parts.push(el('p', { class: 'warn' }, 'Publishers are blocked now, because an alarm is on.'));
+  if (found.rights.length) parts.push(el('ul', { class: 'plain' }, found.rights.map((row) => el('li', {}, `${row.right} ${row.rule ? `“${row.rule}”` : '(no rule)'} ${row.allows ? 'allows' : 'does not allow'} ${row.on}`))));
+  const branch = (name, seen) => el('li', {}, el('b', {}, `exchange ${name || 'amq.default'}`), ` ${found.exchanges.find((row) => row.name === name)?.type ?? '(does not exist)'}`,
+    seen.has(name) ? ' (shown above)' : el('ul', {}, found.bindings.filter((row) => row.exchange === name).map((row) => row.destination_type === 'exchange'
+      ? [el('li', {}, `“${row.binding_key}” matches: ${row.reason}`), branch(row.destination, new Set([...seen, name]))]
+      : el('li', {}, `“${row.binding_key}” → ${row.destination_type} ${row.destination}: ${row.reason}`))));
+  parts.push(el('ul', { class: 'tree' }, branch(found.exchange, new Set())));
+  parts.push(table('What each queue does with the message', [['queue', (row) => `${row.type} ${row.name}`], ['verdict', (row) => row.verdict.replaceAll('_', ' ')], ['why', (row) => row.text]], found.queues, 'The message reaches no queue and no session.'));
+  if (found.near_misses.length) parts.push(el('h2', {}, 'Near misses'), el('ul', { class: 'plain' }, found.near_misses.map((row) => el('li', {}, el('b', {}, row.binding_key), ` → ${row.destination_type} ${row.destination}: ${row.text}`))));
+  parts.push(commandLine(line('route', ...words, ...(query.user ? ['--user', query.user] : []), ...inVhost(query.vhost))));
+  return parts;
+}
+
+function map(bindings) {
+  if (!bindings.length) return [el('p', { class: 'soft' }, 'No binding exists, except those of the default exchange.')];
+  const shown = bindings.slice(0, SHOWN);
+  const from = [...new Set(shown.map((row) => row.source))];
+  const step = 30, height = shown.length * step + 10, width = 900;
+  const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+  const parts = [], lines = [];
+  const box = (x, at, wide, text, title) => {
+    const label = svg('text', { x: x + 8, y: at + 4 }), whole = svg('title');
+    label.textContent = cut(text, Math.floor(wide / 7));
+    whole.textContent = title;
+    parts.push(svg('rect', { x, y: at - 12, width: wide, height: 24, rx: 5 }, whole), label);
+  };
+  shown.sort((one, other) => from.indexOf(one.source) - from.indexOf(other.source));
+  const middle = (name) => { const places = shown.map((row, index) => (row.source === name ? index : -1)).filter((index) => index >= 0); return 20 + step * (places[0] + places.at(-1)) / 2; };
+  shown.forEach((row, index) => {
+    const a = middle(row.source), b = 20 + index * step, key = row.routing_key || (JSON.stringify(row.arguments) === '{}' ? '(empty key)' : JSON.stringify(row.arguments));
+    lines.push(svg('path', { d: `M250,${a}C320,${a} 330,${b} 400,${b}` }));
+    box(400, b, 490, `${key}  →  ${row.destination_type} ${row.destination}`, `${key} → ${row.destination_type} ${row.destination}`);
+  });
+  from.forEach((name) => box(0, middle(name), 250, name, name));
+  parts.unshift(...lines);
+  return [el('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': 'Graph of bindings' }, svg('svg', { class: 'graph', viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': `${shown.length} bindings of ${from.length} exchanges` }, ...parts)),
+    el('p', { class: 'soft' }, `${number(shown.length)} of ${number(bindings.length)} bindings are shown.`), commandLine(line('list', 'bindings'))];
+}

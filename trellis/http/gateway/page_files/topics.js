@@ -1,0 +1,65 @@
+import { ask, get, path } from './api.js';
+import { age, agree, commandLine, el, inVhost, line, number, size } from './dom.js';
+
+export const title = 'Topics';
+const SHOWN = 1000;
+
+// The topics that have a retained message, as a tree, with their last value.
+export async function show(view) {
+  const vhosts = await get(['vhosts'], { columns: 'name' });
+  const vhost = el('select', {}, vhosts.map((row) => el('option', { value: row.name }, row.name)));
+  const filter = el('input', { size: 28, value: '#' }), tree = el('div'), where = el('p', { class: 'soft', role: 'status' }), used = commandLine('');
+  const draw = async () => {
+    used.textContent = line('retained', 'list', filter.value || '#', ...inVhost(vhost.value));
+    let rows;
+    try { rows = await get(['retained', vhost.value], { filter: filter.value || '#', count: SHOWN, truncate: 200 }); } catch (error) { where.textContent = error.message; tree.replaceChildren(); return; }
+    where.textContent = rows.length < SHOWN ? `${number(rows.length)} topics have a retained message.` : `The first ${number(SHOWN)} topics are shown; there may be more: give a narrower filter.`;
+    tree.replaceChildren(rows.length ? el('ul', { class: 'tree' }, branches(rows)) : '');
+  };
+  const clear = async () => {
+    const found = await ask('DELETE', `${path('retained', vhost.value)}?${new URLSearchParams({ filter: filter.value || '#', dry_run: true })}`);
+    if (!found.removed) { where.textContent = 'No retained message matches the filter.'; return; }
+    if (!await agree(`${number(found.removed)} retained messages of topics that match ${filter.value || '#'} are removed. This cannot be undone.`, 'Remove them', line('retained', 'clear', filter.value || '#', ...inVhost(vhost.value)))) return;
+    await ask('DELETE', `${path('retained', vhost.value)}?${new URLSearchParams({ filter: filter.value || '#' })}`);
+    await draw();
+  };
+  view.append(el('h1', {}, 'Topics'), el('form', { class: 'line', onsubmit: (event) => { event.preventDefault(); draw(); } },
+    el('label', {}, 'topic filter', filter), el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Show'), el('button', { type: 'button', class: 'danger', onclick: clear }, 'Remove…')), where, tree, used);
+  const topic = el('input', { size: 28, required: true, placeholder: 'plant/7/set' }), payload = el('input', { size: 28 }), retain = el('input', { type: 'checkbox' }), said = el('p', { role: 'status' }), command = commandLine('');
+  view.append(el('h2', {}, 'Publish'), el('form', { class: 'line', onsubmit: async (event) => {
+    event.preventDefault();
+    const properties = { headers: retain.checked ? { 'x-mqtt-retain': true } : {} };
+    const key = [...topic.value].map((one) => ({ '/': '.', '.': '/' })[one] ?? one).join('');
+    command.textContent = line('publish', '--mqtt', topic.value, '--body', payload.value, ...(retain.checked ? ['--retain'] : []), ...inVhost(vhost.value));
+    try {
+      const answer = await ask('POST', `${path('exchanges', vhost.value, 'amq.topic')}/publish`, { routing_key: key, payload: payload.value, payload_encoding: 'string', properties });
+      said.textContent = answer.routed ? 'The message reached its subscribers.' : 'The message matches no subscription and no binding.';
+      if (retain.checked) await draw();
+    } catch (error) { said.textContent = error.message; }
+  } }, el('label', {}, 'topic', topic), el('label', {}, 'payload', payload), el('label', {}, 'retain', retain), el('button', { class: 'main' }, 'Publish')), said, command);
+  await draw();
+}
+
+function branches(rows) {
+  const root = new Map();
+  for (const row of rows) {
+    let level = root;
+    for (const name of row.topic.split('/')) {
+      if (!level.has(name)) level.set(name, new Map());
+      level = level.get(name);
+    }
+  }
+  return items(new Map(rows.map((row) => [row.topic, row])), root, '');
+}
+
+function items(values, level, before) {
+  return [...level.entries()].sort(([one], [other]) => one.localeCompare(other)).map(([name, below]) => {
+    const topic = before + name, row = values.get(topic);
+    return el('li', {}, el('b', {}, name || '(empty)'), row ? [' ', value(row)] : '', below.size ? el('ul', {}, items(values, below, `${topic}/`)) : '');
+  });
+}
+
+function value(row) {
+  const text = row.payload_encoding === 'base64' ? size(row.payload_bytes) : row.payload.slice(0, 200);
+  return el('span', {}, el('code', {}, text), el('span', { class: 'soft' }, ` QoS ${row.qos}${row.expires_in_ms === null ? '' : `, expires in ${age(row.expires_in_ms / 1000)}`}`));
+}

@@ -1,0 +1,62 @@
+"""The login of the web page: its body, and the cookie of its session."""
+
+from __future__ import annotations
+
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from trellis.http.gateway.link import bad_request
+from trellis.http.gateway.paging import encode
+
+
+class PageLogin(msgspec.Struct):
+    """The body of a login."""
+
+    user: str
+    password: str
+
+
+def login_of(body: bytes) -> PageLogin:
+    """Return the user and the password in the body of a login. Raises HttpRefusal."""
+    try:
+        return msgspec.json.decode(body, type=PageLogin)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise bad_request("a login is a JSON object with 'user' and 'password'") from None
+
+
+def cookie_name(headers: dict[bytes, bytes]) -> str:
+    """Return the name of the session's cookie.
+
+    Browsers send a cookie to all ports of a host, so the name has the port: each broker of a
+    machine has a cookie of its own.
+    """
+    port = headers.get(b"host", b"").decode("latin-1").rpartition(":")[2]
+    return f"trellis-{port if port.isdecimal() else 'page'}"
+
+
+def session_of(headers: dict[bytes, bytes]) -> str:
+    """Return the token in the session's cookie of a request; "" if there is none."""
+    try:
+        cookies: SimpleCookie = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
+    except CookieError:
+        return ""
+    found = cookies.get(cookie_name(headers))
+    return "" if found is None else found.value
+
+
+def logged_in(user: dict[str, Any], name: str, token: str, secure: bool) -> Response:
+    """Return the answer to a login or a logout, which sets or removes the session's cookie."""
+    response = Response(encode(user), 200, media_type="application/json")
+    response.set_cookie(
+        name,
+        token,
+        max_age=None if token else 0,
+        path="/",
+        secure=secure,
+        httponly=True,
+        samesite="strict",
+    )
+    return response

@@ -1,0 +1,111 @@
+"""Problems of a queue or a client: `GET /api/why/...` and `trellis why`."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Final
+
+import msgspec
+
+from broker.queues.queue import Queue
+from broker.vhost.vhost import VirtualHost
+from trellis.diagnosis.clients import (
+    belongs_to,
+    connection_findings,
+    refusal_findings,
+    session_findings,
+)
+from trellis.diagnosis.findings import Problem
+from trellis.diagnosis.queues import counts_of, queue_findings
+from trellis.http.management.answers import Call, Row, bad_request, not_found
+from trellis.http.management.connections import name_of
+from trellis.http.management.serializers import queue_row
+
+#: Longest time in seconds between the two counts of a queue.
+SECONDS_MAX: Final = 10.0
+#: Largest number of connections and sessions of one client, or one user, that are examined.
+CLIENTS_MAX: Final = 20
+
+
+async def queue(call: Call) -> Row:
+    """Return what is wrong with a queue, or with the inbox of an MQTT session.
+
+    The queue is counted twice, `seconds` apart (query, 1 by default, 0 for once), to see if it
+    grows.
+    """
+    vhost, found = _queue(call)
+    seconds = _seconds(call)
+    before = None
+    clock = asyncio.get_running_loop().time
+    if seconds:
+        before = counts_of(found, clock())
+        await asyncio.sleep(seconds)
+        vhost, found = _queue(call)
+    findings = queue_findings(vhost, found, before, counts_of(found, clock()))
+    shown = queue_row(vhost, found, call.broker.name)
+    fields = ("name", "vhost", "type", "consumers", "messages_ready", "messages_unacknowledged")
+    return {"queue": {name: shown[name] for name in fields}, "findings": _rows(findings)}
+
+
+def _queue(call: Call) -> tuple[VirtualHost, Queue]:
+    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
+    found = vhost.queues.get(name) or vhost.inboxes.get(name)
+    if found is None:
+        raise not_found(f"there is no queue '{name}' in vhost '{vhost.name}'")
+    return vhost, found
+
+
+def _seconds(call: Call) -> float:
+    try:
+        seconds = float(call.query.get("seconds", "1"))
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= SECONDS_MAX:
+        raise bad_request(f"'seconds' must be a number from 0 to {SECONDS_MAX:g}")
+    return seconds
+
+
+async def client(call: Call) -> Row:
+    """Return what is wrong with a client.
+
+    The path names its MQTT client identifier, AMQP connection name, address, or user.
+    """
+    name = call.path_parameters[0]
+    findings = refusal_findings(call.node.refusals.recent, name)
+    known = bool(findings)
+    sessions, connections, left_out = 0, 0, 0
+    for vhost in call.vhosts:
+        session = call.node.mqtt.sessions.find(vhost, name)
+        if session is not None:
+            sessions += 1
+            findings += session_findings(session)
+    async with call.slice() as work:
+        for front in call.node.fronts:
+            for connection in list(front.connections):
+                if work.over:
+                    await work.pause()
+                if connection.finished:
+                    continue
+                row = connection.describe()
+                if not belongs_to(row, name_of(connection), name):
+                    continue
+                connections += 1
+                if connections > CLIENTS_MAX:
+                    left_out += 1
+                    continue
+                findings += connection_findings(connection, row, call.broker.alarms)
+    if not (known or sessions or connections):
+        raise not_found(
+            f"no client is known as '{name}': no MQTT client identifier, AMQP connection name, "
+            "address or user of an open connection, and none of the last refusals"
+        )
+    return {
+        "client": {"name": name, "sessions": sessions, "connections": connections},
+        "examined_all": not left_out,
+        "findings": _rows(findings),
+    }
+
+
+def _rows(findings: list[Problem]) -> list[Row]:
+    return [msgspec.to_builtins(finding) for finding in findings]

@@ -1,0 +1,206 @@
+"""Moves of messages between queues: begin, list and cancel them, and dry runs."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from broker.access.identity import Identity
+from broker.queues.queue import Queue
+from broker.store.disk import OutOfDescriptors
+from broker.vhost.message_move import RUNNING_MAX, MessageMove
+from broker.vhost.move_destination import MoveDestination, ToExchange, ToOrigin, ToQueue
+from broker.vhost.move_survey import MoveSurvey
+from broker.vhost.vhost import VirtualHost
+from trellis.http.management.answers import (
+    ApiRefusal,
+    Call,
+    Empty,
+    Listing,
+    Row,
+    bad_request,
+    flag,
+    iterate,
+    not_found,
+    text,
+)
+from trellis.http.management.messages import whole_number
+from trellis.http.management.peeking import readable_queue
+from trellis.http.management.topology import exchange_name
+
+#: Largest number of messages that one move takes.
+COUNT_MAX: Final = 1 << 53
+
+
+async def move(call: Call) -> Row:
+    """Move messages of a queue to another queue or an exchange, or say what a move would do.
+
+    The body has `queue`, or `exchange` and perhaps `key`, and perhaps `count`, `rate` (messages per
+    second) and `dry_run`.
+    """
+    vhost, source = _source(call)
+    row = call.body()
+    if ("queue" in row) == ("exchange" in row):
+        raise bad_request("give either 'queue', or 'exchange' (and 'key')")
+    destination: MoveDestination
+    if "queue" in row:
+        name = text(row, "queue")
+        if vhost.queue(name, source.exclusive_to) is source:
+            raise bad_request(f"the messages are in queue '{name}' already")
+        destination = ToQueue(name)
+    else:
+        exchange = exchange_name(text(row, "exchange"))
+        vhost.exchange(exchange)
+        destination = ToExchange(exchange, text(row, "key") if "key" in row else None)
+        call.may("write", "exchange", exchange or "amq.default", vhost)
+    return await _begin(call, vhost, source, destination)
+
+
+async def redrive(call: Call) -> Row:
+    """Move the dead letters of a queue back to the queues in which they died, or say to which.
+
+    The body may have `count`, `rate` (messages per second) and `dry_run`.
+    """
+    vhost, source = _source(call)
+    return await _begin(call, vhost, source, ToOrigin())
+
+
+def _source(call: Call) -> tuple[VirtualHost, Queue]:
+    """Return the queue that the path names, if its messages can be moved. Raises ApiRefusal."""
+    vhost, source = readable_queue(call, "move messages of")
+    return vhost, vhost.queue(source.name, source.exclusive_to)
+
+
+async def _begin(
+    call: Call, vhost: VirtualHost, source: Queue, destination: MoveDestination
+) -> Row:
+    """Begin a move, or make a dry run. Raises ApiRefusal, AccessRefused."""
+    row = call.body()
+    count = whole_number(row, "count", COUNT_MAX, COUNT_MAX)
+    rate = _rate(row)
+    if not isinstance(destination, ToExchange):
+        call.may("write", "exchange", "amq.default", vhost)
+    if flag(row, "dry_run"):
+        return await _survey(call, vhost, source, destination, count)
+    other = call.moves.running(source)
+    if other or call.moves.is_full:
+        problem = (
+            f"move {other} of queue '{source.name}' runs" if other else f"{RUNNING_MAX} moves run"
+        )
+        raise ApiRefusal(409, "conflict", f"{problem}: wait for its end, or cancel it")
+    begun = MessageMove(
+        vhost, source, destination, _identity_now(call, vhost), count, rate, call.identity.name
+    )
+    call.node.turn.schedule()
+    started = call.moves.start(begun)
+    facts = {"move": started, "destination": destination.text(), "messages": begun.wanted}
+    call.audit("move", "queue", vhost.name, source.name, facts)
+    return move_row(started, begun)
+
+
+def _rate(row: Row) -> float:
+    rate = row.get("rate", 0)
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < math.inf:
+        raise bad_request("'rate' is not a number of messages per second")
+    return float(rate)
+
+
+class _PresentIdentity:
+    """Returns the present identity of the user of a call, in one virtual host."""
+
+    def __init__(self, call: Call, vhost: VirtualHost) -> None:
+        self._authenticator = call.broker.authenticator
+        self._identity = call.identity
+        self._vhost = vhost.name
+
+    def __call__(self) -> Identity | None:
+        renewed = self._authenticator.renew(self._identity)
+        return None if renewed is None else renewed.for_vhost(self._vhost)
+
+
+def _identity_now(call: Call, vhost: VirtualHost) -> _PresentIdentity:
+    return _PresentIdentity(call, vhost)
+
+
+async def _survey(
+    call: Call, vhost: VirtualHost, source: Queue, destination: MoveDestination, count: int
+) -> Row:
+    """Return what a move would do now. Raises ApiRefusal."""
+    identity = _PresentIdentity(call, vhost)()
+    if identity is None:
+        raise ApiRefusal(403, "not_authorised", "the user lost its permissions")
+    survey = MoveSurvey(vhost, identity, destination, source, count)
+    try:
+        async with call.slice() as work:
+            for _ in survey.steps():
+                if work.over:
+                    await work.pause()
+    except OutOfDescriptors:
+        raise ApiRefusal(
+            503, "busy", "the broker has no free file descriptor to read the messages: try again"
+        ) from None
+    return {
+        "dry_run": True,
+        "vhost": vhost.name,
+        "queue": source.name,
+        "destination": destination.text(),
+        "messages": survey.messages,
+        "examined": survey.examined,
+        "queues": [
+            {"name": name, "messages": number, "transient": name in survey.transient}
+            for name, number in survey.queues.items()
+        ],
+        "refused": survey.refused,
+    }
+
+
+def move_row(number: int, known: MessageMove) -> Row:
+    """Return a move as JSON."""
+    return {
+        "id": number,
+        "vhost": known.vhost.name,
+        "queue": known.source.name,
+        "destination": known.destination.text(),
+        "user": known.user,
+        "state": known.state if known.is_complete or known.state == "running" else "ending",
+        "reason": known.reason,
+        "messages": known.wanted,
+        "moved": int(known.moved),
+        "refused": known.refused,
+        "rate": known.rate,
+    }
+
+
+async def moves(call: Call) -> Listing:
+    """List the moves of messages that run, and the last ones that have ended."""
+    return Listing(
+        iterate(
+            move_row(number, known) if call.sees(known.vhost) else None
+            for number, known in call.moves.all()
+        )
+    )
+
+
+async def one_move(call: Call) -> Row:
+    """Return a move of messages; state, reason, moved and refused are its progress."""
+    return move_row(*_named(call))
+
+
+async def cancel(call: Call) -> Empty:
+    """Cancel a move of messages. The messages that are moved already stay where they are."""
+    number, known = _named(call)
+    if known.user != call.identity.name:
+        call.require_administrator(f"the changes of move {number} of another user")
+    call.node.turn.schedule()
+    known.cancel()
+    call.audit("cancel", "move", known.vhost.name, known.source.name, {"move": number})
+    return Empty()
+
+
+def _named(call: Call) -> tuple[int, MessageMove]:
+    """Return the move that the path names, with its number. Raises ApiRefusal."""
+    name = call.path_parameters[0]
+    known = call.moves.find(int(name)) if name.isdecimal() and len(name) < 16 else None
+    if known is None or not call.sees(known.vhost):
+        raise not_found(f"there is no move '{name}'")
+    return int(name), known

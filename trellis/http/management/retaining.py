@@ -1,0 +1,172 @@
+"""Retained messages of MQTT topics: list and remove them by a topic filter."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
+
+from broker.access.identity import READ_NONE, READ_SOME, Identity
+from broker.errors import AccessRefused
+from broker.messages.message import Message, topic_of
+from broker.names import shown
+from broker.vhost.vhost import VirtualHost
+from matching.grammar import MQTT, InvalidPattern, swap
+from protocols.mqtt.codec.topics import EXCHANGE
+from protocols.mqtt.connection.reauthorization import read_scope
+from trellis.http import contract
+from trellis.http.management.answers import ApiRefusal, Call, Listing, Row, bad_request
+from trellis.http.management.messages import (
+    FETCHED_BYTES_MAX,
+    check_encoding,
+    json_properties,
+    whole_number,
+)
+from trellis.http.management.serializers import printable
+
+#: Largest number of retained messages in one answer, and default number.
+LISTED_MAX: Final = 10_000
+LISTED: Final = 100
+#: Largest number of bytes of each body in one answer, and default number.
+BODY_MAX: Final = 1 << 20
+BODY: Final = 1024
+#: Number of topics that are compared with the filter before other work may run.
+_TOPICS: Final = 50
+#: Number of retained messages that are removed in one change.
+_REMOVED: Final = 100
+
+
+class RetainedSelection:
+    """The retained messages of a virtual host that match the filter of a call.
+
+    Raises ApiRefusal if the filter is invalid.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.vhost = call.vhost(call.path_parameters[0])
+        self.filter = call.query.get("filter", "#")
+        try:
+            MQTT.check(self.filter)
+        except InvalidPattern as error:
+            raise bad_request(f"the filter '{shown(self.filter)}' is not valid: {error}") from None
+        self._keys = self.vhost.retained.topics()
+
+    def matching(self) -> Iterator[str | None]:
+        """Yield the routing keys that match, and None whenever other work may run."""
+        for number, key in enumerate(self._keys, 1):
+            if MQTT.matches(self.filter, swap(key)):
+                yield key
+            if number % _TOPICS == 0:
+                yield None
+
+
+def _identity(call: Call, vhost: VirtualHost) -> Identity:
+    """Return the user's identity in a virtual host. Raises AccessRefused."""
+    within = call.identity.for_vhost(vhost.name)
+    if within is None:
+        raise AccessRefused(
+            f"access to vhost '{vhost.name}' refused for user '{call.identity.name}': grant "
+            "permissions with `trellis permissions set`"
+        )
+    return within
+
+
+async def retained(call: Call) -> Listing:
+    """Return the retained messages whose topics match the MQTT filter `filter`.
+
+    Without `filter`, all topics match. The query may also have `count`, `truncate` (bytes of each
+    body) and `encoding`.
+    """
+    selection = RetainedSelection(call)
+    identity = _identity(call, selection.vhost)
+    scope = read_scope(identity, selection.filter, selection.vhost.name)
+    if scope == READ_NONE:
+        raise AccessRefused(
+            f"read access to topics '{selection.filter}' in vhost '{selection.vhost.name}' refused "
+            f"for user '{identity.name}'"
+        )
+    count = whole_number(call.query, "count", LISTED, LISTED_MAX)
+    truncate = whole_number(call.query, "truncate", BODY, BODY_MAX)
+    encoding = call.query.get("encoding", "auto")
+    check_encoding(encoding)
+
+    async def rows() -> AsyncIterator[Row | None]:
+        left, size = count, 0
+        for key in selection.matching():
+            message = None if key is None else selection.vhost.retained.get(key)
+            if (
+                message is None
+                or scope == READ_SOME
+                and not identity.may_read(message.address.topic)
+            ):
+                yield None
+                continue
+            if left == 0 or size >= FETCHED_BYTES_MAX:
+                return
+            row = _row(message, truncate, encoding, int(call.broker.agenda.now))
+            left -= 1
+            size += len(row["payload"])
+            yield row
+
+    return Listing(rows(), contract.MESSAGES)
+
+
+def _row(message: Message, truncate: int, encoding: str, now: int) -> Row:
+    """Return a retained message as JSON, its body as bytes."""
+    return {
+        "topic": printable(swap(message.address.key)),
+        "routing_key": printable(message.address.key),
+        "exchange": message.address.exchange,
+        "qos": int(message.qos),
+        "payload_bytes": int(message.encoding.size(message.content)),
+        "expires_in_ms": None if message.expires == 0 else max(0, int(message.expires) - now),
+        "properties": json_properties(message.properties),
+        "payload": message.encoding.first_bytes(message.content, truncate),
+        "payload_encoding": encoding,
+    }
+
+
+async def clear(call: Call) -> Row:
+    """Remove the retained messages whose topics match the MQTT filter `filter`.
+
+    With `dry_run=true`, only count them. A message stays (`refused`) if the user may not publish to
+    its topic.
+    """
+    if "filter" not in call.query:
+        raise bad_request("give 'filter', the MQTT filter of the topics; # for all")
+    selection = RetainedSelection(call)
+    vhost, identity = selection.vhost, _identity(call, selection.vhost)
+    identity.may("write", "exchange", EXCHANGE, vhost.name)
+    found: list[str] = []
+    refused = 0
+    async with call.slice() as work:
+        for key in selection.matching():
+            if key is None:
+                if work.over:
+                    await work.pause()
+            elif identity.may_route(EXCHANGE, key, topic_of(key)):
+                found.append(key)
+            else:
+                refused += 1
+    removed = len(found)
+    if not call.flag("dry_run"):
+        removed = 0
+        for at in range(0, len(found), _REMOVED):
+            removed += await _remove(call, vhost, found[at : at + _REMOVED])
+        if removed:
+            facts = {"messages": removed}
+            call.audit("clear", "retained messages", vhost.name, selection.filter, facts)
+    if refused and not found:
+        raise ApiRefusal(
+            403,
+            "not_authorised",
+            f"user '{identity.name}' may publish to no topic that matches '{selection.filter}' and "
+            f"has a retained message in vhost '{vhost.name}'",
+        )
+    return {"removed": removed, "refused": refused}
+
+
+async def _remove(call: Call, vhost: VirtualHost, keys: list[str]) -> int:
+    """Remove the retained messages of routing keys; return how many there were."""
+    return await call.make_durable(
+        lambda ticket: sum(vhost.retained.remove(key, ticket) for key in keys)
+    )

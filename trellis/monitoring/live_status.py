@@ -1,0 +1,190 @@
+"""The present state of the broker for its web page: rates, totals, alarms, deepest queues.
+
+One sample serves all pages that are open. Counters of messages are read for each sample. The
+objects (queues and sessions) are counted in slices, and so rarely that the counting takes at most
+COUNTING_SHARE of the time of one processor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from typing import Any, Final
+
+import trellis
+from broker.messages.fates import ROUTED, UNROUTABLE
+from broker.queues.queue import Queue
+from trellis.server.node import BrokerNode
+
+#: Seconds for which a sample stays valid: further requests within this time get the same sample.
+SAMPLE_SECONDS: Final = 0.9
+#: Share of one processor that the counting of queues and sessions may take.
+COUNTING_SHARE: Final = 0.003
+#: Shortest time between two counts of all queues and sessions, in seconds.
+COUNTING_SECONDS: Final = 2.0
+#: Number of objects that are counted in one turn of the event loop.
+COUNT_SLICE: Final = 500
+#: Number of the deepest queues, and of the last refusals, in a sample.
+DEEPEST, REFUSALS = 8, 8
+
+Row = dict[str, Any]
+
+
+class MessageFlow:
+    """Counters of messages at one time; `at` is in seconds of a monotonic clock."""
+
+    def __init__(self, node: BrokerNode, at: float, relayed: int) -> None:
+        self.at = at
+        counters = [
+            one
+            for vhost in node.broker.vhosts.values()
+            for one in vhost.contexts.ingress_counters().values()
+        ]
+        fates = [sum(pair) for pair in zip(*(one.fates for one in counters), strict=True)]
+        tallies = [front.tally for front in node.fronts]
+        delivered = sum(
+            int(one.delivered_auto + one.delivered_manual + one.get_auto + one.get_manual)
+            for one in tallies
+        )
+        self.counts = {
+            "in": sum(one.received for one in counters),
+            "routed": fates[ROUTED] if fates else 0,
+            "copies": sum(one.copies for one in counters),
+            "out": delivered + relayed,
+            "unroutable": fates[UNROUTABLE] if fates else 0,
+            "dropped": sum(fates) - fates[ROUTED] if fates else 0,
+        }
+
+    def since(self, earlier: MessageFlow) -> dict[str, float]:
+        """Return the growth of each counter per second since an earlier time."""
+        seconds = max(self.at - earlier.at, 0.001)
+        return {
+            name: round(max(0, count - earlier.counts[name]) / seconds, 1)
+            for name, count in self.counts.items()
+        }
+
+
+class ObjectTotals:
+    """Totals over all queues and sessions, from the last count."""
+
+    def __init__(self) -> None:
+        self.ready = self.unacked = self.queues = self.sessions = self.consumers = 0
+        #: Messages of QoS 0 that were sent to MQTT clients.
+        self.relayed = 0
+        self.deepest: list[Row] = []
+
+
+class LiveStatus:
+    """Samples of the broker's state, each made once for all requests of its second."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+        self._clock = asyncio.get_running_loop().time
+        self._totals = ObjectTotals()
+        self._count_at = 0.0
+        self._flow: MessageFlow | None = None
+        self._sample: Row | None = None
+        self._sampling: asyncio.Task[Row] | None = None
+
+    async def sample(self) -> Row:
+        """Return the present sample, or a new one if it is older than SAMPLE_SECONDS."""
+        if self._sampling is None:
+            fresh = self._flow is not None and self._clock() - self._flow.at < SAMPLE_SECONDS
+            if fresh and self._sample is not None:
+                return self._sample
+            self._sampling = asyncio.ensure_future(self._new_sample())
+            self._sampling.add_done_callback(self._finish)
+        return await asyncio.shield(self._sampling)
+
+    def _finish(self, _: object) -> None:
+        self._sampling = None
+
+    async def _new_sample(self) -> Row:
+        node = self._node
+        if self._clock() >= self._count_at:
+            await self._count()
+        flow = MessageFlow(node, self._clock(), self._totals.relayed)
+        rates = dict.fromkeys(flow.counts, 0.0) if self._flow is None else flow.since(self._flow)
+        self._flow = flow
+        self._sample = self._row(flow, rates)
+        return self._sample
+
+    async def _count(self) -> None:
+        """Count all queues and sessions in slices, and find the deepest queues."""
+        totals, spent = ObjectTotals(), 0.0
+        for vhost in list(self._node.broker.vhosts.values()):
+            named = [(vhost.name, queue) for queue in vhost.queues.values()]
+            inboxes = [(vhost.name, inbox) for inbox in vhost.inboxes.values()]
+            totals.queues += len(named)
+            for objects in (named, inboxes):
+                for at in range(0, len(objects), COUNT_SLICE):
+                    began = self._clock()
+                    self._add(totals, objects[at : at + COUNT_SLICE])
+                    spent += self._clock() - began
+                    await asyncio.sleep(0)
+        sessions = self._node.mqtt.sessions.all()
+        totals.sessions = len(sessions)
+        for at in range(0, len(sessions), COUNT_SLICE):
+            began = self._clock()
+            totals.relayed += sum(int(one.relayed) for one in sessions[at : at + COUNT_SLICE])
+            spent += self._clock() - began
+            await asyncio.sleep(0)
+        self._totals = totals
+        self._count_at = self._clock() + max(COUNTING_SECONDS, spent / COUNTING_SHARE)
+
+    @staticmethod
+    def _add(totals: ObjectTotals, objects: list[tuple[str, Queue]]) -> None:
+        for _, queue in objects:
+            totals.ready += int(queue.depth)
+            totals.unacked += int(queue.unacked)
+            totals.consumers += queue.consumer_count
+        deep = [
+            {
+                "vhost": vhost,
+                "name": queue.name,
+                "session": queue.private,
+                "messages": int(queue.depth + queue.unacked),
+                "consumers": queue.consumer_count,
+            }
+            for vhost, queue in objects
+            if queue.depth > 0 or queue.unacked > 0
+        ]
+        totals.deepest = heapq.nlargest(
+            DEEPEST, [*totals.deepest, *deep], key=lambda row: int(row["messages"])
+        )
+
+    def _row(self, flow: MessageFlow, rates: dict[str, float]) -> Row:
+        node, totals = self._node, self._totals
+        refused = list(node.refusals.recent)[-REFUSALS:]
+        return {
+            "node": node.broker.name,
+            "version": trellis.__version__,
+            "uptime": int(self._clock() - node.started_at),
+            "wall": node.broker.agenda.wall,
+            "ready": node.ready,
+            "rates": rates,
+            "counts": flow.counts,
+            "alarms": list(node.broker.alarms.on),
+            "blocked": len(node.broker.alarms.waiting),
+            "connections": {
+                "amqp": len(node.amqp.connections),
+                "mqtt": len(node.mqtt.connections),
+            },
+            "sessions": totals.sessions,
+            "queues": totals.queues,
+            "consumers": totals.consumers,
+            "messages_ready": totals.ready,
+            "messages_unacknowledged": totals.unacked,
+            "deepest": totals.deepest,
+            "refusals": [
+                {
+                    "event": one.event,
+                    "at": one.at,
+                    "repetitions": one.repetitions,
+                    "user": one.fields.get("user", ""),
+                    "address": one.fields.get("address", ""),
+                    "note": one.fields.get("note", ""),
+                }
+                for one in reversed(refused)
+            ],
+        }

@@ -1,0 +1,247 @@
+"""A running broker of a test, with helpers over its HTTP API, and the process that starts it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+#: Flags of every broker of a test: free ports on this machine, and no settings of the user.
+FLAGS: Final = (
+    *("--config", os.devnull),
+    *("--amqp-host", "127.0.0.1", "--amqp-port", "0"),
+    *("--mqtt-host", "127.0.0.1", "--mqtt-port", "0"),
+    *("--http-host", "127.0.0.1", "--http-port", "0"),
+    *("--metrics-host", "127.0.0.1", "--metrics-port", "0"),
+    *("--shutdown-grace", "0.2"),
+)
+#: Seconds between two questions of a helper that waits.
+POLL_SECONDS: Final = 0.01
+#: Seconds for which a helper waits, unless the caller gives a time.
+PATIENCE: Final = 5.0
+_FATE: Final = re.compile(
+    r'^trellis_(messages|copies)_total\{fate="(\w+)"\} ([0-9.e+]+)$', re.MULTILINE
+)
+
+
+class BrokerFailure(Exception):
+    """A broker of a test did not start, or refused a request of a helper."""
+
+
+class Spawner:
+    """The process that forks brokers; it is started for the first broker."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Send a request, and return the answer. Raises BrokerFailure."""
+        if self._process is None:
+            environment = {
+                name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")
+            }
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "trellis.testing.spawner"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        line = ""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        if not line:
+            raise BrokerFailure(f"the process that starts brokers ended: {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise BrokerFailure(answer["error"])
+        return answer
+
+    def close(self) -> None:
+        """End the process, and with it all its brokers."""
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
+
+
+class RunningBroker:
+    """A broker of a test: its addresses, and helpers for tests of any client.
+
+    Clients log in as user `guest` with the password `guest`, or over MQTT without a user.
+    """
+
+    def __init__(self, spawner: Spawner, directory: Path, settings: dict[str, Any]) -> None:
+        """Start a broker; `settings` are flags of `trellis serve`: `mqtt_retained=0`.
+
+        With `data_dir=True`, the broker stores its data in `directory`, so that the data survive a
+        restart; otherwise it keeps them in memory. Raises BrokerFailure.
+        """
+        self._spawner = spawner
+        self._log = directory / "broker.log"
+        self._flags = list(FLAGS)
+        settings = dict(settings)
+        if settings.pop("data_dir", False) is True:
+            settings["data_dir"] = str(directory / "data")
+        self._flags += ["--data-dir", str(settings.pop("data_dir", ":memory:"))]
+        for name, value in settings.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            self._flags += [f"--{name.replace('_', '-')}", text]
+        self._pid = 0
+        #: Addresses (HOST:PORT) by listener.
+        self.addresses: dict[str, str] = {}
+        self.start()
+
+    # -- life
+
+    def start(self) -> None:
+        """Start the broker again on the same ports, after `stop` or `kill`."""
+        flags = list(self._flags)
+        for listener, address in self.addresses.items():
+            flags += [f"--{listener}-port", address.rpartition(":")[2]]
+        answer = self._spawner.ask(start=flags, log=str(self._log))
+        self._pid, self.addresses = answer["pid"], answer["addresses"]
+
+    def stop(self) -> None:
+        """Stop the broker as an operator does (SIGTERM)."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the broker, as a crash does (SIGKILL)."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop the broker, and start it on the same ports."""
+        self.stop()
+        self.start()
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._pid:
+            pid, self._pid = self._pid, 0
+            self._spawner.ask(end=pid, signal=int(number))
+
+    @property
+    def log(self) -> str:
+        """The log that the broker has written so far."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    # -- addresses
+
+    @property
+    def host(self) -> str:
+        """Host of all listeners."""
+        return "127.0.0.1"
+
+    @property
+    def amqp_port(self) -> int:
+        """Port for AMQP 0-9-1."""
+        return self._port("amqp")
+
+    @property
+    def mqtt_port(self) -> int:
+        """Port for MQTT 3.1, 3.1.1 and 5."""
+        return self._port("mqtt")
+
+    @property
+    def amqp_url(self) -> str:
+        """URL for AMQP clients, with user, password and the virtual host `/`."""
+        return f"amqp://guest:guest@{self.host}:{self.amqp_port}/%2F"
+
+    @property
+    def mqtt_url(self) -> str:
+        """URL for MQTT clients."""
+        return f"mqtt://{self.host}:{self.mqtt_port}"
+
+    @property
+    def http_url(self) -> str:
+        """URL of the HTTP API, without a path."""
+        return f"http://{self.addresses['http']}"
+
+    def _port(self, listener: str) -> int:
+        return int(self.addresses[listener].rpartition(":")[2])
+
+    # -- helpers
+
+    def api(self, method: str, path: str, body: object = None) -> Any:
+        """Send a request to `/api/PATH`; return the decoded answer. Raises BrokerFailure."""
+        request = urllib.request.Request(
+            f"{self.http_url}/api/{path}",
+            None if body is None else json.dumps(body).encode(),
+            {"Authorization": "Basic " + base64.b64encode(b"guest:guest").decode()},
+            method=method,
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                data = answer.read()
+        except urllib.error.HTTPError as error:
+            reason = error.read().decode(errors="replace")
+            raise BrokerFailure(f"{method} /api/{path}: status {error.code}: {reason}") from None
+        return json.loads(data) if data else None
+
+    def declare(self, queue: str, exchange: str = "", key: str = "", **arguments: Any) -> None:
+        """Declare a queue with these arguments; bind it if an exchange is given."""
+        options = {name.replace("_", "-"): value for name, value in arguments.items()}
+        self.api("PUT", f"queues/%2F/{quote(queue, '')}", {"arguments": options})
+        if exchange:
+            path = f"bindings/%2F/e/{quote(exchange, '')}/q/{quote(queue, '')}"
+            self.api("POST", path, {"routing_key": key})
+
+    def publish(
+        self, exchange: str, key: str, payload: bytes | str = b"", **properties: Any
+    ) -> bool:
+        """Publish a message; return True if it reached a queue or a session.
+
+        `exchange` may be "" for the default exchange. A message for MQTT clients goes to the
+        exchange `amq.topic`, with `.` instead of `/` in its topic.
+        """
+        data = payload.encode() if isinstance(payload, str) else payload
+        answer = self.api(
+            "POST",
+            f"exchanges/%2F/{quote(exchange or 'amq.default', '')}/publish",
+            {
+                "routing_key": key,
+                "payload": base64.b64encode(data).decode(),
+                "payload_encoding": "base64",
+                "properties": properties,
+            },
+        )
+        return bool(answer["routed"])
+
+    def expect(self, queue: str, timeout: float = PATIENCE) -> bytes:
+        """Take the next message of a queue, and return its payload.
+
+        Raises AssertionError if no message comes within `timeout` seconds.
+        """
+        wanted = {"ackmode": "ack_requeue_false", "count": 1, "encoding": "base64"}
+        until = time.monotonic() + timeout
+        while not (found := self.api("POST", f"queues/%2F/{quote(queue, '')}/get", wanted)):
+            if time.monotonic() > until:
+                raise AssertionError(f"no message came to queue '{queue}' within {timeout:g} s")
+            time.sleep(POLL_SECONDS)
+        return base64.b64decode(found[0]["payload"])
+
+    def fates(self) -> dict[str, int]:
+        """Return how messages and their copies ended: {"routed": 3, "acknowledged": 2, ...}.
+
+        Fates with the count 0 are left out.
+        """
+        url = f"http://{self.addresses['metrics']}/metrics"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            page = answer.read().decode()
+        found: dict[str, int] = {}
+        for _, fate, count in _FATE.findall(page):
+            found[fate] = found.get(fate, 0) + int(float(count))
+        return {fate: count for fate, count in found.items() if count}
