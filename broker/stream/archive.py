@@ -249,6 +249,7 @@ class SegmentWriter(PoisonableWriter):
             elif self.epoch == 0:
                 self._begin_epoch(0)
             path = f"{self.directory}/{segment_name(self.epoch, int(base))}"
+            self._remove_index(path)
             file = self.disk.create(path)
         except OSError as error:
             raise WriteFailed(
@@ -271,6 +272,17 @@ class SegmentWriter(PoisonableWriter):
         )
         self._active.file = file
         return self._segment, self._written, file
+
+    def _remove_index(self, path: str) -> None:
+        """Remove the index that a segment of a deleted stream of the same name may have left.
+
+        A crash after the removal of that stream's files may have brought back only the index.
+        """
+        try:
+            self.disk.remove(f"{path}.index")
+        except FileNotFoundError:
+            return
+        self.disk.sync_directory(self.directory)
 
     def _begin_epoch(self, planned: int) -> None:
         """Make the directory, and begin the planned epoch, or one above all epochs in it if 0.

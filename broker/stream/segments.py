@@ -24,7 +24,7 @@ from mypy_extensions import i64
 
 from broker.store.disk import Disk, File, TooNew
 from broker.store.files import open_for_reading
-from broker.stream.arrow import SCHEMA_SIZE
+from broker.stream.arrow import END_OF_STREAM, SCHEMA_SIZE
 from broker.stream.open_files import FileUser
 
 #: Smallest distance between two batches in the index, in bytes.
@@ -150,7 +150,7 @@ class Segment(FileUser):
         return data + _CHECKSUM.pack(crc32(data))
 
     def load_index(self, data: bytes, size: int) -> bool:
-        """Load an index. Return False if it is damaged, or covers more than the file's `size`.
+        """Load an index. Return False if it is damaged, or if it is not of a file of `size` bytes.
 
         Raise TooNew for an unknown version.
         """
@@ -159,13 +159,15 @@ class Segment(FileUser):
         ] != crc32(data[: -_CHECKSUM.size]):
             return False
         magic, version, end, known, first_at, last_at, count = _HEAD.unpack_from(data)
-        if magic != _MAGIC or known > size or len(data) != _HEAD.size + 24 * count + _CHECKSUM.size:
+        if magic != _MAGIC or len(data) != _HEAD.size + 24 * count + _CHECKSUM.size:
             return False
         if version > _VERSION:
             raise TooNew(
                 f"'{self.path}.index' has format version {version}, and this version of Trellis"
                 f" reads only versions up to {_VERSION}"
             )
+        if not known <= size <= known + len(END_OF_STREAM):
+            return False
         for offset, place, moment in struct.iter_unpack("<qqq", data[_HEAD.size : -_CHECKSUM.size]):
             self._offsets.append(offset)
             self._places.append(place)

@@ -349,8 +349,10 @@ def segments_of(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def without_end(data: bytes) -> bytes:
-    half = END_OF_STREAM[: len(END_OF_STREAM) // 2]
-    return data.removesuffix(END_OF_STREAM).removesuffix(half)
+    """Return the data of a segment without the mark of its end, which a crash may have torn."""
+    sizes = range(len(END_OF_STREAM), 0, -1)
+    found = next((size for size in sizes if data.endswith(END_OF_STREAM[:size])), 0)
+    return data[: len(data) - found]
 
 
 def story(

@@ -40,6 +40,13 @@ class Copy:
         assert batch is not None
         return payload.decode(batch.payload).rows
 
+    def replace_stream(self, *bodies: bytes) -> list[ShippedRows]:
+        """Delete the stream, create it again, and return the rows of a batch of the new stream."""
+        self.cluster.home.vhost.delete_queue(self.cluster.streams()["s"])
+        self.cluster.home.store.sync()
+        self.cluster.home.vhost.declare_queue("s", True, {"x-queue-type": "stream"})
+        return self.ship(*bodies)
+
     def open(self) -> None:
         self.streams = StreamReplica(self.disk, "/streams")
 
@@ -155,11 +162,7 @@ def test_rows_of_segments_that_a_later_batch_has_removed_are_skipped(tmp_path: P
 
 
 def test_files_of_another_stream_of_the_same_name(copy: Copy) -> None:
-    old = copy.ship(b"old")
-    copy.cluster.home.vhost.delete_queue(copy.cluster.streams()["s"])
-    copy.cluster.home.store.sync()
-    copy.cluster.home.vhost.declare_queue("s", True, {"x-queue-type": "stream"})
-    new = copy.ship(b"new")
+    old, new = copy.ship(b"old"), copy.replace_stream(b"new")
     copy.streams.write(old)
     before = copy.content
     copy.streams.write(new)
@@ -169,6 +172,43 @@ def test_files_of_another_stream_of_the_same_name(copy: Copy) -> None:
     copy.open()
     copy.streams.write(old)
     assert copy.content == after
+
+
+@pytest.mark.parametrize("refused", range(8))
+def test_a_batch_with_an_old_and_a_new_stream_of_one_name_is_written_again(
+    copy: Copy, refused: int
+) -> None:
+    """The old stream's file may be removed already when the batch is written again."""
+    rows = [*copy.ship(b"old"), *copy.replace_stream(b"new")]
+    copy.streams.write(rows)
+    whole = copy.disk.contents()
+    copy.disk = SimulatedDisk()
+    copy.open()
+    changes = iter(range(100))
+
+    def refuse(operation: str, path: str) -> int:
+        if operation not in ("mkdir", "create", "write"):
+            return 0
+        return errno.ENOSPC if next(changes) == refused else 0
+
+    copy.disk.refuse = refuse
+    with pytest.raises(WriteFailed):
+        copy.streams.write(rows)
+    copy.streams.write(rows)
+    assert copy.disk.contents() == whole
+    copy.open()
+    copy.streams.write(rows)
+    assert copy.disk.contents() == whole
+
+
+def test_the_index_of_an_older_stream_of_the_same_name_is_removed(copy: Copy) -> None:
+    """A crash may keep the removal of a segment, and lose that of its index."""
+    copy.ship(b"old")
+    new = copy.replace_stream(b"new")
+    copy.disk = SimulatedDisk({f"{FIRST}.index": b"index"})
+    copy.open()
+    copy.streams.write(new)
+    assert list(copy.disk.contents()) == [FIRST]
 
 
 def test_a_segment_that_cannot_be_made_is_made_later(copy: Copy) -> None:
