@@ -22,7 +22,6 @@ from broker.store.durable_batch import BatchShipping, DurableBatch
 from broker.store.findings import CUT
 from broker.stream.arrow import END_OF_STREAM
 from broker.stream.queue import StreamQueue
-from broker.stream.segments import SUFFIXES
 from tests.replication.batches import Killed, kill_at
 from tests.store.homes import Home
 from tests.store.simulated import SimulatedDisk
@@ -242,7 +241,7 @@ class Cluster(BatchShipping):
         return {
             path.removeprefix(str(node.path)): without_end(data)
             for path, data in node.disk.contents().items()
-            if path.endswith(SUFFIXES) and any(part in path for part in directories)
+            if path.endswith((".arrow", ".index")) and any(part in path for part in directories)
         }
 
     def check_rows(self) -> None:

@@ -31,8 +31,14 @@ def test_all_nodes_have_the_same_rows_in_the_same_files(tmp_path: Path) -> None:
     check(0, 8, tmp_path)
 
 
+@pytest.mark.parametrize("seed", [85, 432, 787])
+def test_two_streams_of_one_name_are_kept_apart(seed: int, tmp_path: Path) -> None:
+    """A batch has rows of a deleted stream and its successor, and a crash keeps an old index."""
+    story(seed, tmp_path / "nodes")
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(10, 1_010, 50))
+@pytest.mark.parametrize("first", range(10, 3_010, 50))
 def test_the_same_with_many_seeds(first: int, tmp_path: Path) -> None:
     check(first, 50, tmp_path)
 
