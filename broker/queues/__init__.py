@@ -6,8 +6,11 @@ Reading order:
     consumer      consumers, and the choice of the consumer that gets the next message
     statistics    the counts of publications and deliveries of a queue
     fifo          the buffer of a queue's messages
-    queue         the plain queue: delivery, requeue, settlement, purge
     paged_tail    the messages of a long queue that are on disk only
+    returned      the messages that consumers returned to a queue
+    waiting       the waiting messages of a queue: returned, in memory, and on disk
+    delivery_gate  which messages of a durable queue may be delivered now
+    queue         the plain queue: delivery, requeue, settlement, purge
     arguments     the arguments of a queue, and their permitted values
     policies      arguments for all queues and exchanges with a matching name
     limited       the queue with arguments: time to live, limits, dead letters

@@ -20,7 +20,6 @@ from mypy_extensions import i64, mypyc_attr
 
 from broker.agenda import Agenda
 from broker.messages.fates import ACKNOWLEDGED, AUTO_ACKNOWLEDGED, NO_FATES
-from broker.messages.memory import SAMPLES, estimate
 from broker.messages.message import Message
 from broker.messages.outlet import Outlet
 from broker.queues.arguments import NO_ARGUMENTS
@@ -411,19 +410,3 @@ class MessageSource(Destination):
 
 def _highest_first(consumer: Consumer) -> int:
     return -int(consumer.priority)
-
-
-def newest_first(returned: ReturnedMessage) -> int:
-    """Return a sort key that puts the message with the lowest sequence number last."""
-    return -int(returned.sequence)
-
-
-def oldest_first(returned: ReturnedMessage) -> int:
-    """Return a sort key that puts the message with the lowest sequence number first."""
-    return int(returned.sequence)
-
-
-def memory_of(returned: list[ReturnedMessage]) -> i64:
-    """Return the estimated memory of returned messages in bytes."""
-    stride = max(1, len(returned) // int(SAMPLES))
-    return estimate([one.message for one in returned[::stride]], len(returned))

@@ -27,8 +27,7 @@ class DelayQueue(HeapQueue):
         return message.expires
 
     def enqueue(self, message: Message) -> None:
-        self._sequence += 1
-        self._insert(ReturnedMessage(message, self._sequence, 0))
+        self._insert(ReturnedMessage(message, self._waiting.reserve(), 0))
 
     def discard(self, message: Message, fate: i64) -> None:
         if fate == EXPIRED and self._host is not None:

@@ -41,11 +41,16 @@ from broker.store.entries import DeliveryCounted, DeliveryMark
 FASTEST: Final[i64] = 8
 
 
-class WindowedQueue(Protocol):
-    """The methods of a queue that its delivery window calls."""
+class WindowOwner(Protocol):
+    """The parts of a queue's gate (delivery_gate.py) that a delivery window uses."""
 
-    number: i64
-    agenda: Agenda
+    @property
+    def number(self) -> i64:
+        """The number of the queue in the store."""
+
+    @property
+    def agenda(self) -> Agenda:
+        """The agenda of the queue."""
 
     def position_ahead(self, rank: i64, count: i64) -> i64:
         """Return the position of the waiting message that is `count` places behind the head.
@@ -74,8 +79,8 @@ class Patience(Task):
 class DeliveryWindow(Waiter):
     """The delivery window of one queue, or of one rank of a priority queue."""
 
-    def __init__(self, queue: WindowedQueue, store: Store, rank: i64, mark: i64) -> None:
-        self.queue = queue
+    def __init__(self, owner: WindowOwner, store: Store, rank: i64, mark: i64) -> None:
+        self._owner = owner
         self._store = store
         self._rank: i64 = rank
         #: Messages up to this position may be delivered.
@@ -122,7 +127,7 @@ class DeliveryWindow(Waiter):
             return True
         ticket = self._ticket
         if ticket is not None and not self._reached:
-            agenda = self.queue.agenda
+            agenda = self._owner.agenda
             agenda.at(agenda.now + self._store.mark_patience, Patience(self, ticket))
         self._reached = True
         return False
@@ -131,7 +136,7 @@ class DeliveryWindow(Waiter):
         """Deliver without the next mark if that mark's ticket is still waiting for the disk."""
         if ticket is self._ticket:
             self._overdue = True
-            self.queue.mark_durable()
+            self._owner.mark_durable()
 
     def prepare(self) -> None:
         """Append a higher mark, because a consumer has subscribed and no message waits.
@@ -145,22 +150,22 @@ class DeliveryWindow(Waiter):
     def _raise(self, position: i64, last: bool, new_consumer: bool = False) -> None:
         store = self._store
         waiting: i64 = self._ahead
-        ahead: i64 = 0 if last else self.queue.position_ahead(self._rank, waiting - 1)
+        ahead: i64 = 0 if last else self._owner.position_ahead(self._rank, waiting - 1)
         mark: i64
         renew: i64
         if ahead > 0:
             mark = max(self.mark, position, ahead)
-            middle: i64 = self.queue.position_ahead(self._rank, waiting // 2)
+            middle: i64 = self._owner.position_ahead(self._rank, waiting // 2)
             renew = min(max(position, middle), mark)
         else:
             mark = max(self.mark, position, store.position) + store.mark_span
             renew = mark - store.mark_span // 2
-        entry = DeliveryMark(self.queue.number, self._rank, mark)
+        entry = DeliveryMark(self._owner.number, self._rank, mark)
         if new_consumer or store.position <= self.mark:
             # All messages above the old mark will be stored after the new mark.
             store.append(entry, None)
             self.mark, self.renew_above = mark, renew
-            self.queue.window_changed()
+            self._owner.window_changed()
         else:
             self._next, self._next_renew = mark, renew
             self._early, self._reached = position <= self.mark, False
@@ -172,7 +177,7 @@ class DeliveryWindow(Waiter):
         if ticket is not None and ticket.outstanding == 0:
             self._ticket = None
             self.mark, self.renew_above = self._next, self._next_renew
-            self.queue.window_changed()
+            self._owner.window_changed()
             self._overdue = False
             if self._early and self._reached:
                 self._ahead = min(2 * self._ahead, FASTEST * self._store.waiting_marked)
@@ -180,7 +185,7 @@ class DeliveryWindow(Waiter):
                 self._ahead = max(self._ahead // 2, self._store.waiting_marked)
             if self._unmarked > self.mark:
                 self._raise(self._unmarked, False)
-        self.queue.mark_durable()
+        self._owner.mark_durable()
 
     def lower(self, mark: i64) -> None:
         """Append a lower mark, because undelivered messages above `mark` are waiting."""
@@ -189,8 +194,8 @@ class DeliveryWindow(Waiter):
             self._overdue = False
             self.mark = min(self.mark, mark)
             self.renew_above = min(self.renew_above, self.mark)
-            self._store.append(DeliveryMark(self.queue.number, self._rank, mark), None)
-        self.queue.window_changed()
+            self._store.append(DeliveryMark(self._owner.number, self._rank, mark), None)
+        self._owner.window_changed()
 
     def write_exact(self, mark: i64, undelivered: list[int]) -> None:
         """Write the lowest mark that covers all delivered messages of the rank.
@@ -198,7 +203,7 @@ class DeliveryWindow(Waiter):
         `undelivered` are positions of waiting messages that were not delivered. The undelivered
         messages below the mark get a delivery count of 0.
         """
-        number = self.queue.number
+        number = self._owner.number
         if mark != self.top:
             self._store.append(DeliveryMark(number, self._rank, mark), None)
         for position in undelivered:

@@ -7,50 +7,37 @@ from array import array
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, BulkTask
-from broker.messages.message import Message
-from broker.queues.consumer import Consumer, MessageSource, ReturnedMessage
-from broker.queues.fifo import Fifo
-from broker.queues.paged_tail import PagedTail
+from broker.queues.consumer import Consumer, MessageSource
 from broker.queues.slices import CONSUMERS_PER_SLICE, MESSAGES_PER_SLICE
+from broker.queues.waiting import WaitingMessages
 
 
 class PurgeTask(BulkTask):
     """A task that releases purged messages in the store, some in each turn."""
 
-    def __init__(
-        self,
-        queue: MessageSource,
-        waiting: Fifo[Message],
-        returned: list[list[ReturnedMessage]],
-        tail: PagedTail | None,
-    ) -> None:
+    def __init__(self, queue: MessageSource, messages: WaitingMessages) -> None:
         super().__init__(queue.agenda)
         self._queue = queue
-        self._waiting = waiting
-        self._returned = returned
-        self._tail = tail
+        self._messages = messages
         #: Positions in the store of the messages that were taken from the tail last, and are not
         #: released yet. The message to release next is at the end.
         self._positions: array[int] = array("q")
 
     def has_work(self) -> bool:
-        if any(self._returned) or self._waiting.size > 0 or self._positions:
-            return True
-        return self._tail is not None and not self._tail.empty
+        return bool(self._positions) or not self._messages.empty
 
     def do_slice(self) -> None:
         left: i64 = MESSAGES_PER_SLICE
-        for returned in self._returned:
-            while left > 0 and returned:
-                left -= 1
-                self._queue.release(returned.pop().message)
-        while left > 0 and self._waiting.size > 0:
+        returned, memory = self._messages.returned, self._messages.memory
+        while left > 0 and returned.count > 0:
             left -= 1
-            self._queue.release(self._waiting.pop())
-        tail = self._tail
-        while left > 0 and (self._positions or tail is not None and not tail.empty):
-            if not self._positions and tail is not None:
-                self._positions = tail.pop_positions()
+            self._queue.release(returned.pop().message)
+        while left > 0 and memory.size > 0:
+            left -= 1
+            self._queue.release(memory.pop())
+        while left > 0 and self.has_work():
+            if not self._positions:
+                self._positions = self._messages.pop_positions()
                 self._positions.reverse()
             left -= 1
             position = self._positions.pop()

@@ -8,7 +8,7 @@ define the rank: PriorityQueue by priority, DelayQueue by time.
 If more than `store.window` messages wait, a stored message that comes behind the head goes to a
 second heap, which has positions in the store instead of messages (paged_heap.py). Messages are read
 back when they come before all messages in memory. So the head is always in memory, except while no
-file descriptor is left: then `_paged` is `depth`, which means that no message can be delivered.
+file descriptor is left: then `_waiting.paged` is `depth`, which means that no message can be delivered.
 """
 
 from __future__ import annotations
@@ -63,15 +63,18 @@ class HeapQueue(LimitedQueue):
         """Return the rank of a message: the lowest rank comes first."""
         raise NotImplementedError
 
+    def in_memory(self) -> list[ReturnedMessage]:
+        return [entry[2] for entry in self._heap]
+
     def mark_rank(self, message: Message) -> i64:
         """Return the rank whose mark covers the message (delivery_window.py)."""
         return 0
 
     def restore(self, positions: array[int], sequence: i64) -> None:
         latest: i64 = self.latest_expiry()
-        restored, self._restored = self._restored, None
+        restored = self._waiting.take_restored()
         for message in read_stored(self.store, self.number, positions, latest >= 0):
-            self._sequence += 1
+            self._waiting.sequence += 1
             if message is None:
                 self.count(UNREADABLE)
                 continue
@@ -79,7 +82,7 @@ class HeapQueue(LimitedQueue):
                 message.expires = latest
             rank: i64 = self.mark_rank(message)
             attempts = 0 if restored is None else restored.attempts(message.position, rank)
-            self._insert(ReturnedMessage(message, self._sequence, attempts))
+            self._insert(ReturnedMessage(message, self._waiting.sequence, attempts))
             self.count_bytes(message)
         self._trim_restored()
 
@@ -94,7 +97,7 @@ class HeapQueue(LimitedQueue):
             returned.counted = self._count_number  # The caller counts its body.
             self._push(rank, sequence, returned)
         self._load_head()
-        if self.depth > self._paged:
+        if self.depth > self._waiting.paged:
             # Only the head of a queue expires, and this message may be the new head.
             self._schedule_expiry(self._head().expires)
 
@@ -128,7 +131,7 @@ class HeapQueue(LimitedQueue):
         heap, paged = self._heap, self._paged_heap
         while paged.entries and (not heap or paged.precedes(heap[0][0], heap[0][1])):
             if paged.waits:
-                self._paged = self.depth
+                self._waiting.paged = self.depth
                 return
             try:
                 found = paged.read(self.store, self.number)
@@ -145,7 +148,7 @@ class HeapQueue(LimitedQueue):
                 if loaded.sequence > self._uncounted_paged:
                     loaded.counted = self._count_number
                 self._push(rank_of(entry), int(loaded.sequence), loaded)
-        self._paged = 0
+        self._waiting.paged = 0
 
     def retry_tail(self) -> None:
         self._paged_heap.waits = False
@@ -174,7 +177,7 @@ class HeapQueue(LimitedQueue):
 
     def count_waiting(self) -> None:
         self._count_number += 1
-        self._uncounted_paged = self._sequence
+        self._uncounted_paged = self._waiting.sequence
         self._counted_from = len(self._heap)
         self.count_slice()
 
@@ -221,7 +224,7 @@ class HeapQueue(LimitedQueue):
     def purge(self) -> int:
         heap, self._heap = self._heap, []
         paged, self._paged_heap.entries = self._paged_heap.entries, []
-        self._paged = 0
+        self._waiting.paged = 0
         purged = super().purge()
         HeapPurge(self, heap, paged).run_first_slice()
         return purged

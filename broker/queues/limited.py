@@ -118,9 +118,9 @@ class LimitedQueue(Queue):
         self._count_number += 1
         self._recount = Recount(
             self._count_number,
-            self._sequence + 1,
-            self._waiting.size,
-            self._returned + self._returned_later,
+            self._waiting.sequence + 1,
+            self._waiting.memory.size,
+            self._waiting.returned.in_order(),
         )
         self.count_slice()
 
@@ -133,7 +133,9 @@ class LimitedQueue(Queue):
         """Count the bodies of the next waiting messages; skip messages that have left the queue."""
         recount = self._recount
         if recount is not None:
-            self.waiting_bytes += recount.count_slice(self._sequence + 1, self._waiting)
+            self.waiting_bytes += recount.count_slice(
+                self._waiting.sequence + 1, self._waiting.memory
+            )
             if recount.finished:
                 self._recount = None
             else:
@@ -143,10 +145,6 @@ class LimitedQueue(Queue):
         """Set the size of the waiting messages to 0, and count no further bodies."""
         self.waiting_bytes = 0
         self._recount = None
-
-    def _insert_returned(self, returned: ReturnedMessage) -> None:
-        returned.counted = self._count_number  # The caller counts its body.
-        super()._insert_returned(returned)
 
     def accepts(self, message: Message) -> bool:
         """True if the queue takes the message, possibly by dropping the oldest message.
@@ -226,10 +224,8 @@ class LimitedQueue(Queue):
             self.schedule_drain()
             return
         self.reinsert(delivery)
-        if not self.dead:
-            self.count_bytes(delivery.message)
-            if not self.arguments.reject_publish:
-                self._trim(self._put_drops())
+        if not self.dead and not self.arguments.reject_publish:
+            self._trim(self._put_drops())
 
     def end_delay(self, returned: ReturnedMessage) -> None:
         """Put a message back into the queue, because the delay before its next delivery is over."""
@@ -301,7 +297,7 @@ class LimitedQueue(Queue):
         False while the head is on disk and no file descriptor is left to read it.
         """
         arguments = self.arguments
-        return self.depth > self._paged and (
+        return self.depth > self._waiting.paged and (
             self.depth > arguments.max_length or self.waiting_bytes > arguments.max_bytes
         )
 
@@ -334,7 +330,8 @@ class LimitedQueue(Queue):
         deliveries: i64 = DELIVERIES_PER_DRAIN
         discards: i64 = DISCARDS_PER_DRAIN
         self._search_left = SEARCHED_PER_TURN
-        while self.depth > self._paged:
+        waiting = self._waiting
+        while self.depth > waiting.paged:
             consumer = self.pick()
             if consumer is None:
                 self._schedule_expiry(self._head().expires)
@@ -374,11 +371,12 @@ class LimitedQueue(Queue):
         return delivery
 
     def insert_returned(self, returned: ReturnedMessage) -> None:
+        returned.counted = self._count_number
         super().insert_returned(returned)
         self.count_bytes(returned.message)
 
     def _pop_head(self) -> ReturnedMessage:
-        was_returned = bool(self._returned)
+        was_returned = self._waiting.returned.count > 0
         returned = self._remove_head()
         if self.arguments.max_bytes != UNLIMITED:
             if self._is_counted(returned, was_returned):

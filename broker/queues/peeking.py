@@ -19,7 +19,6 @@ from mypy_extensions import i64
 
 from broker.messages.message import Message
 from broker.queues.consumer import ReturnedMessage
-from broker.queues.delivery_window import RestoredDeliveries
 from broker.queues.heap import HeapQueue
 from broker.queues.paged_heap import key_of, read_entries
 from broker.queues.paged_tail import CHUNK_MESSAGES
@@ -75,7 +74,7 @@ def head_of(queue: Queue) -> Message | None:
     """Return the first waiting message; None if no message waits, or if no file descriptor is left
     to read the message from the store.
     """
-    return queue._head() if queue.depth > queue._paged else None
+    return queue._head() if queue.depth > queue.paged else None
 
 
 def set_head_aside(queue: Queue) -> ReturnedMessage:
@@ -100,40 +99,27 @@ def put_aside_back(queue: Queue, returned: ReturnedMessage) -> None:
 def _peek_plain(queue: Queue, after: i64, most: i64) -> list[PeekedMessage]:
     """Return messages with sequence numbers above `after`: returned, waiting, then paged ones."""
     found: list[PeekedMessage] = []
-    for returned in _in_sequence(queue):
+    waiting = queue._waiting
+    for returned in waiting.returned.in_order():
         if returned.sequence > after:
             found.append(_of_returned(returned, 0))
             if len(found) == most:
                 return found
-    first: i64 = queue._sequence + 1
+    first: i64 = waiting.sequence + 1
     skipped: i64 = max(0, after + 1 - first)
-    for at, message in enumerate(queue._waiting.part(skipped, most - len(found))):
+    for at, message in enumerate(waiting.memory.part(skipped, most - len(found))):
         found.append(PeekedMessage(message, 0, first + skipped + at, 0))
-    first += queue._waiting.size
-    if len(found) < most and queue._tail is not None:
+    first += waiting.memory.size
+    if len(found) < most:
         skipped = max(0, after + 1 - first)
-        paged = queue._tail.peek(skipped, most - len(found))
-        for at, read in enumerate(paged):
-            attempts = _restored_attempts(queue._restored, read)
+        for at, read in enumerate(waiting.peek_tail(skipped, most - len(found))):
+            attempts = waiting.peek_attempts(read)
             found.append(PeekedMessage(read, 0, first + skipped + at, attempts))
     return found
 
 
-def _in_sequence(queue: Queue) -> Iterator[ReturnedMessage]:
-    """Yield the returned messages of a queue in the order of delivery."""
-    yield from reversed(queue._returned)
-    yield from queue._returned_later
-
-
 def _of_returned(returned: ReturnedMessage, rank: i64) -> PeekedMessage:
     return PeekedMessage(returned.message, rank, returned.sequence, returned.attempts)
-
-
-def _restored_attempts(restored: RestoredDeliveries | None, message: Message | None) -> i64:
-    """Return how often a paged message was delivered before the broker started."""
-    if restored is None or message is None or message.position > restored.top:
-        return 0
-    return restored.peek_attempts(message.position, 0)
 
 
 def _peek_heap(queue: HeapQueue, cursor: PeekCursor, most: i64) -> list[PeekedMessage]:

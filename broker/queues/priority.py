@@ -14,7 +14,8 @@ from mypy_extensions import i64
 from broker.agenda import Agenda
 from broker.messages.message import Message
 from broker.queues.arguments import QueueArguments
-from broker.queues.consumer import Delivery, ReturnedMessage
+from broker.queues.consumer import ReturnedMessage
+from broker.queues.delivery_gate import DeliveryGate
 from broker.queues.delivery_window import DeliveryWindow, RestoredDeliveries
 from broker.queues.fifo import Fifo
 from broker.queues.heap import HeapQueue
@@ -47,6 +48,74 @@ class Rank:
             first = self.waiting.peek()
 
 
+class RankedGate(DeliveryGate):
+    """The gate of a priority queue: it has a mark for each priority."""
+
+    def __init__(self, queue: PriorityQueue) -> None:
+        super().__init__(queue)
+        self._ranked = queue
+        #: Priority -> its messages and its mark.
+        self._ranks: dict[int, Rank] = {}
+
+    def _rank_of(self, priority: i64) -> Rank:
+        rank = self._ranks.get(priority)
+        if rank is None:
+            window = DeliveryWindow(self, self._ranked.store, priority, 0)
+            rank = self._ranks[priority] = Rank(window)
+        return rank
+
+    def add(self, message: Message) -> None:
+        """Add a waiting message that was not delivered."""
+        rank = self._rank_of(self._ranked.mark_rank(message))
+        rank.add(message.position, self._ranked.store.waiting_marked)
+
+    def remove(self, priority: i64, position: i64) -> None:
+        """Remove a message of a priority, and all messages before it."""
+        known = self._ranks.get(priority)
+        if known is not None:
+            known.remove(position)
+
+    def clear(self) -> None:
+        """Remove all waiting messages."""
+        for rank in self._ranks.values():
+            rank.waiting = Fifo()
+
+    def restore(self, restored: RestoredDeliveries) -> None:
+        for priority, mark in restored.marks.items():
+            window = DeliveryWindow(self, self._ranked.store, priority, mark)
+            self._ranks[priority] = Rank(window)
+
+    def permits(self, message: Message, last: bool) -> bool:
+        rank = self._rank_of(self._ranked.mark_rank(message))
+        rank.remove(message.position)
+        return rank.window.permits(message.position, rank.waiting.size == 0)
+
+    def holds_back(self, head: Message) -> bool:
+        window = self._rank_of(self._ranked.mark_rank(head)).window
+        return window.waits and head.position > window.mark
+
+    def position_ahead(self, rank: i64, count: i64) -> i64:
+        ahead = self._rank_of(rank).waiting.part(count, 1)
+        return ahead[0] if ahead else 0
+
+    def write_exact(self, known: list[ReturnedMessage]) -> None:
+        marks = dict.fromkeys(self._ranks, 0)
+        undelivered: dict[int, list[int]] = {priority: [] for priority in self._ranks}
+        for returned in known:
+            message = returned.message
+            priority, position = int(self._ranked.mark_rank(message)), int(message.position)
+            if priority in marks:
+                if returned.attempts > 0:
+                    marks[priority] = max(marks[priority], position)
+                else:
+                    undelivered[priority].append(position)
+        for priority, position in self._ranked.paged_positions():
+            if priority in marks:
+                undelivered[priority].append(position)
+        for priority, rank in self._ranks.items():
+            rank.window.write_exact(marks[priority], undelivered[priority])
+
+
 class PriorityQueue(HeapQueue):
     """A queue that delivers messages of higher priority first."""
 
@@ -61,107 +130,48 @@ class PriorityQueue(HeapQueue):
         host: DeadLetterHost,
     ) -> None:
         super().__init__(vhost, name, agenda, store, durable, arguments, host)
-        #: Priority -> its messages and its mark.
-        self._ranks: dict[int, Rank] = {}
-        self._marks_ranks = durable and store.keeps_deliveries
-        if self._marks_ranks:
-            self._deliver_up_to = -1  # `permits` looks at the mark of each message's priority.
+        #: The gate, which looks at the mark of each message's priority. None if the store does not
+        #: record deliveries.
+        self._ranked_gate = RankedGate(self) if durable and store.keeps_deliveries else None
+        self._gate = self._ranked_gate
+        if self._gate is not None:
+            self.set_delivery_limit(-1)
 
     def _rank(self, message: Message) -> i64:
         highest: i64 = self.arguments.max_priority
         return -min(message.encoding.priority(message.content), highest)
 
+    def mark_rank(self, message: Message) -> i64:
+        return -self._rank(message)
+
     def enqueue(self, message: Message) -> None:
-        self._sequence += 1
+        sequence = self._waiting.reserve()
         if self.depth == 0 and self._holds == 0:
             consumer = self.pick()
             if consumer is not None and (
                 message.position <= self._deliver_up_to or self.permits(message)
             ):
-                consumer.deliver(message, self._sequence)
+                consumer.deliver(message, sequence)
                 return
-        self._insert(ReturnedMessage(message, self._sequence, 0))
+        self._insert(ReturnedMessage(message, sequence, 0))
 
-    # -- which messages may be delivered
-
-    def mark_rank(self, message: Message) -> i64:
-        return -self._rank(message)
-
-    def _rank_of(self, priority: i64) -> Rank:
-        rank = self._ranks.get(priority)
-        if rank is None:
-            rank = self._ranks[priority] = Rank(DeliveryWindow(self, self.store, priority, 0))
-        return rank
-
-    def permits(self, message: Message) -> bool:
-        rank = self._rank_of(self.mark_rank(message))
-        rank.remove(message.position)
-        return rank.window.permits(message.position, rank.waiting.size == 0)
-
-    def position_ahead(self, rank: i64, count: i64) -> i64:
-        ahead = self._rank_of(rank).waiting.part(count, 1)
-        return ahead[0] if ahead else 0
-
-    def window_changed(self) -> None:
-        """Do nothing: `permits` looks at the windows."""
-
-    def prepare_window(self) -> None:
-        """Do nothing: the priority of the first message is unknown."""
-
-    @property
-    def waits_for_mark(self) -> bool:
-        if not self._ranks or self.depth == self._paged:
-            return False
-        head = self._head()
-        window = self._rank_of(self.mark_rank(head)).window
-        return window.waits and head.position > window.mark
-
-    def restore_deliveries(self, restored: RestoredDeliveries) -> None:
-        self._restored = restored
-        for priority, mark in restored.marks.items():
-            self._ranks[priority] = Rank(DeliveryWindow(self, self.store, priority, mark))
-
-    def write_deliveries(self) -> None:
-        delayed = self.delayed()
-        if self.dead or self.unacked > len(delayed):
-            return
-        marks = dict.fromkeys(self._ranks, 0)
-        undelivered: dict[int, list[int]] = {priority: [] for priority in self._ranks}
-        for returned in [*(entry[2] for entry in self._heap), *delayed]:
-            priority, position = int(self.mark_rank(returned.message)), returned.message.position
-            if priority in marks:
-                if returned.attempts > 0:
-                    marks[priority] = max(marks[priority], int(position))
-                else:
-                    undelivered[priority].append(int(position))
-        for entry in self._paged_heap.entries:
-            if -rank_of(entry) in marks:
-                undelivered[-rank_of(entry)].append(position_of(entry))
-        for priority, known in self._ranks.items():
-            known.window.write_exact(marks[priority], undelivered[priority])
+    def paged_positions(self) -> list[tuple[int, int]]:
+        """Return the priority and the position of each message that is on disk only."""
+        return [(-rank_of(entry), position_of(entry)) for entry in self._paged_heap.entries]
 
     def _insert(self, returned: ReturnedMessage) -> None:
         super()._insert(returned)
-        position = returned.message.position
-        if self._marks_ranks and returned.attempts == 0 and position > 0:
-            self._rank_of(self.mark_rank(returned.message)).add(position, self.store.waiting_marked)
+        gate = self._ranked_gate
+        if gate is not None and returned.attempts == 0 and returned.message.position > 0:
+            gate.add(returned.message)
 
     def _remove_head(self) -> ReturnedMessage:
         rank, _, returned = self._pop_first()
-        known = self._ranks.get(-rank)
-        if known is not None:
-            known.remove(returned.message.position)
+        if self._ranked_gate is not None:
+            self._ranked_gate.remove(-rank, returned.message.position)
         return returned
 
     def purge(self) -> int:
-        for rank in self._ranks.values():
-            rank.waiting = Fifo()
+        if self._ranked_gate is not None:
+            self._ranked_gate.clear()
         return super().purge()
-
-    def reinsert(self, delivery: Delivery) -> None:
-        if self.dead:
-            self.release(delivery.message)
-            return
-        self.unacked -= 1
-        self._insert(ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts + 1))
-        self.schedule_drain()

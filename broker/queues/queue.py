@@ -5,24 +5,16 @@
                      +------------------- requeue ----------------------+
 
 A queue is first in, first out (FIFO). Each message has a sequence number in its queue. A message
-that a consumer returns (a requeue) goes back to its old place: `returned` is sorted by sequence
-number. All sequence numbers in `returned` are lower than the numbers in `waiting`, so `returned`
-goes first.
+that a consumer returns (a requeue) goes back to its old place. The waiting messages may be on disk
+(waiting.py): while no file descriptor is left to read them, the queue has messages but no head, and
+`depth == _waiting.paged`.
 
 Backpressure: a consumer is ready while it has credit (prefetch) and its outlet accepts data. If no
 consumer is ready, messages wait in the queue. One invariant saves a drain per message: while
 messages wait and no drain is scheduled, no consumer is ready. So everything that makes a consumer
 ready (credit, room in its outlet, a new consumer) must call `schedule_drain`.
 
-A durable queue with more than `store.window` messages drops its newest messages from memory, and
-reads them from the store when their turn comes: `put --> waiting --> tail --> (store) --> waiting`.
-While the queue has a tail, every new message goes there.
-
-If no file descriptor is left for such a read, the messages stay in the tail, and the queue tries
-again every TAIL_RETRY_MS. Meanwhile it has messages but no head: `depth > 0`, `depth == _paged`.
-
-A durable queue delivers only messages up to its mark, so that they come back as redelivered after a
-crash (delivery_window.py). Messages above the mark wait until a higher mark is durable.
+A durable queue delivers only the messages that its gate permits (delivery_gate.py).
 
 Mass work is bulk work of the agenda: a purge discards all waiting messages at once, and releases
 them in the store in slices; expired messages, and messages above a limit that was lowered, leave
@@ -36,14 +28,11 @@ Every copy of a message that is put into a queue ends with exactly one fate:
 from __future__ import annotations
 
 from array import array
-from bisect import insort
-from typing import Final
 
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
 from broker.messages.fates import EXPIRED, OVER_LIMIT, PURGED, REJECTED, UNREADABLE, UNREPRESENTABLE
-from broker.messages.memory import SAMPLES, estimate
 from broker.messages.message import Message
 from broker.queues.arguments import UNLIMITED
 from broker.queues.consumer import (
@@ -53,26 +42,15 @@ from broker.queues.consumer import (
     Delivery,
     MessageSource,
     ReturnedMessage,
-    memory_of,
-    newest_first,
-    oldest_first,
 )
-from broker.queues.delivery_window import DeliveryWindow, RestoredDeliveries
+from broker.queues.delivery_gate import NO_LIMIT, DeliveryGate, FifoGate
+from broker.queues.delivery_window import RestoredDeliveries
 from broker.queues.emptying import ConsumerCancellation, PurgeTask
-from broker.queues.fifo import Fifo
-from broker.queues.paged_tail import PagedTail
 from broker.queues.slices import DELIVERIES_PER_DRAIN, DISCARDS_PER_DRAIN, MESSAGES_PER_SLICE
 from broker.queues.statistics import RESTORED, RESTORED_UNACKED, RETURNED, statistics_of
 from broker.queues.upkeep import TAIL_RETRY_MS, QueueUpkeep, TailRetry
+from broker.queues.waiting import WaitingMessages
 from broker.store.contract import Store
-from broker.store.disk import OutOfDescriptors
-
-#: A position above the positions of all messages.
-_NO_LIMIT: Final[i64] = (1 << 62) - 1
-
-_NOTHING: Final[Fifo[Message]] = Fifo()
-_NO_RETURNED: Final[list[ReturnedMessage]] = []
-_NO_TASKS: Final[list[Task]] = []
 
 
 class Queue(MessageSource):
@@ -96,32 +74,19 @@ class Queue(MessageSource):
         self.depth: i64 = 0
         #: The LimitedQueue that replaced this queue because of a policy; None if there is none.
         self.replacement: Queue | None = None
-        self._waiting = _NOTHING
-        self._returned = _NO_RETURNED
-        #: Returned messages with higher sequence numbers than all in `_returned`, the lowest first.
-        #: None while `_returned` is empty.
-        self._returned_later = _NO_RETURNED
-        self._tail: PagedTail | None = None
-        #: Number of messages in the tail.
-        self._paged: i64 = 0
-        #: Messages up to this position may be delivered without asking the window. If the store
+        self._waiting = WaitingMessages()
+        #: Messages up to this position may be delivered without asking the gate. If the store
         #: does not record deliveries, the value is above all positions.
-        self._deliver_up_to: i64 = 0 if durable and store.keeps_deliveries else _NO_LIMIT
-        self._window: DeliveryWindow | None = None
-        #: The basic.get tasks that wait until a higher delivery mark is durable.
-        self._mark_waiters = _NO_TASKS
-        #: The deliveries recorded before the broker started. None once the tail holds no message
-        #: from before the start.
-        self._restored: RestoredDeliveries | None = None
+        self._deliver_up_to: i64 = 0 if durable and store.keeps_deliveries else NO_LIMIT
+        #: None until the first delivery.
+        self._gate: DeliveryGate | None = None
         self._max_length: i64 = UNLIMITED
         #: `put` calls `_overflow` above this depth.
         self._overflow_depth: i64 = store.window if durable else UNLIMITED
-        self._sequence: i64 = 0
         #: True if a drain is scheduled. Also True while the queue is held, to prevent drains.
         self._drain_scheduled = False
         #: Number of calls of `hold` that no call of `free` has undone.
         self._holds: i64 = 0
-        self._expiry_due: i64 = 0
         self._upkeep: QueueUpkeep | None = None
 
     @property
@@ -147,11 +112,10 @@ class Queue(MessageSource):
             if consumer is not None and (
                 message.position <= self._deliver_up_to or self.permits(message)
             ):
-                self._sequence += 1
-                consumer.deliver(message, self._sequence)
+                waiting = self._waiting
+                waiting.sequence += 1
+                consumer.deliver(message, waiting.sequence)
                 return
-        if self._waiting is _NOTHING:
-            self._waiting = Fifo()
         self._waiting.push(message)
         self.depth += 1
         if message.expires > 0:
@@ -167,30 +131,24 @@ class Queue(MessageSource):
         Move the newest message to the tail if the queue has a tail or exceeds the store's window.
         Drop the oldest message if the queue exceeds `max_length`.
         """
-        window = self._window
-        if window is not None and self.depth > self.store.waiting_marked:
-            newest = self._waiting.peek_last()
-            if newest is not None and 0 < newest.position <= window.top:
-                window.lower(newest.position - 1)
-        if self.durable and self.depth > self.store.window or self._paged > 0:
-            if self._tail is None:
-                self._tail = PagedTail(self.store, self.number)
-            self._tail.push(self._waiting.pop_last())
-            self._paged += 1
-        if self.depth > self._max_length and self.depth > self._paged:
+        waiting = self._waiting
+        if self._gate is not None and self.depth > self.store.waiting_marked:
+            self._gate.lower_below(waiting.memory.peek_last())
+        if self.durable and self.depth > self.store.window or waiting.paged > 0:
+            waiting.page_newest(self.store, self.number)
+        if self.depth > self._max_length and self.depth > waiting.paged:
             self.drop_head(OVER_LIMIT)
-            if self.depth > self._max_length and self.depth > self._paged:
+            if self.depth > self._max_length and self.depth > waiting.paged:
                 self.drop_head(OVER_LIMIT)  # Messages came while the head could not be read.
         self._set_overflow_depth()
 
     def _set_overflow_depth(self) -> None:
-        window = self._window
         self._overflow_depth = (
             -1
-            if self._paged > 0
+            if self._waiting.paged > 0
             else min(self._max_length, self.store.window if self.durable else UNLIMITED)
         )
-        if window is not None and window.top > self.store.position:
+        if self._gate is not None and self._gate.covers_later:
             self._overflow_depth = min(self._overflow_depth, self.store.waiting_marked)
 
     def reserve(self) -> i64:
@@ -198,16 +156,15 @@ class Queue(MessageSource):
 
         A session calls this for messages of shared subscriptions, only while no message waits.
         """
-        self._sequence += 1
-        return self._sequence
+        return self._waiting.reserve()
 
     def skip(self, count: int) -> None:
         """Leave out the next sequence numbers. Only while no message waits that was never sent."""
-        self._sequence += count
+        self._waiting.sequence += count
 
     def next_sequence(self) -> i64:
         """Return the sequence number of the next message that is put into the queue."""
-        return self._sequence + self._waiting.size + self._paged + 1
+        return self._waiting.next_sequence()
 
     @property
     def annotates(self) -> bool:
@@ -235,13 +192,9 @@ class Queue(MessageSource):
                 self.release(delivery.message)
             return
         self.unacked -= 1
-        self._insert_returned(
+        self.insert_returned(
             ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts + 1)
         )
-        self.depth += 1
-        expires: i64 = delivery.message.expires
-        if expires > 0:
-            self._schedule_expiry(expires)
         self.schedule_drain()
 
     def requeue_failed(self, delivery: Delivery) -> None:
@@ -249,29 +202,6 @@ class Queue(MessageSource):
             self.replacement.requeue_failed(delivery)
         else:
             self.requeue(delivery)
-
-    def _insert_returned(self, returned: ReturnedMessage) -> None:
-        """Insert a message by its sequence number, fast in ascending and in descending order.
-
-        A channel that closes may return hundreds of thousands of messages.
-        """
-        known, later = self._returned, self._returned_later
-        if not known:
-            self._returned = [returned]
-        elif returned.sequence < known[0].sequence:
-            insort(known, returned, key=newest_first)
-        else:
-            if later is _NO_RETURNED:
-                later = self._returned_later = []
-            insort(later, returned, key=oldest_first)
-
-    def _pop_returned(self) -> ReturnedMessage:
-        """Remove and return the returned message with the lowest sequence number."""
-        returned = self._returned.pop()
-        if not self._returned and self._returned_later:
-            self._returned, self._returned_later = self._returned_later, _NO_RETURNED
-            self._returned.reverse()
-        return returned
 
     # -- which messages may be delivered
 
@@ -281,102 +211,61 @@ class Queue(MessageSource):
         The caller must first remove a waiting message from the queue.
         """
         if self.private:
-            self._deliver_up_to = _NO_LIMIT  # MQTT sessions keep this state.
+            self._deliver_up_to = NO_LIMIT  # MQTT sessions keep this state.
             return True
-        return self._open_window().permits(message.position, self.depth == 0)
+        return self._open_gate().permits(message, self.depth == 0)
 
-    def _open_window(self) -> DeliveryWindow:
-        """Return the queue's delivery window. The first delivery opens it."""
-        if self._window is None:
-            self._window = DeliveryWindow(self, self.store, 0, 0)
-        return self._window
+    def _open_gate(self) -> DeliveryGate:
+        """Return the queue's gate. The first delivery opens it."""
+        if self._gate is None:
+            self._gate = FifoGate(self, self.store, self._waiting)
+        return self._gate
 
-    def position_ahead(self, rank: i64, count: i64) -> i64:
-        """Return the position of the waiting message about `count` places behind the head; 0 if
-        fewer messages wait.
-        """
-        waiting = self._waiting.size
-        if count >= waiting + self._paged:
-            return 0
-        if count >= waiting and self._tail is not None:
-            return self._tail.position_ahead(count - waiting)
-        found: i64 = 0
-        for message in self._waiting.part(0, count + 1):
-            found = max(found, message.position)
-        return found
-
-    def window_changed(self) -> None:
-        """Deliver up to the new mark of the window."""
-        if self._window is not None:
-            self._deliver_up_to = self._window.renew_above
+    def set_delivery_limit(self, position: i64) -> None:
+        """Deliver messages up to a position without asking the gate."""
+        self._deliver_up_to = position
         self._set_overflow_depth()
-
-    def mark_durable(self) -> None:
-        """Deliver the messages that waited until a higher delivery mark was durable."""
-        waiters, self._mark_waiters = self._mark_waiters, _NO_TASKS
-        for task in waiters:
-            self.agenda.add_bulk(task)
-        self.schedule_drain()
 
     def wait_for_mark(self, task: Task) -> None:
         """Run `task` once the higher mark for which the first message waits is durable."""
-        if self._mark_waiters is _NO_TASKS:
-            self._mark_waiters = []
-        self._mark_waiters.append(task)
+        self._open_gate().wait(task)
 
     @property
     def waits_for_mark(self) -> bool:
         """True while the first message must wait until a higher mark is durable."""
-        return (
-            self._window is not None
-            and self._window.waits
-            and self.depth > self._paged
-            and self._head().position > self._window.mark
-        )
+        gate = self._gate
+        return gate is not None and self.depth > self._waiting.paged and gate.holds_back(self._head())
 
     def subscribe(self, consumer: Consumer) -> None:
         super().subscribe(consumer)
         # A higher mark now lets the first message pass without a wait.
-        if self.depth == 0 and self._deliver_up_to <= self.store.position:
-            self.prepare_window()
-
-    def prepare_window(self) -> None:
-        """Append a mark for the first messages of a new consumer, if the queue needs one."""
-        if not self.private:
-            self._open_window().prepare()
+        if self.depth == 0 and self._deliver_up_to <= self.store.position and not self.private:
+            self._open_gate().prepare()
 
     def write_deliveries(self) -> None:
         """Write the exact set of delivered messages, because the broker stops cleanly.
 
         While a client holds a message, the present mark stays: the client may settle the message.
         """
-        window = self._window
         delayed = self.delayed()
-        if window is None or self.dead or self.unacked > len(delayed):
-            return
-        mark: i64 = 0
-        if self._restored is not None and self._paged:
-            mark = self._restored.top
-        undelivered: list[int] = []
-        for one in self._returned + self._returned_later + delayed:
-            if one.attempts > 0:
-                mark = max(mark, one.message.position)
-            else:
-                undelivered.append(int(one.message.position))
-        window.write_exact(mark, undelivered)
+        if self._gate is not None and not self.dead and self.unacked <= len(delayed):
+            self._gate.write_exact(self.in_memory() + delayed)
+
+    def in_memory(self) -> list[ReturnedMessage]:
+        """Return the waiting messages in memory, without those that were never delivered."""
+        return self._waiting.returned.in_order()
 
     def delayed(self) -> list[ReturnedMessage]:
         """Return the messages that wait for a delayed retry. `unacked` counts them."""
-        return _NO_RETURNED
+        return []
 
     # -- after a restart
 
     def restore_deliveries(self, restored: RestoredDeliveries) -> None:
         """Set the deliveries that the log recorded. Called before `restore`."""
         if restored.top > 0:
-            self._restored = restored
-            self._window = DeliveryWindow(self, self.store, 0, restored.marks.get(0, 0))
-            self._deliver_up_to = self._window.renew_above
+            self._waiting.restore_deliveries(restored)
+            self._open_gate().restore(restored)
 
     def restore(self, positions: array[int], sequence: i64) -> None:
         """Restore the messages that waited when the broker stopped.
@@ -384,13 +273,9 @@ class Queue(MessageSource):
         `positions` are their positions in the store, `sequence` is the sequence number of the first
         message.
         """
-        if self._restored is not None:
-            self._restored.end_at(positions[-1] if positions else 0)
-        tail = self._tail = PagedTail(self.store, self.number)
-        tail.restore(positions, self.latest_expiry())
-        self._sequence = sequence - 1
-        self._paged = len(positions)
-        self.depth += self._paged
+        latest = self.latest_expiry()
+        self._waiting.restore(self.store, self.number, positions, sequence, latest)
+        self.depth += len(positions)
         if positions:
             self.note(RESTORED, len(positions))
         self._set_overflow_depth()
@@ -398,14 +283,14 @@ class Queue(MessageSource):
 
     def restore_returned(self, message: Message, sequence: i64) -> None:
         """Restore a message that a consumer may have received before the broker stopped."""
-        self._insert_returned(ReturnedMessage(message, sequence, 1))
-        self._sequence = max(self._sequence, sequence)
+        self._waiting.insert(ReturnedMessage(message, sequence, 1))
+        self._waiting.sequence = max(self._waiting.sequence, sequence)
         self.depth += 1
         self.note(RESTORED)
 
     def restore_unacked(self, sequence: i64) -> None:
         """Restore an unacknowledged message, which its consumer may still settle."""
-        self._sequence = max(self._sequence, sequence)
+        self._waiting.sequence = max(self._waiting.sequence, sequence)
         self.unacked += 1
         self.note(RESTORED)
         self.note(RESTORED_UNACKED)
@@ -464,7 +349,8 @@ class Queue(MessageSource):
         deliveries: i64 = DELIVERIES_PER_DRAIN
         discards: i64 = DISCARDS_PER_DRAIN
         self._search_left = SEARCHED_PER_TURN
-        while self.depth > self._paged:
+        waiting = self._waiting
+        while self.depth > waiting.paged:
             consumer = self.pick()
             if consumer is None:
                 self._schedule_expiry(self._head().expires)
@@ -474,8 +360,8 @@ class Queue(MessageSource):
                 return
             deliveries -= 1
             self.depth -= 1
-            if self._returned:
-                returned = self._pop_returned()
+            if waiting.returned.count > 0:
+                returned = waiting.returned.pop()
                 if not 0 < returned.message.expires <= now:
                     if returned.attempts > 0:
                         consumer.redeliver(returned.delivery_to(consumer))
@@ -489,22 +375,22 @@ class Queue(MessageSource):
                     continue
                 message = returned.message
             else:
-                message = self._waiting.pop()
-                self._sequence += 1
+                message = waiting.memory.pop()
+                waiting.sequence += 1
                 if not 0 < message.expires <= now:
                     if message.position > self._deliver_up_to and not self.permits(message):
-                        self.insert_returned(ReturnedMessage(message, self._sequence, 0))
+                        self.insert_returned(ReturnedMessage(message, waiting.sequence, 0))
                         return
-                    consumer.deliver(message, self._sequence)
+                    consumer.deliver(message, waiting.sequence)
                     continue
             self.discard(message, EXPIRED)
             discards -= 1
             if discards == 0:
                 self._drain_as_bulk_work()
                 return
-        if self._paged > 0:
+        if waiting.paged > 0:
             self._read_tail()
-            if self.depth > self._paged:
+            if self.depth > waiting.paged:
                 self.drain_in_next_turn()
 
     def _drain_as_bulk_work(self) -> None:
@@ -517,50 +403,26 @@ class Queue(MessageSource):
 
         If no file descriptor is left, the messages stay in the tail until a retry succeeds.
         """
-        tail = self._tail
-        assert tail is not None
-        if tail.waits:
+        waiting = self._waiting
+        if waiting.lacks_descriptors:
             return
-        restored = self._restored
-        while self._paged > 0 and self._waiting.size == 0:
-            if restored is not None and self._returned:
-                break
-            try:
-                messages = tail.pop()
-            except OutOfDescriptors:
-                tail.waits = True
-                self.agenda.at(self.agenda.now + TAIL_RETRY_MS, TailRetry(self))
-                return
-            for message in messages:
-                self._paged -= 1
-                if message is None:
-                    self._sequence += 1
-                    self.depth -= 1
-                    self.count(UNREADABLE)
-                elif restored is not None and message.position <= restored.top:
-                    self._sequence += 1
-                    self._insert_returned(
-                        ReturnedMessage(
-                            message, self._sequence, restored.attempts(message.position, 0)
-                        )
-                    )
-                else:
-                    restored = self._restored = None
-                    if self._waiting is _NOTHING:
-                        self._waiting = Fifo()
-                    self._waiting.push(message)
-        if self._paged == 0:
-            self._tail = self._restored = None
+        unreadable = waiting.read_tail()
+        if unreadable > 0:
+            self.depth -= unreadable
+            self.count(UNREADABLE, int(unreadable))
+        if waiting.lacks_descriptors:
+            self.agenda.at(self.agenda.now + TAIL_RETRY_MS, TailRetry(self))
+        if waiting.paged == 0:
             self._set_overflow_depth()
-        if self.depth > self._paged:
+        if self.depth > waiting.paged:
             self._schedule_expiry(self._head().expires)
 
     def retry_tail(self) -> None:
         """Read the tail after a shortage of file descriptors, and continue the queue's work."""
         if self.replacement is not None:
             self.replacement.retry_tail()
-        elif self._tail is not None:
-            self._tail.waits = False
+        else:
+            self._waiting.retry()
             self._read_tail()
             self.schedule_drain()
             self._schedule_upkeep()
@@ -573,7 +435,7 @@ class Queue(MessageSource):
         higher mark (`waits_for_mark`), or if no file descriptor is left to read it.
         """
         self.expire(MESSAGES_PER_SLICE)
-        if self.depth == self._paged or self.head_expired or self._holds > 0:
+        if self.depth == self._waiting.paged or self.head_expired or self._holds > 0:
             return None
         head = self._pop_head()
         if (
@@ -584,7 +446,7 @@ class Queue(MessageSource):
             self.insert_returned(head)
             return None
         delivery = head.delivery_to(consumer)
-        if self.depth > self._paged:
+        if self.depth > self._waiting.paged:
             # The new head may have expired while it waited behind the message that is taken.
             self._schedule_expiry(self._head().expires)
         return delivery
@@ -601,7 +463,7 @@ class Queue(MessageSource):
 
     def insert_returned(self, returned: ReturnedMessage) -> None:
         """Insert a message at its old place in the queue; it waits again from now on."""
-        self._insert_returned(returned)
+        self._waiting.insert(returned)
         self.depth += 1
         expires: i64 = returned.message.expires
         if expires > 0:
@@ -621,17 +483,13 @@ class Queue(MessageSource):
     @property
     def head_expired(self) -> bool:
         """True if the first message has expired, and waits to be discarded."""
-        return self.depth > self._paged and 0 < self._head().expires <= self.agenda.now
+        return self.depth > self._waiting.paged and 0 < self._head().expires <= self.agenda.now
 
     def _pop_head(self) -> ReturnedMessage:
         """Remove the head of the queue and return it."""
         self.depth -= 1
-        if self._returned:
-            returned = self._pop_returned()
-        else:
-            self._sequence += 1
-            returned = ReturnedMessage(self._waiting.pop(), self._sequence, 0)
-        if 0 < self._paged == self.depth:
+        returned = self._waiting.pop()
+        if 0 < self._waiting.paged == self.depth:
             self._read_tail()
         return returned
 
@@ -715,7 +573,7 @@ class Queue(MessageSource):
         """
         if limit != UNLIMITED and self._upkeep_waits():
             return
-        while self.depth > self._paged:
+        while self.depth > self._waiting.paged:
             expires: i64 = self._head().expires
             if expires == 0 or expires > self.agenda.now:
                 self._schedule_expiry(expires)
@@ -732,15 +590,16 @@ class Queue(MessageSource):
         QueueUpkeep calls this method as bulk work, and also when a timer of `_schedule_expiry` runs
         out.
         """
-        if self._expiry_due <= self.agenda.now:
-            self._expiry_due = 0
         self.expire(MESSAGES_PER_SLICE)
+
+    def _open_upkeep(self) -> QueueUpkeep:
+        if self._upkeep is None:
+            self._upkeep = QueueUpkeep(self)
+        return self._upkeep
 
     def _schedule_upkeep(self) -> None:
         """Schedule a call of `keep_up` as bulk work, after the deliveries of a turn."""
-        if self._upkeep is None:
-            self._upkeep = QueueUpkeep(self)
-        self._upkeep.request()
+        self._open_upkeep().request()
 
     def _upkeep_waits(self) -> bool:
         """True if a call of `keep_up` is scheduled, to discard more messages."""
@@ -750,18 +609,8 @@ class Queue(MessageSource):
         """Schedule a call of `expire` for the time `expires` (ms), unless an earlier call is
         scheduled. If `expires` is 0, do nothing.
         """
-        due: i64 = self._expiry_due
-        if expires > 0 and (due == 0 or expires < due):
-            self._expiry_due = expires
-            if self._upkeep is None:
-                self._upkeep = QueueUpkeep(self)
-            self.agenda.at(expires, self._upkeep)
-            if due > 0:
-                self.agenda.drop_timer()
-
-    def needs_expiry(self, when: i64) -> bool:
-        """True if `keep_up` must be called at the time `when` (ms)."""
-        return not self.dead and when == self._expiry_due
+        if expires > 0:
+            self._open_upkeep().expire_at(expires)
 
     def drop_head(self, fate: i64) -> None:
         """Discard the first message of the queue, with this fate."""
@@ -777,15 +626,11 @@ class Queue(MessageSource):
         self.auto_delete, self.depth, self.unacked = old.auto_delete, old.depth, old.unacked
         self.acknowledged, self.auto_acknowledged = old.acknowledged, old.auto_acknowledged
         self.consumers, self.standby = old.consumers, old.standby
-        self._fates, self._waiting, self._returned = old._fates, old._waiting, old._returned
-        self._events = old._events
-        self._returned_later = old._returned_later
-        self._window, self._restored = old._window, old._restored
-        self._deliver_up_to = old._deliver_up_to
-        self._mark_waiters, old._mark_waiters = old._mark_waiters, _NO_TASKS
-        if self._window is not None:
-            self._window.queue = self
-        self._tail, self._paged, self._sequence = old._tail, old._paged, old._sequence
+        self._fates, self._events = old._fates, old._events
+        self._waiting, old._waiting = old._waiting, WaitingMessages()
+        self._gate, self._deliver_up_to = old._gate, old._deliver_up_to
+        if self._gate is not None:
+            self._gate.queue = self
         self._set_overflow_depth()
         self._holds, self.paused, old._holds = old._holds, old.paused, 0
         self._drain_scheduled = self._holds > 0
@@ -793,12 +638,10 @@ class Queue(MessageSource):
             consumer.queue = self
         old.dead = True
         old.replacement = self
-        old.consumers, old.standby, old.depth, old._paged = NO_CONSUMERS, NO_CONSUMERS, 0, 0
-        old._waiting, old._returned, old._tail = _NOTHING, _NO_RETURNED, None
-        old._returned_later = _NO_RETURNED
-        if old._expiry_due > 0:
-            self.agenda.drop_timer()
-        if self.depth > self._paged:
+        old.consumers, old.standby, old.depth = NO_CONSUMERS, NO_CONSUMERS, 0
+        if old._upkeep is not None:
+            old._upkeep.end()
+        if self.depth > self._waiting.paged:
             self._schedule_expiry(self._head().expires)
         self.schedule_drain()
 
@@ -815,22 +658,17 @@ class Queue(MessageSource):
     @property
     def head_attempts(self) -> int:
         """Number of times that the first message was returned to the queue; 0 without messages."""
-        return int(self._returned[-1].attempts) if self._returned else 0
+        returned = self._waiting.returned
+        return int(returned.peek().attempts) if returned.count > 0 else 0
 
     @property
     def paged(self) -> int:
         """Number of waiting messages in the tail, which is on disk."""
-        return int(self._paged)
+        return int(self._waiting.paged)
 
     def memory_bytes(self) -> i64:
-        """Return the estimated memory of the waiting messages in bytes.
-
-        A message of the tail that is only on disk counts with the memory of its position.
-        """
-        total = estimate(self._waiting.sample(SAMPLES), self._waiting.size)
-        if self._tail is not None:
-            total += self._tail.memory_bytes()
-        return total + memory_of(self._returned) + memory_of(self._returned_later)
+        """Return the estimated memory of the waiting messages in bytes."""
+        return self._waiting.memory_bytes()
 
     def purge(self) -> int:
         """Purge the queue: discard all waiting messages, and return their number.
@@ -840,15 +678,8 @@ class Queue(MessageSource):
         purged = int(self.depth)
         if purged:
             self.count(PURGED, purged)
-            # The sequence numbers of later messages follow the numbers of the purged messages.
-            self._sequence += self._waiting.size + self._paged
-            self.depth = self._paged = 0
-            emptying = PurgeTask(
-                self, self._waiting, [self._returned, self._returned_later], self._tail
-            )
-            self._waiting = _NOTHING
-            self._returned = self._returned_later = _NO_RETURNED
-            self._tail = None
+            self.depth = 0
+            emptying = PurgeTask(self, self._waiting.clear())
             self._set_overflow_depth()
             emptying.run_first_slice()
         return purged
@@ -861,9 +692,7 @@ class Queue(MessageSource):
         self.dead = True
         purged = self.purge()
         if self._upkeep is not None:
-            self._upkeep.queue = None
-            if self._expiry_due > 0:
-                self.agenda.drop_timer()
+            self._upkeep.end()
         if self.unacked:
             self.count(PURGED, int(self.unacked))
             self.note(RETURNED, int(self.unacked))
@@ -877,6 +706,4 @@ class Queue(MessageSource):
         return purged
 
     def _head(self) -> Message:
-        message = self._returned[-1].message if self._returned else self._waiting.peek()
-        assert message is not None
-        return message
+        return self._waiting.head()

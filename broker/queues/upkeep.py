@@ -20,9 +20,6 @@ class KeptQueue(Protocol):
     def keep_up(self) -> None:
         """Do one slice of the queue's bulk work."""
 
-    def needs_expiry(self, when: i64) -> bool:
-        """True if `keep_up` must be called at the time `when` (ms)."""
-
     def retry_tail(self) -> None:
         """Read the tail after a shortage of file descriptors, and continue the queue's work."""
 
@@ -38,31 +35,49 @@ class TailRetry(Task):
 
 
 class QueueUpkeep(BulkTask):
-    """The bulk work of one queue, and its timer: see `Queue.keep_up`.
-
-    `queue` is None once the queue is deleted, so that a pending timer does not keep it in memory.
-    """
+    """The bulk work of one queue, and the timer of its expiry: both call `Queue.keep_up`."""
 
     def __init__(self, queue: KeptQueue) -> None:
         super().__init__(queue.agenda)
-        self.queue: KeptQueue | None = queue
+        #: None once the queue is deleted, so that a pending timer does not keep it in memory.
+        self._queue: KeptQueue | None = queue
         self._requested = False
+        #: The time of the timer in ms; 0 if no timer is set.
+        self._due: i64 = 0
 
     def request(self) -> None:
         """Schedule a call of `keep_up` in the next slice."""
         self._requested = True
         self.schedule()
 
+    def expire_at(self, when: i64) -> None:
+        """Schedule a call of `keep_up` at the time `when` (ms), unless an earlier call is."""
+        due: i64 = self._due
+        if due == 0 or when < due:
+            self._due = when
+            self._agenda.at(when, self)
+            if due > 0:
+                self._agenda.drop_timer()
+
+    def end(self) -> None:
+        """Cancel the calls, because the queue is deleted."""
+        self._queue = None
+        if self._due > 0:
+            self._due = 0
+            self._agenda.drop_timer()
+
     def has_work(self) -> bool:
         return self._requested
 
     def do_slice(self) -> None:
         self._requested = False
-        if self.queue is not None:
-            self.queue.keep_up()
+        if self._due <= self._agenda.now:
+            self._due = 0
+        if self._queue is not None:
+            self._queue.keep_up()
 
     def on_failure(self) -> None:
         self._requested = True
 
     def needs_timer(self, when: i64) -> bool:
-        return self.queue is not None and self.queue.needs_expiry(when)
+        return when == self._due

@@ -326,9 +326,6 @@ class StreamQueue(Queue):
         self.depth = 0
         return purged
 
-    def prepare_window(self) -> None:
-        """Do nothing: readers of a stream settle no messages."""
-
     def on_deleted(self) -> int:
         if self._retention_check is not None:
             self._retention_check.queue = None

@@ -361,10 +361,10 @@ def test_a_second_change_of_permissions_replaces_the_check_of_the_first() -> Non
 
 def body_bytes(queue: LimitedQueue) -> int:
     """Return the total size of the bodies of the messages that wait in a queue."""
-    messages = [one.message for one in queue._returned + queue._returned_later]
+    messages = [one.message for one in queue._waiting.returned.in_order()]
     if isinstance(queue, PriorityQueue):
         messages += [entry[2].message for entry in queue._heap]
-    messages += queue._waiting.items()
+    messages += queue._waiting.memory.items()
     assert len(messages) == queue.depth
     return sum(len(one.body) for one in messages)
 

@@ -72,7 +72,7 @@ class Home(World):
                 there[f"messages of {name}"] = self._rows(name)
                 continue
             # Deliver without a mark, which would have to be written first.
-            self.vhost.queues[name]._deliver_up_to = 1 << 60
+            self.vhost.queues[name].set_delivery_limit(1 << 60)
             bodies = reader.bodies(reader.send(spec.Basic.Consume(queue=name, consumer_tag=name)))
             while more := reader.bodies():
                 bodies += more

@@ -218,10 +218,11 @@ class Model(RuleBasedStateMachine):
         }
         assert {int(kept.message.content) for kept in self.store.state.messages.values()} == live
         assert sum(queue.fates()) + queue.depth + queue.unacked == self.serial
-        in_memory = queue.depth - queue._paged
-        assert in_memory <= max(int(self.store.window), 256) + len(
-            queue._returned + queue._returned_later
-        ), "more is in memory than there should be"
+        in_memory = queue.depth - queue.paged
+        returned = len(queue._waiting.returned.in_order())
+        assert in_memory <= max(int(self.store.window), 256) + returned, (
+            "more is in memory than there should be"
+        )
 
     def teardown(self) -> None:
         if hasattr(self, "queue"):

@@ -305,7 +305,7 @@ async def test_leftover_input_of_a_turn_is_handled_in_order_in_later_turns(
         queue = vhost.queues[f"q{number}"]
         assert [
             message.content.endswith(b"%d\xce" % body)
-            for body, message in enumerate(queue._waiting.items())
+            for body, message in enumerate(queue._waiting.memory.items())
         ] == [True] * 100
     for client in clients:
         client.socket.close()

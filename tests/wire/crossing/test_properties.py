@@ -71,8 +71,7 @@ def content(world: World) -> bytes:
     """Return property flags and properties of the next message, as its consumer would read them."""
     from protocols.amqp.codec.contents import content_for, frames_of
 
-    message = world.queue("q")._waiting.peek()
-    assert message is not None
+    message = world.queue("q")._waiting.head()
     frames = frames_of(1, 131_072)
     return frames.header(content_for(message, frames))
 

@@ -246,8 +246,8 @@ def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
     positions: dict[int, list[int]] = defaultdict(list)
     hands = outstanding(world)
     for queue in queues:
-        waiting = [message for message in queue._waiting._items if message is not None]
-        returned = [delivery.message for delivery in queue._returned + queue._returned_later]
+        waiting = queue._waiting.memory.items()
+        returned = [one.message for one in queue._waiting.returned.in_order()]
         held = [delivery.message for delivery in hands if delivery.consumer.queue is queue]
         assert len(waiting) + len(returned) == queue.depth
         assert len(held) == queue.unacked

@@ -1,0 +1,163 @@
+"""The gate of a durable queue: which of its messages may be delivered now.
+
+    Queue.permits --> DeliveryGate.permits --> DeliveryWindow (delivery_window.py) --> a higher mark
+                            waiting tasks <-- mark_durable <--------------------------------'
+
+A durable queue delivers only messages up to its mark, so that they come back as redelivered after a
+crash. Messages above the mark wait until a higher mark is durable.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Final, Protocol
+
+from mypy_extensions import i64
+
+from broker.agenda import Agenda, Task
+from broker.messages.message import Message
+from broker.queues.consumer import ReturnedMessage
+from broker.queues.delivery_window import DeliveryWindow, RestoredDeliveries
+from broker.queues.waiting import WaitingMessages
+from broker.store.contract import Store
+
+#: A position above the positions of all messages.
+NO_LIMIT: Final[i64] = (1 << 62) - 1
+
+
+class GatedQueue(Protocol):
+    """The parts of a queue that its gate uses."""
+
+    number: i64
+    agenda: Agenda
+
+    def set_delivery_limit(self, position: i64) -> None:
+        """Deliver messages up to a position without asking the gate."""
+
+    def schedule_drain(self) -> None:
+        """Drain the queue at the end of this turn, if messages wait."""
+
+
+class DeliveryGate:
+    """The gate of one queue. `queue` is the queue, or the queue that replaced it."""
+
+    def __init__(self, queue: GatedQueue) -> None:
+        self.queue = queue
+        #: The basic.get tasks that wait until a higher mark is durable.
+        self._tasks: list[Task] = []
+
+    @abstractmethod
+    def restore(self, restored: RestoredDeliveries) -> None:
+        """Set the marks that the log recorded before the broker started."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def permits(self, message: Message, last: bool) -> bool:
+        """True if the message may be delivered now; else the queue is drained once it may.
+
+        `last` is True if no other message waits.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def holds_back(self, head: Message) -> bool:
+        """True while the first message must wait until a higher mark is durable."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def write_exact(self, known: list[ReturnedMessage]) -> None:
+        """Write the exact set of delivered messages. `known` has the messages that wait in memory
+        with their number of returns; messages that were never delivered may be missing.
+        """
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Append a mark for the first messages of a new consumer, if the queue needs one."""
+
+    def lower_below(self, newest: Message | None) -> None:
+        """Lower the mark below a new message, because too many messages wait below the mark."""
+
+    @property
+    def covers_later(self) -> bool:
+        """True if messages that come later will be below the present mark."""
+        return False
+
+    def wait(self, task: Task) -> None:
+        """Run `task` once the higher mark for which the first message waits is durable."""
+        self._tasks.append(task)
+
+    # -- called by the windows
+
+    @property
+    def number(self) -> i64:
+        """The number of the queue in the store."""
+        return self.queue.number
+
+    @property
+    def agenda(self) -> Agenda:
+        """The agenda of the queue."""
+        return self.queue.agenda
+
+    @abstractmethod
+    def position_ahead(self, rank: i64, count: i64) -> i64:
+        """Return the position of the waiting message about `count` places behind the head; 0 if
+        fewer messages wait.
+        """
+        raise NotImplementedError
+
+    def window_changed(self) -> None:
+        """Deliver up to the new mark of a window."""
+
+    def mark_durable(self) -> None:
+        """Deliver the messages that waited until a higher mark was durable."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            self.queue.agenda.add_bulk(task)
+        self.queue.schedule_drain()
+
+
+class FifoGate(DeliveryGate):
+    """The gate of a queue without priorities: it has one mark."""
+
+    def __init__(self, queue: GatedQueue, store: Store, waiting: WaitingMessages) -> None:
+        super().__init__(queue)
+        self._store = store
+        self._waiting = waiting
+        self._window = DeliveryWindow(self, store, 0, 0)
+
+    def restore(self, restored: RestoredDeliveries) -> None:
+        self._window = DeliveryWindow(self, self._store, 0, restored.marks.get(0, 0))
+        self.window_changed()
+
+    def permits(self, message: Message, last: bool) -> bool:
+        return self._window.permits(message.position, last)
+
+    def holds_back(self, head: Message) -> bool:
+        return self._window.waits and head.position > self._window.mark
+
+    def write_exact(self, known: list[ReturnedMessage]) -> None:
+        mark: i64 = self._waiting.restored_mark
+        undelivered: list[int] = []
+        for one in known:
+            if one.attempts > 0:
+                mark = max(mark, one.message.position)
+            else:
+                undelivered.append(int(one.message.position))
+        self._window.write_exact(mark, undelivered)
+
+    def prepare(self) -> None:
+        self._window.prepare()
+
+    def lower_below(self, newest: Message | None) -> None:
+        if newest is not None and 0 < newest.position <= self._window.top:
+            self._window.lower(newest.position - 1)
+
+    @property
+    def covers_later(self) -> bool:
+        return self._window.top > self._store.position
+
+    def position_ahead(self, rank: i64, count: i64) -> i64:
+        return self._waiting.position_ahead(count)
+
+    def window_changed(self) -> None:
+        self.queue.set_delivery_limit(self._window.renew_above)
