@@ -544,7 +544,7 @@ def _with_instance(series: str) -> str:
 
 
 def _harmless(values: str) -> str:
-    """Return a series of the same length without the cause: no growth, and no alarm."""
+    """Return a series of the same length that must not fire the alert, for promtool."""
     return "99999999999x120" if values == "86400x120" else "0x60"
 
 

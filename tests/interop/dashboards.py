@@ -270,7 +270,7 @@ def queues() -> Iterator[Panel]:
     for metric in ("incoming_bytes", "outgoing_bytes"):
         query = f"irate(rabbitmq_detailed_connection_{metric}_total[30s])"
         yield Panel("connection", metric, f"sum by(rabbitmq_node) ({DETAILED(query)})")
-        # The table lists connections by this label.
+        # The dashboard's table of connections has one row for each value of `channel`.
         yield Panel("connection", f"{metric}-list", f"count by(channel) ({DETAILED(query)})")
     channels = DETAILED("rabbitmq_detailed_connection_channels")
     yield Panel("connection", "channels", f"sum({channels})")

@@ -114,7 +114,7 @@ class Control:
                 print(json.dumps(answer), file=lines, flush=True)
 
     def _answer(self, arguments: list[str]) -> tuple[int, str, str]:
-        """Return the exit code and the output of a command for stdout and stderr."""
+        """Run a command. Return its exit code, its output on stdout, and its output on stderr."""
         program, *words = arguments
         try:
             if program == "make":

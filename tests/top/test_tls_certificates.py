@@ -315,7 +315,8 @@ async def test_a_tls_session_is_not_resumed_with_a_revoked_certificate(
     with pytest.raises((ssl.SSLError, ConnectionError)):
         await asyncio.to_thread(connect, session)
     assert failures(running, "mqtts") == {"bad_certificate": 1}
-    # A full handshake continues the session when the certificate is no longer revoked.
+    # Once the certificate is no longer revoked, the client can connect again, with a full
+    # handshake instead of the former TLS session.
     authority.revoke()
     await running.reload(running.chosen)
     assert (await asyncio.to_thread(connect, session))[1] is False

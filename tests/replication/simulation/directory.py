@@ -23,7 +23,10 @@ def encode_entries(entries: list[Entry]) -> bytes:
 
 @lru_cache(maxsize=1000)
 def decode_entries(payload: bytes) -> tuple[Entry, ...]:
-    """Return the entries in the payload of a batch, which several nodes decode, each twice."""
+    """Return the entries in the payload of a batch.
+
+    Several nodes decode each batch, and each node decodes it twice: the results are cached.
+    """
     return tuple(_entry(row) for row in json.loads(payload))
 
 
