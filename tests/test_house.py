@@ -14,7 +14,7 @@ FOLDERS: Final = (
 LINES_MAX: Final = 450
 #: The files that are longer, and the number of lines that they must not exceed. The methods of
 #: Queue share the state of one object, on the path of every message.
-LONGER: Final = {"broker/queues/queue.py": 709}
+LONGER: Final = {"broker/queues/queue.py": 710}
 
 
 def test_source_files_have_at_most_450_lines() -> None:

@@ -8,7 +8,7 @@ define the rank: PriorityQueue by priority, DelayQueue by time.
 If more than `store.window` messages wait, a stored message that comes behind the head goes to a
 second heap, which has positions in the store instead of messages (paged_heap.py). Messages are read
 back when they come before all messages in memory. So the head is always in memory, except while no
-file descriptor is left: then `_waiting.paged` is `depth`, which means that no message can be delivered.
+file descriptor is left: then `_waiting.paged` equals `depth`, so that no message is delivered.
 """
 
 from __future__ import annotations

@@ -233,8 +233,9 @@ class Queue(MessageSource):
     @property
     def waits_for_mark(self) -> bool:
         """True while the first message must wait until a higher mark is durable."""
-        gate = self._gate
-        return gate is not None and self.depth > self._waiting.paged and gate.holds_back(self._head())
+        if self._gate is None or self.depth == self._waiting.paged:
+            return False
+        return self._gate.holds_back(self._head())
 
     def subscribe(self, consumer: Consumer) -> None:
         super().subscribe(consumer)

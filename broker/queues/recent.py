@@ -65,4 +65,5 @@ class RecentQueue(Queue):
     def recent(self) -> list[Message]:
         """Return the messages that have not expired, the oldest first."""
         now = self.agenda.now
-        return [message for message in self._waiting.memory.items() if not 0 < message.expires <= now]
+        messages = self._waiting.memory.items()
+        return [message for message in messages if not 0 < message.expires <= now]
