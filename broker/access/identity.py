@@ -161,6 +161,17 @@ class Identity:
         """
         return READ_ALL if self.may_subscribe(topic_filter) else READ_NONE
 
+    @property
+    def read_pattern(self) -> str:
+        """The regular expression of the names of queues and exchanges that the user may read."""
+        return self._read.pattern
+
+    def rules_about(self, exchange: str, topic_filter: str) -> list[str]:
+        """Return the topic rules and topic permissions that decide which topics of a filter the
+        user may read, in the order in which they are compared; empty if every topic is permitted.
+        """
+        return []
+
     def may_read(self, topic: bytes) -> bool:
         """True if the user may read messages with this topic.
 

@@ -229,6 +229,17 @@ class RestrictedIdentity(Identity):
                     return READ_ALL if allows else READ_NONE
         return READ_SOME if allows else READ_NONE
 
+    def rules_about(self, exchange: str, topic_filter: str) -> list[str]:
+        about = self._topics.get(exchange)
+        found = [] if about is None else [f"topic permission {about[1].pattern}"]
+        words = topic_filter.split("/")
+        for rule in self._rules or ():
+            if rule.subscribe and rule.overlaps(words, True):
+                found.append(rule.text)
+                if rule.covers(words):
+                    break
+        return found
+
     def may_publish_everything(self, exchange: str) -> bool:
         about = self._topics.get(exchange)
         if about is not None and about[0].pattern not in UNIVERSAL:

@@ -485,7 +485,9 @@ def counted(home: Home) -> list[bytes]:
     return sorted(bodies(home.queue("q")) + bodies(home.queue("r")))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))]
+)
 @pytest.mark.parametrize("arguments", [{}, {"x_max_priority": 2}], ids=["plain", "priority"])
 def test_after_a_power_loss_each_message_is_in_one_queue(
     tmp_path: Path, seed: int, arguments: dict[str, Any]

@@ -164,6 +164,11 @@ class Accounts(Authenticator):
         self._anonymous_remote = anonymous_remote
 
     @property
+    def anonymous_identity(self) -> Identity | None:
+        """The identity of clients without a user name; None if such clients are refused."""
+        return self._anonymous
+
+    @property
     def settings_accounts(self) -> dict[str, Account]:
         """Return the users of the settings by name."""
         return self._accounts

@@ -10,6 +10,7 @@ import argparse
 import getpass
 import shlex
 import sys
+from typing import Any
 
 import msgspec
 
@@ -166,6 +167,27 @@ def _add_permissions(commands: Commands) -> None:
     )
     command.add_argument("--clear", action="store_true", help="remove all rules of the user")
     add_vhost(command)
+    _add_readers(permissions)
+
+
+def _add_readers(permissions: Commands) -> None:
+    command = add_action(
+        permissions,
+        "permissions",
+        "readers",
+        list_readers,
+        "list the users that may read the topics of an MQTT topic filter, with the rules that decide",
+        "FILTER [--vhost NAME] [--client-id ID]",
+    )
+    command.add_argument("filter", metavar="FILTER", help="such as plant/+/secret or plant/#")
+    add_vhost(command)
+    command.add_argument(
+        "--client-id",
+        default="",
+        metavar="ID",
+        help="compare rules with {client_id} for this client [such rules permit no topic]",
+    )
+    add_json(command)
 
 
 def _add_name(command: Parser, metavar: str = "NAME") -> None:
@@ -316,6 +338,18 @@ def list_permissions(arguments: argparse.Namespace) -> int:
     ]
     columns = ("user", "vhost", "configure", "write", "read", "rules")
     show(chosen, columns, arguments, "no permissions")
+    return 0
+
+
+def list_readers(arguments: argparse.Namespace) -> int:
+    """Print the users that may read some or all topics of a filter."""
+    client, path = ApiClient(arguments), ("topic-readers", arguments.vhost)
+    query = {"filter": arguments.filter, "client_id": arguments.client_id}
+    data = client.request("GET", *path, query=query)
+    rows = client.decode(data, list[dict[str, Any]], "answer", *path)
+    shown = rows if arguments.json else [row | {"rules": "; ".join(row["rules"])} for row in rows]
+    columns = ("user", "reads", "permission", "rules")
+    show(shown, columns, arguments, "no user may read a topic of this filter")
     return 0
 
 

@@ -7,6 +7,8 @@ export async function show(view) {
   const [users, permissions, rules, vhosts] = await Promise.all([get(['users']), get(['permissions']), get(['topic-rules']), get(['vhosts'], { columns: 'name' })]);
   const user = el('select', {}, users.map((row) => el('option', {}, row.name))), topic = el('input', { size: 28, required: true, placeholder: 'plant/7/temperature' });
   const vhost = el('select', {}, vhosts.map((row) => el('option', {}, row.name))), answer = el('div', { role: 'status' });
+  const filter = el('input', { size: 28, required: true, placeholder: 'plant/+/secret' }), readers = el('div', { role: 'status' });
+  const readersVhost = el('select', {}, vhosts.map((row) => el('option', {}, row.name)));
   view.append(el('h2', {}, 'May a user publish to a topic?'), el('form', { class: 'line', onsubmit: async (event) => {
     event.preventDefault();
     const query = { mqtt: topic.value, user: user.value, vhost: vhost.value };
@@ -18,6 +20,15 @@ export async function show(view) {
     } catch (error) { parts = [el('p', { class: 'bad' }, error.message)]; }
     answer.replaceChildren(...parts, commandLine(line('route', '--mqtt', query.mqtt, '--user', query.user, ...inVhost(query.vhost))));
   } }, el('label', {}, 'user', user), el('label', {}, 'topic', topic), el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Check')), answer,
+  el('h2', {}, 'Who may read these topics?'), el('form', { class: 'line', onsubmit: async (event) => {
+    event.preventDefault();
+    let part;
+    try {
+      const found = await get(['topic-readers', readersVhost.value], { filter: filter.value });
+      part = table(`Users that may read topics of ${filter.value}`, [['user', (row) => row.user], ['reads', (row) => row.reads === 'all' ? 'all topics' : 'some topics'], ['permission to read', (row) => row.permission], ['rules that decide', (row) => el('ul', { class: 'plain' }, row.rules.map((rule) => el('li', {}, rule)))]], found, 'No user may read a topic of this filter.');
+    } catch (error) { part = el('p', { class: 'bad' }, error.message); }
+    readers.replaceChildren(part, commandLine(line('permissions', 'readers', filter.value, ...inVhost(readersVhost.value))));
+  } }, el('label', {}, 'topic filter', filter), el('label', {}, 'vhost', readersVhost), el('button', { class: 'main' }, 'List')), readers,
   el('h2', {}, 'Users'), table('Users', [['name', (row) => row.name], ['tags', (row) => [row.tags].flat().join(', ')]], users, 'There is no user.'),
   el('h2', {}, 'Permissions'), table('Patterns of the names that a user may configure, write to and read from', [['user', (row) => row.user], ['vhost', (row) => row.vhost], ['configure', (row) => row.configure], ['write', (row) => row.write], ['read', (row) => row.read]], permissions, 'No user has permissions.'),
   el('h2', {}, 'Topic rules'), table('The first rule that matches a topic decides', [['user', (row) => row.user], ['vhost', (row) => row.vhost], ['rules', (row) => el('ul', { class: 'plain' }, row.rules.map((rule) => el('li', {}, rule)))]], rules, 'No user has topic rules: all topics are allowed.'),

@@ -1,0 +1,62 @@
+"""Which users may read the topics of an MQTT topic filter: `GET /api/topic-readers/VHOST`.
+
+The rights of each user are compared with the filter as at a subscription: no topic is tried out, and
+no message is needed. The broker knows the users of the settings and the stored users by name. It
+does not know the users of tokens (JWT) and of amqtt plugins, so these are missing in the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from broker.access.identity import READ_ALL, READ_NONE, READ_SOME, Identity
+from broker.vhost.vhost import VirtualHost
+from matching.grammar import MQTT, InvalidPattern
+from protocols.mqtt.codec.topics import EXCHANGE
+from protocols.mqtt.connection.reauthorization import read_scope
+from trellis.http.management.answers import Call, Listing, Row, bad_request, iterate
+
+_SCOPES: Final = {READ_ALL: "all", READ_SOME: "some"}
+
+
+async def readers(call: Call) -> Listing:
+    """List the users that may read some or all topics of `filter`, with the rules that decide.
+
+    Rules with `{client_id}` are compared for the client identifier `client_id` of the query. Without
+    `client_id`, such a rule permits no topic.
+    """
+    vhost = call.vhost(call.path_parameters[0])
+    topic_filter = call.query.get("filter", "")
+    try:
+        MQTT.check(topic_filter, call.node.mqtt.options.max_levels)
+    except InvalidPattern as error:
+        raise bad_request(f"'filter' is '{topic_filter}', no MQTT topic filter: {error}") from None
+    rows = _rows(call, vhost, topic_filter, call.query.get("client_id", ""))
+    return Listing(iterate(rows))
+
+
+def _rows(
+    call: Call, vhost: VirtualHost, topic_filter: str, client_id: str
+) -> Iterator[Row | None]:
+    for known in _identities(call):
+        identity = None if known is None else known.for_vhost(vhost.name, client_id)
+        scope = READ_NONE
+        if identity is not None:
+            scope = read_scope(identity, topic_filter, vhost.name)
+        if identity is None or scope == READ_NONE:
+            yield None
+            continue
+        yield {
+            "user": identity.name,
+            "reads": _SCOPES[scope],
+            "permission": identity.read_pattern,
+            "rules": identity.rules_about(EXCHANGE, topic_filter),
+        }
+
+
+def _identities(call: Call) -> Iterator[Identity | None]:
+    """Yield the identities of all users whose names the broker knows."""
+    yield call.node.accounts.anonymous_identity
+    for name in {**call.node.accounts.settings_accounts, **call.broker.users.by_name}:
+        yield call.broker.authenticator.identity_of(name)
