@@ -61,7 +61,7 @@ def in_effect(running: Running, key: str) -> object:
     if key == "matcher.profile":
         return topics(running).algorithm
     if key.startswith("mqtt.anonymous"):
-        return node.accounts._anonymous, node.accounts._anonymous_remote
+        return node.accounts.anonymous_identity, node.accounts._anonymous_remote
     return list(node.accounts.settings_accounts.values())
 
 

@@ -120,7 +120,7 @@ class Accounts(Authenticator):
         self.users: Users | None = None
         self._accounts = {account.identity.name: account for account in accounts}
         self._accept()
-        self._anonymous = anonymous
+        self.anonymous_identity = anonymous
         self._anonymous_remote = anonymous_remote
         self._queue = queue
         self._remember = remember
@@ -145,7 +145,7 @@ class Accounts(Authenticator):
         """True if some client of another machine may log in with a password, or without a user."""
         stored = () if self.users is None else self.users.by_name.values()
         return (
-            self._anonymous is not None
+            self.anonymous_identity is not None
             and self._anonymous_remote
             or any(not account.loopback_only for account in self._accounts.values())
             or any(user.password_hash for user in stored)
@@ -160,13 +160,8 @@ class Accounts(Authenticator):
         """
         self._accounts = {account.identity.name: account for account in accounts}
         self._accept()
-        self._anonymous = anonymous
+        self.anonymous_identity = anonymous
         self._anonymous_remote = anonymous_remote
-
-    @property
-    def anonymous_identity(self) -> Identity | None:
-        """The identity of clients without a user name; None if such clients are refused."""
-        return self._anonymous
 
     @property
     def settings_accounts(self) -> dict[str, Account]:
@@ -178,12 +173,12 @@ class Accounts(Authenticator):
         name = credentials.user
         if name is None:
             allowed = (
-                self._anonymous is not None
+                self.anonymous_identity is not None
                 and (credentials.local or self._anonymous_remote)
                 and not credentials.foreign
             )
             answer(
-                Verdict(self._anonymous)
+                Verdict(self.anonymous_identity)
                 if allowed
                 else Verdict(None, "anonymous access is not allowed here")
             )
@@ -310,7 +305,7 @@ class Accounts(Authenticator):
 
     def renew(self, identity: Identity) -> Identity | None:
         if identity.anonymous:
-            return self._anonymous
+            return self.anonymous_identity
         return self.identity_of(identity.name)
 
     def identity_of(self, user: str) -> Identity | None:

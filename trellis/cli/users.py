@@ -176,7 +176,7 @@ def _add_readers(permissions: Commands) -> None:
         "permissions",
         "readers",
         list_readers,
-        "list the users that may read the topics of an MQTT topic filter, with the rules that decide",
+        "list the users that may read topics of an MQTT topic filter, and the rules that decide",
         "FILTER [--vhost NAME] [--client-id ID]",
     )
     command.add_argument("filter", metavar="FILTER", help="such as plant/+/secret or plant/#")

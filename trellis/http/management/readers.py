@@ -1,8 +1,8 @@
 """Which users may read the topics of an MQTT topic filter: `GET /api/topic-readers/VHOST`.
 
-The rights of each user are compared with the filter as at a subscription: no topic is tried out, and
-no message is needed. The broker knows the users of the settings and the stored users by name. It
-does not know the users of tokens (JWT) and of amqtt plugins, so these are missing in the answer.
+The rights of each user are compared with the filter as at a subscription. The broker knows the
+users of the settings and the stored users by name. The broker does not know the users of tokens
+(JWT) and of amqtt plugins, so these are missing in the answer.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _SCOPES: Final = {READ_ALL: "all", READ_SOME: "some"}
 async def readers(call: Call) -> Listing:
     """List the users that may read some or all topics of `filter`, with the rules that decide.
 
-    Rules with `{client_id}` are compared for the client identifier `client_id` of the query. Without
-    `client_id`, such a rule permits no topic.
+    Rules with `{client_id}` are compared for the client identifier `client_id` of the query. If the
+    query has no `client_id`, such a rule permits no topic.
     """
     vhost = call.vhost(call.path_parameters[0])
     topic_filter = call.query.get("filter", "")
