@@ -16,7 +16,7 @@ from tests.wire.mqtt.client import subscribe
 from trellis.auth.passwords import HASHER
 
 #: (name, read permission, topic rules) of stored users, with permissions to everything else.
-STORED: Final = (
+STORED: Final[tuple[tuple[str, str, list[str]], ...]] = (
     ("everything", ".*", []),
     ("ruled", ".*", ["deny all plant/+/secret", "allow all plant/#"]),
     ("partly", ".*", ["deny all plant/9/secret", "allow subscribe plant/#"]),
