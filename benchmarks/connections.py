@@ -97,7 +97,7 @@ def measure(
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return the results as Markdown for the document."""
+    """Return the results as the Markdown table for docs/performance.md (option --into)."""
     facts = "; ".join(f"{name} {value}" for name, value in results["machine"].items())
     lines = [
         f"Measured on {results['date']} with `{results['command']}`, Trellis {results['version']}:",

@@ -19,8 +19,8 @@ class Redirect:
     def __init__(self, cluster: str, active: Callable[[str], str]) -> None:
         """`cluster` is the name of the cluster.
 
-        `active` returns HOST:PORT at which the active node serves the clients of a listener, by the
-        name of the listener; "" if no such address is known.
+        `active` takes the name of a listener. It returns the HOST:PORT at which the active node
+        serves the clients of this listener; "" if the address is not known.
         """
         self._cluster = cluster
         self._active = active

@@ -25,7 +25,7 @@ from broker.store.contract import Store
 CHUNK_MESSAGES: Final[i64] = 256
 #: Memory of a message's position, expiry and flags in bytes.
 POSITION_SIZE: Final[i64] = 17
-#: Added to the QoS in a message's flags if it was published as retained.
+#: Added to the QoS in a message's flags if the message was published with the retain flag.
 _RETAINED: Final = 4
 #: Flags of a restored message: it has the QoS and the retained flag that the store returns.
 _AS_STORED: Final = -1

@@ -76,10 +76,9 @@ class SegmentLog(PoisonableWriter):
         #: because a write of the head failed; None if there is none. No checkpoint begins
         #: meanwhile: recovery could take the checkpoint for a dropped file.
         self.unsure_head: LogFile | None = None
-        #: When the full files have the size `check_size`, or the sum of their `reclaimable` has the
-        #: value `check_reclaimable`, the files are read to measure the size of their live records
-        #: exactly. (`reclaimable` is an estimate: it assumes messages of equal size.) Both in
-        #: bytes.
+        #: Thresholds in bytes. The full files are read, to measure the size of their live records,
+        #: once their total size reaches `check_size`, or the sum of their `reclaimable` reaches
+        #: `check_reclaimable`. (`reclaimable` is an estimate: it assumes messages of equal size.)
         self.check_size: i64 = 0
         self.check_reclaimable: i64 = 0
         #: While disk space is short, the size of the live records is measured again once the sum of

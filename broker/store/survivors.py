@@ -186,8 +186,8 @@ class Survivors(Replay):
         self.marks: dict[int, dict[int, tuple[int, int]]] = {}
         #: (queue, position) of a message -> its delivery count, and the position of the entry.
         self.counts: dict[tuple[int, int], tuple[int, int]] = {}
-        #: (file, queue, position) of each PUBREC and each delivery count in a later file for a
-        #: message that a checkpoint covers.
+        #: (file, queue, position) of each PUBREC and each delivery count that stands behind a
+        #: checkpoint, in `file`, and is about a message of the checkpoint.
         self.late_notes: list[tuple[str, int, int]] = []
         self._files: list[LogFile] = []
         self._first: i64 = 0
@@ -356,10 +356,10 @@ class Survivors(Replay):
         return found
 
     def known_number(self) -> int:
-        """Return the highest number that a definition in the catalog can have.
+        """Return the highest number up to which the catalog is known to have all definitions.
 
-        If the catalog has lost its end, definitions with higher numbers may be missing. Otherwise
-        the result is _ALL, which is higher than every number.
+        If the catalog has lost its end, definitions with higher numbers may be missing. If the
+        catalog is whole, the result is _ALL, which is higher than every number.
         """
         return int(self.newest_number) if self.unknown_holders else _ALL
 

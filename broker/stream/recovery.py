@@ -362,8 +362,8 @@ class StreamRecovery:
     def _is_continued(self, segment: Segment) -> bool:
         """True if another segment has the rows that follow the last row of `segment`.
 
-        Then bad data at the end of this segment is no loss: it is an end marker that could not be
-        written, or data that an earlier start has cut off.
+        In this case, invalid data at the end of `segment` is not a loss of rows: the data is an end
+        marker whose write failed, or the rest of a write that an earlier start truncated.
         """
         own = (int(segment.base), segment.epoch)
         return any(

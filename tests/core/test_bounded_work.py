@@ -242,7 +242,7 @@ class Bounded(World):
             self.steps.measure(lambda: policies.clear_policy("p", None))
 
     def reconnect(self, client: Amqp) -> None:
-        """Close a connection, with its unacknowledged messages and its exclusive queues."""
+        """Close a connection with unacknowledged messages and exclusive queues; open another."""
         self.send(
             client,
             *[

@@ -32,8 +32,8 @@ PACKAGE: Final = "com.rabbitmq.client.test"
 PATIENCE: Final = 600
 
 _PORT = f"{PACKAGE}.LocalFactory.PORT"
-#: Regular expression -> replacement in the fetched tests. Tests that look for a second node of a
-#: cluster look for it on port 1, where no server listens.
+#: Regular expression -> replacement in the fetched tests. The last replacement lets tests that
+#: connect to a second node of a cluster (port 5673) use port 1, where no server listens.
 REPLACED: Final = {
     r"\b(new|extends) ConnectionFactory\b": rf"\1 {PACKAGE}.LocalFactory",
     r'new Address\("127.0.0.1"(, 5672)?\)': f'new Address("127.0.0.1", {_PORT})',

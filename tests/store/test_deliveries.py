@@ -384,10 +384,10 @@ def test_a_mark_keeps_no_dead_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", KINDS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_history(tmp_path: Path, arguments: dict[str, Any], seed: int) -> None:
-    """Compare the queue with a model of its messages and of the deliveries.
+    """Compare the queue with a model of its messages and deliveries.
 
-    While the disk is slow, messages may be delivered without a mark. After a crash, such messages
-    need not be marked as redelivered.
+    While the disk is slow, the broker may deliver messages before a delivery mark is stored. After
+    a crash, such messages need not have the flag `redelivered`.
     """
     random = Random(seed)
     home = Home(tmp_path / "d", segment_size=3_000)

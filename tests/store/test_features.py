@@ -45,7 +45,10 @@ class Lasting(World):
 
 
 def later(directory: Path, seconds: float = 1.0) -> Lasting:
-    """Start the broker again some time later. Its monotonic clock restarts."""
+    """Return the broker, started again with the wall clock `seconds` ahead of its first start.
+
+    The monotonic clock begins anew.
+    """
     return Lasting(directory, 5_000, 1_700_000_000.0 + seconds)
 
 

@@ -48,7 +48,9 @@ class Held:
 
 
 async def log_in(start: Start, hasher: argon2.PasswordHasher) -> tuple[dict[str, int], float]:
-    """Return the number of logins by verdict, and the longest block of the loop in seconds."""
+    """Log in LOGINS clients. Return the number of logins by verdict, and the longest time in
+    seconds for which the event loop was blocked.
+    """
     running = await start(
         users=[{"name": "known", "password_hash": hasher.hash("known")}],
         limits={"handshake": 100.0},

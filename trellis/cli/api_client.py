@@ -41,7 +41,9 @@ class ApiRefused(CommandError):
 
 
 class ApiClient:
-    """The HTTP API of a running broker, for one user. Its methods raise CommandError."""
+    """A client of the HTTP API of a running broker, with the credentials of one user.
+
+    Its methods raise CommandError."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.settings = load_settings(arguments).settings

@@ -1,7 +1,7 @@
-"""Why a client is refused, disconnected, slow, or gets no messages.
+"""Diagnosis of a client: the reasons why the broker refuses, disconnects or slows it.
 
-A client is found by its MQTT client identifier, by the name that it gave its AMQP connection, by
-the name of the connection, by its address, or by its user.
+A client is identified by its MQTT client identifier, by the `connection_name` that its AMQP
+connection declared, by the broker's full name of the connection, by its address, or by its user.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Rules for requests that another site made a browser send, or that came through a proxy.
+"""Checks for cross-site and proxied HTTP requests, which never get the privileges of this machine.
 
-A page of another site can reach this machine through the browser of a user, and the site can make
-its own host name mean 127.0.0.1 (DNS rebinding). The browser then sends that name as `Host`. A
-proxy on this machine passes requests of other machines on. Neither kind of request has the
-privileges of this machine.
+A web page of another site can send requests to the broker through the browser of a user on this
+machine. With DNS rebinding, the host name of the page resolves to 127.0.0.1, and the browser sends
+this name as `Host`. A proxy on this machine forwards requests from other machines. Both kinds of
+requests arrive over loopback, so the address alone is no proof that a request is local.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class DescriptorShares:
         self.spares = _part(limit, 64, 4, 16)
         #: Sealed files of the log that stay open.
         self.log_files = _part(limit, 16, 4, 64)
-        #: Files of streams that stay open: this number for the writer, and as many for readers.
+        #: Limit of the stream files that stay open for the writer; readers have the same limit.
         self.stream_files = _part(limit, 32, 2, 64)
         #: Open connections of the metrics port. (The HTTP API has none here: its connections belong
         #: to the gateway.)

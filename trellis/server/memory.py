@@ -84,7 +84,8 @@ class MemoryEstimate:
 
     def __init__(self) -> None:
         self._unaccounted = 0
-        #: The largest RSS since RSS passed the limit, and the accounted memory at that time.
+        #: The largest RSS since RSS passed the limit, and the largest accounted memory at such a
+        #: peak, both in bytes; None while RSS is below the limit.
         self._peak: tuple[int, int] | None = None
 
     def end(self) -> None:

@@ -41,8 +41,9 @@ class ConsumerOwner(Task):
     def __init__(self) -> None:
         #: True once the channel has closed.
         self.closed = False
-        #: Messages that basic.get fetched with manual and with automatic acknowledgement, messages
-        #: that were delivered again, and deliveries that were requeued or rejected.
+        #: Numbers of messages that basic.get fetched with manual acknowledgement (`fetched`) and
+        #: with automatic acknowledgement, of messages that were delivered again, and of deliveries
+        #: that were requeued or rejected (`returned`).
         self.fetched: i64 = 0
         self.fetched_auto: i64 = 0
         self.redelivered: i64 = 0

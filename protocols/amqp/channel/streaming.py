@@ -35,7 +35,7 @@ from protocols.window import Window
 _OFFSET: Final = b"\x0fx-stream-offsetl"
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
 _CONSUME: Final[i64] = 60 << 16 | 20
-#: Size of class, weight and body size, in bytes.
+#: Length of the fixed fields of a content header (class, weight, body size), in bytes.
 _FIXED: Final[i64] = 12
 _HEADERS: Final = 1 << 13
 #: The message of every delivery from a stream: an empty one, because such a delivery is settled by

@@ -141,7 +141,7 @@ def channel_flow(channel: Channel, method: spec.Channel.Flow) -> None:
 
 
 def audited(handler: Handler) -> Handler:
-    """Return a handler that calls `handler`, and names the client in the audit trail, if any."""
+    """Return a handler that calls `handler`. If there is an audit trail, it names the client."""
 
     def handle(channel: Channel, method: Any) -> None:
         trail = channel.vhost.store.audit

@@ -65,7 +65,9 @@ class InflightWindow(Window):
         self.received[packet_id] = ticket
 
     def mark_released(self, packet_id: int, position: int) -> None:
-        """Remember the PUBREC of an outstanding delivery, and its position in the store."""
+        """Record that the PUBREC of an outstanding delivery has arrived.
+
+        `position` is the position of the PUBREC in the store, 0 if the position is not known."""
         if self.released is _NONE_RELEASED:
             self.released = {}
         self.released[packet_id] = position

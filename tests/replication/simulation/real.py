@@ -219,7 +219,7 @@ class RealNode(Node):
             self.cluster.crash(self)
 
     def _prepare_faults(self, killed: float) -> None:
-        """Make the disk full, or schedule a kill at an operation of the disk, at random."""
+        """Let the disk refuse writes until `full_until`, and schedule a kill with chance `killed`."""
         chance = self.world.random
         self.directory.fill(chance if self.full_until > self.world.now else None)
         if self.world.faulty and chance.random() < killed:

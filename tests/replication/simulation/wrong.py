@@ -356,7 +356,7 @@ class ActsBeforeItsFirstRecord(Node):
 
 
 class ActsAfterHandover(Node):
-    """An owner goes on to act after it has handed the log over."""
+    """A wrong node that continues to act as the owner after it has handed the log over."""
 
     def hand_over(self, owner: LogOwner) -> Steps[None]:
         yield from owner.hand_over(self.successor, "successor")

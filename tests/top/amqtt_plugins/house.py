@@ -60,7 +60,7 @@ def subscribe(*filters: str) -> bytes:
 
 
 class House:
-    """A broker with both front ends, and plugins in front of its accounts."""
+    """A broker with both front ends, whose authenticator asks the plugins before the accounts."""
 
     def __init__(
         self, plugins: dict[str, dict[str, object]], accounts: Accounts, **limits: Any

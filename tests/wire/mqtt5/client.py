@@ -21,7 +21,7 @@ HANDLINGS = (
 
 
 def members(enum: Any) -> list[Any]:
-    """Return the members of an enumeration of the package mqtt5, which cannot be iterated."""
+    """Return the members of an enumeration of the package mqtt5. Python cannot iterate over it."""
     return [getattr(enum, name) for name in dir(enum) if name.isupper()]
 
 

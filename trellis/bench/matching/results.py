@@ -129,8 +129,9 @@ def read(path: Path) -> MatchingResults:
 def merged(runs: Sequence[MatchingResults]) -> MatchingResults:
     """Merge the results of several runs on one machine into `runs[0]`, and return `runs[0]`.
 
-    If several runs measured a contender in a case, the figures of the last run count. The
-    environment gets the commands of all runs, and the load average before each.
+    If several runs measured a contender in a case, the result has the figures of the last of these
+    runs. The environment of the result has the commands of all runs, and the load average before
+    each run.
     """
     first, *others = runs
     for several, one in (("commands", "command"), ("loads", "load")):
