@@ -219,7 +219,7 @@ class RealNode(Node):
             self.cluster.crash(self)
 
     def _prepare_faults(self, killed: float) -> None:
-        """Let the disk refuse writes until `full_until`, and schedule a kill with chance `killed`."""
+        """Fill the disk until `full_until`, and schedule a kill with the chance `killed`."""
         chance = self.world.random
         self.directory.fill(chance if self.full_until > self.world.now else None)
         if self.world.faulty and chance.random() < killed:
