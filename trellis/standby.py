@@ -36,6 +36,7 @@ from trellis.http.service import HTTP_LISTENERS
 from trellis.monitoring.cluster_metrics import add_cluster
 from trellis.monitoring.http_counters import HttpListenerCounters
 from trellis.monitoring.page import CONTENT_TYPE, MetricsPage
+from trellis.node_state import readiness_text
 from trellis.process import raise_descriptor_limit
 from trellis.server.admission import Admission
 from trellis.server.certificates import Certificates
@@ -118,7 +119,7 @@ class StandbyServer:
         return Response(200, b"alive\n")
 
     async def _readyz(self, request: Request) -> Response:
-        return Response(503, f"not ready: this node is {self._member.figures().state}\n".encode())
+        return Response(503, f"{readiness_text(self._member.figures().state)}\n".encode())
 
     async def _metrics_page(self, request: Request) -> Response:
         page = MetricsPage()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from queue import SimpleQueue
@@ -60,6 +62,18 @@ def answer(node: NodeProcess, path: str) -> tuple[int, str | None, str]:
     return found
 
 
+def health(node: NodeProcess, *words: str) -> tuple[int, str]:
+    """Return the exit code and the output of `trellis health` for a node."""
+    url = f"http://{node.addresses['metrics']}"
+    done = subprocess.run(
+        [sys.executable, "-m", "trellis", "health", "--url", url, *words],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    return done.returncode, done.stdout
+
+
 def port(node: NodeProcess, listener: str) -> str:
     return node.addresses[listener].rpartition(":")[2]
 
@@ -87,6 +101,12 @@ def test_standby_names_the_active_node_to_clients_of_each_protocol(
     assert location == f"http://127.0.0.1:{port(first, 'http')}/api/queues/%2F?page=1"
     assert "which is active" in text
     assert second.metrics()["redirected_total"] == 5
+    assert health(first) == (0, f"ready: http://{first.addresses['metrics']}/readyz\n")
+    assert health(first, "--active")[0] == 0
+    code, text = health(second)
+    assert code == 0
+    assert text.startswith("standby: this node is following, and another node serves the clients")
+    assert health(second, "--active") == (1, "")
 
 
 def wait_for_owner(node: NodeProcess) -> None:

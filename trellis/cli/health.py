@@ -1,4 +1,4 @@
-"""`trellis health`: says if a running broker is ready."""
+"""`trellis health`: says if a running broker is ready, or a standby of a cluster."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import urllib.request
 
 from trellis.cli.api_client import base_url, error_text, fetch
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
+from trellis.node_state import standby_state
 
 
 def add(commands: Commands) -> None:
     """Add the command health."""
-    health_usage = "[--url URL] [--config FILE]... [FLAG VALUE]..."
+    health_usage = "[--active] [--url URL] [--config FILE]... [FLAG VALUE]..."
     command = add_command(
         commands,
         "health",
         health,
-        "exit with code 0 if the broker is ready, else with 1",
+        "exit with code 0 if the broker is ready, or a standby of its cluster, else with 1",
         health_usage,
     )
     command.add_argument(
@@ -25,17 +26,29 @@ def add(commands: Commands) -> None:
         help="URL of the broker's metrics listener, such as http://127.0.0.1:15692 "
         "[metrics port of the settings]",
     )
+    command.add_argument(
+        "--active",
+        action="store_true",
+        help="exit with code 1 on a standby: only the active node of a cluster is ready",
+    )
     add_settings(command, "metrics")
 
 
 def health(arguments: argparse.Namespace) -> int:
-    """Print that the broker is ready. Raises CommandError, exit code 1, if the broker is not."""
+    """Print that the broker is ready, or that it is a standby.
+
+    Raises CommandError, exit code 1, if the broker is neither.
+    """
     settings = load_settings(arguments).settings
     url = base_url(arguments.url, "metrics", settings.metrics) + "/readyz"
     try:
         fetch(urllib.request.Request(url))
     except urllib.error.HTTPError as error:
-        answer = f"{error.code}: {error_text(error)}"
-        raise CommandError(f"not ready: {url} answered {answer}") from None
+        text = error_text(error)
+        state = standby_state(text)
+        if not state or arguments.active:
+            raise CommandError(f"not ready: {url} answered {error.code}: {text}") from None
+        print(f"standby: this node is {state}, and another node serves the clients: {url}")
+        return 0
     print(f"ready: {url}")
     return 0
