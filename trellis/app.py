@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -31,9 +31,10 @@ from trellis.server.node import BrokerNode
 from trellis.server.reachability import log_reachability
 from trellis.server.recovery import codecs, open_directory
 from trellis.server.reload import Read, SettingsReload
+from trellis.server.settings_in_force import SettingsInForce
 from trellis.server.signals import SignalHandlers
 from trellis.server.turn_link import TurnLink
-from trellis.settings import NodeSettings, Settings, SettingsError
+from trellis.settings import Loaded, NodeSettings, Settings, SettingsError
 from trellis.standby import StandbyServer, describe_node
 from trellis.switching import Switching, lease_to
 
@@ -62,17 +63,20 @@ def run(
     disk: Disk | None = None,
     membership: Membership | None = None,
     files: Sequence[str] = (),
+    sources: Mapping[str, str] | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code.
 
     `read` is called at SIGHUP, and returns the new settings. The store is written to `disk`, by
     default the file system of the operating system. A node of a cluster has a `membership`. The log
-    names the settings `files` that were read. A failed start prints one line to stderr.
+    names the settings `files` that were read; `sources` has the source of each setting by key. A
+    failed start prints one line to stderr.
     """
     logs.set_up(settings.log.level)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until `SignalHandlers` handles it.
     try:
-        app = App(settings, read, disk, membership or join_cluster(settings), files)
+        member = membership or join_cluster(settings)
+        app = App(settings, read, disk, member, files, sources)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(app.serve())
     except (ListenError, ReplicationError, SettingsError, StoreError) as error:
@@ -149,13 +153,15 @@ class App:
         disk: Disk | None = None,
         membership: Membership | None = None,
         files: Sequence[str] = (),
+        sources: Mapping[str, str] | None = None,
     ) -> None:
         self.settings = settings
+        self._loaded = Loaded(settings, dict(sources or {}))
         self._files = files
         self._membership = membership
         #: Hands the log of the cluster over; None without a cluster, and before the node is active.
         self._switching: Switching | None = None
-        self._read = read or (lambda: settings)
+        self._read = read or (lambda: self._loaded)
         self._disk = disk
         self._stop = asyncio.Event()
         self._skip_grace = False
@@ -280,6 +286,7 @@ class App:
             task.add_done_callback(
                 lambda _: self._stop.set()
             )  # The tasks end only by an error, which stops the broker.
+        node.settings_in_force = SettingsInForce(self._loaded)
         reloading = self.reloading = SettingsReload(node, self._read, http.reload)
         try:
             with SignalHandlers(self.stop, reloading.request):

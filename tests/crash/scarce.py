@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from broker.store.disk import Disk
@@ -82,8 +82,9 @@ def serve(seed: int, arguments: list[str]) -> int:
         disk: Disk | None = None,
         membership: Membership | None = None,
         files: Sequence[str] = (),
+        sources: Mapping[str, str] | None = None,
     ) -> int:
-        return plain(settings, read, ScarceDisk(seed), membership, files)
+        return plain(settings, read, ScarceDisk(seed), membership, files, sources)
 
     app.run = run
     return main(["serve", *arguments])

@@ -25,7 +25,7 @@ from trellis.app import App
 from trellis.http.service import HttpService
 from trellis.server.link import Link
 from trellis.server.node import BrokerNode
-from trellis.settings import Settings
+from trellis.settings import Loaded, Settings
 
 #: Seconds after which a test gives up waiting.
 PATIENCE: Final = 20.0
@@ -68,7 +68,9 @@ class Running:
     def __init__(self, chosen: Settings, disk: Disk | None = None) -> None:
         #: Settings that a reload reads.
         self.chosen = chosen
-        self.app = App(chosen, lambda: self.chosen, disk)
+        #: The sources of settings that the next reload reads: key -> file, variable or flag.
+        self.sources: dict[str, str] = {}
+        self.app = App(chosen, lambda: Loaded(self.chosen, self.sources), disk)
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

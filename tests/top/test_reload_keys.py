@@ -78,6 +78,8 @@ async def check_every_key(
         events = [record.getMessage() for record in caplog.records]
         assert not [event for event in events if event.startswith(("reload_r", "reload_f"))], key
         [*named] = [event for event in events if event.startswith("reload_incomplete")]
+        row = next(one for one in running.node.settings_in_force if one.name == key)
+        assert bool(row.after_restart) is bool(named), f"`trellis list settings` differs for {key}"
         if named:
             assert f"keys={key} " in named[0]
         else:

@@ -17,9 +17,11 @@ def add(commands: Commands) -> None:
 
 def serve(arguments: argparse.Namespace) -> int:
     """Run the broker until SIGTERM or SIGINT."""
-    settings = load_settings(arguments).settings
+    loaded = load_settings(arguments)
     files = [str(file) for file in config_files(arguments.config, os.environ)]
     # Imported here, so that the other commands start without the event loop and both protocols.
     from trellis.app import run
 
-    return run(settings, lambda: load_settings(arguments).settings, files=files)
+    return run(
+        loaded.settings, lambda: load_settings(arguments), files=files, sources=loaded.sources
+    )

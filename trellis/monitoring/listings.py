@@ -165,6 +165,11 @@ async def _sessions(node: BrokerNode) -> AsyncIterator[Row]:
         yield session.describe()
 
 
+async def _settings(node: BrokerNode) -> AsyncIterator[Row]:
+    for setting in node.settings_in_force:
+        yield dict(setting._asdict())
+
+
 KINDS: Final[dict[str, Callable[[BrokerNode], AsyncIterator[Row]]]] = {
     "queues": _queues,
     "exchanges": _exchanges,
@@ -177,4 +182,5 @@ KINDS: Final[dict[str, Callable[[BrokerNode], AsyncIterator[Row]]]] = {
     "retained": client_rows.retained,
     "delayed": _delayed,
     "policies": _policies,
+    "settings": _settings,
 }

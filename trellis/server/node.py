@@ -43,9 +43,10 @@ from trellis.server.listener_context import ListenerContext
 from trellis.server.memory import MemoryAccount
 from trellis.server.recovery import open_directory, restore
 from trellis.server.refusals import RefusalLog
+from trellis.server.settings_in_force import SettingsInForce
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 from trellis.server.turn import LoopTurn
-from trellis.settings import Settings, SettingsError, fill
+from trellis.settings import Loaded, Settings, SettingsError, fill
 
 #: Largest number of filters in `metrics.topics`: each is compared with each unroutable topic.
 TOPIC_GROUPS_MAX: Final = 100
@@ -70,6 +71,7 @@ class BrokerNode:
         opened the store. Raises StoreError, SettingsError.
         """
         self.settings = settings
+        self.settings_in_force = SettingsInForce(Loaded(settings, {}))
         self.accounts = accounts
         self.certificates = Certificates(settings)
         self.directory = directory

@@ -20,11 +20,11 @@ from trellis.server.certificates import CertificateFiles
 from trellis.server.matching_profile import MatchingProfile
 from trellis.server.matching_profile import read as read_profile
 from trellis.server.node import BrokerNode
-from trellis.settings import Settings, SettingsError
+from trellis.settings import Loaded, Settings, SettingsError
 from trellis.settings.options import OPTIONS
 
 #: Reads the settings again from their sources. Raises SettingsError.
-Read = Callable[[], Settings]
+Read = Callable[[], Loaded]
 
 #: Settings from which the users are built.
 USER_KEYS: Final = (
@@ -69,7 +69,7 @@ class PreparedSettings(NamedTuple):
     TLS; `tokens` is None if the broker accepts no tokens.
     """
 
-    settings: Settings
+    loaded: Loaded
     accounts: list[Account] | None
     profile: MatchingProfile | None
     certificates: CertificateFiles | None
@@ -128,26 +128,30 @@ class SettingsReload:
 
         Runs in a thread. Raises SettingsError.
         """
-        settings = self._read()
-        node = self._node
+        loaded, node = self._read(), self._node
+        settings = loaded.settings
         profile = read_profile(settings.matcher.profile, node.settings.matcher.allowed)
         changed = any(_value(settings, key) != _value(self._settings, key) for key in USER_KEYS)
         return PreparedSettings(
-            settings,
+            loaded,
             accounts_from_settings(settings, node.directory) if changed else None,
             profile,
             CertificateFiles(settings) if node.certificates.contexts else None,
             Tokens(settings.jwt) if node.tokens is not None and settings.jwt.keys else None,
         )
 
-    def _ignored(self, settings: Settings) -> list[str]:
-        """Return the keys of the settings that have changed, but need a restart."""
+    def _applied_keys(self, settings: Settings) -> set[str]:
+        """Return the keys of the settings that a reload applies."""
         applied = {*USER_KEYS, *RELOADABLE_KEYS}
         if not self._node.certificates.contexts:
             applied -= {key for key in applied if key.startswith("tls.")}
         if self._node.tokens is None or not settings.jwt.keys:
             # The broker decides at its start whether there is an authenticator for tokens.
             applied -= {key for key in applied if key.startswith("jwt.")}
+        return applied
+
+    def _ignored(self, settings: Settings, applied: set[str]) -> list[str]:
+        """Return the keys of the settings that have changed, but need a restart."""
         return [
             key
             for key in OPTIONS
@@ -156,7 +160,8 @@ class SettingsReload:
 
     def _apply(self, prepared: PreparedSettings) -> None:
         """Apply new settings, which `_prepare` has checked together with their files."""
-        settings, accounts, profile, certificates, tokens = prepared
+        loaded, accounts, profile, certificates, tokens = prepared
+        settings = loaded.settings
         if certificates is not None:
             self._node.certificates.use(certificates)
         if self._node.tokens is not None and tokens is not None:
@@ -169,7 +174,9 @@ class SettingsReload:
         logs.set_level(settings.log.level)
         if profile is not None or self._settings.matcher.profile:
             self._node.use_profile(profile, serving=True)
-        ignored = self._ignored(settings)
+        applied = self._applied_keys(settings)
+        ignored = self._ignored(settings, applied)
+        self._node.settings_in_force.reload(loaded, applied)
         self._settings = settings
         self._applied(settings)
         logs.info(

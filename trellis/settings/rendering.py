@@ -84,7 +84,7 @@ def effective(settings: Settings, sources: Mapping[str, str]) -> str:
     def with_source(option: Option, line: str) -> list[str]:
         return [f"{line}  # {printable(sources.get(option.key, 'default'))}"]
 
-    return _document(_masked(settings), "[{}]".format, with_source)
+    return _document(masked(settings), "[{}]".format, with_source)
 
 
 def title(section: str) -> str:
@@ -127,7 +127,7 @@ def _explained(option: Option, line: str) -> list[str]:
     return [*comment, f"{line}  # {easier}" if rounded else line]
 
 
-def _masked(settings: Settings) -> Settings:
+def masked(settings: Settings) -> Settings:
     """Return `settings` with every secret replaced by a mask."""
     mask = {option.name: MASK for option in USER_OPTIONS.values() if option.secret}
     plugins = {

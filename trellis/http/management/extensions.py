@@ -31,8 +31,8 @@ async def delayed(call: Call) -> Listing:
 async def _rows(call: Call, kind: str) -> Listing:
     if kind not in listings.KINDS:
         raise not_found(f"there is no list '{kind}'; there are {', '.join(listings.KINDS)}")
-    if kind == "users":
-        call.require_administrator("the users")
+    if kind in ("users", "settings"):
+        call.require_administrator(f"the {kind}")
     if kind == "retained" and not call.sees_everything:
         raise ApiRefusal(
             403,

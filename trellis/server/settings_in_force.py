@@ -1,0 +1,71 @@
+"""The settings that a running broker uses, the source of each value, and changes that wait.
+
+A reload (SIGHUP) applies some settings at once. The other settings keep their values until the
+broker is started again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from trellis.settings import Loaded
+from trellis.settings.options import OPTIONS
+from trellis.settings.rendering import masked, toml
+
+#: The source of a value that no file, environment variable or flag gives.
+DEFAULT = "default"
+
+
+class SettingInForce(NamedTuple):
+    """One setting. `value` and `after_restart` are TOML, with masked secrets.
+
+    `source` is the file, environment variable or flag that gives the value. `after_restart` is the
+    value that the last reload has read, if it needs a restart, else "".
+    """
+
+    name: str
+    value: str
+    source: str
+    after_restart: str
+
+
+class SettingsInForce:
+    """The settings of the start, and those that the last reload has applied."""
+
+    def __init__(self, started: Loaded) -> None:
+        self._started = started
+        self._reloaded = started
+        #: The keys whose values a reload applies.
+        self._applied: Collection[str] = ()
+
+    def reload(self, loaded: Loaded, applied: Collection[str]) -> None:
+        """Use the settings of a reload, which has applied the keys `applied`."""
+        self._reloaded, self._applied = loaded, applied
+
+    def __iter__(self) -> Iterator[SettingInForce]:
+        started, reloaded = masked(self._started.settings), masked(self._reloaded.settings)
+        for key, option in OPTIONS.items():
+            applied = key in self._applied
+            sources = (self._reloaded if applied else self._started).sources
+            value, read = option.value_in(started), option.value_in(reloaded)
+            # Masked secrets are equal: the values themselves are compared.
+            differs = option.value_in(self._started.settings) != option.value_in(
+                self._reloaded.settings
+            )
+            yield SettingInForce(
+                key,
+                toml(_plain(read if applied else value)),
+                sources.get(key, DEFAULT),
+                toml(_plain(read)) if differs and not applied else "",
+            )
+
+
+def _plain(value: object) -> object:
+    """Return the users of the settings as tables, and any other value unchanged."""
+    if isinstance(value, tuple) and value and isinstance(value[0], Struct):
+        return [asdict(one) for one in value]
+    return value
