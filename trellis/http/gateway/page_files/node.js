@@ -12,7 +12,7 @@ export async function show(view) {
   const rows = await get(['trellis', 'settings']).catch((error) => settings.append(el('h2', {}, 'Settings'), el('p', {}, error.message)) ?? null);
   if (rows) {
     const chosen = rows.filter((row) => row.source !== 'default' || row.after_restart);
-    settings.append(el('h2', {}, 'Settings'), table(`Settings that differ from their defaults (${chosen.length} of ${rows.length})`, [['setting', (row) => row.name], ['value', (row) => row.value], ['source', (row) => row.source], ['value after a restart', (row) => row.after_restart]], chosen, 'All settings have their defaults.'), commandLine(line('list', 'settings')));
+    settings.append(el('h2', {}, 'Settings'), table(`Settings that differ from their defaults (${chosen.length} of ${rows.length})`, [['setting', (row) => row.name, 'k'], ['value', (row) => (row.value.length > 100 ? `${row.value.slice(0, 100)}…` : row.value)], ['source', (row) => row.source], ['value after a restart', (row) => row.after_restart]], chosen, 'All settings have their defaults.'), commandLine(line('list', 'settings')));
   }
   view.append(el('h1', {}, `Node ${overview.node}`),
     el('div', { class: 'cards' }, card(overview.product_version, 'Trellis'), card(overview.erlang_full_version, 'runs on'), card(one ? age(one.uptime) : '–', 'since the start'), card(number(overview.object_totals.connections), 'connections'), card(number(overview.object_totals.queues), 'queues'), card(number(overview.object_totals.exchanges), 'exchanges')),
