@@ -182,6 +182,10 @@ def test_a_route_is_explained_with_near_misses(page: Page, broker: BrokerProcess
     page.do("fill", selector="#content input[placeholder]", text="plant/7/temp")
     page.do("click", selector="text=Check")
     page.do("wait", selector="#content p", text="Yes: user")
+    page.do("fill", selector="input[placeholder='plant/+/secret']", text="plant/+/secret")
+    page.do("click", selector="button:text-is('List')")
+    page.do("wait", selector="#content td", text="all topics")
+    page.do("wait", selector="#content .command", text="permissions readers plant/+/secret")
     page.check("rights", 1280)
 
 
