@@ -1,6 +1,6 @@
 """Users and permissions that the broker stores itself, beside the users of the settings.
 
-    user         name -> password hash, tags                              stored under USERS_VHOST
+    user         name -> password hash, tags, role (roles.py)             stored under USERS_VHOST
     permission   virtual host, name -> configure, write, read; topic rules; topic permissions
 
 Users are created at run time over HTTP or by imported definitions. The server checks passwords.
@@ -14,14 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from broker.access.identity import Identity
 from broker.access.reservations import Reservations
+from broker.access.roles import USERS_VHOST, Role, RoleGrant, Roles
 from broker.access.rules import TopicPermissions, UserPermissions
 from broker.errors import PreconditionFailed
 from broker.names import checked_name
 from broker.store.contract import Store, Ticket
 from broker.store.entries import Defined, Undefined
-
-#: The virtual host under which the store keeps users, because a user belongs to no virtual host.
-USERS_VHOST = "/"
 
 
 class User(Identity):
@@ -33,8 +31,12 @@ class User(Identity):
         password_hash: str,
         tags: list[str],
         limits: Mapping[str, int] | None = None,
+        role: Role | None = None,
     ) -> None:
         super().__init__(name, "^$", "^$", "^$")
+        self.role = role
+        #: The permissions that the role gives, by virtual host.
+        self._by_role: dict[str, UserPermissions] = {}
         #: Largest numbers of connections and of channels (USER_LIMITS); a missing entry means no
         #: limit.
         self.limits: dict[str, int] = dict(limits or {})
@@ -49,8 +51,31 @@ class User(Identity):
         self._by_vhost: dict[str, UserPermissions] = {}
 
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
-        permissions = self._by_vhost.get(vhost)
+        permissions = self._by_vhost.get(vhost) or self._role_permissions(vhost)
         return None if permissions is None else permissions.identity(client_id)
+
+    def _role_permissions(self, vhost: str) -> UserPermissions | None:
+        """Return the permissions that the user's role gives in a virtual host; None for none."""
+        if self.role is None:
+            return None
+        known = self._by_role.get(vhost)
+        found = self.role.permissions_of(self.name, vhost, known)
+        if found is not None and found is not known:
+            self._by_role[vhost] = found
+        return found
+
+    @property
+    def role_name(self) -> str:
+        """The name of the user's role; "" if the user has none."""
+        return "" if self.role is None else self.role.name
+
+    def role_grant(self, vhost: str) -> RoleGrant | None:
+        """Return what the role gives in a virtual host; None if the user has a permission of its
+        own there, or if the role gives nothing there.
+        """
+        if self.role is None or vhost in self.permissions:
+            return None
+        return self.role.grants.get(vhost)
 
     def grant(
         self,
@@ -108,8 +133,9 @@ class Users:
 
     def __init__(self, store: Store) -> None:
         self.by_name: dict[str, User] = {}
+        self.roles = Roles(store)
         #: Functions that are called with a user's name after its permissions changed or it was
-        #: deleted.
+        #: deleted, and with "" after a role changed.
         self.changed: list[Callable[[str], None]] = []
         #: Client identifiers that the users' rules reserve.
         self.reservations = Reservations()
@@ -132,11 +158,13 @@ class Users:
         tags: list[str],
         ticket: Ticket | None = None,
         limits: Mapping[str, int] | None = None,
+        role: str | None = None,
     ) -> User:
         """Create a user, or replace the password hash and the tags of an existing user.
 
-        The permissions of an existing user stay, and its limits, unless `limits` replaces them.
-        Return the user. Raise PreconditionFailed if the name or a tag is not valid.
+        The permissions of an existing user stay, and its limits and its role, unless `limits` and
+        `role` replace them; the role "" is no role. Return the user. Raise PreconditionFailed if
+        the name or a tag is not valid, or if there is no such role.
         """
         row: dict[str, object] = {"password_hash": password_hash, "tags": list(tags)}
         known = self.by_name.get(name)
@@ -144,11 +172,17 @@ class Users:
             limits = known.limits
         if limits:
             row["limits"] = dict(limits)
+        present = "" if known is None else known.role_name
+        if role is None:
+            role = present
+        if role:
+            row["role"] = self.roles.find(role).name
         if (
             known is not None
             and known.password_hash == password_hash
             and known.tags == tags
             and known.limits == (limits or {})
+            and present == role
         ):
             return known
         checked_name("user", name)
@@ -260,8 +294,32 @@ class Users:
             user, vhost, user.permissions.get(vhost), user.rules.get(vhost, ()), topics, ticket
         )
 
+    def define_role(
+        self, name: str, grants: Mapping[str, RoleGrant], ticket: Ticket | None = None
+    ) -> None:
+        """Create or replace a role, and authorize the connections of its users again.
+
+        Raise PreconditionFailed if the name, a pattern or a rule is invalid.
+        """
+        if self.roles.define(name, grants, ticket):
+            self._notify("")
+
+    def remove_role(self, name: str, ticket: Ticket | None = None) -> bool:
+        """Delete a role; return True if it existed.
+
+        Raise PreconditionFailed if a user has the role.
+        """
+        members = [user.name for user in self.by_name.values() if user.role_name == name]
+        if members:
+            raise PreconditionFailed(
+                f"{len(members)} users have the role '{name}', such as '{members[0]}': give them "
+                "another role first"
+            )
+        return self.roles.remove(name, ticket)
+
     def remove_vhost(self, vhost: str, ticket: Ticket | None = None) -> None:
         """Delete all permissions and rules of a virtual host, because it was deleted."""
+        self.roles.remove_vhost(vhost, ticket)
         for user in self.by_name.values():
             if vhost in user.vhosts:
                 self._remove_all(user, vhost, ticket)
@@ -325,6 +383,7 @@ class Users:
             {str(limit): int(value) for limit, value in limits.items()}
             if isinstance(limits, dict)
             else {},
+            self.roles.by_name.get(str(row.get("role", ""))),
         )
         if known is not None:
             user.copy_permissions(known)

@@ -40,6 +40,8 @@ def export_rows(
     users = list(broker.users.by_name.values())
     for vhost in vhosts:
         yield "vhosts", vhost_definition(vhost)
+    for role in list(broker.users.roles.by_name.values()):
+        yield "roles", {"name": role.name, **role.row}
     for user in users:
         password_hash, algorithm = show_hash(user.password_hash)
         yield (
@@ -50,6 +52,7 @@ def export_rows(
                 "hashing_algorithm": algorithm,
                 "tags": list(user.tags),
                 "limits": dict(user.limits),
+                **({} if user.role is None else {"role": user.role_name}),
             },
         )
     for user in users:

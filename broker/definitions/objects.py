@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from broker.access.roles import grants_of
 from broker.broker import Broker
 from broker.compatibility import (
     COMPONENTS,
@@ -74,6 +75,8 @@ class ObjectImport:
         """Import one object of a section. Raise BrokerError or ValueError if it is refused."""
         if section == "vhosts":
             self._add_vhost(row)
+        elif section == "roles":
+            self._add_role(row)
         elif section == "users":
             self._add_user(row)
         elif section == "permissions":
@@ -144,9 +147,16 @@ class ObjectImport:
         limits: dict[str, int] | None = None
         if "limits" in row:
             limits = self._limits(f"user '{name}'", USER_LIMITS, row["limits"])
-        self._broker.users.define(name, password_hash, taken, self._ticket, limits)
+        role = _text(row, "role") if "role" in row else None
+        self._broker.users.define(name, password_hash, taken, self._ticket, limits, role)
         for tag in taken:
             self._note(USER_TAGS.get(tag, OTHER_TAG), f"tag {tag}")
+
+    def _add_role(self, row: Row) -> None:
+        grants = grants_of(row.get("vhosts"))
+        for vhost in grants:
+            self._vhost({"vhost": vhost})
+        self._broker.users.define_role(_text(row, "name"), grants, self._ticket)
 
     def _limits(self, thing: str, known: tuple[str, ...], given: object) -> dict[str, int]:
         """Return the valid limits in `given`; drop each invalid one, with a verdict."""

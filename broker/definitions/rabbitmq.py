@@ -4,6 +4,7 @@
      exchanges, queues, bindings}
     {operator_policies}   another place for the parameters of the component `operator_policy`
     {topic_rules}         an extension of Trellis: ordered topic rules
+    {roles}               an extension of Trellis: permissions and rules that users share
 
 Each section is a list of objects.
 
@@ -31,6 +32,7 @@ REFUSED: Final = "refused"
 #: The sections that are imported, in the order of their dependencies.
 SECTIONS: Final = (
     "vhosts",
+    "roles",
     "users",
     "permissions",
     "topic_permissions",

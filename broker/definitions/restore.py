@@ -36,10 +36,10 @@ from matching.grammar import AMQP, MQTT
 
 Definition = Mapping[str, object]
 
-#: Kinds of definitions that are restored first: a queue is created with the policies of its virtual
-#: host, and a permission needs its user. The numbers of definitions do not ensure this order,
-#: because a definition that was changed gets a new, higher number.
-_FIRST: Final = ("vhost", "policy", "parameter", "user")
+#: Kinds of definitions that are restored first, in this order: a queue is created with the policies
+#: of its virtual host, a user needs its role, and a permission needs its user. The numbers of
+#: definitions do not ensure this order: a definition that was changed gets a new, higher number.
+_FIRST: Final = ("vhost", "policy", "parameter", "role", "user")
 #: The positions of an inbox without messages: shared, and never changed.
 _NO_POSITIONS: Final[array[int]] = array("q")
 _GRAMMARS: Final = {grammar.name: grammar for grammar in (AMQP, MQTT)}
@@ -119,15 +119,19 @@ class RestoreReport:
 def restore_broker(broker: Broker, opened: OpenedStore, sessions: SessionRestorer) -> RestoreReport:
     """Restore everything that a data directory contains: definitions and messages."""
     restoring = DefinitionsRestore(broker, sessions)
-    first = [numbered for numbered in opened.definitions if numbered[1].kind in _FIRST]
-    others = [numbered for numbered in opened.definitions if numbered[1].kind not in _FIRST]
-    for number, entry in first + others:
+    # The sort keeps the order of the numbers among definitions of equal rank.
+    for number, entry in sorted(opened.definitions, key=_rank):
         restoring.add(number, entry)
     restoring.restore_messages(opened)
     sessions.finish_restore()
     for vhost in broker.vhosts.values():
         vhost.declarations.journals.record_topology(True)
     return restoring.report
+
+
+def _rank(numbered: tuple[int, Defined]) -> int:
+    kind = numbered[1].kind
+    return _FIRST.index(kind) if kind in _FIRST else len(_FIRST)
 
 
 class DefinitionsRestore:
@@ -260,6 +264,8 @@ class DefinitionsRestore:
             vhost.applied_policies.add_parameter(
                 _text(definition, "component"), _text(definition, "name"), definition.get("value")
             )
+        elif kind == "role":
+            self._broker.users.roles.add(name, definition)
         elif kind == "user":
             self._broker.users.add(name, definition)
         elif kind == "permission":

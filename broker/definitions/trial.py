@@ -44,7 +44,13 @@ class TrialImport:
             self.broker.create_vhost(vhost)
         if user in real.users.by_name and user not in self.broker.users.by_name:
             self.broker.users.define(user, real.users.by_name[user].password_hash, [])
-        if section == "exchanges":
+        if section == "users":
+            self._copy_role(real, str(row.get("role", "")))
+        elif section == "roles":
+            for vhost in _names(row.get("vhosts")):
+                if vhost in real.vhosts:
+                    self.broker.create_vhost(vhost)
+        elif section == "exchanges":
             self._copy_exchange(real, vhost, str(row.get("name", "")))
         elif section == "queues":
             self._copy_queue(real, vhost, str(row.get("name", "")))
@@ -52,6 +58,10 @@ class TrialImport:
             self._copy_exchange(real, vhost, str(row.get("source", "")))
             self._copy_exchange(real, vhost, str(row.get("destination", "")))
             self._copy_queue(real, vhost, str(row.get("destination", "")))
+
+    def _copy_role(self, real: Broker, name: str) -> None:
+        if name in real.users.roles.by_name and name not in self.broker.users.roles.by_name:
+            self.broker.users.define_role(name, real.users.roles.by_name[name].grants)
 
     def _copy_exchange(self, real: Broker, vhost: str, name: str) -> None:
         if vhost not in real.vhosts or name not in real.vhosts[vhost].exchanges:
@@ -79,3 +89,7 @@ class TrialImport:
             known.arguments.arguments,
             auto_delete=known.auto_delete,
         )
+
+
+def _names(given: object) -> list[str]:
+    return [str(name) for name in given] if isinstance(given, dict) else []

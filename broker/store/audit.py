@@ -21,13 +21,16 @@ from broker.store.entries import Defined, Undefined
 #: The kinds of definitions that are recorded. The sessions and subscriptions of MQTT clients are
 #: stored as well, but they change with each connection.
 KINDS: Final = frozenset(
-    ("vhost", "user", "permission", "policy", "parameter", "exchange", "queue", "binding")
+    (
+        *("vhost", "user", "role", "permission", "policy", "parameter"),
+        *("exchange", "queue", "binding"),
+    )
 )
 #: The kinds whose definitions may contain secrets, with the fields that are recorded.
-PUBLIC_FIELDS: Final = {"user": ("tags", "limits"), "parameter": ("component",)}
+PUBLIC_FIELDS: Final = {"user": ("tags", "limits", "role"), "parameter": ("component",)}
 
 #: The kinds of definitions that belong to no virtual host.
-BROKER_WIDE: Final = ("user", "vhost")
+BROKER_WIDE: Final = ("user", "role", "vhost")
 
 AuditRecord = dict[str, object]
 

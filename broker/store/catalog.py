@@ -46,6 +46,7 @@ _OBJECT_TABLES: Final = {
     "policy": "policies",
     "user": "users",
     "permission": "permissions",
+    "role": "roles",
     "parameter": "parameters",
 }
 _LINK_TABLES: Final = {"binding": "bindings", "subscription": "subscriptions"}
@@ -76,6 +77,7 @@ _STEPS: Final[list[list[str]]] = [
     [_OBJECT_SQL.format(table) for table in ("policies", "users", "permissions")],
     [_OBJECT_SQL.format("parameters")],
     ["CREATE TABLE replica (state BLOB NOT NULL, sum INTEGER NOT NULL)"],
+    [_OBJECT_SQL.format("roles")],
 ]
 VERSION: Final = len(_STEPS)
 

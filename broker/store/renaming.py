@@ -55,7 +55,9 @@ def rename_invalid(catalog: Catalog, definitions: list[Numbered]) -> list[tuple[
 
 def _scope(entry: Defined) -> tuple[str, str]:
     """Return the virtual host and the kind of object within which a name must be unique."""
-    return ("", "user") if entry.kind in ("user", "permission") else (entry.vhost, entry.kind)
+    if entry.kind in ("user", "permission"):
+        return "", "user"
+    return entry.vhost, entry.kind
 
 
 def _unused(name: str, taken: set[str]) -> str:

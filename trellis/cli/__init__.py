@@ -10,6 +10,7 @@
     health.py            health
     listing.py           list           row_filters.py       conditions of --filter
     users.py             users, permissions
+    roles.py             roles
     sessions.py          sessions
     vhosts_policies.py   vhosts, policies
     definitions.py       definitions
@@ -61,6 +62,7 @@ COMMANDS: Final = {
     "list": "listing",
     "users": "users",
     "permissions": "users",
+    "roles": "roles",
     "sessions": "sessions",
     "vhosts": "vhosts_policies",
     "policies": "vhosts_policies",

@@ -8,6 +8,7 @@ A file is CSV with a header, or a JSON list of objects. The fields are the same:
     vhost                           / if absent
     configure, write, read          permissions: patterns of names
     rules                           topic rules; in CSV separated by semicolons
+    role                            the role of the user, which must exist (`trellis roles set`)
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ FIELDS: Final = (
     "write",
     "read",
     "rules",
+    "role",
 )
 PERMISSIONS: Final = ("configure", "write", "read")
 
@@ -107,6 +109,8 @@ def hashed(rows: list[Row]) -> Iterator[Row]:
         )
         for row, made in zip(rows, hashes, strict=True):
             user = {"name": row["name"], "tags": row.get("tags", [])}
+            if "role" in row:
+                user["role"] = row["role"]
             if made is None:
                 user["password_hash"] = row["password_hash"]
                 user["hashing_algorithm"] = row.get("hashing_algorithm", "")

@@ -26,7 +26,7 @@ from trellis.settings.errors import nearest, printable
 from trellis.settings.loading import read_password
 
 #: Fields of a file of users that let a user connect.
-RIGHTS = (*PERMISSIONS, "rules")
+RIGHTS = (*PERMISSIONS, "rules", "role")
 TAGS = ("administrator", "monitoring", "policymaker", "management")
 
 
@@ -233,8 +233,8 @@ def _checked_tags(tags: list[str]) -> list[str]:
 
 def list_users(arguments: argparse.Namespace) -> int:
     """Print all users with their tags; `from` shows if the broker or the settings define a user."""
-    rows = [{"from": "broker", **row} for row in ask(arguments, "GET", "users")]
-    show(rows, ("name", "tags", "from"), arguments, "no users")
+    rows = [{"from": "broker", "role": "", **row} for row in ask(arguments, "GET", "users")]
+    show(rows, ("name", "tags", "role", "from"), arguments, "no users")
     return 0
 
 
@@ -332,11 +332,11 @@ def list_permissions(arguments: argparse.Namespace) -> int:
         if (user, vhost) not in granted
     ]
     chosen = [
-        row | {"rules": "; ".join(rules.get((row["user"], row["vhost"]), []))}
+        {"role": ""} | row | {"rules": "; ".join(rules.get((row["user"], row["vhost"]), []))}
         for row in rows
         if arguments.name in (None, row["user"])
     ]
-    columns = ("user", "vhost", "configure", "write", "read", "rules")
+    columns = ("user", "vhost", "configure", "write", "read", "rules", "role")
     show(chosen, columns, arguments, "no permissions")
     return 0
 

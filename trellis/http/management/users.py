@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
+from broker.access.roles import RoleGrant
 from broker.access.users import User
 from broker.vhost.vhost import VirtualHost
 from trellis.auth.authenticate import Account
@@ -39,6 +40,7 @@ def _user_row(user: User) -> Row:
         "hashing_algorithm": algorithm,
         "tags": list(user.tags),
         "limits": dict(user.limits),
+        "role": user.role_name,
     }
 
 
@@ -71,7 +73,9 @@ async def users_without_permissions(call: Call) -> Listing:
     return Listing(
         iterate(
             _user_row(user)
-            if not user.permissions and user.name not in call.node.accounts.settings_accounts
+            if not user.permissions
+            and user.role is None
+            and user.name not in call.node.accounts.settings_accounts
             else None
             for user in list(call.broker.users.by_name.values())
         )
@@ -115,9 +119,10 @@ async def put_user(call: Call) -> Empty:
             + "; it may be empty"
         )
     password_hash = await _password_hash(call, name, row)
+    role = text(row, "role") if "role" in row else None
     known = name in call.broker.users.by_name
     await call.make_durable(
-        lambda ticket: call.broker.users.define(name, password_hash, tags, ticket)
+        lambda ticket: call.broker.users.define(name, password_hash, tags, ticket, None, role)
     )
     return Empty(not known)
 
@@ -212,6 +217,17 @@ def _permissions(call: Call) -> Iterator[Row]:
         for vhost, permission in list(user.permissions.items()):
             if known is None or not known.is_fixed(vhost):
                 yield _permission(user.name, vhost, permission)
+        for vhost, grant in _role_grants(call, user):
+            yield _permission(user.name, vhost, grant.permission) | {"role": user.role_name}
+
+
+def _role_grants(call: Call, user: User) -> Iterator[tuple[str, RoleGrant]]:
+    """Yield the virtual hosts in which the role of a user decides, with what the role grants."""
+    known = call.node.accounts.settings_accounts.get(user.name)
+    for vhost in list(call.broker.vhosts) if known is None else ():
+        grant = user.role_grant(vhost)
+        if grant is not None:
+            yield vhost, grant
 
 
 async def permissions(call: Call) -> Listing:
@@ -274,6 +290,11 @@ async def permission(call: Call) -> Row:
     found = _permission_of(call, name, vhost.name)
     if found is not None:
         return _permission(name, vhost.name, found)
+    stored = call.broker.users.by_name.get(name)
+    if stored is not None:
+        for granted, grant in _role_grants(call, stored):
+            if granted == vhost.name:
+                return _permission(name, granted, grant.permission) | {"role": stored.role_name}
     raise not_found(f"user '{name}' has no permissions in vhost '{vhost.name}'")
 
 
@@ -382,6 +403,9 @@ def _rules(call: Call) -> Iterator[Row]:
     for user in list(call.broker.users.by_name.values()):
         for vhost, rules in list(user.rules.items()):
             yield _rule_row(user.name, vhost, rules)
+        for vhost, grant in _role_grants(call, user):
+            if grant.rules:
+                yield _rule_row(user.name, vhost, grant.rules) | {"role": user.role_name}
 
 
 def _rule_row(user: str, vhost: str, rules: Iterable[str]) -> Row:

@@ -29,8 +29,8 @@ export async function show(view) {
     } catch (error) { part = el('p', { class: 'bad' }, error.message); }
     readers.replaceChildren(part, commandLine(line('permissions', 'readers', filter.value, ...inVhost(readersVhost.value))));
   } }, el('label', {}, 'topic filter', filter), el('label', {}, 'vhost', readersVhost), el('button', { class: 'main' }, 'List')), readers,
-  el('h2', {}, 'Users'), table('Users', [['name', (row) => row.name], ['tags', (row) => [row.tags].flat().join(', ')]], users, 'There is no user.'),
-  el('h2', {}, 'Permissions'), table('Patterns of the names that a user may configure, write to and read from', [['user', (row) => row.user], ['vhost', (row) => row.vhost], ['configure', (row) => row.configure], ['write', (row) => row.write], ['read', (row) => row.read]], permissions, 'No user has permissions.'),
+  el('h2', {}, 'Users'), table('Users', [['name', (row) => row.name], ['tags', (row) => [row.tags].flat().join(', ')], ['role', (row) => row.role ?? '']], users, 'There is no user.'),
+  el('h2', {}, 'Permissions'), table('Patterns of the names that a user may configure, write to and read from', [['user', (row) => row.user], ['vhost', (row) => row.vhost], ['configure', (row) => row.configure], ['write', (row) => row.write], ['read', (row) => row.read], ['role', (row) => row.role ?? '']], permissions, 'No user has permissions.'),
   el('h2', {}, 'Topic rules'), table('The first rule that matches a topic decides', [['user', (row) => row.user], ['vhost', (row) => row.vhost], ['rules', (row) => el('ul', { class: 'plain' }, row.rules.map((rule) => el('li', {}, rule)))]], rules, 'No user has topic rules: all topics are allowed.'),
   commandLine(`${line('users', 'list')}; ${line('permissions', 'list')}`));
 }

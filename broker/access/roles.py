@@ -1,0 +1,176 @@
+"""Roles: named sets of permissions and topic rules that many users share.
+
+    role    name -> for each virtual host: configure, write, read; topic rules
+                                                                         stored under USERS_VHOST
+
+A user has at most one role. In a virtual host in which the user has a permission of its own, only
+the user's own permission and rules count; in the other virtual hosts those of the role count.
+Variables such as `{username}` in a role stand for the user that has the role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from broker.access.reservations import is_reservation
+from broker.access.rules import UserPermissions
+from broker.errors import PreconditionFailed
+from broker.names import checked_name
+from broker.store.contract import Store, Ticket
+from broker.store.entries import Defined, Undefined
+
+#: The virtual host under which the store keeps users and roles, because they belong to no virtual
+#: host.
+USERS_VHOST = "/"
+
+
+class RoleGrant:
+    """The permissions (configure, write, read) and the topic rules of a role in a virtual host."""
+
+    def __init__(self, permission: tuple[str, str, str], rules: Sequence[str]) -> None:
+        self.permission = permission
+        self.rules = tuple(rules)
+
+    @property
+    def row(self) -> dict[str, object]:
+        """The grant as it is stored, and as the HTTP API shows it."""
+        configure, write, read = self.permission
+        return {"configure": configure, "write": write, "read": read, "rules": list(self.rules)}
+
+
+class Role:
+    """A named set of permissions and topic rules: virtual host -> RoleGrant.
+
+    A change of the role replaces `grants`, so that all users of the role have the change.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.grants: dict[str, RoleGrant] = {}
+
+    def permissions_of(
+        self, user: str, vhost: str, known: UserPermissions | None
+    ) -> UserPermissions | None:
+        """Return the permissions of a user with this role in a virtual host; None for none.
+
+        `known` is the result of an earlier call. It is returned again if the role has not changed,
+        because routes are cached by identity.
+        """
+        grant = self.grants.get(vhost)
+        if grant is None:
+            return None
+        if known is not None and known.equals(grant.permission, grant.rules, {}):
+            return known
+        try:
+            return UserPermissions(user, vhost, grant.permission, grant.rules)
+        except PreconditionFailed:
+            # With the name of this user, a pattern or a rule is too long.
+            return None
+
+    @property
+    def row(self) -> dict[str, object]:
+        """The role as it is stored, and as the HTTP API shows it, without its name."""
+        return {"vhosts": {vhost: grant.row for vhost, grant in self.grants.items()}}
+
+
+class Roles:
+    """All roles, by name."""
+
+    def __init__(self, store: Store) -> None:
+        self.by_name: dict[str, Role] = {}
+        self._store = store
+
+    def find(self, name: str) -> Role:
+        """Return the role with a name. Raise PreconditionFailed if there is none."""
+        role = self.by_name.get(name)
+        if role is None:
+            raise PreconditionFailed(
+                f"there is no role '{name}': create it with `trellis roles set`"
+            )
+        return role
+
+    def define(
+        self, name: str, grants: Mapping[str, RoleGrant], ticket: Ticket | None = None
+    ) -> bool:
+        """Create a role, or replace its permissions and rules in all virtual hosts.
+
+        Return True if the role is new or has changed. Raise PreconditionFailed, and change nothing,
+        if the name, a pattern or a rule is invalid.
+        """
+        checked_name("role", name)
+        for vhost, grant in grants.items():
+            _check(name, vhost, grant)
+        role = Role(name)
+        role.grants = dict(grants)
+        known = self.by_name.get(name)
+        if known is not None and known.row == role.row:
+            return False
+        self._store.define(Defined(USERS_VHOST, "role", name, role.row), ticket)
+        if known is None:
+            self.by_name[name] = role
+        else:
+            known.grants = role.grants
+        return True
+
+    def remove(self, name: str, ticket: Ticket | None = None) -> bool:
+        """Delete a role, which no user has; return True if it existed."""
+        if self.by_name.pop(name, None) is None:
+            return False
+        self._store.define(Undefined(USERS_VHOST, "role", name), ticket)
+        return True
+
+    def remove_vhost(self, vhost: str, ticket: Ticket | None = None) -> None:
+        """Remove a deleted virtual host from all roles."""
+        for role in self.by_name.values():
+            if vhost in role.grants:
+                left = {name: grant for name, grant in role.grants.items() if name != vhost}
+                self.define(role.name, left, ticket)
+
+    def add(self, name: str, row: Mapping[str, object]) -> None:
+        """Add a stored role when the broker starts."""
+        role = self.by_name[name] = Role(name)
+        role.grants = grants_of(row.get("vhosts"))
+
+
+def _check(name: str, vhost: str, grant: RoleGrant) -> None:
+    """Raise PreconditionFailed if a pattern or a rule is invalid."""
+    for text in grant.rules:
+        if is_reservation(text):
+            raise PreconditionFailed(
+                f"role '{name}': '{text}' reserves a client identifier, which only the rules of a "
+                "user can do"
+            )
+    try:
+        UserPermissions("user", vhost, grant.permission, grant.rules)
+    except PreconditionFailed as error:
+        text = str(error).replace(f"of user 'user' in vhost '{vhost}'", f"in vhost '{vhost}'")
+        raise PreconditionFailed(f"role '{name}': {text}") from None
+
+
+def grants_of(given: object) -> dict[str, RoleGrant]:
+    """Return grants by virtual host. Raise PreconditionFailed if a part of `given` is invalid.
+
+    A missing permission permits no name, and missing rules permit every topic.
+    """
+    if not isinstance(given, dict):
+        raise PreconditionFailed(
+            "'vhosts' is not an object such as {VHOST: {configure, write, read, rules}}"
+        )
+    return {str(vhost): _grant(str(vhost), row) for vhost, row in given.items()}
+
+
+def _grant(vhost: str, row: object) -> RoleGrant:
+    if not isinstance(row, dict):
+        raise PreconditionFailed(
+            f"'vhosts': '{vhost}' is not an object with configure, write, read and rules"
+        )
+    texts: list[str] = []
+    for field in ("configure", "write", "read"):
+        pattern = row.get(field, "")
+        if not isinstance(pattern, str):
+            raise PreconditionFailed(f"'{field}' of vhost '{vhost}' is not a string")
+        texts.append(pattern)
+    rules = row.get("rules", [])
+    if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
+        raise PreconditionFailed(f"'rules' of vhost '{vhost}' is not a list of strings")
+    return RoleGrant((texts[0], texts[1], texts[2]), [str(rule) for rule in rules])

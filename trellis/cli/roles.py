@@ -1,0 +1,156 @@
+"""`trellis roles`: named sets of permissions and topic rules that many users share."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any
+
+from trellis.cli.actions import add_action, add_group, add_json, add_vhost, ask, show
+from trellis.cli.parsing import CommandError, Commands, Parser
+from trellis.settings.errors import printable
+
+
+def add(commands: Commands) -> None:
+    """Add the command roles."""
+    roles = add_group(
+        commands, "roles", "list, set and delete roles: permissions that many users share"
+    )
+    add_json(add_action(roles, "roles", "list", list_roles, "list roles, with their users' number"))
+    _add_set(roles)
+    command = add_action(
+        roles,
+        "roles",
+        "clear",
+        clear_role,
+        "remove a virtual host from a role",
+        "NAME [--vhost NAME]",
+    )
+    _add_name(command)
+    add_vhost(command)
+    command = add_action(
+        roles, "roles", "delete", delete_role, "delete a role, which no user may have", "NAME"
+    )
+    _add_name(command)
+    command = add_action(
+        roles,
+        "roles",
+        "assign",
+        assign_role,
+        "give users a role instead of the role that they have",
+        "(NAME | --none) USER...",
+    )
+    command.add_argument("name", metavar="NAME", nargs="?", help="name of the role")
+    command.add_argument("--none", action="store_true", help="take the users' role away")
+    command.add_argument("members", metavar="USER", nargs="+", help="name of a user")
+
+
+def _add_set(roles: Commands) -> None:
+    command = add_action(
+        roles,
+        "roles",
+        "set",
+        set_role,
+        "create a role, or replace its permissions and topic rules in a virtual host",
+        "NAME CONFIGURE WRITE READ [--rule RULE]... [--vhost NAME]",
+    )
+    _add_name(command)
+    for name in ("configure", "write", "read"):
+        command.add_argument(
+            name,
+            metavar=name.upper(),
+            help="regular expression that is searched in the names of queues and exchanges; "
+            '"" allows none, ".*" all',
+        )
+    command.add_argument(
+        "--rule",
+        action="append",
+        default=[],
+        metavar="RULE",
+        help='topic rule such as "allow publish sensors/{username}/#"; may be repeated; the first '
+        "rule that matches a topic decides [all topics are permitted]",
+    )
+    add_vhost(command)
+
+
+def _add_name(command: Parser) -> None:
+    command.add_argument("name", metavar="NAME", help="name of the role")
+
+
+def list_roles(arguments: argparse.Namespace) -> int:
+    """Print the roles, one line for each virtual host of a role."""
+    roles = ask(arguments, "GET", "roles")
+    if arguments.json:
+        show(roles, ("name",), arguments, "")
+        return 0
+    nothing: dict[str, Any] = {"": {"configure": "", "write": "", "read": "", "rules": []}}
+    rows = [
+        {
+            "name": role["name"],
+            "users": role["users"],
+            "vhost": vhost,
+            **grant,
+            "rules": "; ".join(grant["rules"]),
+        }
+        for role in roles
+        for vhost, grant in (role["vhosts"] or nothing).items()
+    ]
+    columns = ("name", "users", "vhost", "configure", "write", "read", "rules")
+    show(rows, columns, arguments, "no roles")
+    return 0
+
+
+def _present(arguments: argparse.Namespace, name: str) -> dict[str, Any] | None:
+    """Return the virtual hosts of a role with what it grants there; None if there is no role."""
+    for role in ask(arguments, "GET", "roles"):
+        if role["name"] == name:
+            vhosts: dict[str, Any] = role["vhosts"]
+            return vhosts
+    return None
+
+
+def set_role(arguments: argparse.Namespace) -> int:
+    """Create a role, or replace what it grants in one virtual host."""
+    known = _present(arguments, arguments.name)
+    grant = {name: getattr(arguments, name) for name in ("configure", "write", "read")}
+    vhosts = (known or {}) | {arguments.vhost: grant | {"rules": arguments.rule}}
+    ask(arguments, "PUT", "roles", arguments.name, body={"vhosts": vhosts})
+    if known is None:
+        print(
+            printable(
+                f"role {arguments.name} is created. Give it to users with `trellis roles assign "
+                f"{shlex.quote(arguments.name)} USER...`"
+            )
+        )
+    return 0
+
+
+def clear_role(arguments: argparse.Namespace) -> int:
+    """Remove one virtual host from a role. Raises CommandError if the role has nothing there."""
+    known = _present(arguments, arguments.name)
+    if known is None or arguments.vhost not in known:
+        raise CommandError(f"role {arguments.name} grants nothing in vhost {arguments.vhost}")
+    left = {vhost: grant for vhost, grant in known.items() if vhost != arguments.vhost}
+    ask(arguments, "PUT", "roles", arguments.name, body={"vhosts": left})
+    return 0
+
+
+def delete_role(arguments: argparse.Namespace) -> int:
+    """Delete a role."""
+    ask(arguments, "DELETE", "roles", arguments.name)
+    return 0
+
+
+def assign_role(arguments: argparse.Namespace) -> int:
+    """Give users a role, or take their role away. Raises CommandError without a role."""
+    names, role = list(arguments.members), arguments.name
+    if arguments.none:
+        names, role = [role, *names] if role else names, ""
+    elif role is None:
+        raise CommandError(
+            f"give a role and at least one user, such as `trellis roles assign NAME {names[0]}`", 2
+        )
+    for name in names:
+        tags = ask(arguments, "GET", "users", name)["tags"]
+        ask(arguments, "PUT", "users", name, body={"tags": tags, "role": role})
+    return 0

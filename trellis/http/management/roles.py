@@ -1,0 +1,52 @@
+"""Roles, which many users share: list, create, change and delete them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from broker.access.roles import Role, grants_of
+from trellis.http.management.answers import Call, Empty, Listing, Row, iterate, not_found
+
+
+def _row(role: Role, users: int) -> Row:
+    return {"name": role.name, **role.row, "users": users}
+
+
+async def roles(call: Call) -> Listing:
+    """List the roles, with the number of users of each."""
+    counts = Counter(user.role_name for user in call.broker.users.by_name.values())
+    known = list(call.broker.users.roles.by_name.values())
+    return Listing(iterate(_row(role, counts[role.name]) for role in known))
+
+
+def _known(call: Call) -> Role:
+    """Return the role that the path names. Raises ApiRefusal."""
+    name = call.path_parameters[0]
+    role = call.broker.users.roles.by_name.get(name)
+    if role is None:
+        raise not_found(f"there is no role '{name}'")
+    return role
+
+
+async def role(call: Call) -> Row:
+    """Return the role that the path names."""
+    known = _known(call)
+    users = sum(user.role is known for user in call.broker.users.by_name.values())
+    return _row(known, users)
+
+
+async def put_role(call: Call) -> Empty:
+    """Create a role, or replace its permissions and rules in all virtual hosts."""
+    name, grants = call.path_parameters[0], grants_of(call.body().get("vhosts"))
+    for vhost in grants:
+        call.vhost(vhost)
+    known = name in call.broker.users.roles.by_name
+    await call.make_durable(lambda ticket: call.broker.users.define_role(name, grants, ticket))
+    return Empty(not known)
+
+
+async def delete_role(call: Call) -> Empty:
+    """Delete a role, which no user has."""
+    name = _known(call).name
+    await call.make_durable(lambda ticket: call.broker.users.remove_role(name, ticket))
+    return Empty()
