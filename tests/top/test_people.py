@@ -64,7 +64,7 @@ async def test_a_user_is_made_given_rights_and_deleted(
     await run("permissions", "set", "ann", "", "^amq", ".*")
     await run("permissions", "topic", "ann", "allow publish a/{username}", "deny all #")
     assert [line.split() for line in (await run("users", "list")).splitlines()] == [
-        ["name", "tags", "from"],
+        ["name", "tags", "role", "from"],
         ["known", "settings"],
         ["admin", "administrator", "settings"],
         ["ann", "management", "monitoring", "broker"],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
-from broker.access.roles import Role, grants_of
+from broker.access.roles import Role, RoleGrant, grants_of
+from broker.access.users import User
 from trellis.http.management.answers import Call, Empty, Listing, Row, iterate, not_found
 
 
@@ -50,3 +52,12 @@ async def delete_role(call: Call) -> Empty:
     name = _known(call).name
     await call.make_durable(lambda ticket: call.broker.users.remove_role(name, ticket))
     return Empty()
+
+
+def role_grants(call: Call, user: User) -> Iterator[tuple[str, RoleGrant]]:
+    """Yield the virtual hosts in which the role of a user decides, with what the role grants."""
+    known = call.node.accounts.settings_accounts.get(user.name)
+    for vhost in list(call.broker.vhosts) if known is None else ():
+        grant = user.role_grant(vhost)
+        if grant is not None:
+            yield vhost, grant

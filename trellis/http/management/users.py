@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from broker.access.roles import RoleGrant
 from broker.access.users import User
 from broker.vhost.vhost import VirtualHost
 from trellis.auth.authenticate import Account
@@ -28,6 +27,7 @@ from trellis.http.management.answers import (
     not_found,
     text,
 )
+from trellis.http.management.roles import role_grants
 
 TAGS: Final = ("administrator", "monitoring", "policymaker", "management")
 
@@ -217,17 +217,8 @@ def _permissions(call: Call) -> Iterator[Row]:
         for vhost, permission in list(user.permissions.items()):
             if known is None or not known.is_fixed(vhost):
                 yield _permission(user.name, vhost, permission)
-        for vhost, grant in _role_grants(call, user):
+        for vhost, grant in role_grants(call, user):
             yield _permission(user.name, vhost, grant.permission) | {"role": user.role_name}
-
-
-def _role_grants(call: Call, user: User) -> Iterator[tuple[str, RoleGrant]]:
-    """Yield the virtual hosts in which the role of a user decides, with what the role grants."""
-    known = call.node.accounts.settings_accounts.get(user.name)
-    for vhost in list(call.broker.vhosts) if known is None else ():
-        grant = user.role_grant(vhost)
-        if grant is not None:
-            yield vhost, grant
 
 
 async def permissions(call: Call) -> Listing:
@@ -292,7 +283,7 @@ async def permission(call: Call) -> Row:
         return _permission(name, vhost.name, found)
     stored = call.broker.users.by_name.get(name)
     if stored is not None:
-        for granted, grant in _role_grants(call, stored):
+        for granted, grant in role_grants(call, stored):
             if granted == vhost.name:
                 return _permission(name, granted, grant.permission) | {"role": stored.role_name}
     raise not_found(f"user '{name}' has no permissions in vhost '{vhost.name}'")
@@ -403,7 +394,7 @@ def _rules(call: Call) -> Iterator[Row]:
     for user in list(call.broker.users.by_name.values()):
         for vhost, rules in list(user.rules.items()):
             yield _rule_row(user.name, vhost, rules)
-        for vhost, grant in _role_grants(call, user):
+        for vhost, grant in role_grants(call, user):
             if grant.rules:
                 yield _rule_row(user.name, vhost, grant.rules) | {"role": user.role_name}
 
