@@ -233,7 +233,7 @@ def _checked_tags(tags: list[str]) -> list[str]:
 
 def list_users(arguments: argparse.Namespace) -> int:
     """Print all users with their tags; `from` shows if the broker or the settings define a user."""
-    rows = [{"from": "broker", "role": "", **row} for row in ask(arguments, "GET", "users")]
+    rows = [{"from": "broker", **row} for row in ask(arguments, "GET", "users")]
     show(rows, ("name", "tags", "role", "from"), arguments, "no users")
     return 0
 
@@ -332,7 +332,7 @@ def list_permissions(arguments: argparse.Namespace) -> int:
         if (user, vhost) not in granted
     ]
     chosen = [
-        {"role": ""} | row | {"rules": "; ".join(rules.get((row["user"], row["vhost"]), []))}
+        row | {"rules": "; ".join(rules.get((row["user"], row["vhost"]), []))}
         for row in rows
         if arguments.name in (None, row["user"])
     ]
