@@ -40,24 +40,30 @@ class Review(Task, Generic[T]):
         """
         self._agenda = agenda
         self._per_turn = per_turn
+        #: The part of `per_turn` that the present review does in one turn: 1 / `_share`.
+        self._share = 1
         self._holders = holders
         self._review = review
         #: The holders that are not reviewed yet. The last one in the list is next.
         self._left: list[T] = []
         self._running = False
 
-    def start(self) -> None:
-        """Review all holders; start over if a review is already under way."""
+    def start(self, share: int = 1) -> None:
+        """Review all holders; start over if a review is already under way.
+
+        Review only 1 / `share` of the usual number in each turn, because a review is expensive.
+        """
         self._left = self._holders()
+        self._share = max(share, self._share) if self._running else share
         if not self._running:
             self._running = True
             self._agenda.add(self)
 
     def run(self) -> None:
         """Review the next holders."""
-        left = self._per_turn
+        left = self._per_turn // self._share
         try:
-            while self._left and left:
+            while self._left and left > 0:
                 left -= 1
                 self._review(self._left.pop())
         finally:
@@ -92,9 +98,12 @@ class Front(ConnectionRegistry):
         """Return a new connection for a client whose transport has just connected."""
         raise NotImplementedError
 
-    def reauthorize(self) -> None:
-        """Renew the permissions of all connections, of REVIEWED connections in each turn."""
-        self._reauthorization.start()
+    def reauthorize(self, share: int = 1) -> None:
+        """Renew the permissions of all connections, of REVIEWED connections in each turn.
+
+        With `share`, only of REVIEWED / `share` connections in each turn.
+        """
+        self._reauthorization.start(share)
 
 
 def _reauthorize(connection: Connection) -> None:

@@ -35,10 +35,10 @@ class MqttFront(MqttService):
         connection.handler = Login(connection)
         return connection
 
-    def reauthorize(self) -> None:
+    def reauthorize(self, share: int = 1) -> None:
         """Renew the permissions of all connections and all sessions, connected or not."""
-        super().reauthorize()
-        self._sessions_reauthorization.start()
+        super().reauthorize(share)
+        self._sessions_reauthorization.start(share)
 
     def delete_session(self, vhost: VirtualHost, client_id: str, ticket: Ticket | None) -> bool:
         """End the session of a client identifier; return False if no such session exists.

@@ -9,8 +9,10 @@ import pytest
 from broker.access.identity import READ_ALL, READ_NONE, Identity
 from broker.access.roles import RoleGrant, grants_of
 from broker.access.users import User, Users
+from broker.agenda import Agenda
 from broker.errors import PreconditionFailed
 from broker.store.memory import MemoryStore
+from protocols.front import Review
 from tests.store.homes import Home
 
 DEVICES = {"/": RoleGrant(("^$", ".*", ".*"), ["allow all plant/{username}/#"])}
@@ -142,3 +144,29 @@ def test_roles_survive_a_restart(tmp_path: Path) -> None:
         "b": {"configure": ".*", "write": "", "read": "", "rules": []},
     }
     assert identity(again.by_name["ann"]).may_publish(b"plant/ann/x")
+
+
+def test_a_review_after_a_change_of_a_role_takes_small_shares() -> None:
+    """The permissions of each user are made anew, so fewer holders are reviewed in a turn."""
+    agenda = Agenda()
+    seen: list[int] = []
+    review = Review(agenda, 32, lambda: list(range(100)), seen.append)
+
+    def counts() -> list[int]:
+        found = []
+        while not agenda.idle:
+            before = len(seen)
+            agenda.turn()
+            found.append(len(seen) - before)
+        return found
+
+    review.start()
+    assert counts() == [32, 32, 32, 4]
+    review.start(16)
+    assert counts() == [2] * 50
+    review.start(16)
+    agenda.turn()
+    review.start()
+    assert counts() == [2] * 50  # The slower review is not made faster.
+    review.start()
+    assert counts() == [32, 32, 32, 4]
