@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.parsing import Commands, Parser, add_command
 from trellis.cli.table import Row, columns_of, table
+
+#: The permissions of a user or a role in a virtual host: patterns of names.
+PERMISSIONS: Final = ("configure", "write", "read")
 
 
 def add_group(commands: Commands, name: str, text: str) -> Commands:
@@ -58,6 +61,17 @@ def add_vhost(action: Parser) -> None:
 def add_json(action: Parser) -> None:
     """Add the flag --json, which prints JSON instead of a table."""
     action.add_argument("--json", action="store_true", help="print a JSON list of objects")
+
+
+def add_patterns(command: Parser) -> None:
+    """Add the arguments CONFIGURE, WRITE and READ."""
+    for name in PERMISSIONS:
+        command.add_argument(
+            name,
+            metavar=name.upper(),
+            help="regular expression that is searched in the names of queues and exchanges; "
+            '"" allows none, ".*" all',
+        )
 
 
 def ask(arguments: argparse.Namespace, method: str, *path: str, body: object = None) -> Any:

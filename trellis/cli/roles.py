@@ -6,7 +6,16 @@ import argparse
 import shlex
 from typing import Any
 
-from trellis.cli.actions import add_action, add_group, add_json, add_vhost, ask, show
+from trellis.cli.actions import (
+    PERMISSIONS,
+    add_action,
+    add_group,
+    add_json,
+    add_patterns,
+    add_vhost,
+    ask,
+    show,
+)
 from trellis.cli.parsing import CommandError, Commands, Parser
 from trellis.settings.errors import printable
 
@@ -55,13 +64,7 @@ def _add_set(roles: Commands) -> None:
         "NAME CONFIGURE WRITE READ [--rule RULE]... [--vhost NAME]",
     )
     _add_name(command)
-    for name in ("configure", "write", "read"):
-        command.add_argument(
-            name,
-            metavar=name.upper(),
-            help="regular expression that is searched in the names of queues and exchanges; "
-            '"" allows none, ".*" all',
-        )
+    add_patterns(command)
     command.add_argument(
         "--rule",
         action="append",
@@ -112,7 +115,7 @@ def _present(arguments: argparse.Namespace, name: str) -> dict[str, Any] | None:
 def set_role(arguments: argparse.Namespace) -> int:
     """Create a role, or replace what it grants in one virtual host."""
     known = _present(arguments, arguments.name)
-    grant = {name: getattr(arguments, name) for name in ("configure", "write", "read")}
+    grant = {name: getattr(arguments, name) for name in PERMISSIONS}
     vhosts = (known or {}) | {arguments.vhost: grant | {"rules": arguments.rule}}
     ask(arguments, "PUT", "roles", arguments.name, body={"vhosts": vhosts})
     if known is None:

@@ -25,6 +25,7 @@ from typing import Any, Final
 import msgspec
 
 from trellis.auth.passwords import HASHER, show_hash
+from trellis.cli.actions import PERMISSIONS
 from trellis.cli.parsing import CommandError
 from trellis.settings.errors import nearest
 
@@ -41,7 +42,6 @@ FIELDS: Final = (
     "rules",
     "role",
 )
-PERMISSIONS: Final = ("configure", "write", "read")
 
 Row = dict[str, Any]
 

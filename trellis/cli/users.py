@@ -14,13 +14,22 @@ from typing import Any
 
 import msgspec
 
-from trellis.cli.actions import add_action, add_group, add_json, add_vhost, ask, show
+from trellis.cli.actions import (
+    PERMISSIONS,
+    add_action,
+    add_group,
+    add_json,
+    add_patterns,
+    add_vhost,
+    ask,
+    show,
+)
 from trellis.cli.api_client import ApiClient
 from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.definitions import print_report, request_import
 from trellis.cli.parsing import CommandError, Commands, Parser
 from trellis.cli.readable import count_text
-from trellis.cli.user_file import FIELDS, PERMISSIONS, definitions_of, hashed, read_users
+from trellis.cli.user_file import FIELDS, definitions_of, hashed, read_users
 from trellis.progress import ProgressLine
 from trellis.settings.errors import nearest, printable
 from trellis.settings.loading import read_password
@@ -130,13 +139,7 @@ def _add_permissions(commands: Commands) -> None:
         "USER CONFIGURE WRITE READ [--vhost NAME]",
     )
     _add_name(command, "USER")
-    for name in ("configure", "write", "read"):
-        command.add_argument(
-            name,
-            metavar=name.upper(),
-            help="regular expression that is searched in the names of queues and exchanges; "
-            '"" allows none, ".*" all',
-        )
+    add_patterns(command)
     add_vhost(command)
     command = add_action(
         permissions,
@@ -325,7 +328,7 @@ def list_permissions(arguments: argparse.Namespace) -> int:
         (row["user"], row["vhost"]): row["rules"] for row in ask(arguments, "GET", "topic-rules")
     }
     granted = {(row["user"], row["vhost"]) for row in rows}
-    nothing = dict.fromkeys(("configure", "write", "read"))
+    nothing = dict.fromkeys(PERMISSIONS)
     rows += [
         {"user": user, "vhost": vhost, **nothing}
         for user, vhost in rules
@@ -355,7 +358,7 @@ def list_readers(arguments: argparse.Namespace) -> int:
 
 def set_permission(arguments: argparse.Namespace) -> int:
     """Grant a user access to a virtual host, or replace the user's permissions there."""
-    body = {name: getattr(arguments, name) for name in ("configure", "write", "read")}
+    body = {name: getattr(arguments, name) for name in PERMISSIONS}
     ask(arguments, "PUT", "permissions", arguments.vhost, arguments.name, body=body)
     return 0
 
