@@ -32,9 +32,12 @@ from broker.store.opening import CATALOG, LOG, STREAMS
 
 #: Number of bytes copied at once.
 _COPY: Final = 1 << 20
-#: Attempts to open all files of the log. An attempt fails if a checkpoint removes one of the files
-#: meanwhile.
+#: Attempts to open all files of the log, or the newest segment of a stream. An attempt fails if a
+#: checkpoint or retention removes a file meanwhile.
 _TRIES: Final = 1_000
+#: Endings of the names of a stream's segments, and of their indexes.
+_SEGMENT: Final = ".arrow"
+_INDEX: Final = ".arrow.index"
 
 
 class OpenedFile:
@@ -159,24 +162,96 @@ def _copy_streams(source: str, target: str) -> int:
 
     The log has the durable end of each stream; a start from the backup removes rows after this end.
     The newest segments are copied first: retention may remove the oldest segments meanwhile, and
-    the copy must not have a gap. An index is copied before its segment, so that the copied segment
-    has all rows that the index covers.
+    the copy must not have a gap.
     """
     done = 0
-    for directory, _, names in os.walk(source):
+    for directory, _, _ in os.walk(source):
         made = target + directory[len(source) :]
         os.mkdir(made, 0o700)
-        for name in sorted(names, reverse=True):
-            try:
-                descriptor = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue
-            try:
-                done += _copy({name: OpenedFile(descriptor)}, made, lambda *_: None)
-            finally:
-                os.close(descriptor)
+        for _ in range(_TRIES):
+            size = _copy_files(directory, made)
+            if size >= 0:
+                break
+        else:
+            raise StoreError(
+                f"cannot back up {directory}: its newest segment was removed at each attempt to"
+                " copy the segment; start the backup again"
+            )
+        done += size
         _sync_directory(made)
     return done
+
+
+def _copy_files(directory: str, target: str) -> int:
+    """Copy the files of one directory, and return their size in bytes.
+
+    Return -1, and copy nothing, if the newest segment was removed meanwhile. Then the stream has
+    newer segments, because retention never removes the last one, or the stream is deleted. The copy
+    must have one of the newer segments, so the caller tries again.
+    """
+    names = _files_in(directory)
+    newest = next((name for name in names if name.endswith(_SEGMENT)), "")
+    done = 0
+    for name in names:
+        if name.endswith((_INDEX, ".tmp")):
+            continue  # An index is copied with its segment.
+        try:
+            opened = _open_with_index(directory, name)
+        except FileNotFoundError:
+            if name == newest:
+                return -1
+            continue
+        try:
+            done += _copy(opened, target, lambda *_: None)
+        finally:
+            for file in opened.values():
+                os.close(file.descriptor)
+    return done
+
+
+def _open_with_index(directory: str, name: str) -> dict[str, OpenedFile]:
+    """Open a file, and its index if there is one. Raise FileNotFoundError if the file is missing.
+
+    An index exists once its segment is finished. If the stream is deleted and a stream with its
+    name is created meanwhile, the index and the segment may belong to different streams. But the
+    index is removed before the new stream has its first segment. So an index that is still there
+    once the segment is open belongs to the segment.
+    """
+    path = f"{directory}/{name}"
+    opened: dict[str, OpenedFile] = {}
+    try:
+        if name.endswith(_SEGMENT) and os.path.exists(f"{path}.index"):
+            opened[f"{name}.index"] = _open(f"{path}.index")
+        opened[name] = _open(path)
+        index = opened.get(f"{name}.index")
+        if index is not None and not _is_at(index.descriptor, f"{path}.index"):
+            os.close(opened.pop(f"{name}.index").descriptor)
+    except FileNotFoundError:
+        for file in opened.values():
+            os.close(file.descriptor)
+        raise
+    return opened
+
+
+def _open(path: str) -> OpenedFile:
+    return OpenedFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    """True if a path still names the open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _files_in(directory: str) -> list[str]:
+    """Return the names of the files in a directory, the newest segment first."""
+    try:
+        with os.scandir(directory) as entries:
+            return sorted((entry.name for entry in entries if entry.is_file()), reverse=True)
+    except FileNotFoundError:
+        return []
 
 
 def _sync_directory(path: str) -> None:

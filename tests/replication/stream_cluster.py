@@ -200,11 +200,21 @@ class Cluster(BatchShipping):
 
     def _copy_stream(self, owner: Node, name: str, files: dict[str, bytes]) -> None:
         """Copy the segments of a stream, the newest first, as `trellis cluster seed` does."""
-        names = [path for path in owner.disk.names if f"/streams/%2F/{name}/" in path]
-        for path in sorted(names, reverse=True):
-            inode = owner.disk.names.get(path)
-            if inode is not None:
-                files[path] = bytes(inode.now)
+        names, prefix = owner.disk.names, f"{owner.path}/streams/%2F/{name}/"
+        segments = [path for path in names if path.startswith(prefix) and path.endswith(".arrow")]
+        segments.sort(reverse=True)
+        for at, path in enumerate(segments):
+            index = names.get(f"{path}.index")
+            if self.random.random() < 0.1:
+                self._go_on(owner)
+            segment = names.get(path)
+            if segment is not None:
+                files[path] = bytes(segment.now)
+                if index is not None and names.get(f"{path}.index") is index:
+                    files[f"{path}.index"] = bytes(index.now)
+            elif at == 0:
+                self._copy_stream(owner, name, files)
+                return
             if self.random.random() < 0.1:
                 self._go_on(owner)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.messages.message import PLAIN, Address, Message
-from broker.store.backup import back_up, copy_catalog
+from broker.store.backup import _copy_streams, back_up, copy_catalog
 from broker.store.checkpoint import Checkpointing
 from broker.store.checkpoint_schedule import files_worth_checkpoint
 from broker.store.codecs import Codecs
@@ -208,3 +208,43 @@ def test_a_backup_overwrites_nothing_and_says_why_it_failed(tmp_path: Path) -> N
         and not (tmp_path / "copy.part").exists()
     )
     store.close()
+
+
+def test_a_backup_has_a_segment_of_each_stream_however_fast_retention_removes_segments(
+    tmp_path: Path,
+) -> None:
+    """Retention keeps the last segment, so a copy without a segment would have a gap."""
+    stream = tmp_path / "streams" / "%2F" / "s"
+    stream.mkdir(parents=True)
+
+    def path(number: int) -> Path:
+        return stream / f"{1:010d}-{number:020d}.arrow"
+
+    def retain() -> None:
+        for number in range(1, 3_000):
+            path(number).write_bytes(b"%d" % number)
+            path(number - 1).unlink()
+
+    path(0).write_bytes(b"0")
+    copies = 0
+    with ThreadPoolExecutor(1) as pool:
+        retaining = pool.submit(retain)
+        while not retaining.done():
+            copies += 1
+            target = tmp_path / f"copy{copies}"
+            _copy_streams(str(tmp_path / "streams"), str(target))
+            assert list((target / "%2F" / "s").glob("*.arrow")), "the copy has no segment"
+    retaining.result()
+    assert copies > 3
+
+
+def test_a_backup_has_an_index_only_with_the_segment_of_the_index(tmp_path: Path) -> None:
+    stream = tmp_path / "streams" / "%2F" / "s"
+    stream.mkdir(parents=True)
+    first, second = (f"{1:010d}-{number:020d}.arrow" for number in (0, 7))
+    for name in (f"{first}.index", second, f"{second}.index", f"{second}.index.tmp"):
+        (stream / name).write_bytes(name.encode())
+    size = _copy_streams(str(tmp_path / "streams"), str(tmp_path / "copy"))
+    copied = {one.name: one.read_bytes() for one in (tmp_path / "copy" / "%2F" / "s").iterdir()}
+    assert copied == {name: name.encode() for name in (second, f"{second}.index")}
+    assert size == sum(map(len, copied))
