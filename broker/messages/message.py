@@ -193,6 +193,8 @@ class Address:
         #: The publisher, and the number of queues that the route leads to: streams record both.
         self.origin = UNKNOWN
         self.routed: i64 = 0
+        #: True for a TracedAddress: what happens to the message is reported (tracing.py).
+        self.traced = False
         #: Virtual host, exchange and routing key with their lengths, as the log writes them; empty
         #: until the first message of this address is stored.
         self.stored_names = b""

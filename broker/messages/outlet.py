@@ -51,6 +51,10 @@ class Outlet:
             return False
         return True
 
+    def client_names(self) -> tuple[str, ...]:
+        """Return the names by which an operator knows the client: its identifier, its address."""
+        return ()
+
     def touch(self) -> None:
         """Call `wake`, at most once per turn, so that the server sends the bytes written."""
         if not self.dirty:

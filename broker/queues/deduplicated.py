@@ -19,6 +19,7 @@ from broker.agenda import Agenda
 from broker.eviction import evict_oldest
 from broker.messages.fates import REPEATED_IN_QUEUE
 from broker.messages.message import Message
+from broker.messages.tracing import report_fate
 from broker.queues.arguments import QueueArguments
 from broker.queues.duplicate_filter import ENTRY_SIZE, HEADER, hash_value
 from broker.queues.limited import DeadLetterHost, LimitedQueue
@@ -66,6 +67,8 @@ class DeduplicatedQueue(LimitedQueue):
             if value in self._known:
                 self.note(NOT_TAKEN)
                 self.count(REPEATED_IN_QUEUE)
+                if message.address.traced:
+                    report_fate(message, REPEATED_IN_QUEUE, self.name)
                 self.release(message)
                 return
             self._record(value, message.position)

@@ -7,9 +7,19 @@ from array import array
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, BulkTask
+from broker.messages.fates import PURGED
+from broker.messages.message import Message
+from broker.messages.tracing import report_fate
 from broker.queues.consumer import Consumer, MessageSource
 from broker.queues.slices import CONSUMERS_PER_SLICE, MESSAGES_PER_SLICE
 from broker.queues.waiting import WaitingMessages
+
+
+def release_purged(queue: MessageSource, message: Message) -> None:
+    """Record in the store that a queue no longer needs a message, which was purged."""
+    if message.address.traced:
+        report_fate(message, PURGED, queue.name)
+    queue.release(message)
 
 
 class PurgeTask(BulkTask):
@@ -31,10 +41,10 @@ class PurgeTask(BulkTask):
         returned, memory = self._messages.returned, self._messages.memory
         while left > 0 and returned.count > 0:
             left -= 1
-            self._queue.release(returned.pop().message)
+            release_purged(self._queue, returned.pop().message)
         while left > 0 and memory.size > 0:
             left -= 1
-            self._queue.release(memory.pop())
+            release_purged(self._queue, memory.pop())
         while left > 0 and self.has_work():
             if not self._positions:
                 self._positions = self._messages.pop_positions()

@@ -23,8 +23,10 @@ from broker.agenda import Agenda, BulkTask
 from broker.messages.fates import UNREADABLE
 from broker.messages.memory import SAMPLES, estimate
 from broker.messages.message import Message
+from broker.messages.tracing import report_paged
 from broker.queues.arguments import QueueArguments
 from broker.queues.consumer import ReturnedMessage
+from broker.queues.emptying import release_purged
 from broker.queues.limited import DeadLetterHost, LimitedQueue
 from broker.queues.paged_heap import PagedHeap, position_of, rank_of, sequence_of
 from broker.queues.paged_tail import read_stored
@@ -91,6 +93,8 @@ class HeapQueue(LimitedQueue):
         rank, sequence = int(self._rank(returned.message)), int(returned.sequence)
         self.depth += 1
         if self._is_paged_out(rank, sequence, returned):
+            if returned.message.address.traced:
+                report_paged(returned.message)
             self.store.page_out(returned.message)
             self._paged_heap.push(rank, sequence, returned.message)
         else:
@@ -252,7 +256,7 @@ class HeapPurge(BulkTask):
         left: i64 = MESSAGES_PER_SLICE
         while left > 0 and self._heap:
             left -= 1
-            self._queue.release(self._heap.pop()[2].message)
+            release_purged(self._queue, self._heap.pop()[2].message)
         while left > 0 and self._paged:
             left -= 1
             self._queue.release_position(position_of(self._paged.pop()))

@@ -14,6 +14,7 @@ from mypy_extensions import i64
 from broker.agenda import Agenda
 from broker.messages.fates import DEAD_LETTERED, EXPIRED, OVER_LIMIT, OVERDELIVERED
 from broker.messages.message import Message
+from broker.messages.tracing import report
 from broker.messages.x_death import REASONS
 from broker.queues.arguments import UNLIMITED, QueueArguments
 from broker.queues.consumer import SEARCHED_PER_TURN, Consumer, Delivery, ReturnedMessage
@@ -169,6 +170,8 @@ class LimitedQueue(Queue):
         With `x-overflow: reject-publish-dlx` the message is dead-lettered as well.
         """
         self.note(NOT_TAKEN)
+        if message.address.traced:
+            report(message, "refused", self.name, "the queue is full (overflow reject-publish)")
         if self.arguments.dead_letter_refused:
             copy = message.copy(message.qos, message.retained)
             copy.position = 0  # The store does not keep the message for this queue.
@@ -220,6 +223,8 @@ class LimitedQueue(Queue):
             if self.retries is None:
                 self.retries = RetryDelay(self)
             returned = ReturnedMessage(delivery.message, delivery.sequence, attempts)
+            if delivery.message.address.traced:
+                report(delivery.message, "requeued", self.name, f"waits {int(delay):,} ms first")
             self.retries.add(returned, self.agenda.now + delay)
             self.schedule_drain()
             return
@@ -406,6 +411,8 @@ class LimitedQueue(Queue):
             super().discard(message, fate)
             return
         self.count(DEAD_LETTERED)
+        if message.address.traced:
+            report(message, "dead_lettered", self.name, reason)
         self.note(DEAD_EXPIRED + DEATH_REASONS.index(reason))
         # The virtual host releases the message in the store, in one group with the dead letter.
         host.dead_letter(self, message, reason)

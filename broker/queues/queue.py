@@ -32,8 +32,17 @@ from array import array
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
-from broker.messages.fates import EXPIRED, OVER_LIMIT, PURGED, REJECTED, UNREADABLE, UNREPRESENTABLE
+from broker.messages.fates import (
+    ACKNOWLEDGED,
+    EXPIRED,
+    OVER_LIMIT,
+    PURGED,
+    REJECTED,
+    UNREADABLE,
+    UNREPRESENTABLE,
+)
 from broker.messages.message import Message
+from broker.messages.tracing import report_fate, report_requeue
 from broker.queues.arguments import UNLIMITED
 from broker.queues.consumer import (
     NO_CONSUMERS,
@@ -192,6 +201,8 @@ class Queue(MessageSource):
                 self.release(delivery.message)
             return
         self.unacked -= 1
+        if delivery.message.address.traced:
+            report_requeue(delivery.message, delivery.attempts + 1, self.name)
         self.insert_returned(
             ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts + 1)
         )
@@ -506,6 +517,8 @@ class Queue(MessageSource):
             return
         self.unacked -= 1
         self.acknowledged += 1
+        if message.address.traced:
+            report_fate(message, ACKNOWLEDGED, self.name)
         if message.position > 0:
             self.release(message)
         if self.depth > 0 and not self._drain_scheduled:
@@ -557,6 +570,8 @@ class Queue(MessageSource):
     def discard(self, message: Message, fate: i64) -> None:
         """Discard a message that no consumer has settled, and count its fate."""
         self.count(fate)
+        if message.address.traced:
+            report_fate(message, fate, self.name)
         self.release(message)
 
     def touch(self) -> None:

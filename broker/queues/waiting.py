@@ -25,6 +25,7 @@ from mypy_extensions import i64
 
 from broker.messages.memory import SAMPLES, estimate
 from broker.messages.message import Message
+from broker.messages.tracing import report_paged
 from broker.queues.consumer import ReturnedMessage
 from broker.queues.delivery_window import RestoredDeliveries
 from broker.queues.fifo import Fifo
@@ -121,7 +122,10 @@ class WaitingMessages:
         """Move the newest message from memory to the tail of the queue with this number."""
         if self._tail is None:
             self._tail = PagedTail(store, queue)
-        self._tail.push(self.memory.pop_last())
+        message = self.memory.pop_last()
+        if message.address.traced:
+            report_paged(message)
+        self._tail.push(message)
         self.paged += 1
 
     def restore(

@@ -114,6 +114,8 @@ class Plan:
         #: option "no local": it gets no message that its own session publishes.
         self.by_publishing_session = by_publishing_session
         self.stale = False
+        #: True if a trace may follow messages of this plan (tracing.py).
+        self.traced = False
         #: The error that publishing with this plan raises: the exchange does not exist, or the
         #: publisher lacks a permission. None if publishing is permitted.
         self.refusal: BrokerError | None = None
@@ -181,8 +183,14 @@ class Plan:
         other.fate, other.copies = self.fate, self.copies
         other.unrepresentable, other.weight = self.unrepresentable, self.weight
         other.slow_path_mask = self.slow_path_mask
+        other.traced = self.traced
         other.refusal = self.refusal
         return other
+
+    def trace(self) -> None:
+        """Send all messages to the slow path, where a trace may follow them."""
+        self.traced = True
+        self.slow_path_mask |= ALWAYS
 
     def release(self) -> None:
         """Remove the references of a stale plan to its destinations.

@@ -32,6 +32,7 @@ from broker.routing.route import Route
 from broker.routing.subscriber import Subscriber
 from broker.routing.topic_groups import TopicGroups
 from broker.routing.topology_stream import TOPOLOGY
+from broker.routing.tracing import Traces
 from broker.stream.queue import StreamQueue
 
 #: The exchange that MQTT clients use. A message that an AMQP client publishes to it has headers in
@@ -67,6 +68,8 @@ class Planner(PlanResolver):
         self.always_slow = False
         #: Counters of unroutable messages by groups of topics; None if the operator names no group.
         self.topic_groups: TopicGroups | None = None
+        #: The running traces, whose messages take the slow path.
+        self.traces = Traces(agenda, self.retire_all)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -115,7 +118,7 @@ class Planner(PlanResolver):
         try:
             source = self.admit(identity, exchange, [route])
         except BrokerError as refusal:
-            return self._refusal(exchange, key, refusal)
+            return self._refusal(exchange, key, refusal, identity.name)
         return self._find(slot, source, route, identity.name)
 
     def follow(
@@ -143,7 +146,7 @@ class Planner(PlanResolver):
         identity = (recorded, search.unrepresentable, *destinations)
         plan = self._index.get_of_message(identity)
         if plan is None:
-            plan = self._new_plan(search, destinations, publisher)
+            plan = self._new_plan(search, destinations, publisher, False)
             self._index.add_of_message(identity, plan)
         return plan
 
@@ -237,11 +240,16 @@ class Planner(PlanResolver):
                     )
         return source
 
-    def _refusal(self, exchange: str, key: str, refusal: BrokerError) -> Plan:
+    def _refusal(self, exchange: str, key: str, refusal: BrokerError, publisher: str) -> Plan:
         place = PlanPlace([exchange], key)
-        identity = (place, type(refusal), str(refusal))
+        traced = self.traces.select(publisher, exchange, key, [], False)
+        identity = (place, type(refusal), str(refusal), traced)
         known = self._index.get(identity)
-        return known or self._intern(identity, refused(type(refusal)(str(refusal))))
+        if known is None:
+            known = refused(type(refusal)(str(refusal)))
+            known.traced = traced
+            self._intern(identity, known)
+        return known
 
     def _search(
         self,
@@ -275,8 +283,10 @@ class Planner(PlanResolver):
         if search is None or search.plan is not None:
             return None if search is None else search.plan
         destinations = search.destinations()
+        vary = search.by_headers or search.by_publishing_session
+        traced = self.traces.select(publisher, source.name, route.key, destinations, vary)
         if search.outdated:
-            plan = self._new_plan(search, destinations, publisher)
+            plan = self._new_plan(search, destinations, publisher, traced)
             plan.stale = True
             plan.slow_path_mask = ALWAYS
         else:
@@ -286,11 +296,13 @@ class Planner(PlanResolver):
                 search.by_headers,
                 search.by_publishing_session,
                 search.unrepresentable,
+                traced,
                 *destinations,
             )
             plan = self._index.get(identity) or self._intern(
                 identity,
-                self._index.twin(identity) or self._new_plan(search, destinations, publisher),
+                self._index.twin(identity)
+                or self._new_plan(search, destinations, publisher, traced),
             )
         search.plan = plan
         return plan
@@ -300,6 +312,7 @@ class Planner(PlanResolver):
         search: PlanSearch,
         destinations: list[tuple[Queue | Subscriber, int]],
         publisher: str,
+        traced: bool,
     ) -> Plan:
         plan = Plan(
             destinations, search.unrepresentable, search.by_headers, search.by_publishing_session
@@ -307,6 +320,8 @@ class Planner(PlanResolver):
         plan.add_journals(self.journals, publisher)
         if self.always_slow:
             plan.slow_path_mask = ALWAYS
+        if traced:
+            plan.trace()
         return plan
 
     def _intern(self, identity: tuple[object, ...], plan: Plan) -> Plan:

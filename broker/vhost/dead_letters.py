@@ -50,6 +50,7 @@ from broker.messages.message import (
     Properties,
     amend,
 )
+from broker.messages.tracing import continue_trace
 from broker.messages.x_death import (
     REASONS,
     Death,
@@ -262,6 +263,8 @@ class QueueMoves(BulkTask):
         """Publish `moved`, and settle `message` in its queue, in one group of the store."""
         publisher, queue = self._publisher, self._queue
         context, store = publisher.internal, publisher.store
+        if message.address.traced:
+            continue_trace(message, moved, queue.name)
         store.begin()
         try:
             context.received += 1

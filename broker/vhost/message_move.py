@@ -25,6 +25,7 @@ from broker.agenda import BulkTask
 from broker.errors import BrokerError
 from broker.messages.fates import MOVED, ROUTED
 from broker.messages.message import Message
+from broker.messages.tracing import continue_trace
 from broker.queues.consumer import ReturnedMessage
 from broker.queues.peeking import head_of, put_aside_back, set_head_aside
 from broker.queues.queue import Queue
@@ -212,6 +213,8 @@ class MessageMove(BulkTask):
         elif decision.refusal:
             self._refuse(decision.refusal)
         else:
+            if message.address.traced:
+                continue_trace(message, decision.message, self.source.name)
             self._move(decision)
             if decision.route.plan.behind:
                 self._pause(_PAUSE_MS, "a queue is behind with its dead letters")

@@ -42,6 +42,8 @@ def publish_once(
     refusal, so the broker does not refuse its later messages.
     """
     if vhost.producers.is_repeat(publication):
+        if vhost.traces.running:
+            vhost.traces.follow_repeated(context, route, message)
         context.count_fate(REPEATED)
         vhost.reply_when_all_durable(ticket)
         return REPEATED

@@ -37,6 +37,7 @@ from broker.messages.message import (
     Properties,
 )
 from broker.messages.outlet import Outlet
+from broker.messages.tracing import readdressed, report
 from broker.messages.x_death import Death
 from broker.queues.destination import Destination
 from broker.queues.limited import DeadLetterHost, LimitedQueue
@@ -125,6 +126,8 @@ class VirtualHost(DeadLetterHost):
         self.parameters = declarations.parameters
         self.applied_policies = declarations.applied_policies
         self._planner = declarations.planner
+        #: The running traces (routing/tracing.py).
+        self.traces = declarations.planner.traces
 
     @property
     def options(self) -> VirtualHostOptions:
@@ -338,18 +341,23 @@ class VirtualHost(DeadLetterHost):
         a confirm. Afterwards, a message with QoS 1 or 2 that a durable queue gets has a `position`
         in the store.
         """
+        if plan is not route.plan and plan.recorded:
+            message.address = readdressed(message.address, with_plan(route, plan))
+        traces = self.traces
+        if traces.running:
+            traces.follow(context, route, plan, message)
         if plan.refusal is not None:
             context.count(plan, 1)
             # Raise a copy: an error object that is raised again and again collects tracebacks.
             raise type(plan.refusal)(str(plan.refusal))
-        if plan is not route.plan and plan.recorded:
-            message.address = with_plan(route, plan)
         for known in plan.filters:
             # Behind another exchange, a filter decides only if no other destination is left.
             only = known.name == route.exchange or plan.fate == UNROUTABLE
             if only and known.repeats(message.properties):
                 context.count_fate(REPEATED)
                 self.reply_when_all_durable(ticket)
+                if message.address.traced:
+                    report(message, "repeated", known.name)
                 return REPEATED
         refusing = [queue for queue in plan.limited if not queue.accepts(message)]
         for full in refusing:

@@ -20,6 +20,7 @@
     peek.py              peek           readable.py          sizes, times and counts as text
     publish.py           publish
     tail.py              tail
+    trace.py             trace
     move.py              move, redrive  confirming.py        questions before changes
     acting.py            purge, pause, resume, close
     retained.py          retained
@@ -73,6 +74,7 @@ COMMANDS: Final = {
     "peek": "peek",
     "publish": "publish",
     "tail": "tail",
+    "trace": "trace",
     "move": "move",
     "redrive": "move",
     "purge": "acting",

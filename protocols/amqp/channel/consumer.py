@@ -16,6 +16,7 @@ from mypy_extensions import i64, u8
 from broker.agenda import Task
 from broker.messages.message import Message
 from broker.messages.outlet import LARGE_BODY, Outlet
+from broker.messages.tracing import report_delivery
 from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
 from broker.queues.queue import Queue
 from broker.queues.statistics import REDELIVERED, RETURNED
@@ -162,7 +163,10 @@ class AmqpConsumer(Consumer):
         outlet = self.outlet
         out = outlet.out
         method = self._method
-        address = message.address.short_strings
+        route = message.address
+        if route.traced:
+            self.report(message, redelivered)
+        address = route.short_strings
         size: i64 = len(method) + len(address) + 10
         write_i64_be(out, self._frame_header | (size << 8))
         out.write(method)
@@ -176,6 +180,15 @@ class AmqpConsumer(Consumer):
             outlet.attach(content)
         if not outlet.dirty:
             outlet.touch()
+
+    def report(self, message: Message, redelivered: i64) -> None:
+        """Report the delivery of a traced message; `redelivered` is 0 for the first delivery."""
+        detail = f"by consumer '{self.tag}'" if self.tag else "by basic.get"
+        if redelivered:
+            detail += ", redelivered"
+        if self.no_ack:
+            detail += ", acknowledged automatically"
+        report_delivery(message, self.queue.name, self.outlet, detail)
 
     def keep_arguments(self, arguments: Mapping[str, object]) -> None:
         """Keep the arguments of basic.consume, if they are not too long."""

@@ -155,7 +155,10 @@ class Fetch(BulkTask):
             tally.redelivered += 1
             self._owner.redelivered += 1
             queue.note(REDELIVERED)
-        address = delivery.message.address.short_strings
+        route = delivery.message.address
+        if route.traced:
+            self._consumer.report(delivery.message, delivery.attempts)
+        address = route.short_strings
         self._connection.out.write(
             got(self._number, number, delivery.attempts > 0, address, queue.depth)
         )

@@ -352,6 +352,8 @@ class ChannelPublisher:
         """
         self.published += 1
         self.context.received += 1
+        if self._vhost.traces.running:
+            self._vhost.traces.publisher = self._connection
         if publication is None:
             fate = self._vhost.publish(self.context, route, plan, message, ticket)
         else:

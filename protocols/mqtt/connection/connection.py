@@ -132,6 +132,9 @@ class MqttConnection(SessionConnection):
             (self.context.identity.name, self.vhost.name) if self.context is not None else ("", "")
         )
 
+    def client_names(self) -> tuple[str, ...]:
+        return (self.client_id, str(self.peer))
+
     # -- input
 
     def consume(self, data: bytes) -> i64:
@@ -172,6 +175,8 @@ class MqttConnection(SessionConnection):
         """
         vhost = self.vhost
         fate: i64
+        if vhost.traces.running:
+            vhost.traces.publisher = self
         try:
             if publication is None:
                 fate = vhost.publish(context, route, plan, message, ticket)

@@ -19,6 +19,7 @@ from broker.errors import AccessRefused
 from broker.messages.fates import PURGED
 from broker.messages.message import EXACTLY_ONCE, Message
 from broker.messages.outlet import Outlet
+from broker.messages.tracing import report_delivery
 from broker.queues.consumer import Consumer, Delivery
 from broker.queues.queue import Queue
 from broker.store.contract import Ticket, Waiter
@@ -99,6 +100,8 @@ class InboxConsumer(Consumer):
             self._hold(delivery)
         elif not self._writer.write(message, message.qos, packet_identifier(sequence), flags):
             self._skip(sequence)
+        elif message.address.traced:
+            self._report(message, "again (DUP)" if flags else "")
 
     def _skip(self, sequence: i64) -> None:
         self.credit += 1
@@ -120,6 +123,8 @@ class InboxConsumer(Consumer):
             message, sequence = delivery.message, delivery.sequence
             if not self._writer.write(message, message.qos, packet_identifier(sequence), 0):
                 self._skip(sequence)
+            elif message.address.traced:
+                self._report(message, "")
             if self._window.span() > self._span_max:
                 self._check_span()
             self._schedule_drains()
@@ -146,6 +151,13 @@ class InboxConsumer(Consumer):
         message = delivery.message
         if not self._writer.write(message, message.qos, packet_identifier(sequence), 0):
             self._skip(sequence)
+        elif message.address.traced:
+            self._report(message, f"from '{delivery.consumer.queue.name}'")
+
+    def _report(self, message: Message, detail: str) -> None:
+        """Report the delivery of a traced message to this consumer's client."""
+        text = f"with QoS {int(message.qos)} {detail}".rstrip()
+        report_delivery(message, self._inbox.name, self.outlet, text)
 
     # -- credit
 

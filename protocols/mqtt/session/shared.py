@@ -17,6 +17,7 @@ from mypy_extensions import i64
 
 from broker.messages.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.messages.outlet import Outlet
+from broker.messages.tracing import report_delivery
 from broker.queues.arguments import UNLIMITED
 from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
 from broker.routing.binding import Binding
@@ -84,6 +85,8 @@ class GroupConsumer(Consumer):
             room.send_shared(delivery)
         else:
             session.send_uncounted(delivery.message)
+            if message.address.traced:
+                report_delivery(message, queue.name, self.outlet, "with QoS 0")
             queue.auto_acknowledge(message)
 
     def leave(self) -> None:

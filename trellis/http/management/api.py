@@ -34,6 +34,7 @@ from trellis.http.management import (
     routing,
     streaming,
     topology,
+    tracing,
     users,
 )
 from trellis.http.management.answers import Call
@@ -260,6 +261,10 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("POST", "/api/trellis/cluster/switch", ADMINISTRATOR, extensions.switch),
     ("GET", "/api/trellis/{kind}", ANY_USER, extensions.rows),
     ("GET", "/api/trellis/delayed", ANY_USER, extensions.delayed),
+    ("GET", "/api/trellis/traces/{vhost}", ADMINISTRATOR, tracing.traces),
+    ("POST", "/api/trellis/traces/{vhost}", ADMINISTRATOR, tracing.begin),
+    ("GET", "/api/trellis/traces/{vhost}/{trace}", ADMINISTRATOR, tracing.events),
+    ("DELETE", "/api/trellis/traces/{vhost}/{trace}", ADMINISTRATOR, tracing.end),
     ("DELETE", "/api/trellis/delayed", ADMINISTRATOR, extensions.cancel),
     (
         "DELETE",

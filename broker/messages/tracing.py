@@ -1,0 +1,88 @@
+"""Marks of traced messages: what happens to a traced message is reported to its trace.
+
+A message is marked by its address: all copies of a message share the address, in every queue and
+session, and so does a copy for one subscription. The marks cost one test of `Address.traced` at a
+delivery, and one at a settlement.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from broker.messages.fates import COPY_FATES
+from broker.messages.message import Address, Message
+from broker.messages.outlet import Outlet
+
+
+class MessageTrace:
+    """The trace of one message, to which the queues report what happens to the message."""
+
+    def report(self, step: str, place: str, detail: str) -> None:
+        """Record that the message has taken a step, such as "delivered", at a queue or exchange."""
+        raise NotImplementedError
+
+
+class TracedAddress(Address):
+    """A copy of the address of a message, with the message's trace."""
+
+    def __init__(self, original: Address, trace: MessageTrace) -> None:
+        super().__init__(original.exchange, original.key)
+        self.origin = original.origin
+        self.routed = original.routed
+        self.traced = True
+        self.trace = trace
+
+
+def readdressed(old: Address, new: Address) -> Address:
+    """Return `new` as the address of a message whose address was `old`: its trace stays."""
+    return TracedAddress(new, old.trace) if isinstance(old, TracedAddress) else new
+
+
+def trace_of(message: Message) -> MessageTrace | None:
+    """Return the trace of a message; None if the message is not traced."""
+    address = message.address
+    return address.trace if isinstance(address, TracedAddress) else None
+
+
+def report(message: Message, step: str, place: str, detail: str = "") -> None:
+    """Report a step of a message to its trace, if the message is traced."""
+    trace = trace_of(message)
+    if trace is not None:
+        trace.report(step, place, detail)
+
+
+def report_fate(message: Message, fate: i64, place: str) -> None:
+    """Report that a copy of a traced message ended in a queue with this copy fate."""
+    report(message, COPY_FATES[fate], place)
+
+
+def report_requeue(message: Message, attempts: i64, place: str) -> None:
+    """Report that a consumer returned a traced message, for the `attempts`-th time."""
+    report(message, "requeued", place, f"return number {int(attempts)}")
+
+
+def report_paged(message: Message) -> None:
+    """Report that a copy of a traced message leaves the memory: its trace is lost."""
+    report(message, "paged", "", "a copy moved to disk; its later steps are not traced")
+
+
+def report_delivery(message: Message, place: str, outlet: Outlet, detail: str) -> None:
+    """Report that a traced message is delivered to the client of an outlet."""
+    names = outlet.client_names()
+    client = f"to client {' '.join(names)} " if names else ""
+    report(message, "delivered", place, f"{client}{detail}")
+
+
+def continue_trace(message: Message, successor: Message, place: str) -> None:
+    """Trace the message that the broker publishes in place of a traced message.
+
+    The successor is a dead letter, or a delayed or moved message; `place` is the queue that
+    `message` leaves.
+    """
+    trace = trace_of(message)
+    if trace is not None:
+        address = successor.address
+        trace.report(
+            "published_again", place, f"to exchange '{address.exchange}' with key '{address.key}'"
+        )
+        successor.address = readdressed(message.address, successor.address)

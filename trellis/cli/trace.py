@@ -1,0 +1,171 @@
+"""`trellis trace`: prints what happens to messages, from their publication to their settlement.
+
+The broker follows the messages that match the filter of the command, and the command reads the
+steps of these messages. If the command is killed, the broker ends the trace after half a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from trellis.cli.actions import add_vhost
+from trellis.cli.api_client import ApiClient, add_login
+from trellis.cli.parsing import CommandError, Commands, add_command, number
+from trellis.cli.readable import count_text
+from trellis.settings.errors import printable
+
+#: Seconds between two requests that find no event.
+PAUSE: Final = 0.2
+#: Filters that send only messages of some routes to the slow path of the broker.
+_OF_ROUTES: Final = ("exchange", "key", "topic", "publisher", "queue")
+Row = dict[str, Any]
+
+
+def add(commands: Commands) -> None:
+    """Add the command trace."""
+    command = add_command(
+        commands,
+        "trace",
+        trace,
+        "print what happens to messages: published, routed, delivered, acknowledged, dropped and "
+        "why",
+        "[--topic FILTER | --key KEY] [--exchange NAME] [--queue NAME] [--publisher USER] "
+        "[--client NAME] [--message-id ID] [--rate N] [--count N] [--json] [--vhost NAME] "
+        "[--url URL] [--user NAME --password WORD]",
+    )
+    which = command.add_mutually_exclusive_group()
+    which.add_argument(
+        "--topic", metavar="FILTER", help="MQTT topic filter of the messages, such as plant/+/temp"
+    )
+    which.add_argument(
+        "--key", metavar="KEY", help="binding key of the messages' routing keys, such as orders.#"
+    )
+    command.add_argument(
+        "--exchange", metavar="NAME", help="exchange of the messages; '' is the default exchange"
+    )
+    command.add_argument("--queue", metavar="NAME", help="queue to which the messages are routed")
+    command.add_argument("--publisher", metavar="USER", help="user that publishes the messages")
+    command.add_argument(
+        "--client",
+        metavar="NAME",
+        help="publishing client: MQTT client identifier, name of an AMQP connection, or address "
+        "with port",
+    )
+    command.add_argument(
+        "--message-id", metavar="ID", help="property message_id of the messages (AMQP)"
+    )
+    command.add_argument(
+        "--rate",
+        type=number(int, 1),
+        default=10,
+        metavar="N",
+        help="follow at most this number of messages per second, up to 1000 [10]",
+    )
+    command.add_argument(
+        "--count", type=number(int, 1), metavar="N", help="end after this number of steps"
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON object per step")
+    add_vhost(command)
+    add_login(command)
+
+
+class RunningTrace:
+    """A trace of the broker, which ends with the `with` block."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._client = ApiClient(arguments)
+        self._path = ("trellis", "traces", arguments.vhost)
+        self._body = _filter(arguments)
+        self._number = ""
+        #: The broker's last counts of the trace.
+        self.counts: Row = {"skipped": 0, "lost": 0}
+
+    def __enter__(self) -> RunningTrace:
+        self._number = str(self._client.json("POST", *self._path, body=self._body)["trace"])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._client.request("DELETE", *self._path, self._number)
+        except CommandError:
+            pass  # The broker ends a trace that is not read.
+
+    def steps(self) -> Iterator[Row]:
+        """Yield the steps of the messages as they come. Raises CommandError."""
+        after = 0
+        while True:
+            path = (*self._path, self._number)
+            answer = self._client.request("GET", *path, query={"after": after})
+            row = self.counts = self._client.decode(answer, Row, "trace", *path)
+            for event in row["events"]:
+                after = event["number"]
+                yield event
+            if not row["events"]:
+                time.sleep(PAUSE)
+
+
+def _filter(arguments: argparse.Namespace) -> Row:
+    given = {
+        "exchange": arguments.exchange,
+        "key": arguments.key,
+        "topic": arguments.topic,
+        "queue": arguments.queue,
+        "user": arguments.publisher,
+        "client": arguments.client,
+        "message_id": arguments.message_id,
+    }
+    row = {name: value for name, value in given.items() if value is not None}
+    return {**row, "rate": arguments.rate}
+
+
+def trace(arguments: argparse.Namespace) -> int:
+    """Print the steps of messages until their number is reached or the command is interrupted."""
+    with RunningTrace(arguments) as running:
+        if not any(getattr(arguments, name) is not None for name in _OF_ROUTES):
+            print(
+                f"while this trace runs, all messages of vhost '{arguments.vhost}' take the slower "
+                "path of the broker: --topic, --key, --exchange, --queue or --publisher limits "
+                "this to some messages",
+                file=sys.stderr,
+            )
+        print("tracing; end with Ctrl-C", file=sys.stderr, flush=True)
+        try:
+            for shown, step in enumerate(running.steps(), 1):
+                _print(step, arguments.json)
+                if shown == arguments.count:
+                    break
+        finally:
+            _report(running.counts)
+    return 0
+
+
+def _print(step: Row, as_json: bool) -> None:
+    if as_json:
+        print(msgspec.json.encode(step).decode(), flush=True)
+        return
+    at = time.strftime("%H:%M:%S", time.localtime(step["time"]))
+    thousandths = int(step["time"] * 1_000) % 1_000
+    place = f" '{printable(step['place'])}'" if step["place"] else ""
+    detail = f": {printable(step['detail'])}" if step["detail"] else ""
+    name = step["step"].replace("_", " ")
+    print(f"{at}.{thousandths:03} #{step['message']} {name}{place}{detail}", flush=True)
+
+
+def _report(counts: Row) -> None:
+    """Print how many messages and steps are not shown, if any."""
+    if counts["skipped"]:
+        print(
+            f"{count_text(counts['skipped'], 'matching message')} not followed; --rate raises the "
+            "number per second",
+            file=sys.stderr,
+        )
+    if counts["lost"]:
+        print(
+            f"{count_text(counts['lost'], 'step')} came too fast and are not shown", file=sys.stderr
+        )
