@@ -22,6 +22,7 @@ from broker.access.identity import Authenticator, Credentials, Identity, Verdict
 from broker.access.rules import UserPermissions
 from broker.broker import Broker
 from broker.definitions.restore import restore_broker
+from broker.routing.tracing import TraceFilter
 from broker.store.contract import Store
 from broker.store.disk import Disk, File
 from broker.store.memory import MemoryStore
@@ -48,11 +49,18 @@ class AcceptAll(Authenticator):
 
 
 class Bench:
-    """A broker with its AMQP and MQTT front ends, driven by calls instead of sockets."""
+    """A broker with its AMQP and MQTT front ends, driven by calls instead of sockets.
+
+    If `traced`, a trace runs whose filter matches no message of a flow.
+    """
+
+    traced = False
 
     def __init__(self, store: Store | None = None) -> None:
         self.broker = Broker(store or MemoryStore(), AcceptAll(), lambda: "id")
         self.amqp_front, self.mqtt_front = AmqpFront(self.broker), MqttFront(self.broker)
+        if self.traced:
+            self.broker.vhosts["/"].traces.begin(TraceFilter(topic="not/of/a/flow"), 1)
 
     def mqtt(self, name: str, persistent: bool = False) -> Connection:
         """Connect an MQTT 3.1.1 client with this identifier, with or without a clean session."""

@@ -344,8 +344,12 @@ def main() -> None:
         "flow", nargs="*", help=f"flows to measure (default: all): {', '.join(FLOWS)}"
     )
     parser.add_argument("--rules", action="store_true", help="measure a user with 100 topic rules")
+    parser.add_argument(
+        "--traced", action="store_true", help="measure beside a trace that follows no message"
+    )
     options = parser.parse_args()
     AcceptAll.ruled = options.rules
+    Bench.traced = options.traced
     for name in options.flow:
         if name not in FLOWS:
             parser.error(f"unknown flow {name!r}; known are {', '.join(FLOWS)}")

@@ -83,6 +83,8 @@ def continue_trace(message: Message, successor: Message, place: str) -> None:
     if trace is not None:
         address = successor.address
         trace.report(
-            "published_again", place, f"to exchange '{address.exchange}' with key '{address.key}'"
+            "published_again",
+            place,
+            f"to exchange '{address.exchange or 'amq.default'}' with key '{address.key}'",
         )
         successor.address = readdressed(message.address, successor.address)

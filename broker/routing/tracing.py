@@ -172,6 +172,7 @@ class Trace(Task):
         if len(self._events) >= EVENTS_MAX:
             self._events.popleft()
             self.lost += 1
+            self._traces.lost += 1
         self._events.append(
             TraceEvent(self.reported, self._agenda.wall, message, step, _cut(place), _cut(detail))
         )
@@ -209,6 +210,8 @@ class Traces:
         #: The connection whose message is being published on a traced plan; None if the broker
         #: itself publishes the message.
         self.publisher: Outlet | None = None
+        #: Number of events of all traces that were removed before they were read.
+        self.lost = 0
         self._agenda = agenda
         self._retire = retire
         self._begun = 0
@@ -272,10 +275,10 @@ class Traces:
             known = self._begin_following(context.identity.name, route, plan, message, publisher)
             if known is None:
                 return
-            known.report("published", route.exchange, _origin(context, message, publisher))
+            known.report("published", _exchange_of(route), _origin(context, message, publisher))
             message.address = TracedAddress(message.address, known)
         if plan.refusal is not None:
-            known.report("refused", route.exchange, str(plan.refusal))
+            known.report("refused", _exchange_of(route), str(plan.refusal))
             return
         _report_destinations(known, plan, message)
 
@@ -286,8 +289,10 @@ class Traces:
             user = context.identity.name
             known = self._begin_following(user, route, route.plan, message, publisher)
             if known is not None:
-                known.report("published", route.exchange, _origin(context, message, publisher))
-                known.report("repeated", route.exchange, "its sequence number was published before")
+                known.report("published", _exchange_of(route), _origin(context, message, publisher))
+                known.report(
+                    "repeated", _exchange_of(route), "its sequence number was published before"
+                )
 
     def _begin_following(
         self,
@@ -308,6 +313,11 @@ class Traces:
                 if followed is not None:
                     return followed
         return None
+
+
+def _exchange_of(route: Route) -> str:
+    """Return the name of the exchange; that of the default exchange as operators know it."""
+    return route.exchange or "amq.default"
 
 
 def _origin(context: PublishContext, message: Message, publisher: Outlet | None) -> str:

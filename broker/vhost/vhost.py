@@ -172,6 +172,7 @@ class VirtualHost(DeadLetterHost):
         own.queues_deleted += gone.queues_deleted
         self._planner.scope.paused += other._planner.scope.paused
         self.bindings.refused += other.bindings.refused
+        self.traces.lost += other.traces.lost
 
     # -- declarations and bindings, as clients request them
 

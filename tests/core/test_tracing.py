@@ -154,7 +154,7 @@ def begin(world: World, chosen: TraceFilter, rate: int = 100) -> Trace:
 
 
 def test_a_dead_letter_keeps_the_number_of_its_message(world: World, amqp: Amqp) -> None:
-    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
+    dead: dict[str, Any] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
     amqp.queue("brief", **{"x-message-ttl": 50, **dead})
     trace = begin(world, TraceFilter(queue="brief"))
     amqp.publish("", "q", b"not traced")
@@ -164,7 +164,7 @@ def test_a_dead_letter_keeps_the_number_of_its_message(world: World, amqp: Amqp)
         body for _ in range(2) for body in amqp.bodies(amqp.send(commands.Basic.Get(queue="q")))
     ]
     assert steps_of(trace) == [
-        (1, "published", ""),
+        (1, "published", "amq.default"),
         (1, "routed", "brief"),
         (1, "dead_lettered", "brief"),
         (1, "published_again", "brief"),
@@ -227,7 +227,7 @@ def test_only_routes_of_the_filter_take_the_slow_path(world: World) -> None:
 
 
 def test_a_full_queue_and_a_missing_right_are_reasons(world: World, amqp: Amqp) -> None:
-    amqp.queue("full", **{"x-max-length": 0, "x-overflow": "reject-publish"})
+    amqp.queue("full", x_max_length=0, x_overflow="reject-publish")
     trace = begin(world, TraceFilter())
     amqp.publish("", "full", b"m")
     assert (1, "refused", "full") in steps_of(trace)
@@ -256,7 +256,7 @@ def test_a_transaction_and_a_message_with_copies_are_followed(world: World, amqp
     amqp.publish("", "q", b"m")
     assert steps_of(trace) == []
     amqp.send(commands.Tx.Commit())
-    assert steps_of(trace) == [(1, "published", ""), (1, "routed", "q")]
+    assert steps_of(trace) == [(1, "published", "amq.default"), (1, "routed", "q")]
     plain = world.amqp()
     plain.queue("copy")
     plain.publish("", "copy", b"m", headers={"CC": ["q"]})
@@ -283,7 +283,7 @@ def test_events_that_are_not_read_are_bounded(world: World, amqp: Amqp) -> None:
     for _ in range(EVENTS_MAX // 2 + 5):
         amqp.publish("", "q", b"m")
     events = trace.read(0, EVENTS_MAX * 2)
-    assert (len(events), trace.lost) == (EVENTS_MAX, 10)
+    assert (len(events), trace.lost, world.vhost.traces.lost) == (EVENTS_MAX, 10, 10)
     # The reader continues after the last event that it has read.
     assert [event.number for event in trace.read(events[9].number, 2)] == [21, 22]
 

@@ -17,9 +17,9 @@ from tests.broker import BrokerProcess, environment
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "troubleshooting.md").read_text()
-#: A command of the page with the output that the page shows.
+#: A command of the page with the output that the page shows; test_trace_command.py has `trace`.
 EXAMPLES: Final = re.findall(
-    r"^    \.run/bin/trellis (.+)\n\n((?:(?:    .*)?\n)+)", PAGE, re.MULTILINE
+    r"^    \.run/bin/trellis (?!trace)(.+)\n\n((?:(?:    .*)?\n)+)", PAGE, re.MULTILINE
 )
 
 
@@ -65,7 +65,7 @@ def port(directory: Path) -> Iterator[int]:
 
 def test_the_page_begins_with_a_command() -> None:
     assert PAGE.split("\n\n")[1].startswith("    .run/bin/trellis route ")
-    assert len(EXAMPLES) == PAGE.count("\n    .run/bin/trellis ")
+    assert len(EXAMPLES) == PAGE.count("\n    .run/bin/trellis ") - 1
 
 
 @pytest.mark.parametrize(("command", "output"), EXAMPLES, ids=[one[0] for one in EXAMPLES])

@@ -322,6 +322,16 @@ def add_routes(
         "Total number of searches for destinations that took more than one turn of the event loop.",
         sum(vhost.paused_searches for vhost in vhosts),
     )
+    page.gauge(
+        "trellis_traces",
+        "Number of traces of messages that run, at most 8 in each virtual host.",
+        sum(len(vhost.traces.running) for vhost in vhosts),
+    )
+    page.counter(
+        "trellis_trace_steps_lost",
+        "Total number of steps of traced messages that were removed because no client read them.",
+        sum(vhost.traces.lost for vhost in vhosts),
+    )
     page.counter(
         "trellis_bindings_refused",
         "Total number of bindings and subscriptions refused because of limits.pattern_nodes.",

@@ -1,0 +1,157 @@
+"""`trellis trace` and the HTTP API of traces, against a broker of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from pamqp import commands
+
+from tests.clients import marshal, mqtt_publish, publication
+from tests.top.commands import Commands
+from tests.top.conftest import Start
+from tests.top.running import Running
+from tests.top.test_api import api, users
+
+
+@pytest.fixture
+async def broker(start: Start) -> Running:
+    broker = await start(**users())
+    assert (await api(broker, "PUT", "queues/%2F/q"))[0] == 201
+    return broker
+
+
+async def publish_once_traced(broker: Running) -> None:
+    """Publish two messages to queue q once a trace runs."""
+    vhost = broker.node.broker.vhosts["/"]
+    await broker.until(lambda: bool(vhost.traces.running))
+    client = await broker.amqp()
+    await client.socket.send(
+        publication("", "q", b"m", message_id="order-1") + publication("", "missing", b"m")
+    )
+
+
+async def test_the_command_prints_the_steps_of_messages(
+    broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command_line = Commands(broker, capsys, monkeypatch)
+    publisher = asyncio.create_task(publish_once_traced(broker))
+    code, out, err = await command_line.run("trace", "--exchange", "", "--count", "4")
+    await publisher
+    assert (code, err) == (0, "tracing; end with Ctrl-C\n")
+    lines = [line.split(" ", 1)[1] for line in out.splitlines()]
+    assert lines[0].startswith(
+        "#1 published 'amq.default': key 'q' by user 'known' over amqp091 from client"
+    )
+    assert lines[0].endswith(", transient, 1 B, message_id 'order-1'")
+    assert lines[1:] == [
+        "#1 routed 'q': 0 messages wait, 0 unacknowledged, consumers: 0",
+        lines[2],
+        "#2 unroutable: no binding matches",
+    ]
+    assert "key 'missing'" in lines[2]
+    # The trace ends with the command.
+    assert broker.node.broker.vhosts["/"].traces.running == []
+
+
+async def test_json_and_a_filter_of_all_routes(
+    broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command_line = Commands(broker, capsys, monkeypatch)
+    publisher = asyncio.create_task(publish_once_traced(broker))
+    words = ("--message-id", "order-1", "--count", "2", "--rate", "1", "--json")
+    code, out, err = await command_line.run("trace", *words)
+    await publisher
+    steps = [json.loads(line) for line in out.splitlines()]
+    assert (code, [step["step"] for step in steps]) == (0, ["published", "routed"])
+    assert "all messages of vhost '/' take the slower path" in err
+
+
+async def test_traces_over_http(broker: Running) -> None:
+    path = "trellis/traces/%2F"
+    assert await api(broker, "POST", path, {"topic": "a/+", "rate": 2}) == (
+        200,
+        {"trace": 1, "rate": 2},
+    )
+    _, rows = await api(broker, "GET", path)
+    assert rows == [
+        {
+            "trace": 1,
+            "filter": {"topic": "a/+"},
+            "rate": 2,
+            "followed": 0,
+            "skipped": 0,
+            "lost": 0,
+            "waiting_max": 2_000,
+        }
+    ]
+    _, row = await api(broker, "GET", f"{path}/1?after=0")
+    assert row == {**rows[0], "events": []}
+    assert (await api(broker, "DELETE", f"{path}/1"))[0] == 204
+    status, row = await api(broker, "GET", f"{path}/1")
+    assert (status, row["reason"]) == (
+        404,
+        "there is no trace 1 in vhost '/': a trace that is not read for 30 s ends by itself",
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"topic": "a/#/b"}, "the filter of the trace is invalid: "),
+        ({"topics": "a"}, "unknown field 'topics'; there are exchange, key, topic, user, client"),
+        ({"key": 3}, "'key' "),
+        ({"rate": -1}, "'rate' "),
+    ],
+)
+async def test_a_wrong_filter_is_refused(
+    broker: Running, body: dict[str, object], reason: str
+) -> None:
+    status, row = await api(broker, "POST", "trellis/traces/%2F", body)
+    assert status == 400
+    assert row["reason"].startswith(reason), row
+
+
+async def test_only_administrators_trace(broker: Running) -> None:
+    for method, path in (("POST", "%2F"), ("GET", "%2F"), ("GET", "%2F/1"), ("DELETE", "%2F/1")):
+        status, _ = await api(broker, method, f"trellis/traces/{path}", {}, user="watcher")
+        assert status in (401, 403), (method, path)
+
+
+def anonymous(text: str) -> str:
+    """Return the output of the command without times and ports."""
+    text = re.sub(r"^ *\d\d:\d\d:\d\d\.\d{3} ", "", text, flags=re.MULTILINE)
+    return re.sub(r"\d+\.\d+\.\d+\.\d+:\d+", "ADDRESS", text)
+
+
+async def consume_and_publish(broker: Running) -> None:
+    """Consume from queue temps, and publish to it over MQTT once a trace runs."""
+    vhost = broker.node.broker.vhosts["/"]
+    await broker.until(lambda: bool(vhost.traces.running))
+    consumer = await broker.amqp()
+    await consumer.queue("temps", "amq.topic", "sensors.#")
+    consume = commands.Basic.Consume(queue="temps", consumer_tag="log")
+    await consumer.call(consume, commands.Basic.ConsumeOk)
+    kitchen = await broker.mqtt("kitchen")
+    await kitchen.socket.send(mqtt_publish("sensors/kitchen/temp", b"21.5", 1, 1))
+    delivered = await consumer.expect(commands.Basic.Deliver)
+    await consumer.socket.send(marshal(1, commands.Basic.Ack(delivered.delivery_tag)))
+
+
+async def test_the_example_of_the_page(
+    broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text()
+    found = re.search(
+        r"^    \.run/bin/trellis (trace .+)\n\n((?:    .*\n)+)", page, flags=re.MULTILINE
+    )
+    assert found is not None
+    client = asyncio.create_task(consume_and_publish(broker))
+    _, out, err = await Commands(broker, capsys, monkeypatch).run(*shlex.split(found[1]))
+    await client
+    shown = "".join(line[4:] + "\n" for line in found[2].splitlines())
+    assert anonymous(err + out).replace("'anonymous'", "'ann'") == anonymous(shown)
