@@ -12,14 +12,12 @@ A subclass parses the input in `consume`. An incomplete frame at the end of the 
 the next chunk.
 
 Backpressure: a client that sends more than the broker can take is slowed down by not reading its
-socket, until the network buffers are full and the client has to wait. There are five reasons for
-which the broker does not read from a client:
+socket, until the network buffers are full and the client has to wait. The reasons are:
 
     budget      One chunk may cause much work: one small publication can go to 10,000 queues.
                 `consume` therefore stops when the BUDGET of a turn is used up and sets `behind`.
-                It also stops before a publication while the search for the publication's
-                destinations goes on (broker/routing/plan_search.py). The link stops reading, and
-                calls `resume` in the next turn.
+                It also stops while the search for a publication's destinations goes on
+                (plan_search.py). The link stops reading, and calls `resume` in the next turn.
     stall       The connection waits for an answer from inside the broker: a check of credentials,
                 or a write of the store before a reply (`reply_when_durable`). `stall` stops all
                 handling of input, so that replies keep their order; `resume_input` ends it.
@@ -30,8 +28,7 @@ which the broker does not read from a client:
                 `throttled` names the limit (trellis/server/rate_limited_link.py).
     backlog     The disk is slower than the publishers: too many bytes wait to be written
                 (BACKLOG_BYTES in trellis/server/store_writer.py). The link of a connection with
-                `persists` does not read until the disk has caught up. While a journal records all
-                publications, this applies to every connection.
+                `persists`, or of each one if a journal records all publications, does not read.
 
 The opposite direction, a client that reads too slowly, is in broker/messages/outlet.py.
 """
@@ -443,6 +440,9 @@ class Connection(Outlet):
     def _release(self) -> None:
         """Release the objects that the connection uses in the broker. Called once, at its end."""
         raise NotImplementedError
+
+    def client_names(self) -> tuple[str, ...]:
+        return tuple(name for name in (str(self.describe()["client"]), str(self.peer)) if name)
 
     @abstractmethod
     def describe(self) -> dict[str, object]:

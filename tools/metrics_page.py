@@ -17,6 +17,7 @@ import pamqp.frame
 import pamqp.header
 import trustme
 
+from broker.messages.message import AT_MOST_ONCE, PLAIN, Address, Message
 from broker.queues.consumer import Consumer
 from broker.replication.figures import ClusterFigures
 from broker.stream.queue import QueueStreamReader, StreamQueue
@@ -109,6 +110,8 @@ async def pages() -> list[tuple[str, MetricsPage]]:
             mqtt = node.mqtt.connect(Peer())
             mqtt.receive_data(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")
             open_channel(node)
+            waiting = Message(Address("", "waiting"), b"x", PLAIN, AT_MOST_ONCE)
+            node.broker.vhosts["/"].declare_queue("waiting").put(waiting)
             return [
                 ("/metrics", await metrics.aggregated_metrics(node, HttpCounters())),
                 ("/metrics/per-object", await metrics.per_object_metrics(node, HttpCounters())),

@@ -92,6 +92,10 @@ class HeapQueue(LimitedQueue):
         """Add a message, and schedule the expiry of the first message."""
         rank, sequence = int(self._rank(returned.message)), int(returned.sequence)
         self.depth += 1
+        if self.depth == 1:
+            self._waiting.mark_first(sequence, self.agenda.now)
+        elif self.agenda.now >= self._waiting.next_mark and returned.attempts == 0:
+            self._waiting.mark_among(sequence, self.agenda.now)
         if self._is_paged_out(rank, sequence, returned):
             if returned.message.address.traced:
                 report_paged(returned.message)
@@ -173,6 +177,12 @@ class HeapQueue(LimitedQueue):
     @property
     def head_attempts(self) -> int:
         return int(self._heap[0][2].attempts) if self._heap else 0
+
+    @property
+    def head_age(self) -> int | None:
+        if self.depth == 0:
+            return None
+        return self._waiting.age_of(self._heap[0][1] if self._heap else 0, self.agenda.now)
 
     def _head(self) -> Message:
         return self._heap[0][2].message

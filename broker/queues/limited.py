@@ -170,8 +170,7 @@ class LimitedQueue(Queue):
         With `x-overflow: reject-publish-dlx` the message is dead-lettered as well.
         """
         self.note(NOT_TAKEN)
-        if message.address.traced:
-            report(message, "refused", self.name, "the queue is full (overflow reject-publish)")
+        report(message, "refused", self.name, "the queue is full (overflow reject-publish)")
         if self.arguments.dead_letter_refused:
             copy = message.copy(message.qos, message.retained)
             copy.position = 0  # The store does not keep the message for this queue.
@@ -223,8 +222,7 @@ class LimitedQueue(Queue):
             if self.retries is None:
                 self.retries = RetryDelay(self)
             returned = ReturnedMessage(delivery.message, delivery.sequence, attempts)
-            if delivery.message.address.traced:
-                report(delivery.message, "requeued", self.name, f"waits {int(delay):,} ms first")
+            report(delivery.message, "requeued", self.name, f"waits {int(delay):,} ms first")
             self.retries.add(returned, self.agenda.now + delay)
             self.schedule_drain()
             return
@@ -411,8 +409,7 @@ class LimitedQueue(Queue):
             super().discard(message, fate)
             return
         self.count(DEAD_LETTERED)
-        if message.address.traced:
-            report(message, "dead_lettered", self.name, reason)
+        report(message, "dead_lettered", self.name, reason)
         self.note(DEAD_EXPIRED + DEATH_REASONS.index(reason))
         # The virtual host releases the message in the store, in one group with the dead letter.
         host.dead_letter(self, message, reason)

@@ -127,6 +127,8 @@ class Queue(MessageSource):
                 return
         self._waiting.push(message)
         self.depth += 1
+        if self.depth == 1 or self.agenda.now >= self._waiting.next_mark:
+            self._waiting.mark_newest(self.agenda.now)
         if message.expires > 0:
             self._schedule_expiry(message.expires)
         if self.depth > self._overflow_depth:
@@ -290,6 +292,7 @@ class Queue(MessageSource):
         self.depth += len(positions)
         if positions:
             self.note(RESTORED, len(positions))
+            self._waiting.mark_first(0, self.agenda.now)
         self._set_overflow_depth()
         self._read_tail()
 
@@ -298,6 +301,8 @@ class Queue(MessageSource):
         self._waiting.insert(ReturnedMessage(message, sequence, 1))
         self._waiting.sequence = max(self._waiting.sequence, sequence)
         self.depth += 1
+        if self.depth == 1:
+            self._waiting.mark_first(sequence, self.agenda.now)
         self.note(RESTORED)
 
     def restore_unacked(self, sequence: i64) -> None:
@@ -477,6 +482,8 @@ class Queue(MessageSource):
         """Insert a message at its old place in the queue; it waits again from now on."""
         self._waiting.insert(returned)
         self.depth += 1
+        if self.depth == 1:
+            self._waiting.mark_first(returned.sequence, self.agenda.now)
         expires: i64 = returned.message.expires
         if expires > 0:
             self._schedule_expiry(expires)
@@ -632,35 +639,6 @@ class Queue(MessageSource):
         """Discard the first message of the queue, with this fate."""
         self.discard(self._pop_head().message, fate)
 
-    def take_over(self, old: Queue) -> None:
-        """Replace a queue of the same name, and take over its messages, counters and consumers."""
-        self.number, self.declared_durable, self.exclusive_to = (
-            old.number,
-            old.declared_durable,
-            old.exclusive_to,
-        )
-        self.auto_delete, self.depth, self.unacked = old.auto_delete, old.depth, old.unacked
-        self.acknowledged, self.auto_acknowledged = old.acknowledged, old.auto_acknowledged
-        self.consumers, self.standby = old.consumers, old.standby
-        self._fates, self._events = old._fates, old._events
-        self._waiting, old._waiting = old._waiting, WaitingMessages()
-        self._gate, self._deliver_up_to = old._gate, old._deliver_up_to
-        if self._gate is not None:
-            self._gate.queue = self
-        self._set_overflow_depth()
-        self._holds, self.paused, old._holds = old._holds, old.paused, 0
-        self._drain_scheduled = self._holds > 0
-        for consumer in self.consumers + self.standby:
-            consumer.queue = self
-        old.dead = True
-        old.replacement = self
-        old.consumers, old.standby, old.depth = NO_CONSUMERS, NO_CONSUMERS, 0
-        if old._upkeep is not None:
-            old._upkeep.end()
-        if self.depth > self._waiting.paged:
-            self._schedule_expiry(self._head().expires)
-        self.schedule_drain()
-
     def note(self, event: i64, times: int = 1) -> None:
         if self.replacement is not None:
             self.replacement.note(event, times)
@@ -676,6 +654,11 @@ class Queue(MessageSource):
         """Number of times that the first message was returned to the queue; 0 without messages."""
         returned = self._waiting.returned
         return int(returned.peek().attempts) if returned.count > 0 else 0
+
+    @property
+    def head_age(self) -> int | None:
+        """Time since the first message came, in ms (arrivals.py); None if no message waits."""
+        return self._waiting.head_age(self.agenda.now) if self.depth > 0 else None
 
     @property
     def paged(self) -> int:

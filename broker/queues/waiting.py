@@ -26,6 +26,7 @@ from mypy_extensions import i64
 from broker.messages.memory import SAMPLES, estimate
 from broker.messages.message import Message
 from broker.messages.tracing import report_paged
+from broker.queues.arrivals import Arrivals
 from broker.queues.consumer import ReturnedMessage
 from broker.queues.delivery_window import RestoredDeliveries
 from broker.queues.fifo import Fifo
@@ -44,7 +45,16 @@ class WaitingMessages:
     `paged` is the number of messages in the tail.
     """
 
-    __slots__ = ("_restored", "_tail", "memory", "paged", "returned", "sequence")
+    __slots__ = (
+        "_arrivals",
+        "_restored",
+        "_tail",
+        "memory",
+        "next_mark",
+        "paged",
+        "returned",
+        "sequence",
+    )
 
     def __init__(self) -> None:
         self.sequence: i64 = 0
@@ -55,6 +65,10 @@ class WaitingMessages:
         #: The deliveries recorded before the broker started. None once the tail holds no message
         #: from before the start.
         self._restored: RestoredDeliveries | None = None
+        #: When the messages came; None until a message waits.
+        self._arrivals: Arrivals | None = None
+        #: From this time on, in ms, the arrival of the next message is marked.
+        self.next_mark: i64 = 0
 
     def reserve(self) -> i64:
         """Take and return the next sequence number, for a message that is not pushed."""
@@ -115,6 +129,43 @@ class WaitingMessages:
         if self._tail is not None:
             total += self._tail.memory_bytes()
         return total + self.returned.memory_bytes()
+
+    # -- when the messages came
+
+    def mark_first(self, sequence: i64, now: i64) -> None:
+        """Mark that a message, the only one that waits, came now or was returned now."""
+        self._arrivals = Arrivals()
+        self.next_mark = self._arrivals.mark(sequence, now, sequence)
+
+    def mark_newest(self, now: i64) -> None:
+        """Mark that the newest message came now. Call this for the first message, and from
+        `next_mark` on.
+        """
+        newest: i64 = self.next_sequence() - 1
+        oldest: i64 = self.head_sequence()
+        if self._arrivals is None or newest == oldest:
+            self.mark_first(newest, now)
+        else:
+            self.next_mark = self._arrivals.mark(newest, now, oldest)
+
+    def mark_among(self, sequence: i64, now: i64) -> None:
+        """Mark that a message came now, in a queue that has an order of its own."""
+        if self._arrivals is None:
+            self.mark_first(sequence, now)
+        else:
+            self.next_mark = self._arrivals.mark(sequence, now, 0)
+
+    def head_sequence(self) -> i64:
+        """Return the sequence number of the first message. Only if messages wait."""
+        return self.returned.peek().sequence if self.returned.count > 0 else self.sequence + 1
+
+    def head_age(self, now: i64) -> int:
+        """Return the time since the first message came, in ms. Only if messages wait."""
+        return self.age_of(self.head_sequence(), now)
+
+    def age_of(self, sequence: i64, now: i64) -> int:
+        """Return the time since a waiting message came, in ms."""
+        return 0 if self._arrivals is None else int(now - self._arrivals.time_of(sequence))
 
     # -- the tail
 

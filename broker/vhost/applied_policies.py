@@ -14,6 +14,7 @@ from broker.queues.arguments import QueueArguments
 from broker.queues.limited import DeadLetterHost, LimitedQueue
 from broker.queues.policies import Policies, Policy, operator_policy_of
 from broker.queues.queue import Queue
+from broker.queues.replacing import replace_queue
 from broker.routing.exchanges import Exchange
 from broker.routing.planner import Planner
 from broker.store.contract import Store, Ticket
@@ -118,7 +119,7 @@ class AppliedPolicies:
                 effective,
                 self._host,
             )
-            replacement.take_over(queue)
+            replace_queue(queue, replacement)
             self._queues[queue.name] = replacement
             for exchange in list(members(queue.bound_to)):
                 if isinstance(exchange, Exchange):

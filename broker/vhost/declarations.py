@@ -142,6 +142,16 @@ class Declarations:
         for number, (exchange, kind) in enumerate(_PREDECLARED, start=1):
             self.add_exchange(exchange, kind, ExchangeOptions(durable=True), -number)
 
+    def absorb(self, other: Declarations) -> None:
+        """Add the counts of the declarations of a virtual host that is deleted."""
+        self.deleted.merge(other.deleted)
+        self.queues_declared += other.queues_declared
+        self.queues_created += other.queues_created
+        self.queues_deleted += other.queues_deleted
+        self.planner.scope.paused += other.planner.scope.paused
+        self.planner.traces.lost += other.planner.traces.lost
+        self.bindings.refused += other.bindings.refused
+
     # -- exchanges
 
     def declare_exchange(

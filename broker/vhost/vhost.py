@@ -126,7 +126,6 @@ class VirtualHost(DeadLetterHost):
         self.parameters = declarations.parameters
         self.applied_policies = declarations.applied_policies
         self._planner = declarations.planner
-        #: The running traces (routing/tracing.py).
         self.traces = declarations.planner.traces
 
     @property
@@ -165,14 +164,7 @@ class VirtualHost(DeadLetterHost):
         self.contexts.absorb(other.contexts)
         for reason, count in other.dead_letters.items():
             self.dead_letters[reason] = self.dead_letters.get(reason, 0) + count
-        own, gone = self.declarations, other.declarations
-        own.deleted.merge(gone.deleted)
-        own.queues_declared += gone.queues_declared
-        own.queues_created += gone.queues_created
-        own.queues_deleted += gone.queues_deleted
-        self._planner.scope.paused += other._planner.scope.paused
-        self.bindings.refused += other.bindings.refused
-        self.traces.lost += other.traces.lost
+        self.declarations.absorb(other.declarations)
 
     # -- declarations and bindings, as clients request them
 
@@ -344,9 +336,8 @@ class VirtualHost(DeadLetterHost):
         """
         if plan is not route.plan and plan.recorded:
             message.address = readdressed(message.address, with_plan(route, plan))
-        traces = self.traces
-        if traces.running:
-            traces.follow(context, route, plan, message)
+        if self.traces.running:
+            self.traces.follow(context, route, plan, message)
         if plan.refusal is not None:
             context.count(plan, 1)
             # Raise a copy: an error object that is raised again and again collects tracebacks.
@@ -357,8 +348,7 @@ class VirtualHost(DeadLetterHost):
             if only and known.repeats(message.properties):
                 context.count_fate(REPEATED)
                 self.reply_when_all_durable(ticket)
-                if message.address.traced:
-                    report(message, "repeated", known.name)
+                report(message, "repeated", known.name)
                 return REPEATED
         refusing = [queue for queue in plan.limited if not queue.accepts(message)]
         for full in refusing:

@@ -154,4 +154,6 @@ async def test_the_example_of_the_page(
     _, out, err = await Commands(broker, capsys, monkeypatch).run(*shlex.split(found[1]))
     await client
     shown = "".join(line[4:] + "\n" for line in found[2].splitlines())
-    assert anonymous(err + out).replace("'anonymous'", "'ann'") == anonymous(shown)
+    assert anonymous(err + out).replace("'anonymous'", "'ann'").replace(
+        "client test", "client logger"
+    ) == anonymous(shown)

@@ -61,6 +61,7 @@ async def test_a_queue_without_a_problem_has_no_finding(broker: Running) -> None
         "consumers": 0,
         "messages_ready": 0,
         "messages_unacknowledged": 0,
+        "head_age_ms": None,
     }
 
 

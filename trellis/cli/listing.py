@@ -23,7 +23,7 @@ KINDS: Final = (
 #: Columns with sizes in bytes, with lengths of time in ms, and with times in seconds since the
 #: epoch. On a terminal they are readable.
 _SIZES: Final = frozenset({"octets_in", "octets_out", "unsent", "bytes"})
-_LENGTHS: Final = frozenset({"left_ms", "expires_in_ms"})
+_LENGTHS: Final = frozenset({"left_ms", "expires_in_ms", "head_age_ms"})
 _TIMES: Final = frozenset({"since", "due"})
 #: Default number of seconds between two lists with --watch.
 _INTERVAL: Final = 2.0

@@ -10,6 +10,7 @@ import msgspec
 from trellis.cli.actions import add_action, add_group, add_vhost
 from trellis.cli.api_client import ApiClient
 from trellis.cli.parsing import Commands, Parser, number
+from trellis.cli.readable import time_text
 from trellis.diagnosis.topics import topic_findings
 from trellis.settings.errors import printable
 
@@ -66,6 +67,8 @@ def why_queue(arguments: argparse.Namespace) -> int:
         f"{queue['messages_ready']:,} ready, {queue['messages_unacknowledged']:,} unacknowledged, "
         f"consumers: {queue['consumers']:,}"
     )
+    if queue["head_age_ms"] is not None:
+        head += f"; the first message waits for {time_text(queue['head_age_ms'] / 1000)}"
     return _show(arguments, answer, head)
 
 

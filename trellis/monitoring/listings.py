@@ -42,6 +42,7 @@ def _queue(vhost: VirtualHost, queue: Queue) -> Row:
         "exclusive": queue.exclusive_to is not None,
         "messages_ready": int(queue.depth),
         "messages_unacknowledged": int(queue.unacked),
+        "head_age_ms": queue.head_age,
         "consumers": queue.consumer_count,
         **counts_of_queue(queue),
         "paused": queue.paused,

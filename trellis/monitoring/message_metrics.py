@@ -78,6 +78,20 @@ def add_ended(page: MetricsPage, queue: Queue, labels: Labels) -> None:
         )
 
 
+def add_head_age(page: MetricsPage, queue: Queue, labels: Labels) -> None:
+    """Add the time since the first waiting message of one queue came, if a message waits."""
+    age = queue.head_age
+    if age is not None:
+        page.listed(
+            "trellis_queue_head_age_seconds",
+            "gauge",
+            "Time since the first waiting message of a queue or MQTT session came to it, in "
+            "seconds.",
+            age / 1000,
+            labels,
+        )
+
+
 def add_unroutable(page: MetricsPage, vhost: VirtualHost) -> None:
     """Add the number of unroutable messages of each exchange that had one."""
     for exchange in list(vhost.exchanges.values()):

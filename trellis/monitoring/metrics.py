@@ -166,6 +166,7 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
             message_metrics.add_depth_of(page, queue, labels)
             message_metrics.add_consumers(page, queue.consumer_count, labels)
             message_metrics.add_ended(page, queue, labels)
+            message_metrics.add_head_age(page, queue, labels)
             listed += 1
             await pace.add(1)
     for vhost in list(node.broker.vhosts.values()):

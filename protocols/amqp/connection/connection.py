@@ -439,10 +439,6 @@ class AmqpConnection(ConnectionInterface):
     def owner(self) -> tuple[str, str]:
         return (self.handshake.user, self.vhost.name) if self.vhost is not None else ("", "")
 
-    def client_names(self) -> tuple[str, ...]:
-        name = self.handshake.client.connection_name
-        return (name, str(self.peer)) if name else (str(self.peer),)
-
     def describe(self) -> dict[str, object]:
         client = self.handshake.client
         row = row_of(self)

@@ -132,9 +132,6 @@ class MqttConnection(SessionConnection):
             (self.context.identity.name, self.vhost.name) if self.context is not None else ("", "")
         )
 
-    def client_names(self) -> tuple[str, ...]:
-        return (self.client_id, str(self.peer))
-
     # -- input
 
     def consume(self, data: bytes) -> i64:

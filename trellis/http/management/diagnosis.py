@@ -45,7 +45,8 @@ async def queue(call: Call) -> Row:
     findings = queue_findings(vhost, found, before, counts_of(found, clock()))
     shown = queue_row(vhost, found, call.broker.name)
     fields = ("name", "vhost", "type", "consumers", "messages_ready", "messages_unacknowledged")
-    return {"queue": {name: shown[name] for name in fields}, "findings": _rows(findings)}
+    queue = {name: shown[name] for name in fields} | {"head_age_ms": found.head_age}
+    return {"queue": queue, "findings": _rows(findings)}
 
 
 def _queue(call: Call) -> tuple[VirtualHost, Queue]:

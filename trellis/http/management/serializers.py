@@ -54,6 +54,8 @@ def queue_row(vhost: VirtualHost, queue: Queue, node: str) -> Row:
         "paused": queue.paused,
         **counts(int(queue.depth), int(queue.unacked)),
     }
+    if queue.head_age is not None:
+        row["head_age_ms"] = queue.head_age
     ended = ended_of(queue)
     if ended:
         row["copies_ended"] = ended

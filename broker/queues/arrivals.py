@@ -1,0 +1,68 @@
+"""The times at which the waiting messages of a queue came, from a few marks.
+
+A mark says when the message with a sequence number came. The marks begin anew when a message comes
+to the empty queue. A queue makes at most one mark in MARK_MS, and keeps at most MARKS_MAX marks.
+When there are more, every second mark is dropped, and later marks are twice as far apart. So a
+waiting message needs no memory for its time.
+
+For a message that waited when the broker started, the time of the start counts as its arrival. For
+a message that was returned to the empty queue, the time of the return counts.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+from mypy_extensions import i64
+
+#: Least time between two marks, in ms.
+MARK_MS: Final[i64] = 1_000
+#: Largest number of marks of one queue.
+MARKS_MAX: Final[i64] = 64
+
+
+class Arrivals:
+    """The marks of one queue: sequence numbers, with times of the agenda's clock in ms."""
+
+    __slots__ = ("_sequences", "_spacing", "_times")
+
+    def __init__(self) -> None:
+        self._sequences = array("q")
+        self._times = array("q")
+        self._spacing: i64 = MARK_MS
+
+    def mark(self, sequence: i64, now: i64, oldest: i64) -> i64:
+        """Add a mark for the message that came now, and return the time of the next mark in ms.
+
+        `oldest` is the lowest sequence number of a waiting message: marks that are not needed for
+        this and later messages are dropped.
+        """
+        sequences, times = self._sequences, self._times
+        if sequences and sequence <= sequences[-1]:
+            return now + self._spacing  # A message that was returned, not a new one.
+        passed = 0
+        while passed + 1 < len(sequences) and sequences[passed + 1] <= oldest:
+            passed += 1
+        del sequences[:passed], times[:passed]
+        if len(sequences) < MARKS_MAX // 4:
+            self._spacing = MARK_MS
+        elif len(sequences) >= MARKS_MAX:
+            del sequences[1::2], times[1::2]
+            self._spacing *= 2
+        sequences.append(int(sequence))
+        times.append(int(now))
+        return now + self._spacing
+
+    def time_of(self, sequence: i64) -> i64:
+        """Return the time of the last mark up to a message: the message came then or soon after.
+
+        If there is none, the message was returned to the queue, and came before the first mark:
+        return the time of the first mark.
+        """
+        found: i64 = self._times[0]
+        for at, marked in enumerate(self._sequences):
+            if marked > sequence:
+                break
+            found = self._times[at]
+        return found
