@@ -1,0 +1,63 @@
+"""docs/log-reference.md has every event that the code logs, and no other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from trellis import cli
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "log-reference.md").read_text()
+LEVELS = ("info", "warning", "error")
+#: Methods that log their first argument as an event of level warning.
+REFUSING = ("log_refusal", "_log", "_log_error", "_write")
+
+
+def literal(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def logged() -> Iterator[tuple[str, str]]:
+    """Yield the events in the code, with their levels; "" if the level is not known here."""
+    for package in ("trellis", "protocols"):
+        for file in (ROOT / package).rglob("*.py"):
+            for call in ast.walk(ast.parse(file.read_text())):
+                if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+                    continue
+                name, holder = call.func.attr, ast.unparse(call.func.value)
+                if holder == "logs" and name in LEVELS and call.args and literal(call.args[0]):
+                    yield literal(call.args[0]), name
+                elif holder == "logs" and name == "log":
+                    yield literal(call.args[1]), ""
+                elif not call.args or not re.fullmatch("[a-z_]+", literal(call.args[0])):
+                    continue
+                elif name in REFUSING or name == "add" and holder.endswith("refusals"):
+                    yield literal(call.args[0]), "warning"
+
+
+def documented() -> dict[str, set[str]]:
+    """Return the events of the page with their levels."""
+    found: dict[str, set[str]] = {}
+    for events, levels in re.findall(r"^\| (`[^|]*`) \| ([a-z, ]+) \|", PAGE, re.MULTILINE):
+        names = re.findall(r"`([^`]+)`", events)
+        of_each = levels.split(", ")
+        for at, name in enumerate(names):
+            found.setdefault(name, set()).add(of_each[at if len(of_each) > 1 else 0])
+    return found
+
+
+def test_the_page_has_every_event_with_its_level() -> None:
+    page, code = documented(), dict(logged())
+    assert len(code) > 60
+    assert set(page) == set(code)
+    for event, level in logged():
+        assert not level or level in page[event], event
+
+
+def test_the_page_names_only_existing_commands() -> None:
+    named = set(re.findall(r"`trellis ([a-z]+)", PAGE))
+    assert named >= {"users", "why", "store", "cluster"}
+    assert named <= set(cli.COMMANDS)
