@@ -1,4 +1,4 @@
-"""Tests of examples/live.html in a headless Chromium: shown topics, and refused origins."""
+"""Tests of live.html, which connects over WebSocket, in a headless Chromium: topics, origins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tests.broker import BrokerProcess
 from tests.foreign import require
 
 HERE: Final = Path(__file__).parent
-EXAMPLES: Final = HERE.parents[1] / "examples"
 
 pytestmark = pytest.mark.long
 
@@ -35,10 +34,8 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def site() -> Iterator[str]:
-    """Serve the directory examples/ on a local port, as examples/README.md describes."""
-    with ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=EXAMPLES)
-    ) as server:
+    """Serve this directory on a local port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=HERE)) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()

@@ -228,6 +228,26 @@ def test_topics_are_shown_published_and_removed(page: Page, broker: BrokerProces
     assert api(broker, "GET", "retained/%2F") == []
 
 
+def test_topics_are_watched_live(page: Page, broker: BrokerProcess) -> None:
+    page.do("open", width=1280)
+    page.log_in()
+    page.do("view", hash="#/topics", until="#content [role=status]")
+    page.do("click", selector="text=Watch live")
+    page.do("wait", selector="#content p", text="No message yet.")
+    for number in range(250):
+        body = {"properties": {}, "payload": f"{number}", "payload_encoding": "string"}
+        body["routing_key"] = f"plant.{number:03}.temp"
+        api(broker, "POST", "exchanges/%2F/amq.topic/publish", body)
+    said = "250 messages of 250 topics. 50 topics are not shown: give a narrower filter."
+    page.do("wait", selector="#content p", text=said)
+    page.do("wait", selector="#content td", text="plant/007/temp")
+    page.check("topics-live", 1280)
+    page.do("click", selector="button:text-is('Stop')")
+    page.do("wait", selector="#content button", text="Watch live")
+    page.do("view", hash="#/queues", until="caption, p.soft")
+    page.do("wait", selector="#content p", text="There is no queue yet")
+
+
 def test_an_alarm_is_shown(settings: Path, page: Page, broker: BrokerProcess) -> None:
     page.do("open", width=1280)
     page.log_in()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from typing import Any, Final
 
 import pytest
 
+from tests.foreign import require
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Running, Socket
 from tests.top.test_api import ADMIN, api, users
@@ -79,6 +81,16 @@ def test_the_page_loads_nothing_from_elsewhere_and_has_no_inline_script_or_style
     page = (FILES / "index.html").read_text()
     assert " style=" not in page and "<style" not in page and not re.search(r"\son\w+=", page)
     assert re.findall(r"<script[^>]*>", page) == ['<script type="module" src="/page/main.js">']
+
+
+def test_node_can_load_all_modules_of_the_page() -> None:
+    """Find a wrong syntax, a name exported twice, and an import that no module exports."""
+    node, main = require("node"), FILES / "main.js"
+    source = f"import('{main.as_uri()}').catch((error) => console.log(error.message))"
+    command = [node, "--input-type=module", "--experimental-default-type=module", "-e", source]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    # All modules are linked before the first one needs the document of a browser.
+    assert (done.returncode, done.stdout) == (0, "document is not defined\n"), done.stderr
 
 
 async def test_unknown_files_and_methods_are_refused(broker: Running) -> None:

@@ -21,12 +21,6 @@ export function svg(name, attributes = {}, ...children) {
 const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat('en', { maximumFractionDigits: 1 });
 export const number = (value) => whole.format(value ?? 0);
-/** A length of time in ms as text: 850 ms, 12 s, 3 min, 5 h, 2 d; '' for none. */
-export const age = (value) => {
-  if (value === null || value === undefined) return '';
-  for (const [unit, length] of [['d', 86400000], ['h', 3600000], ['min', 60000], ['s', 1000]]) if (value >= 2 * length) return `${Math.floor(value / length)} ${unit}`;
-  return `${value} ms`;
-};
 export const rate = (value) => (value > 0 && value < 10 ? short : whole).format(value ?? 0);
 
 export function size(bytes) {

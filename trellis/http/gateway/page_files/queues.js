@@ -3,13 +3,15 @@ import { age, agree, card, commandLine, el, inVhost, line, link, number, rate, t
 import { findings } from './findings.js';
 import { pager } from './pager.js';
 
+const waits = (row) => (row.head_age_ms === undefined ? '' : age(row.head_age_ms / 1000));
+
 export const title = 'Queues';
 export async function show(view) {
   view.append(el('h1', {}, 'Queues'));
   const list = pager(view, 'queue', 'messages', (query) => get(['queues'], { ...query, sessions: false }), (order) => [
     ['name', (row) => link(['queue', row.vhost, row.name], row.name), '', 'name'], ['vhost', (row) => row.vhost, '', 'vhost'], ['type', (row) => row.type, '', 'type'],
     ['ready', (row) => number(row.messages_ready), 'n', 'messages_ready'], ['unacknowledged', (row) => number(row.messages_unacknowledged), 'n', 'messages_unacknowledged'],
-    ['first waits', (row) => age(row.head_age_ms), 'n', 'head_age_ms'], ['in/s', (row) => rate(row.message_stats?.publish_details?.rate), 'n'], ['out/s', (row) => rate(row.message_stats?.deliver_get_details?.rate), 'n'],
+    ['first waits', (row) => waits(row), 'n', 'head_age_ms'], ['in/s', (row) => rate(row.message_stats?.publish_details?.rate), 'n'], ['out/s', (row) => rate(row.message_stats?.deliver_get_details?.rate), 'n'],
     ['consumers', (row) => number(row.consumers), 'n', 'consumers'], ['policy', (row) => row.policy ?? ''],
   ], 'There is no queue yet: a client declares one, or `trellis` imports definitions.');
   view.append(commandLine(line('list', 'queues')));
@@ -26,7 +28,7 @@ export async function one(view, vhost, name) {
     const queue = await get(at);
     const [listed] = (await get(['trellis', 'queues'], { page: 1, page_size: 500, name })).items.filter((row) => row.name === name && row.vhost === vhost);
     pausing.textContent = listed?.paused ? 'Resume' : 'Pause';
-    cards.replaceChildren(card(number(queue.messages_ready), 'ready'), card(number(queue.messages_unacknowledged), 'unacknowledged'), card(number(queue.consumers), 'consumers'), card(age(queue.head_age_ms) || '–', 'first message waits'),
+    cards.replaceChildren(card(number(queue.messages_ready), 'ready'), card(number(queue.messages_unacknowledged), 'unacknowledged'), card(number(queue.consumers), 'consumers'), card(waits(queue) || '–', 'first message waits'),
       card(rate(queue.message_stats?.publish_details?.rate), 'messages/s in'), card(rate(queue.message_stats?.deliver_get_details?.rate), 'messages/s out'));
     const bindings = await get([...at, 'bindings']);
     const consumers = (await get(['consumers', vhost])).filter((row) => row.queue.name === name).slice(0, 100);

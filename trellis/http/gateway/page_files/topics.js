@@ -1,5 +1,6 @@
 import { ask, get, path } from './api.js';
 import { age, agree, commandLine, el, inVhost, line, number, size } from './dom.js';
+import { watch } from './livetopics.js';
 
 export const title = 'Topics';
 const SHOWN = 1000;
@@ -23,8 +24,17 @@ export async function show(view) {
     await ask('DELETE', `${path('retained', vhost.value)}?${new URLSearchParams({ filter: filter.value || '#' })}`);
     await draw();
   };
+  const lively = el('div');
+  let stop = null;
+  const end = () => { stop?.(); stop = null; watching.textContent = 'Watch live'; };
+  const toggle = async () => {
+    if (stop) { end(); return; }
+    used.textContent = line('tail', '--mqtt', filter.value || '#', ...inVhost(vhost.value));
+    try { stop = await watch(lively, vhost.value, filter.value || '#'); watching.textContent = 'Stop'; } catch (error) { lively.textContent = error.message; }
+  };
+  const watching = el('button', { type: 'button', onclick: toggle }, 'Watch live');
   view.append(el('h1', {}, 'Topics'), el('form', { class: 'line', onsubmit: (event) => { event.preventDefault(); draw(); } },
-    el('label', {}, 'topic filter', filter), el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Show'), el('button', { type: 'button', class: 'danger', onclick: clear }, 'Remove…')), where, tree, used);
+    el('label', {}, 'topic filter', filter), el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Show'), watching, el('button', { type: 'button', class: 'danger', onclick: clear }, 'Remove…')), lively, where, tree, used);
   const topic = el('input', { size: 28, required: true, placeholder: 'plant/7/set' }), payload = el('input', { size: 28 }), retain = el('input', { type: 'checkbox' }), said = el('p', { role: 'status' }), command = commandLine('');
   view.append(el('h2', {}, 'Publish'), el('form', { class: 'line', onsubmit: async (event) => {
     event.preventDefault();
@@ -38,6 +48,7 @@ export async function show(view) {
     } catch (error) { said.textContent = error.message; }
   } }, el('label', {}, 'topic', topic), el('label', {}, 'payload', payload), el('label', {}, 'retain', retain), el('button', { class: 'main' }, 'Publish')), said, command);
   await draw();
+  return end;
 }
 
 function branches(rows) {
