@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from resource import RLIMIT_NOFILE, setrlimit
 from typing import Final, NamedTuple
 
+ROOT: Final = Path(__file__).parent.parent
 #: Flags with which any number of brokers run side by side and leave no files.
 _FLAGS: Final = (
     "--config",
@@ -40,6 +42,25 @@ def command(*flags: str) -> list[str]:
 def environment() -> dict[str, str]:
     """Return the environment of the tests without settings of a broker."""
     return {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
+
+
+def run_command(
+    *words: str, directory: Path = ROOT, **settings: object
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of trellis in a directory.
+
+    The `settings` are environment variables without their TRELLIS_, such as HTTP_PORT.
+    """
+    variables = {f"TRELLIS_{name}": str(value) for name, value in settings.items()}
+    return subprocess.run(
+        [sys.executable, "-m", "trellis", *words],
+        cwd=directory,
+        env=environment() | variables | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 class Address(NamedTuple):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any, Final
 import pytest
 from celery.contrib.testing.worker import start_worker
 
-from tests.broker import BrokerProcess, environment
+from tests.broker import BrokerProcess, run_command
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "celery-guide.md").read_text()
@@ -37,16 +35,7 @@ def broker() -> Iterator[BrokerProcess]:
 
 def trellis(broker: BrokerProcess, *words: str) -> tuple[int, str]:
     """Run a command for the broker; return its exit code and output."""
-    settings = {"TRELLIS_HTTP_PORT": str(broker.addresses["http"].port)}
-    done = subprocess.run(
-        [sys.executable, "-m", "trellis", *words],
-        cwd=ROOT,
-        env=environment() | settings,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_command(*words, HTTP_PORT=broker.addresses["http"].port)
     return done.returncode, done.stdout + done.stderr
 
 

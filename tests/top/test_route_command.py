@@ -6,14 +6,13 @@ import json
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.broker import BrokerProcess, environment
+from tests.broker import BrokerProcess, run_command
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "troubleshooting.md").read_text()
@@ -40,15 +39,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def trellis(directory: Path, *arguments: str, port: int = 1) -> subprocess.CompletedProcess[str]:
     """Run a command of trellis in a directory; `port` is the HTTP port of the broker."""
-    return subprocess.run(
-        [sys.executable, "-m", "trellis", *arguments],
-        cwd=directory,
-        env=environment() | {"TRELLIS_HTTP_PORT": str(port), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_command(*arguments, directory=directory, HTTP_PORT=port)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.broker import BrokerProcess, environment
+from tests.broker import BrokerProcess, run_command
 
 ROOT: Final = Path(__file__).parents[2]
 #: The page, with this machine in place of the machine of the examples.
@@ -67,15 +67,7 @@ def broker(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerP
 
 def trellis(directory: Path, http: int, *words: str) -> str:
     """Run a command for the broker with this HTTP port; return its output."""
-    done = subprocess.run(
-        [sys.executable, "-m", "trellis", *words],
-        cwd=directory,
-        env=environment() | {"TRELLIS_HTTP_PORT": str(http), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_command(*words, directory=directory, HTTP_PORT=http)
     assert done.returncode == 0, (words, done.stdout, done.stderr)
     return done.stdout
 

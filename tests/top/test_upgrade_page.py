@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -14,7 +12,7 @@ from typing import Final
 import pika
 import pytest
 
-from tests.broker import BrokerProcess, environment
+from tests.broker import BrokerProcess, run_command
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "upgrade.md").read_text()
@@ -63,19 +61,11 @@ def test_the_commands_of_the_page(broker: BrokerProcess, tmp_path: Path) -> None
 
 def run(broker: BrokerProcess, directory: Path, *words: str) -> None:
     """Run a command of the page in `directory` for a broker with the data directory `data`."""
-    settings = {
-        "TRELLIS_HTTP_PORT": str(broker.addresses["http"].port),
-        "TRELLIS_METRICS_PORT": str(broker.addresses["metrics"].port),
-        "TRELLIS_DATA_DIR": str(directory / "data"),
-        "PYTHONPATH": str(ROOT),
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "trellis", *words],
-        cwd=directory,
-        env=environment() | settings,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    done = run_command(
+        *words,
+        directory=directory,
+        HTTP_PORT=broker.addresses["http"].port,
+        METRICS_PORT=broker.addresses["metrics"].port,
+        DATA_DIR=directory / "data",
     )
     assert (done.returncode, done.stderr) == (0, ""), (words, done.stdout)
