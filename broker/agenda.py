@@ -48,7 +48,10 @@ class Task:
         raise NotImplementedError
 
     def needs_timer(self, when: i64) -> bool:
-        """False if the task no longer needs its timer for `when` ms; see `Agenda.drop_timer`."""
+        """False if the task no longer needs its timer that expires at `when` ms of Agenda.now.
+
+        See `Agenda.drop_timer`.
+        """
         return True
 
 
@@ -155,8 +158,8 @@ class Agenda:
     def turn(self) -> None:
         """Run the tasks, and the tasks that they add, up to TURN_TASKS tasks and `share` seconds.
 
-        Then run bulk tasks: one slice in any case, and more slices until the time is over. If a
-        task raises an exception, this turn ends with it; the other tasks run in the next turn.
+        Then run bulk tasks: one slice in any case, and more slices until the time is over. An
+        exception in a task ends this turn; the other tasks run in the next turn.
         """
         tasks = self._tasks
         if self._next_turn:
@@ -229,10 +232,11 @@ class BulkTask(Task):
             self._agenda.add_bulk(self)
 
     def run_first_slice(self) -> None:
-        """Run the first slice now. A failure does not reach the caller: a task reports it.
+        """Run the first slice now. An exception in the slice is reported later, not raised to the
+        caller.
 
-        The caller is in the middle of a change, such as the deletion of a queue, which must be
-        completed.
+        The caller is in the middle of a change, such as the deletion of a queue, and must complete
+        the change.
         """
         try:
             self.run()
@@ -251,7 +255,7 @@ class BulkTask(Task):
 
 
 class FailedSlice(Task):
-    """A task that raises the exception of a first slice, so that the agenda reports it."""
+    """A task that raises the exception with which a first slice failed, so that it is reported."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

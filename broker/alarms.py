@@ -18,7 +18,7 @@ class Alarms:
     """The alarms that are on, by name, and the connections that are blocked until no alarm is on.
 
     Each function in `changed` is called with True when the first alarm starts, and with False when
-    the last one ends.
+    the last alarm ends.
     """
 
     def __init__(self) -> None:

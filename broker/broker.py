@@ -161,7 +161,10 @@ class Broker:
         return ""
 
     def user_limit(self, user: str, name: str, general: int) -> int:
-        """Return a user's limit `name`, -1 for none; `general` limits each user, 0 for none."""
+        """Return the lower of `general` (0: no limit) and the user's own limit `name`.
+
+        Return -1 if there is no limit.
+        """
         known = self.users.by_name.get(user)
         return lower_limit(general, {} if known is None else known.limits, name)
 
@@ -182,7 +185,7 @@ class VirtualHostRemoval(BulkTask):
         self._broker = broker
         self._vhost = vhost
         #: The queues, exchanges and policies whose deletion failed. They are tried again at
-        #: `_retry_at`, in ms of Agenda.now, after all others.
+        #: `_retry_at`, in ms of Agenda.now, after all other objects.
         self._failed: set[object] = set()
         self._retry_at: i64 = 0
         self._current: object = None

@@ -1,12 +1,12 @@
-"""Compares RabbitMQ's definitions, item by item: equal, different or missing, with the reason.
+"""Comparison with RabbitMQ of each item of a definitions document: equal, different or missing.
 
-This table is the only source of these statements. The import of definitions reports differences
-with these texts, `trellis doctor` prints them before anything runs, and `tools/moving_page.py`
-writes them into docs/moving-from-rabbitmq.md.
+The tables in this module are the only source of these statements, with their reasons. The import of
+definitions reports differences with these texts, `trellis doctor` prints them before anything runs,
+and `tools/moving_page.py` writes them into docs/moving-from-rabbitmq.md.
 
-An item that the table does not have is unknown to RabbitMQ 3.8 to 4.x, too. If Trellis gives an
-effect to a queue argument or a policy key, `judge_argument` and `judge_policy_key` say "equal" even
-if the table says "missing": the lists of effective names are passed in.
+RabbitMQ 3.8 to 4.x does not know items that are missing from the tables. If Trellis gives an effect
+to a queue argument or a policy key, `judge_argument` and `judge_policy_key` return "equal" even if
+the table says "missing": their parameter `effective` holds the names that have an effect.
 """
 
 from __future__ import annotations

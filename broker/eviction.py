@@ -1,4 +1,4 @@
-"""Eviction from a cache of bounded size: the entries inserted first make room for a new one.
+"""Eviction from a cache of bounded size: the oldest entries make room for a new entry.
 
 A dict keeps its entries in the order of insertion. A cache that inserts an entry again whenever it
 uses the entry therefore evicts the least recently used entry.

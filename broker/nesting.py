@@ -1,4 +1,4 @@
-"""The bound on nested values: tables, objects and lists inside others, as clients send them.
+"""The limit on the nesting of tables, objects and lists in the values that clients send.
 
 Values are encoded recursively, so a value that is nested without a bound would exhaust the stack.
 """

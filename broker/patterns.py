@@ -1,9 +1,9 @@
-"""Compiles the regular expressions of operators, and refuses those that could stall the broker.
+"""Compilation of operators' regular expressions; patterns that could stall the broker are refused.
 
 Python's `re` backtracks: a short pattern such as `(a+)+$` takes exponential time for some names. So
 a pattern is parsed first, and refused if a name of NAME_MAX characters could make it try more than
-PATHS_MAX ways to match. The number of ways is computed from the parse tree; it may be too high, but
-never too low. `is_found` searches for a pattern in texts of any length.
+PATHS_MAX ways to match. An upper bound of the number of ways is computed from the parse tree.
+`is_found` searches for a pattern in texts of any length.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from broker.errors import PreconditionFailed
 
 #: Number of characters at the beginning of a name that are compared with a pattern.
 NAME_MAX: Final = 255
-#: Largest number of ways to match that one comparison may try. They take less than a millisecond.
+#: Largest number of ways to match that one comparison may try. Such a comparison takes less than a
+#: millisecond.
 PATHS_MAX: Final = 50_000
-#: Largest number of ways that a search in a longer text may try, in a few milliseconds.
+#: Largest number of ways that a search in a longer text may try. Such a search takes a few
+#: milliseconds.
 LONG_PATHS_MAX: Final = 262_144
 #: Length of the longest pattern, in characters.
 PATTERN_MAX: Final = 1_000
@@ -93,8 +95,8 @@ def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
 def without_posix(text: str) -> str:
     """Return a regular expression with its POSIX classes written out.
 
-    `re` would read `[[:alpha:]]` as a class of the characters `[:alph`, and a bracket. Raise
-    re.error for a POSIX class that is unknown, negated, or not within a class.
+    `re` would read `[[:alpha:]]` as a class of the characters `[:alph`, followed by a literal `]`.
+    Raise re.error for a POSIX class that is unknown, negated, or not within a class.
     """
     if text.count("[") == 0:
         return text

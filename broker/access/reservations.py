@@ -7,8 +7,8 @@ These rules are in the list of a user's topic rules for a virtual host. Only use
 rule may connect with such an identifier, so no other user can take the identifier before its device
 connects. If several rules match, the most specific rule decides: the identifier itself, or else the
 longest prefix. So the user `dev` with the second rule cannot take the identifier `dev-a-1` from the
-user `dev-a` with the same rule. A login looks its identifier up once, in a time that does not grow
-with the number of users.
+user `dev-a` with the same rule. Each login looks up its identifier once. The time of the lookup
+does not grow with the number of users.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Reservations:
     def __init__(self) -> None:
         #: (virtual host, identifier or prefix, True for a prefix) -> users.
         self._users: dict[tuple[str, str, bool], list[str]] = {}
-        #: (virtual host, user) -> the keys in `_users`.
+        #: (virtual host, user) -> the keys of the user's reservations in `_users`.
         self._keys: dict[tuple[str, str], list[tuple[str, str, bool]]] = {}
         #: Virtual host -> length of a prefix -> number of entries with such a prefix.
         self._lengths: dict[str, dict[int, int]] = {}
@@ -92,7 +92,8 @@ class Reservations:
             del self._lengths[vhost]
 
     def find(self, vhost: str, client_id: str) -> tuple[int, list[str]]:
-        """Return the rank of the most specific rules that match an identifier, and their users.
+        """Return the rank of the most specific rules that match an identifier, and the users that
+        have these rules.
 
         The rank of a rule with a prefix is the length of the prefix. The rank of a rule that names
         the identifier itself is higher. If no rule matches, the rank is 0 and the list is empty.

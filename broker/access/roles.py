@@ -4,8 +4,8 @@
                                                                          stored under USERS_VHOST
 
 A user has at most one role. In a virtual host in which the user has a permission of its own, only
-the user's own permission and rules count; in the other virtual hosts those of the role count.
-Variables such as `{username}` in a role stand for the user that has the role.
+the user's own permission and rules apply. In all other virtual hosts, the permissions and rules of
+the role apply. Variables such as `{username}` in a role stand for the user that has the role.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RoleGrant:
 
     @property
     def row(self) -> dict[str, object]:
-        """The grant as it is stored, and as the HTTP API shows it."""
+        """The grant as a mapping, which the store keeps and the HTTP API returns."""
         configure, write, read = self.permission
         return {"configure": configure, "write": write, "read": read, "rules": list(self.rules)}
 
@@ -51,7 +51,10 @@ class Role:
     def permissions_of(
         self, user: str, vhost: str, known: UserPermissions | None
     ) -> UserPermissions | None:
-        """Return the permissions of a user with this role in a virtual host; None for none.
+        """Return the permissions that this role gives the user in a virtual host.
+
+        Return None if the role gives none there, or if a pattern or a rule becomes invalid when the
+        user name replaces its variables.
 
         `known` is the result of an earlier call. It is returned again if the role has not changed,
         because routes are cached by identity.
@@ -64,12 +67,12 @@ class Role:
         try:
             return UserPermissions(user, vhost, grant.permission, grant.rules)
         except PreconditionFailed:
-            # With the name of this user, a pattern or a rule is too long.
+            # A pattern or a rule is too long after the user name has replaced its variables.
             return None
 
     @property
     def row(self) -> dict[str, object]:
-        """The role as it is stored, and as the HTTP API shows it, without its name."""
+        """The role without its name, as a mapping that the store keeps and the HTTP API returns."""
         return {"vhosts": {vhost: grant.row for vhost, grant in self.grants.items()}}
 
 
@@ -113,7 +116,7 @@ class Roles:
         return True
 
     def remove(self, name: str, ticket: Ticket | None = None) -> bool:
-        """Delete a role, which no user has; return True if it existed."""
+        """Delete a role that no user has, which the caller checks; return True if it existed."""
         if self.by_name.pop(name, None) is None:
             return False
         self._store.define(Undefined(USERS_VHOST, "role", name), ticket)

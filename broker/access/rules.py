@@ -56,8 +56,8 @@ _DOLLAR: Final = "$+"
 #: Largest number of rules of one user in one virtual host, and of levels in a rule's filter.
 RULES_MAX: Final = 200
 LEVELS_MAX: Final = 200
-#: Largest number of cached identities of one user, if rules name the client. A full cache evicts
-#: this number divided by EVICTED_PART.
+#: Largest number of cached identities of one user, if the rules contain `{client_id}`. A full cache
+#: evicts this number divided by EVICTED_PART.
 CLIENT_IDENTITIES_MAX: Final = 1_000
 EVICTED_PART: Final = 16
 
@@ -91,8 +91,8 @@ class Rule:
             elif value and not any(mark in value for mark in _NOT_IN_WORDS):
                 topic_filter += value
             else:
-                # The name cannot be part of a word of a topic. Then an `allow` rule matches no
-                # topic, and a `deny` rule matches the topics of all names.
+                # The value is empty, or has characters that a word of a topic cannot contain. So an
+                # `allow` rule matches no topic, and a `deny` rule matches the topics of all values.
                 topic_filter += "+"
                 impossible = True
         if impossible and self.allow:
@@ -318,7 +318,8 @@ class UserPermissions:
             except InvalidPattern as invalid:
                 raise PreconditionFailed(f"rule {about}: '{text}': {invalid}") from None
             except ValueError as error:
-                # Three names, because mypyc gives a variable the type of its first `except`.
+                # The exceptions have three different variable names, because mypyc gives a variable
+                # the type of the first `except` that binds it.
                 raise PreconditionFailed(f"rule {about}: {error}") from None
         self.user = user
         self.vhost = vhost

@@ -162,9 +162,9 @@ class Users:
     ) -> User:
         """Create a user, or replace the password hash and the tags of an existing user.
 
-        The permissions of an existing user stay, and its limits and its role, unless `limits` and
-        `role` replace them; the role "" is no role. Return the user. Raise PreconditionFailed if
-        the name or a tag is not valid, or if there is no such role.
+        An existing user keeps its permissions. It keeps its limits if `limits` is None, and its
+        role if `role` is None; the role "" removes the role. Return the user. Raise
+        PreconditionFailed if the name or a tag is not valid, or if there is no such role.
         """
         row: dict[str, object] = {"password_hash": password_hash, "tags": list(tags)}
         known = self.by_name.get(name)

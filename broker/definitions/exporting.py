@@ -118,7 +118,8 @@ def export_rows(
 def vhost_definition(vhost: VirtualHost) -> dict[str, object]:
     """Return a virtual host as an object of the document.
 
-    As in RabbitMQ, the object has the description, tags, default queue type and protection twice.
+    As in RabbitMQ, the description, tags, default queue type and protection are in the object
+    twice: as its own fields, and in its field `metadata`.
     """
     options = vhost.options
     metadata: dict[str, object] = {"description": options.description, "tags": list(options.tags)}

@@ -1,7 +1,8 @@
 """Import of one object of a definitions document into the broker.
 
-Parts of an object that Trellis does not have, or treats differently, do not stop the import: they
-are left out or kept without effect, and named (broker/compatibility.py).
+If a part of an object is unknown to Trellis, or has another effect than in RabbitMQ, the object is
+still imported. The part is left out or kept without effect, and reported with a text from
+broker/compatibility.py.
 """
 
 from __future__ import annotations
@@ -321,7 +322,8 @@ class ObjectImport:
             if argument == "x-queue-type":
                 self._note(QUEUE_TYPES[str(value)], f"type {value}")
             elif argument != "x-delivery-limit" or taken.get("x-queue-type") != "quorum":
-                # RabbitMQ has a delivery limit for quorum queues only: there it is equal.
+                # The verdict on the delivery limit is for other queue types, which have no delivery
+                # limit in RabbitMQ. For quorum queues the limit works as in RabbitMQ.
                 self._note(verdict, f"argument '{argument}'")
         return {argument: taken[argument] for argument in given if argument in taken}
 

@@ -87,9 +87,9 @@ class SessionRestorer:
 
 
 class RefusedDefinition:
-    """A definition that could not be restored, or not with all its arguments, and why.
+    """A definition that was not restored, or was restored without some arguments, and the reason.
 
-    Messages of a queue or session that is refused stay in the store.
+    If a queue or session is refused, its messages stay in the store.
     """
 
     def __init__(self, number: int, entry: Defined, reason: str) -> None:
@@ -106,7 +106,7 @@ class RestoreReport:
     def __init__(self) -> None:
         self.restored: dict[str, int] = {}
         self.refused: list[RefusedDefinition] = []
-        #: Definitions of queues that were restored without some arguments, and why.
+        #: Definitions of queues that were restored without some arguments, and the reasons.
         self.adapted: list[RefusedDefinition] = []
         #: Number of message copies that were restored.
         self.copies = 0
@@ -276,8 +276,10 @@ class DefinitionsRestore:
     def _queue_arguments(
         self, vhost: VirtualHost, number: int, entry: Defined, arguments: dict[str, object]
     ) -> QueueArguments:
-        """Return a queue's arguments, without those that an earlier version stored unchecked and
-        that are invalid.
+        """Return a queue's arguments.
+
+        If they are invalid, return them without the arguments in UNCHECKED_BEFORE, which earlier
+        versions stored unchecked, and report the definition as adapted.
         """
         name, policies = entry.name, vhost.policies
         try:

@@ -1,7 +1,8 @@
-"""A trial import, which changes nothing: into an empty broker in memory.
+"""A trial import of definitions into an empty broker in memory; the real broker does not change.
 
-An object of the real broker that the document needs or declares again is copied first. So a trial
-reports what an import of the same document would report.
+If the document refers to an object of the real broker, or declares the object again, the object is
+copied into the broker in memory first. So a trial reports what an import of the same document would
+report.
 """
 
 from __future__ import annotations

@@ -179,9 +179,9 @@ class Address:
 
     `short_strings` is the exchange name and the routing key as AMQP short strings (one byte of
     length, then the name). A key longer than 255 bytes is cut to 255 bytes, because messages with
-    such a key are not routed to queues. `topic` is the MQTT form of the key: its bytes, with `/` in
-    place of `.` and the reverse (see docs/architecture.md). Bytes of a key that are not UTF-8 are
-    kept as surrogates, so that they leave the broker as they came.
+    such a key are not routed to queues. `topic` is the MQTT form of the key: its bytes, with `.`
+    and `/` swapped (see docs/architecture.md). Bytes of a key that are not UTF-8 are kept as
+    surrogates, so that they leave the broker as they came.
     """
 
     def __init__(self, exchange: str, key: str) -> None:
@@ -216,7 +216,8 @@ class Message:
 
     All queues that hold the message share this object. So the object does not change once the
     message is in a queue, except for the cache of `cache_recoded`. A queue with a time to live
-    holds a copy, whose expiry time is the earlier of the message's and the queue's.
+    holds a copy that expires when the message's or the queue's time to live is over, whichever is
+    earlier.
 
     `expires` is a time of the agenda's clock in ms (0: never). `position` is the message's position
     in the store (0: not stored).

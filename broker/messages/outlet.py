@@ -24,7 +24,9 @@ def _ignore() -> None:
 
 
 class Outlet:
-    """The output buffer of one connection. `wake` is called at the first bytes of each turn.
+    """The output buffer of one connection.
+
+    `wake` is called when the first bytes of each turn are written.
 
     `out` is the buffer of this turn. `_parts` are finished buffers and large bodies, which are sent
     before `out` and without being copied.

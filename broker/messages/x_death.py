@@ -6,9 +6,9 @@ These headers have the format of RabbitMQ 4. `x-death` is a list, the last death
 
 A dead letter that goes to several queues with dead letter exchanges of their own may multiply:
 through nine queues that dead-letter to each other, one message would become 986,409 messages. So
-the last death has a further field, `copies`: the number of copies that the deaths of the message
-since its last rejection have made. The field is absent if there is one copy. `count_copies` sets
-the field, up to COPIES_MAX.
+the last death has a further field, `copies`: the number of copies into which dead-lettering has
+multiplied the message since a consumer last rejected it. Without the field, the number is one.
+`count_copies` sets the field, up to COPIES_MAX.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def deaths_of(headers: Mapping[str, object]) -> list[Death]:
 def would_cycle(deaths: Sequence[Death], queue: str) -> bool:
     """True if a message with these deaths would go round in a dead letter cycle through `queue`.
 
-    That is so if the message died in that queue before, and no consumer has rejected it since.
+    The cycle exists if the message died in that queue before, and no consumer has rejected the
+    message since.
     """
     for death in deaths:
         if death.get("reason") == "rejected":
@@ -80,10 +81,10 @@ def count_death(
     time: int,
     expiration: object,
 ) -> None:
-    """Count in `deaths` that a message died in `queue` for `reason`.
+    """Record in `deaths` that a message died in `queue` for `reason`.
 
     The entry of this queue and reason moves to the front of the list. `exchange`, `keys` and
-    `expiration` describe the publication of the message; only a new entry gets them. `time` is in
+    `expiration` describe the publication of the message; only new entries record them. `time` is in
     seconds since the epoch.
     """
     for death in deaths:
@@ -107,7 +108,7 @@ def count_death(
 
 
 def copies_of(deaths: Sequence[Death], reason: str) -> int:
-    """Return how many copies the earlier deaths of a message have made; it now dies for `reason`.
+    """Return the number of copies that earlier deaths made of a message that now dies for `reason`.
 
     Return 1 for the reason `rejected`, because a cycle that needs a consumer's rejections is
     intended.

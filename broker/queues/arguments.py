@@ -122,7 +122,7 @@ UNCHECKED_BEFORE: Final = frozenset(
     )
 )
 
-#: The keys of a policy about queues, and the queue argument of the same meaning.
+#: Key of a policy about queues -> the queue argument with the same meaning.
 BY_POLICY: Final = {
     "message-ttl": "x-message-ttl",
     "expires": "x-expires",
@@ -142,7 +142,7 @@ BY_POLICY: Final = {
 
 _AGES: Final = re.compile(r"(\d{1,9})([YMDhms])")
 
-#: The arguments of a queue or policy without any.
+#: The arguments of a queue or policy that has no arguments.
 EMPTY: Final[Mapping[str, object]] = {}
 
 

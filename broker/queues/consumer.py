@@ -4,7 +4,8 @@
 
 Consumers of the highest priority take turns (round robin). The other consumers stand by: they get
 messages only while no consumer of a higher priority is ready. In a queue with a single active
-consumer all consumers but the first one stand by, and get nothing until the active consumer leaves.
+consumer, only the first consumer is active. The other consumers stand by, and get no messages until
+the active consumer leaves.
 
 Backpressure: a consumer is ready while it has credit (its prefetch limit minus its unacknowledged
 messages) and its outlet accepts data.
@@ -30,8 +31,8 @@ from broker.store.contract import Store
 #: A search that has looked at more consumers than this reduces `_search_left` by their number.
 MANY_CONSUMERS: Final[i64] = 64
 #: Number of consumers of one queue that are searched in one turn, in up to 5 ms, before the search
-#: continues in the next turn. The search that exceeds this number still ends, so that it is not
-#: repeated.
+#: continues in the next turn. A search that exceeds this number is completed, so that it need not
+#: be repeated.
 SEARCHED_PER_TURN: Final[i64] = 100_000
 
 
@@ -63,8 +64,9 @@ class ReturnedMessage:
     """A message that was returned to its queue.
 
     The object has no reference to the consumer that returned the message, so that a requeued
-    message keeps no closed connection in memory. `counted` is the number of the count of bodies
-    (LimitedQueue) that includes the message's body, or 0 for none.
+    message keeps no closed connection in memory. LimitedQueue counts the bodies of its messages
+    several times in its life, and numbers the counts; `counted` is the number of the count that
+    includes this message's body, or 0 if none does.
     """
 
     __slots__ = ("attempts", "counted", "message", "sequence")
@@ -170,7 +172,8 @@ class MessageSource(Destination):
         self.store = store
         self.durable = durable
         self.unacked: i64 = 0
-        #: True while an operator has paused the queue (pausing.py): one of its holds is the pause.
+        #: True while an operator has paused the queue (pausing.py). The pause is one call of
+        #: `hold`.
         self.paused = False
         self.acknowledged: i64 = 0
         self.auto_acknowledged: i64 = 0
@@ -225,9 +228,7 @@ class MessageSource(Destination):
 
     @abstractmethod
     def requeue(self, delivery: Delivery) -> None:
-        """Put an unsettled message, which its consumer returns, back at its old place in the
-        queue.
-        """
+        """Return an unsettled message from its consumer to its old place in the queue."""
         raise NotImplementedError
 
     def requeue_failed(self, delivery: Delivery) -> None:
@@ -352,8 +353,8 @@ class MessageSource(Destination):
     def subscribe(self, consumer: Consumer) -> None:
         """Add a consumer to the consumers that take turns, or to the consumers that stand by.
 
-        If the new consumer has a higher priority than all present consumers, these stand by from
-        now on, except in a queue with a single active consumer.
+        If the new consumer has a higher priority than all present consumers, the present consumers
+        stand by from now on, except in a queue with a single active consumer.
         """
         first = self.consumers[0] if self.consumers else None
         if (

@@ -75,7 +75,9 @@ class DeduplicatedQueue(LimitedQueue):
         super().put(message)
 
     def repeats(self, message: Message) -> bool:
-        """True if the queue would drop the message, because it has one with the same value."""
+        """True if the queue would drop the message, because a message in the queue has the same
+        value.
+        """
         value = _value_of(message)
         return value is not None and value in self._known
 

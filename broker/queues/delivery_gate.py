@@ -1,10 +1,10 @@
-"""The gate of a durable queue: which of its messages may be delivered now.
+"""The gate of a durable queue, which decides which messages the queue may deliver now.
 
     Queue.permits --> DeliveryGate.permits --> DeliveryWindow (delivery_window.py) --> a higher mark
                             waiting tasks <-- mark_durable <--------------------------------'
 
-A durable queue delivers only messages up to its mark, so that they come back as redelivered after a
-crash. Messages above the mark wait until a higher mark is durable.
+A durable queue delivers only messages up to its mark. After a crash, messages up to the mark are
+marked as redelivered. Messages above the mark wait until a higher mark is durable.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class DeliveryGate:
 
     @abstractmethod
     def permits(self, message: Message, last: bool) -> bool:
-        """True if the message may be delivered now; else the queue is drained once it may.
+        """True if the message may be delivered now.
+
+        If the message must wait, the queue is drained once the message may be delivered.
 
         `last` is True if no other message waits.
         """

@@ -16,8 +16,9 @@ up to FASTEST times. While no message waits, a mark is MARK_SPAN positions ahead
 whose consumers keep up needs a mark for about 65,000 messages. If WAITING_MARKED messages come to
 wait below such a mark, the queue lowers it.
 
-So a crash marks at most WAITING_MARKED messages of a queue that were never delivered; FASTEST times
-as many while consumers take messages faster than the disk syncs marks.
+So after a crash, at most WAITING_MARKED messages of a queue are marked as redelivered although they
+were never delivered. While consumers take messages faster than the disk syncs marks, the limit is
+FASTEST * WAITING_MARKED.
 
 A slow or full disk must not hold back deliveries. If messages have waited MARK_PATIENCE ms for a
 mark, the queue delivers them without it, and counts them (`Store.unmarked_deliveries`). If the
@@ -92,8 +93,8 @@ class DeliveryWindow(Waiter):
         self._next_renew: i64 = 0
         self._ticket: Ticket | None = None
         #: Number of waiting messages that the next mark covers. `_early` is True if the next mark
-        #: was appended before deliveries reached the present mark, `_reached` if deliveries have
-        #: reached the present mark since.
+        #: was appended before deliveries reached the present mark. `_reached` is True if deliveries
+        #: have reached the present mark since then.
         self._ahead: i64 = store.waiting_marked
         self._early = False
         self._reached = False
@@ -234,7 +235,9 @@ class RestoredDeliveries:
         return attempts
 
     def peek_attempts(self, position: i64, rank: i64) -> i64:
-        """Return the result of `attempts`, which a later call of `attempts` returns again."""
+        """Return how often a message was returned to its queue, without affecting calls of
+        `attempts`.
+        """
         count = self._counts.get(int(position), -1)
         if count >= 0:
             return count

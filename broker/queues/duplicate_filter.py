@@ -33,9 +33,9 @@ _EXPIRED_REMOVED: Final = 2
 
 
 class DuplicateFilter(Queue):
-    """The values of HEADER that one exchange has routed, at most `size` of them.
+    """A filter that remembers up to `size` values of HEADER from messages that an exchange routed.
 
-    A value expires `ttl` ms after it was recorded, never if `ttl` is 0. A full filter evicts the
+    A value expires `ttl` ms after it was recorded, or never if `ttl` is 0. A full filter evicts the
     value that was recorded first.
     """
 

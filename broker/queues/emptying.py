@@ -1,4 +1,4 @@
-"""Empties a queue that was purged or deleted: some of its messages and consumers in each turn."""
+"""Tasks that empty a purged or deleted queue: some of its messages and consumers in each turn."""
 
 from __future__ import annotations
 

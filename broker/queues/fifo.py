@@ -8,8 +8,8 @@ from mypy_extensions import i64
 
 T = TypeVar("T")
 
-#: The empty slots at the head are removed if there are at least this many, and they make up half of
-#: the list or more.
+#: The empty slots at the head are removed if their number is at least EMPTY_SLOTS_MAX, and at least
+#: half of the length of the list.
 EMPTY_SLOTS_MAX: Final[i64] = 512
 
 
