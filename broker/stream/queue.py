@@ -150,6 +150,11 @@ class StreamQueue(Queue):
         self.pending_rows.captured = CapturedRows(end)
         self._apply_retention()
 
+    @property
+    def head_age(self) -> int | None:
+        """None: the rows of a stream do not wait for a consumer."""
+        return None
+
     # -- out
 
     def on_extended(self) -> None:

@@ -98,6 +98,14 @@ def test_a_policy_that_replaces_the_queue_keeps_the_age() -> None:
     assert world.queue("q").head_age == 4_000
 
 
+def test_a_stream_has_no_age() -> None:
+    world = World()
+    stream = world.vhost.declare_queue("s", True, {"x-queue-type": "stream"})
+    world.amqp().publish("", "s", b"row")
+    world.sleep(5_000)
+    assert (stream.depth, stream.head_age) == (1, None)
+
+
 def test_a_restart_counts_from_the_start(tmp_path: Path) -> None:
     first = Lasting(tmp_path)
     client = first.amqp()
