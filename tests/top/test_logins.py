@@ -20,6 +20,10 @@ LOGINS: Final = 1_000
 LIMIT: Final = 0.005
 LIMIT_ASYNCIO: Final = 0.025
 LOOK: Final = 0.001
+#: Largest number of measurements. One within the limit is enough, because code that blocks the
+#: event loop blocks it in every measurement. A host that runs several virtual machines can take the
+#: processor away, and the guest counts this time as CPU time of the thread (32 ms were seen).
+ATTEMPTS: Final = 3
 
 
 class Held:
@@ -96,27 +100,31 @@ def right_verdicts() -> dict[str, int]:
     return right
 
 
-async def check_logins(start: Start, limit: float) -> None:
-    """Check the verdicts, and the longest time for which the event loop was blocked.
+async def check_logins(start: Start, limit: float, hasher: argon2.PasswordHasher) -> None:
+    """Check the verdicts, and the longest time for which the event loop was blocked."""
+    measured: list[float] = []
+    while not measured or (measured[-1] >= limit and len(measured) < ATTEMPTS):
+        verdicts, held = await log_in(start, hasher)
+        assert verdicts == right_verdicts()
+        measured.append(held)
+    assert min(measured) < limit
 
-    The hash is verified very fast, so verdicts come faster than in production. Unknown names cost
-    the usual 24 ms in a thread.
-    """
-    verdicts, held = await log_in(start, argon2.PasswordHasher(1, 8, 1))
-    assert verdicts == right_verdicts()
-    assert held < limit
+
+#: Verifies a hash very fast, so that verdicts come faster than in production. Unknown names cost
+#: the usual 24 ms in a thread.
+FAST: Final = argon2.PasswordHasher(1, 8, 1)
 
 
 @pytest.mark.alone
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_thousand_logins_at_once_do_not_hold_the_loop(start: Start) -> None:
-    await check_logins(start, LIMIT)
+    await check_logins(start, LIMIT, FAST)
 
 
 @pytest.mark.alone
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_a_thousand_logins_at_once_do_not_hold_the_loop_of_asyncio(start: Start) -> None:
-    await check_logins(start, LIMIT_ASYNCIO)
+    await check_logins(start, LIMIT_ASYNCIO, FAST)
 
 
 @pytest.mark.alone
@@ -127,6 +135,4 @@ async def test_a_thousand_logins_at_once_do_not_hold_the_loop_of_asyncio(start: 
 async def test_a_thousand_logins_with_hashes_that_take_their_time_do_not_hold_the_loop(
     start: Start,
 ) -> None:
-    verdicts, held = await log_in(start, argon2.PasswordHasher(2, 19_456, 1))
-    assert verdicts == right_verdicts()
-    assert held < LIMIT
+    await check_logins(start, LIMIT, argon2.PasswordHasher(2, 19_456, 1))
