@@ -42,7 +42,7 @@ def test_broker_keeps_its_guarantees_under_faults(first: int) -> None:
     check(first, CHUNK)
 
 
-@pytest.mark.parametrize("first", range(0, 40, CHUNK))
+@pytest.mark.parametrize("first", range(0, 20, CHUNK))
 def test_broker_keeps_its_guarantees_with_streams(first: int) -> None:
     check(first, CHUNK, True)
 
@@ -59,7 +59,7 @@ def test_the_same_with_many_seeds(first: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(40, 10_040, 500))
+@pytest.mark.parametrize("first", range(20, 10_020, 500))
 def test_the_same_with_streams_and_many_seeds(first: int) -> None:
     check(first, 500, True)
 

@@ -211,10 +211,10 @@ def test_a_queue_keeps_expired_messages_while_its_dead_letters_wait() -> None:
     client = world.amqp()
     client.queue("graves")
     client.queue("q", x_dead_letter_exchange="", x_dead_letter_routing_key="graves")
-    fill(client, "q", 3 * MOVES_MAX, expiration="10")
+    fill(client, "q", 2 * MOVES_MAX, expiration="10")
     expire(world, 100)
     most = 0
-    while world.queue("graves").depth < 3 * MOVES_MAX:
+    while world.queue("graves").depth < 2 * MOVES_MAX:
         world.broker.agenda.turn()
         most = max(most, sum(job.waiting for job in world.vhost.moves.values()))
     assert MOVES_MAX <= most <= MOVES_MAX + TURN_MAX

@@ -15,7 +15,7 @@ from tests.clients import World, mqtt_publish, publication
 
 #: Messages that a publisher sends in one turn; messages of all publishers in the whole test.
 BURST = 2_500
-MANY = 4 * MOVES_MAX
+MANY = 2 * MOVES_MAX
 PUBLISHERS = 3
 
 
