@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pamqp import commands
 
+from broker.stream.queue import StreamQueue
 from tests.clients import marshal, mqtt_publish, publication
 from tests.top.commands import Commands
 from tests.top.conftest import Start
@@ -120,6 +121,86 @@ async def test_only_administrators_trace(broker: Running) -> None:
     for method, path in (("POST", "%2F"), ("GET", "%2F"), ("GET", "%2F/1"), ("DELETE", "%2F/1")):
         status, _ = await api(broker, method, f"trellis/traces/{path}", {}, user="watcher")
         assert status in (401, 403), (method, path)
+
+
+def durable_rows(broker: Running, name: str) -> int:
+    """Return the number of durable rows of a stream."""
+    stream = broker.node.broker.vhosts["/"].queue(name)
+    assert isinstance(stream, StreamQueue)
+    return int(stream.archive.end)
+
+
+def without_times(text: str) -> list[str]:
+    """Return the lines of a past trace without their times and offsets."""
+    return [
+        re.sub(r", offset \d+$", "", re.sub(r"^\S+ \S+\.\d{3} ", "", line))
+        for line in text.splitlines()
+    ]
+
+
+async def test_past_messages_have_their_destinations_of_then_and_their_deaths(
+    start: Start,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = await start(
+        **users(), stream={"journals": ["/=all"]}, data={"dir": str(tmp_path / "data")}
+    )
+    vhost = broker.node.broker.vhosts["/"]
+    client = await broker.amqp()
+    await client.queue("dead")
+    arguments = {
+        "x-message-ttl": 1,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "dead",
+    }
+    await client.queue("orders", "amq.topic", "orders.*", arguments=arguments)
+    device = await broker.mqtt("device")
+    await device.subscribe("orders/#")
+    await client.socket.send(publication("amq.topic", "orders.new", b"m", message_id="order-1"))
+    await broker.until(lambda: vhost.queues["dead"].depth == 1)
+    await client.call(commands.Queue.Delete(queue="orders"), commands.Queue.DeleteOk)
+    await client.socket.send(publication("amq.topic", "orders.old", b"m", message_id="order-2"))
+    await client.socket.send(publication("amq.topic", "unknown", b"m"))
+    command_line = Commands(broker, capsys, monkeypatch)
+    await broker.until(lambda: durable_rows(broker, "all") == 4)
+
+    lines = without_times(await command_line.out("trace", "--journal", "all"))
+    by = "by user 'known' over amqp091, transient, 1 B"
+    assert lines == [
+        f"#1 published 'amq.topic': key 'orders.new' {by}, message_id 'order-1'",
+        "#1 routed: to 2 destinations",
+        "#1 routed 'orders': by binding 'orders.*' of 'amq.topic'",
+        "#1 routed 'device': by subscription 'orders/#'",
+        "#1 dead lettered 'orders': expired, 1 time, came from exchange 'amq.topic'",
+        "#1 published 'amq.default': key 'dead' by the broker, 1 B, message_id 'order-1'",
+        "#1 routed: to 1 destination",
+        "#1 routed 'dead': by the name of the queue",
+        f"#2 published 'amq.topic': key 'orders.old' {by}, message_id 'order-2'",
+        "#2 routed: to 1 destination",
+        "#2 routed 'device': by subscription 'orders/#'",
+        f"#3 published 'amq.topic': key 'unknown' {by}",
+        "#3 unroutable: no queue and no session got the message",
+    ]
+    for words, numbers in (
+        (("--topic", "orders/+"), "1111222"),
+        (("--message-id", "order-2"), "111"),
+        (("--exchange", "amq.default"), "1111"),
+        (("--since", "1h", "--key", "unknown"), "11"),
+        (("--publisher", "known", "--count", "1"), "1"),
+    ):
+        steps = (await command_line.out("trace", "--journal", "all", *words, "--json")).splitlines()
+        assert "".join(str(json.loads(step)["message"]) for step in steps) == numbers, words
+    error = await command_line.fails("trace", "--journal", "all", "--until", "2020-01-01T00:00")
+    assert error == "no row of journal 'all' matches\n"
+    for words, text in (
+        (("--queue", "q", "--journal", "all"), "a journal does not record the queue"),
+        (("--since", "1h"), "give --journal NAME"),
+        (("--journal", "all", "--since", "soon"), "'soon' is no time: give an age such as 15m"),
+        (("--journal", "all", "--key", "a" * 300), "the filter of the trace is invalid"),
+    ):
+        assert text in await command_line.fails("trace", *words, code=2)
 
 
 def anonymous(text: str) -> str:

@@ -1,7 +1,10 @@
 """Arguments of commands: errors in one line, and a flag for every setting."""
 
 import argparse
+import re
+import time
 from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from trellis.settings import Loaded, load_with_sources
@@ -13,6 +16,9 @@ from trellis.settings.rendering import quantity, title
 Commands = Any
 #: Placeholders of values in --help, by unit.
 METAVARS = {"s": "SECONDS", "bytes": "BYTES"}
+#: Ages in options, and the length of their units in seconds.
+_AGE = re.compile(r"(\d+)(s|m|h|d)")
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class CommandError(Exception):
@@ -103,6 +109,24 @@ def number(kind: type[int] | type[float], least: float) -> Any:
         raise argparse.ArgumentTypeError(f'must be {expected} of at least {least:g}, got "{text}"')
 
     return read
+
+
+def time_of(text: str) -> float:
+    """Return the time of an option: `15m` ago, or an ISO 8601 time, which is UTC without a zone.
+
+    Returns seconds since 1970. Raises argparse.ArgumentTypeError.
+    """
+    age = _AGE.fullmatch(text)
+    if age is not None:
+        return time.time() - int(age[1]) * _UNITS[age[2]]
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no time: give an age such as 15m, 2h or 7d, or an ISO 8601 time such as "
+            "2026-11-24T14:00"
+        ) from None
+    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
 
 
 def add_settings(command: Parser, section: str = "", without: Collection[str] = ()) -> None:

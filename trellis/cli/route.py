@@ -66,12 +66,18 @@ class LiveRoutes:
         return answer
 
 
-class DefinedRoutes:
-    """The routes of a broker in memory that has imported a definitions file."""
+class RoutesInMemory:
+    """The routes of a broker in memory, which has imported definitions."""
 
-    def __init__(self, path: str) -> None:
-        trial = TrialImport(check_hash)
+    def __init__(self, trial: TrialImport) -> None:
         self._broker = trial.broker
+        while not self._broker.agenda.idle:
+            self._broker.agenda.turn()
+
+    @classmethod
+    def of_file(cls, path: str) -> RoutesInMemory:
+        """Import a definitions file. Raises CommandError."""
+        trial = TrialImport(check_hash)
         refused = 0
         try:
             rows = list(rows_of(read_document(path)))
@@ -79,11 +85,10 @@ class DefinedRoutes:
             raise CommandError(str(error), 2) from None
         for section, row in rows:
             refused += any(one.kind == REFUSED for one in trial.take(section, row))
-        while not self._broker.agenda.idle:
-            self._broker.agenda.turn()
         if refused:
             note = f"note: {refused} objects of {path} are not imported; see `trellis doctor`"
             print(printable(note), file=sys.stderr)
+        return cls(trial)
 
     def ask(self, vhost: str, question: RouteQuestion) -> dict[str, Any]:
         """Return the answer of the broker in memory. Raises CommandError."""
@@ -162,7 +167,7 @@ def route(arguments: argparse.Namespace) -> int:
     source: RouteSource = (
         LiveRoutes(ApiClient(arguments))
         if arguments.definitions is None
-        else DefinedRoutes(arguments.definitions)
+        else RoutesInMemory.of_file(arguments.definitions)
     )
     if expectations is not None:
         results = [result_of(one, source.ask) for one in expectations]

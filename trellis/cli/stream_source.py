@@ -47,6 +47,13 @@ class StreamSource:
         found: list[Row] = self._client.decode(answer, list[Row], "JSON list of objects", *path)
         return found
 
+    def begin_with_segment_of(self, at: int) -> None:
+        """Skip segments whose rows are all older than a time in microseconds since 1970."""
+        stream: dict[str, object] = {"vhost": self._arguments.vhost, "queue": self._arguments.queue}
+        for segment in self.rows("streams", "segments", query=stream):
+            if _number(segment["to"]) < at:
+                self._arguments.first = _number(segment["end"])
+
     def batches(self) -> Iterator[tuple[bytes, BatchView, int, int]]:
         """Yield (schema, batch, first row, end row) for each batch of the range, in order.
 

@@ -2,6 +2,7 @@
 
 The broker follows the messages that match the filter of the command, and the command reads the
 steps of these messages. If the command is killed, the broker ends the trace after half a minute.
+With --journal, the messages are past ones, from the rows of a journal (past_trace.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 
 from trellis.cli.actions import add_vhost
 from trellis.cli.api_client import ApiClient, add_login
-from trellis.cli.parsing import CommandError, Commands, add_command, number
+from trellis.cli.parsing import CommandError, Commands, add_command, number, time_of
 from trellis.cli.readable import count_text
 from trellis.settings.errors import printable
 
@@ -36,7 +37,8 @@ def add(commands: Commands) -> None:
         "print what happens to messages: published, routed, delivered, acknowledged, dropped and "
         "why",
         "[--topic FILTER | --key KEY] [--exchange NAME] [--queue NAME] [--publisher USER] "
-        "[--client NAME] [--message-id ID] [--rate N] [--count N] [--json] [--vhost NAME] "
+        "[--client NAME] [--message-id ID] [--journal NAME [--since TIME] [--until TIME]] "
+        "[--rate N] [--count N] [--json] [--vhost NAME] "
         "[--url URL] [--user NAME --password WORD]",
     )
     which = command.add_mutually_exclusive_group()
@@ -60,6 +62,19 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--message-id", metavar="ID", help="property message_id of the messages (AMQP)"
     )
+    command.add_argument(
+        "--journal",
+        metavar="NAME",
+        help="show past messages, from the rows of this journal, instead of new messages",
+    )
+    for name, text in (("since", "not before"), ("until", "not after")):
+        command.add_argument(
+            f"--{name}",
+            type=time_of,
+            metavar="TIME",
+            help=f"past messages {text} this time: an age such as 15m, 2h or 7d, or an ISO 8601 "
+            "time (UTC, unless it names a zone)",
+        )
     command.add_argument(
         "--rate",
         type=number(int, 1),
@@ -126,6 +141,10 @@ def _filter(arguments: argparse.Namespace) -> Row:
 
 def trace(arguments: argparse.Namespace) -> int:
     """Print the steps of messages until their number is reached or the command is interrupted."""
+    if arguments.journal is not None:
+        return _trace_past(arguments)
+    if arguments.since is not None or arguments.until is not None:
+        raise CommandError("--since and --until select past messages: give --journal NAME", 2)
     with RunningTrace(arguments) as running:
         if not any(getattr(arguments, name) is not None for name in _OF_ROUTES):
             print(
@@ -145,11 +164,32 @@ def trace(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print(step: Row, as_json: bool) -> None:
+def _trace_past(arguments: argparse.Namespace) -> int:
+    """Print the steps of past messages. The exit code is 1 if there are none."""
+    from trellis.cli.past_trace import PastTrace  # imports the core, which other traces do not need
+
+    past = PastTrace(arguments)
+    shown = 0
+    for shown, step in enumerate(past.steps(), 1):
+        _print(step, arguments.json, "%Y-%m-%d %H:%M:%S")
+        if shown == arguments.count:
+            break
+    if not shown:
+        print(f"no row of journal '{arguments.journal}' matches", file=sys.stderr)
+    if past.without_destinations:
+        print(
+            f"the destinations of {count_text(past.without_destinations, 'message')} are not known:"
+            " the stream $topology does not reach back to their time",
+            file=sys.stderr,
+        )
+    return 0 if shown else 1
+
+
+def _print(step: Row, as_json: bool, times: str = "%H:%M:%S") -> None:
     if as_json:
         print(msgspec.json.encode(step).decode(), flush=True)
         return
-    at = time.strftime("%H:%M:%S", time.localtime(step["time"]))
+    at = time.strftime(times, time.localtime(step["time"]))
     thousandths = int(step["time"] * 1_000) % 1_000
     place = f" '{printable(step['place'])}'" if step["place"] else ""
     detail = f": {printable(step['detail'])}" if step["detail"] else ""
