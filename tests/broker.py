@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from resource import RLIMIT_NOFILE, setrlimit
+from resource import RLIMIT_NOFILE
 from typing import Final, NamedTuple
+
+from tests import forks
 
 ROOT: Final = Path(__file__).parent.parent
 #: Flags with which any number of brokers run side by side and leave no files.
@@ -45,22 +48,31 @@ def environment() -> dict[str, str]:
 
 
 def run_command(
-    *words: str, directory: Path = ROOT, **settings: object
+    *words: str,
+    directory: Path = ROOT,
+    limits: Mapping[int, int] | None = None,
+    **settings: object,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of trellis in a directory.
 
-    The `settings` are environment variables without their TRELLIS_, such as HTTP_PORT.
+    The `settings` are environment variables without their TRELLIS_, such as HTTP_PORT. `limits` are
+    maxima of resources, such as RLIMIT_FSIZE.
     """
     variables = {f"TRELLIS_{name}": str(value) for name, value in settings.items()}
-    return subprocess.run(
-        [sys.executable, "-m", "trellis", *words],
-        cwd=directory,
-        env=environment() | variables | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        process = forks.start(
+            "trellis",
+            *words,
+            stdout=out.fileno(),
+            stderr=errors.fileno(),
+            environment=environment() | variables,
+            directory=directory,
+            limits=limits,
+        )
+        code = process.wait(60)
+        out.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(words, code, out.read(), errors.read())
 
 
 class Address(NamedTuple):
@@ -79,16 +91,14 @@ class BrokerProcess:
     def __init__(self, *flags: str, descriptors: int = 0) -> None:
         """Start the broker, with a hard limit of file descriptors unless that is 0."""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
-        self.process = subprocess.Popen(
-            command(*flags),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            text=True,
-            env=environment(),
-            preexec_fn=(lambda: setrlimit(RLIMIT_NOFILE, (descriptors,) * 2))
-            if descriptors
-            else None,
+        self.process = forks.start(
+            "trellis",
+            "serve",
+            *_FLAGS,
+            *flags,
+            stderr=self._stderr.fileno(),
+            environment=environment(),
+            limits={RLIMIT_NOFILE: descriptors} if descriptors else None,
         )
         assert self.process.stdout is not None
         ready = self.process.stdout.readline().split()

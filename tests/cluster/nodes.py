@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -18,6 +16,7 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests import forks
 from tests.broker import environment
 from tests.cluster.log_server import LogServer
 from trellis.settings.cluster import ClusterSettings
@@ -38,13 +37,7 @@ class NodeProcess:
         directory.mkdir(exist_ok=True)
         self.errors = directory.parent / f"{directory.name}.log"
         with self.errors.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", *command],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=environment(),
-            )
+            self.process = forks.start(*command, stderr=errors.fileno(), environment=environment())
         self._lines: SimpleQueue[str] = SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
         self.addresses: dict[str, str] = {}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pyarrow
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from tests.broker import run_command
 from tests.cluster.conftest import cluster_on, created
 from tests.cluster.log_server import LogServer
 from tests.cluster.nodes import (
@@ -57,9 +56,7 @@ def segments(node: Path) -> dict[str, bytes]:
 
 def run(*words: str) -> str:
     """Run a command of Trellis, and return its output."""
-    done = subprocess.run(
-        [sys.executable, "-m", "trellis", *words], capture_output=True, text=True, timeout=PATIENCE
-    )
+    done = run_command(*words)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

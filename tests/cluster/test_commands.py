@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 
 from broker.store.catalog import Catalog
-from tests.broker import environment
+from tests.broker import run_command
 from tests.cluster.conftest import cluster_on, created
 from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, node_on_kafka, publish
 from tests.cluster.programs import Kfake
@@ -29,15 +27,9 @@ def cluster(kfake: Kfake, name: str) -> ClusterSettings:
 
 def command(cluster: ClusterSettings, *words: str) -> tuple[int, str, str]:
     """Run `trellis cluster`, and return its exit code and what it has printed."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "trellis", "cluster", *words, "--config", os.devnull),
-            *("--cluster-name", cluster.name, "--cluster-servers", cluster.servers),
-        ],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=PATIENCE,
+    done = run_command(
+        *("cluster", *words, "--config", os.devnull),
+        *("--cluster-name", cluster.name, "--cluster-servers", cluster.servers),
     )
     return done.returncode, done.stdout, done.stderr
 

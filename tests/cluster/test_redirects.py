@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from queue import SimpleQueue
@@ -17,6 +15,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from pika.exceptions import AMQPConnectionError
 
+from tests.broker import run_command
 from tests.cluster.log_server import LogServer
 from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, publish, start
 
@@ -65,12 +64,7 @@ def answer(node: NodeProcess, path: str) -> tuple[int, str | None, str]:
 def health(node: NodeProcess, *words: str) -> tuple[int, str]:
     """Return the exit code and the output of `trellis health` for a node."""
     url = f"http://{node.addresses['metrics']}"
-    done = subprocess.run(
-        [sys.executable, "-m", "trellis", "health", "--url", url, *words],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    done = run_command("health", "--url", url, *words)
     return done.returncode, done.stdout
 
 

@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import aio_pika
+import argon2
 import pika
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests import forks
+from tests.broker import run_command
 from tests.streams.tables import rows_in
 
 ARGUMENTS = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 16_384}
@@ -32,54 +35,28 @@ class Served:
 
     def __init__(self, directory: Path) -> None:
         config = directory / "broker.toml"
-        hashing = [sys.executable, "-m", "trellis", "hash-password"]
-        hashed = subprocess.run(
-            hashing, input="blind\n", capture_output=True, text=True, check=True
-        )
+        password_hash = argon2.PasswordHasher(1, 8, 1).hash("blind")
         config.write_text(
             'stream.journals = ["/=all"]\n[[users]]\nname = "blind"\nread = "^other$"\n'
-            f'password_hash = "{hashed.stdout.strip()}"\n'
+            f'password_hash = "{password_hash}"\n'
         )
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "trellis",
-                "serve",
-                "--config",
-                str(config),
-                "--data-dir",
-                str(directory / "data"),
-                "--amqp-port",
-                "0",
-                "--mqtt-port",
-                "0",
-                "--http-port",
-                "0",
-                "--metrics-port",
-                "0",
-                "--http-host",
-                "127.0.0.1",
-                "--amqp-host",
-                "127.0.0.1",
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        flags = {
+            "config": str(config),
+            "data-dir": str(directory / "data"),
+            **{f"{listener}-port": "0" for listener in ("amqp", "mqtt", "http", "metrics")},
+            **{f"{listener}-host": "127.0.0.1" for listener in ("amqp", "http")},
+        }
+        words = [word for name, value in flags.items() for word in (f"--{name}", value)]
+        self.process = forks.start("trellis", "serve", *words)
         assert self.process.stdout is not None
-        words = dict(word.split("=") for word in self.process.stdout.readline().split()[1:])
-        self.amqp, self.http = (int(words[name].rpartition(":")[2]) for name in ("amqp", "http"))
+        ready = dict(word.split("=") for word in self.process.stdout.readline().split()[1:])
+        self.amqp, self.http = (int(ready[name].rpartition(":")[2]) for name in ("amqp", "http"))
 
-    def trellis(
-        self, *arguments: str, limit: int = resource.RLIM_INFINITY
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command. `limit` is the maximum size of a file in bytes."""
-        return subprocess.run(
-            [sys.executable, "-m", "trellis", *arguments, "--url", f"http://127.0.0.1:{self.http}"],
-            capture_output=True,
-            text=True,
-            check=False,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    def trellis(self, *arguments: str, limit: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run a command. `limit` is the maximum size of a file in bytes; 0 for no limit."""
+        url = f"http://127.0.0.1:{self.http}"
+        return run_command(
+            *arguments, "--url", url, limits={resource.RLIMIT_FSIZE: limit} if limit else None
         )
 
     def pika(self) -> Any:

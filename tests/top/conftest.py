@@ -7,16 +7,19 @@ loop of asyncio.
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 import pytest_asyncio
 import uvloop
 
 from broker.store.disk import Disk
+from tests import forks
 from tests.authority import Authority
-from tests.gateways import Gateways
 from trellis.http import gateway_process
 from trellis.settings import Settings
 
@@ -46,16 +49,17 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "certificates")
 
 
-@pytest.fixture(scope="session")
-def gateways() -> Gateways:
-    """Return the starter of gateways that all tests share."""
-    return Gateways()
+def fork_gateway(descriptors: list[int]) -> subprocess.Popen[bytes]:
+    """Start a gateway with these file descriptors (tests/forks.py)."""
+    with open(os.devnull, "wb") as out:
+        process = forks.start("trellis.http.gateway", stdout=out.fileno(), descriptors=descriptors)
+    return cast("subprocess.Popen[bytes]", process)
 
 
 @pytest.fixture(autouse=True)
-def fast_gateways(gateways: Gateways, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start gateways by a fork of a process that has loaded the program (tests/gateways.py)."""
-    monkeypatch.setattr(gateway_process, "start_program", gateways.start)
+def fast_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start gateways by a fork of a process that has loaded the program."""
+    monkeypatch.setattr(gateway_process, "start_program", fork_gateway)
 
 
 @pytest_asyncio.fixture

@@ -8,12 +8,12 @@ import json
 import os
 import socket
 import struct
-import sys
 from typing import Any, Final
 
 import pamqp.commands as spec
 import pytest
 
+from tests.broker import run_command
 from tests.clients import marshal, publication
 from tests.top.running import Running, parsed
 from trellis.http.credentials import parse_basic
@@ -372,24 +372,8 @@ async def test_listing_continues_while_its_objects_change(running: Running) -> N
 
 async def trellis(*arguments: str) -> tuple[int, str, str]:
     """Return exit code, output and errors of a `trellis` command."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")
-    }
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "trellis",
-        *arguments,
-        "--config",
-        os.devnull,
-        env=environment,
-        stdout=pipe,
-        stderr=pipe,
-    )
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+    done = await asyncio.to_thread(run_command, *arguments, "--config", os.devnull)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,19 +11,14 @@ import pytest
 
 from broker.store.catalog import Catalog
 from broker.store.opening import CATALOG, LOG
-from tests.broker import BrokerProcess
+from tests.broker import BrokerProcess, run_command
 
 COUNT = 20
 
 
 def store(*arguments: object) -> tuple[int, str, str]:
     """Return exit code, output and errors of `trellis store`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "trellis", "store", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_command("store", *map(str, arguments))
     return done.returncode, done.stdout, done.stderr
 
 

@@ -1,0 +1,224 @@
+"""Runs `python -m MODULE ARGUMENT...` by a fork of a process that has loaded the modules.
+
+    start() (in the test's process) --- socket ---> main() in a child, which has loaded the modules
+                                                      |  fork for each program
+                                                      v
+                                                    the module, run as __main__
+
+A broker, a command or a gateway that loads its modules anew takes 0.2 to 0.5 s of processor time.
+tests/test_cli_config.py, tests/top/test_start.py and tests/top/test_gateway.py start real programs.
+The child of a test process reads one JSON request per message, and answers with one number: `start`
+with the pid, `wait` with the exit code. The descriptors of a program come beside its request. All
+programs end with the child, and the child ends with the test process.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import resource
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+ROOT: Final = Path(__file__).parent.parent
+#: Modules that the child loads, with all modules of these packages.
+_LOADED: Final = ("trellis.app", "trellis.http.gateway.__main__")
+_PACKAGES: Final = ("trellis.cli",)
+#: Largest number of descriptors of one program, and of bytes of a request.
+_DESCRIPTORS_MAX: Final = 64
+_REQUEST_MAX: Final = 1 << 17
+#: prctl: the signal that a process gets when its parent ends (Linux).
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class ForkedProcess:
+    """A running program, with the methods of subprocess.Popen that tests use."""
+
+    def __init__(self, pid: int, stdout: TextIO | None) -> None:
+        self._descriptor = os.pidfd_open(pid)
+        self.pid = pid
+        self.stdout = stdout
+        self.returncode: int | None = None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the program, unless the program has ended."""
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._descriptor, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the program runs."""
+        return self.returncode if self._ended(0) else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        if not self._ended(timeout):
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+        assert self.returncode is not None
+        return self.returncode
+
+    def _ended(self, timeout: float | None) -> bool:
+        if self.returncode is None:
+            ended = select.poll()
+            ended.register(self._descriptor, select.POLLIN)
+            if not ended.poll(None if timeout is None else timeout * 1_000):
+                return False
+            self.returncode = _child.ask({"wait": self.pid})
+            os.close(self._descriptor)
+        return True
+
+
+class _Child:
+    """The process that forks programs; it is started for the first program."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: socket.socket | None = None
+
+    def ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> int:
+        """Send a request to the child, and return its answer."""
+        with self._lock:
+            if self._connection is None:
+                self._connection = self._start()
+            socket.send_fds(self._connection, [json.dumps(request).encode()], descriptors)
+            return int(self._connection.recv(64))
+
+    @staticmethod
+    def _start() -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.forks", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd=ROOT,
+                pass_fds=[theirs.fileno()],
+                env=_without_settings(os.environ),
+                start_new_session=True,
+            )
+        return ours
+
+
+_child: Final = _Child()
+
+
+def _without_settings(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if not name.startswith("TRELLIS_")}
+
+
+def start(
+    module: str,
+    *arguments: str,
+    stdout: int | None = None,
+    stderr: int = 2,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    limits: Mapping[int, int] | None = None,
+    descriptors: Sequence[int] = (),
+) -> ForkedProcess:
+    """Start `python -m module arguments` without standard input.
+
+    Without the descriptor `stdout`, the process has a pipe as `stdout`. Without an `environment`,
+    the program has that of the tests, without settings of Trellis; without a `directory`, it runs
+    in that of the tests. `limits` are maxima of
+    resources, such as RLIMIT_NOFILE. The numbers of `descriptors` in the program follow the
+    arguments.
+    """
+    request = {
+        "start": module,
+        "arguments": arguments,
+        "environment": environment,
+        "directory": str(directory or Path.cwd()),
+        "limits": {str(name): most for name, most in (limits or {}).items()},
+    }
+    with open(os.devnull, "rb") as stdin:
+        if stdout is not None:
+            streams = (stdin.fileno(), stdout, stderr)
+            return ForkedProcess(_child.ask(request, [*streams, *descriptors]), None)
+        readable, writable = os.pipe()
+        try:
+            pid = _child.ask(request, [stdin.fileno(), writable, stderr, *descriptors])
+        finally:
+            os.close(writable)
+        return ForkedProcess(pid, os.fdopen(readable))
+
+
+def main() -> None:
+    """Fork programs until the socket is closed."""
+    for package in _PACKAGES:
+        path = importlib.import_module(package).__path__
+        for module in pkgutil.iter_modules(path, f"{package}."):
+            importlib.import_module(module.name)
+    for name in _LOADED:
+        importlib.import_module(name)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    gc.freeze()
+    while True:
+        size = array.array("i").itemsize * _DESCRIPTORS_MAX
+        data, descriptors, _, _ = socket.recv_fds(connection, _REQUEST_MAX, size)
+        if not data:
+            return
+        request = json.loads(data)
+        if "wait" in request:
+            _, status = os.waitpid(request["wait"], 0)
+            connection.send(b"%d" % os.waitstatus_to_exitcode(status))
+            continue
+        pid = os.fork()
+        if pid == 0:
+            connection.close()
+            _run(request, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        connection.send(b"%d" % pid)
+
+
+def _run(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Run a program in this process, and exit."""
+    code: object = 1
+    try:
+        os.setsid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        for stream, descriptor in enumerate(descriptors[:3]):
+            os.dup2(descriptor, stream)
+            os.close(descriptor)
+        if request["environment"] is not None:
+            os.environ.clear()
+            os.environ.update(request["environment"])
+        os.chdir(request["directory"])
+        for name, most in request["limits"].items():
+            resource.setrlimit(int(name), (most, most))
+        sys.argv[1:] = [*request["arguments"], *map(str, descriptors[3:])]
+        try:
+            runpy.run_module(request["start"], run_name="__main__", alter_sys=True)
+            code = 0
+        except SystemExit as end:
+            code = end.code
+        except BaseException:  # noqa: BLE001 - a program may fail in any way
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+if __name__ == "__main__":
+    main()
