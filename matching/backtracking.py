@@ -32,7 +32,8 @@ class Backtracking(Trie[S]):
         words = grammar.split(topic)
         end = len(words)
         hidden = grammar.hides and grammar.hidden(topic)
-        # Positions still to be explored: a node, and the number of topic words that led to it.
+        # Positions still to be searched: a node, and the number of topic words that led to the
+        # node.
         pending: list[tuple[TrieNode[S], int]] = [(self._root, 0)]
         # A node may be found in several ways; its subscribers are reported once.
         matched: dict[TrieNode[S], None] = {}

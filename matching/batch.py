@@ -39,7 +39,8 @@ _TOGETHER: Final = 16_384
 
 
 class Pairs(NamedTuple):
-    """The matches as two columns of 64-bit integers, sorted by topic, then pattern.
+    """The matches of a batch as two columns of 64-bit integers: the topic's index and the pattern's
+    number, sorted by topic, then by pattern.
 
     Both columns can be passed to numpy (`frombuffer`) and Arrow (`py_buffer`) without a copy.
     """
@@ -59,7 +60,10 @@ class Batch:
         grammar: Grammar = DEFAULT,
         vectorised: bool = numpy is not None,
     ) -> None:
-        """Index the patterns. Raises InvalidPattern. `vectorised=True` needs numpy."""
+        """Index the patterns. Raises InvalidPattern if one of them is invalid.
+
+        `vectorised=True` needs numpy; with False, the topics are matched one by one in `Shapes`.
+        """
         self._grammar: Final = grammar
         self._vectorised: Final = vectorised
         #: A matcher with all patterns if `vectorised` is False, otherwise empty.
@@ -91,7 +95,9 @@ class Batch:
         return found
 
     def _arrange(self, patterns: Iterable[str]) -> None:
-        """Number the words, and store the patterns of each shape in columns."""
+        """Give each literal word of the patterns a number, and store the patterns of each shape in
+        columns.
+        """
         grammar = self._grammar
         known = self._words
         forms: dict[Form, tuple[list[int], list[list[int]]]] = {}

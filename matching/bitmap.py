@@ -73,7 +73,7 @@ class Bitmap(Numbered[S]):
     def __init__(self, grammar: Grammar) -> None:
         super().__init__(grammar)
         self._positions: list[_BitmapRows] = []
-        #: The number of patterns in a `rest` row.
+        #: The number of patterns in the `rest` rows of all positions.
         self._open = 0
 
     def can_hold(self, words: list[str]) -> bool:

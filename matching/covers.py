@@ -68,7 +68,7 @@ class _Runs:
 
 
 def _stripped(run: list[str], one: str) -> int:
-    """Remove the wildcards at the end of the run; return their number."""
+    """Remove the wildcards `one` at the end of the run; return the number of removed words."""
     size = len(run)
     while run and run[-1] == one:
         run.pop()
@@ -111,8 +111,8 @@ def _covers(a: _Runs, b: _Runs, pattern: str, grammar: Grammar) -> bool:
 
 
 def _agree(run: list[str], other: list[str], one: str) -> bool:
-    """True if the words of `run` equal the first words of `other`. The word `one` in `run` equals
-    any word.
+    """True if the words of `run` equal the first words of `other`. A word of `run` that equals the
+    wildcard `one` accepts any word.
     """
     return all(word in (one, there) for word, there in zip(run, other, strict=False))
 
@@ -206,7 +206,7 @@ class Coverage:
                 yield other
 
     def patterns(self) -> list[str]:
-        """Return all patterns, the oldest first."""
+        """Return all patterns of the set, in the order in which they were added."""
         return list(self._runs)
 
     def __len__(self) -> int:

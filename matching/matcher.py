@@ -32,10 +32,10 @@ class Search(Generic[S]):
         self.done = False
 
     def advance(self, steps: int) -> int:
-        """Continue for about this many steps, and return how many are left.
+        """Continue the lookup for about `steps` steps, and return how many of these steps are left.
 
-        A visited node is one step. The returned number may be negative: the last step may be
-        longer than the others.
+        A visited node is one step. The returned number may be negative, because one visit can cost
+        several steps.
         """
         raise NotImplementedError
 

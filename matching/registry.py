@@ -105,7 +105,7 @@ ALGORITHMS: Final = (
     Algorithm(
         "shapes",
         "matching.shapes:Shapes",
-        "one hash table per position of the wildcards: one dict probe each",
+        "one hash table per set of wildcard positions; a lookup probes each table once",
         "O(shapes x L)",
         "O(L)",
         "own design (tuple space search)",
@@ -192,7 +192,7 @@ NAMES: Final = tuple(_BUILT_IN)
 
 
 def algorithms() -> list[Algorithm]:
-    """Return the built-in algorithms, then those of installed packages by name."""
+    """Return the built-in algorithms, followed by those of installed packages, sorted by name."""
     return [*ALGORITHMS, *_installed()]
 
 
@@ -216,7 +216,8 @@ def create(name: str, grammar: Grammar) -> Matcher[S]:
 
 def _installed() -> list[Algorithm]:
     """Return the algorithms of installed packages, except those that reuse a built-in name."""
-    from importlib.metadata import entry_points  # takes a fifth of the start of a command
+    # Imported here, because this import would take a fifth of the start time of each command.
+    from importlib.metadata import entry_points
 
     loaded = [
         _algorithm_of(point) for point in entry_points(group=GROUP) if point.name not in _BUILT_IN
@@ -226,7 +227,6 @@ def _installed() -> list[Algorithm]:
 
 def _algorithm_of(point: EntryPoint) -> Algorithm:
     origin = f"package {point.dist.name}" if point.dist is not None else "an installed package"
-    path = point.value.partition("[")[
-        0
-    ].strip()  # without the extras in brackets, which say what to install
+    # The brackets after the path hold extras: names of optional dependencies, which are not needed.
+    path = point.value.partition("[")[0].strip()
     return Algorithm(point.name, path, "", "", "", origin)

@@ -228,8 +228,11 @@ class TopicIndex(Generic[V]):
         return grammar.hides and grammar.split(pattern)[0] in (grammar.one, grammar.many)
 
     def _walk(self, positions: _Positions, skip_hidden: bool) -> Iterator[V | Absent]:
-        """Search depth first. Each entry of the stack is a node, its positions, and the words of
-        its children that are still to be visited.
+        """Iterate depth first over the values of the topics that the pattern matches, and yield an
+        Absent after every PAUSE nodes without a result.
+
+        Each entry of the stack is a node, the pattern positions that its topic has reached, and the
+        words of the children that are still to be visited.
 
         `remove` never prunes a node above a stored topic, so the stack stays valid for every topic
         that is present throughout.

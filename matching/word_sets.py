@@ -117,7 +117,7 @@ class WordSets(Numbered[S]):
             named.append(some)
             others.append(any_word)
         if fewest < 0:
-            return length.patterns  # the empty key has no position
+            return length.patterns  # An empty key has no words, so no sets to intersect.
         accepted = named[first] | others[first]
         for at in range(len(named)):
             if at != first:

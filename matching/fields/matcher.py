@@ -47,7 +47,8 @@ class HeadersMatcher(Generic[S]):
         self._rows: dict[Hashable, FieldsRow[S]] = {}
         self._tally: PairCounts[S] = PairCounts()
         self._pairs = 0
-        #: The number of rows and of their criteria: a bound of the comparisons of one lookup.
+        #: The number of rows plus the number of their criteria: the most comparisons that one
+        #: lookup can need.
         self.weight = 0
         #: The number of rows that the last lookup examined, for callers that limit the work of
         #: lookups. If an algorithm does not count them, this is the number of all rows.
@@ -132,11 +133,11 @@ class HeadersMatcher(Generic[S]):
                 yield row.arguments, subscriber
 
     def rows(self) -> list[FieldsRow[S]]:
-        """Return all rows, the oldest first."""
+        """Return all rows, in the order in which they were added."""
         return list(self._rows.values())
 
     def stats(self) -> dict[str, int]:
-        """Return sizes by name, for operators."""
+        """Return the sizes of the index by name, for operators."""
         return {"bindings": self._pairs, "rows": len(self._rows)}
 
     def __len__(self) -> int:
