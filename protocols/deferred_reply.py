@@ -17,7 +17,7 @@ class StalledConnection(Protocol):
     finished: bool
 
     def resume_input(self) -> None:
-        """End a stall."""
+        """End the stall of the connection."""
 
 
 class DeferredReply(Waiter):

@@ -22,7 +22,9 @@ def row_of(connection: Connection) -> dict[str, object]:
 
 
 def _slowness(connection: Connection) -> str:
-    """Reason why the broker does not read from or deliver to the client at present, or ""."""
+    """Return the reason why the broker reads nothing from the client, or delivers nothing to it, at
+    present; "" if there is no reason.
+    """
     if connection.paused:
         return "reads too slowly"
     if connection.blocked:

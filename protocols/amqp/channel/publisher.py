@@ -117,7 +117,11 @@ class ChannelPublisher:
         return cost + searched
 
     def _publish(self, address: bytes, flags: i64, content: bytes, slot: SearchSlot) -> i64:
-        """Publish a message; see `publish`. Nothing is changed before all searches are complete."""
+        """Publish a message on the slow path. Nothing is changed before all searches are complete.
+
+        `slot` has the searches for the destinations. Return the cost of the publication in units of
+        BUDGET, without that of the searches; return SEARCHING if a search pauses. Raises AmqpError.
+        """
         if flags & IMMEDIATE:
             raise AmqpError(540, "immediate=true")
         route = self._route(address, slot)
@@ -195,7 +199,11 @@ class ChannelPublisher:
         return route.plan.weight
 
     def prepare(self, publication: TransactedPublication, plans: TargetPlans) -> None:
-        """Prepare a publication of a transaction that is being committed, without any effect."""
+        """Prepare a publication of a transaction that is being committed: find those of its targets
+        that still exist.
+
+        The queues and the store are not changed yet.
+        """
         publication.prepare(plans, self._vhost)
 
     def publish_committed(self, publication: TransactedPublication) -> None:
@@ -285,7 +293,7 @@ class ChannelPublisher:
             message.encoding = amend(message.encoding, {BCC: None}, {})
         return route
 
-    # -- properties
+    # -- checking properties
 
     def _check_properties(self, message: Message, present: i64) -> None:
         """Check user_id and expiration, and set when the message expires. Raises AmqpError."""

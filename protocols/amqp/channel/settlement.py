@@ -24,14 +24,15 @@ from protocols.amqp.channel.transaction import ACKED, REQUEUED
 from protocols.tally import FrontCounters
 from protocols.window import Window
 
-#: Deliveries that are settled in one slice.
+#: Number of deliveries that are settled in one slice.
 SETTLED_PER_SLICE: Final[i64] = 1_000
 
 
 def carry_out(delivery: Delivery, how: int, tally: FrontCounters, failed: bool = False) -> None:
     """Settle a delivery that is no longer outstanding; `how` is ACKED, REJECTED or REQUEUED.
 
-    `failed` is True if a requeued delivery counts as failed.
+    An acknowledgement is counted in `tally`. `failed` is True if a requeued delivery counts as
+    failed.
     """
     if how == ACKED:
         tally.acknowledged += 1
@@ -43,9 +44,10 @@ def carry_out(delivery: Delivery, how: int, tally: FrontCounters, failed: bool =
 
 
 def carry_out_all(taken: list[Delivery], how: int, tally: FrontCounters) -> None:
-    """Settle deliveries that are no longer outstanding. The caller counts acknowledgements.
+    """Settle deliveries that are no longer outstanding; `how` is ACKED, REJECTED or REQUEUED.
 
-    If a settlement raises an exception, settle the other deliveries before raising it again.
+    The caller counts acknowledgements. If a settlement raises an exception, settle the other
+    deliveries before raising it again.
     """
     failure: Exception | None = None
     for delivery in taken:
@@ -183,7 +185,8 @@ class Settlement(BulkTask):
                 carry_out(delivery, how, tally, self._failed)
             except Exception:
                 if queue.unacked < unsettled:
-                    self._unacked.take(number)  # The queue does not count it any more.
+                    # The queue has removed the delivery already, so it must not be requeued later.
+                    self._unacked.take(number)
                 raise
             self._unacked.take(number)
         self._connection.extra_cost += len(numbers)

@@ -99,8 +99,8 @@ class Connect:
 
     @property
     def expiry(self) -> int:
-        """Time in seconds that the session shall outlive its connection; NEVER if it shall not
-        expire.
+        """Time in seconds for which the session outlives its connection; NEVER if the session does
+        not expire.
         """
         if self.level == LEVEL_5:
             return self.properties.number(SESSION_EXPIRY, 0)

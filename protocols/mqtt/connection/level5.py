@@ -197,7 +197,9 @@ class Level5Handler(PacketHandler):
         self._authentication.on_auth(packet, True, self._on_verdict)
 
     def _on_verdict(self, verdict: Verdict, data: bytes) -> None:
-        """Continue with the permissions of the new identity, or close the connection."""
+        """Continue with the permissions of the new identity after a re-authentication, or close the
+        connection if the authenticator has refused the client.
+        """
         connection, authentication = self.connection, self._authentication
         if authentication is None:
             return

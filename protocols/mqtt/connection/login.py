@@ -123,10 +123,9 @@ class Login(InputHandler):
                     PACKET_TOO_LARGE,
                 )
             if end > size:
+                # A wrong packet type is refused before the whole packet has arrived.
                 if awaiting_connect and first != CONNECT << 4:
-                    raise MalformedPacket(
-                        "the first packet must be a CONNECT"
-                    )  # The rest of the packet changes nothing.
+                    raise MalformedPacket("the first packet must be a CONNECT")
                 connection.need = end - position
                 break
             self._on_packet(first, data[start:end])
@@ -226,7 +225,7 @@ class Login(InputHandler):
             self._decide(verdict, b"")
 
     def _decide(self, verdict: Verdict, data: bytes) -> None:
-        """Accept or refuse the client.
+        """Accept or refuse the client, by the authenticator's verdict on its credentials.
 
         `data` is the authenticator's last data for the client; it becomes a part of the CONNACK.
         """
@@ -287,8 +286,8 @@ class Login(InputHandler):
                 user.name,
                 f"the vhost '{credentials.vhost}' is being deleted"
                 if vhost is not None and vhost.closing
-                else f"the user has no permissions in the vhost '{credentials.vhost}': grant them "
-                "with `trellis permissions set`",
+                else f"user '{user.name}' has no permissions in the vhost '{credentials.vhost}': "
+                "grant them with `trellis permissions set`",
             )
             connection.reject(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
             return

@@ -117,7 +117,9 @@ class SessionReauthorization(Task):
                 session.vhost.agenda.later(self)
         if self._lost and not self._names and session.connection is not None:
             session.connection.close_with(
-                NOT_AUTHORISED, EXPELLED, f"{self._lost} subscriptions are not allowed any more"
+                NOT_AUTHORISED,
+                EXPELLED,
+                f"{self._lost} subscriptions are removed: the user may no longer read their topics",
             )
 
     def _review(self, name: str) -> bool:

@@ -272,7 +272,8 @@ class SubscribeTask(SubscriptionChange):
         if not topics.check_filter(request.topic_filter):
             code = TOPIC_FILTER_INVALID
         elif not topics.allows(request.topic_filter):
-            code = UNSPECIFIED  # No user may subscribe to it: NOT_AUTHORISED would be wrong.
+            # No user may subscribe to the filter, so NOT_AUTHORISED would be misleading.
+            code = UNSPECIFIED
         self._codes.append(code)
         return request
 

@@ -48,7 +48,9 @@ class PublishWriter:
 
     @property
     def relay_format(self) -> RelayFormat:
-        """The relay format, by which a plan decides if packets may be relayed here unchanged."""
+        """The relay format of the client, by which a plan decides if packets may be relayed to the
+        client unchanged.
+        """
         return VERSION_4
 
     @abstractmethod

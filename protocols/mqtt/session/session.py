@@ -386,7 +386,9 @@ class Session(Subscriber):
         return None
 
     def send_uncounted(self, message: Message) -> None:
-        """Send a QoS 0 message of a shared subscription. The group counts it, not the session."""
+        """Send a QoS 0 message of a shared subscription. The message's fate is counted by the
+        group, not by the session.
+        """
         if self.writer is not None:
             self.writer.write(message, AT_MOST_ONCE, 0, 0)
 

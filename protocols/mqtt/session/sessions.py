@@ -334,9 +334,9 @@ class Sessions(SessionRegistry):
         """Schedule the publication of a restored will at the end of its delay.
 
         The client of the session has been away for `away` ms of the delay; a negative number is a
-        time before the delay begins. The permission to
-        publish the will was checked before the will was stored. It is checked again when the will
-        is published, unless the permissions came with the login, as with a token.
+        time before the delay begins. The permission to publish the will was checked before the will
+        was stored. It is checked again when the will is published, unless the permissions came with
+        the login, as with a token.
         """
         when: i64 = self._agenda.now + max(will.delay - away, 0)
         session.delayed_will = DelayedWill(
