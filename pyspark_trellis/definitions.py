@@ -134,7 +134,7 @@ def read(path: str | Path) -> DefinitionsFile:
     try:
         document = json.loads(Path(path).read_bytes())
     except OSError as error:
-        raise PipelineError(f"{path}: {error.strerror}") from None
+        raise PipelineError(f"cannot read the definitions in {path}: {error.strerror}") from None
     except ValueError as error:
         raise PipelineError(f"{path} is not JSON: {error}") from None
     return parse(document, str(path))

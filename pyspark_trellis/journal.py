@@ -82,7 +82,7 @@ class FilePiece(Piece):
         try:
             with pa.memory_map(self.path) as file:
                 file.seek(self.cut.start)
-                # the buffer keeps the mapping alive
+                # The returned buffer keeps the memory map open.
                 return file.read_buffer(self.cut.end - self.cut.start)
         except FileNotFoundError:
             raise PipelineError(
@@ -97,7 +97,7 @@ class JournalStream:
     """The interface of a stream, in a directory or remote."""
 
     def bounds(self) -> OffsetRange:
-        """Return the offsets present now. Raises PipelineError."""
+        """Return the range of offsets that the stream has at present. Raises PipelineError."""
         raise NotImplementedError
 
     def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:

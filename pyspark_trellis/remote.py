@@ -183,7 +183,7 @@ class Remote(JournalStream):
         )
 
     def rewritten(self, offset: int, epoch: int) -> bool:
-        return False  # the broker returns durable rows only
+        return False  # The broker returns only durable rows, which a crash cannot remove.
 
     def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
         if high <= low:

@@ -164,7 +164,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         for number, row in enumerate(rows):
             body = row["body"]
             if row["topic"] is None or body is None:
-                raise PipelineError("a row's topic or body is null, which a message cannot have")
+                raise PipelineError(
+                    "a row has null as topic or body, so it cannot become a message: "
+                    "filter out such rows"
+                )
             headers = json.loads(row["headers"]) if row.get("headers") else {}
             if not isinstance(headers, dict):
                 raise PipelineError(
