@@ -79,7 +79,7 @@ class PipelineProgress:
         try:
             while not ended:
                 ended = query.awaitTermination(_EVERY)
-                for progress in query.recentProgress:  # Spark keeps the progress of the last hundred batches.
+                for progress in query.recentProgress:  # Spark keeps the last hundred batches.
                     if progress["batchId"] > last:
                         last = progress["batchId"]
                         rows += progress["numInputRows"]

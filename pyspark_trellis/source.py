@@ -240,8 +240,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream
 
     def initialOffset(self) -> dict[str, int]:
-        """Return the position at which a new query starts: the next offset to read, and the epoch.
-        """
+        """Return the position at which a new query starts: the first offset and the epoch."""
         bounds = self.stream.bounds()
         first = offsets.starting(
             self._options.get("startingoffsets", offsets.EARLIEST), bounds, self.stream.name
