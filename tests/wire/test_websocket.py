@@ -37,7 +37,7 @@ REQUEST: Final = (
     + KEY
     + b"\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\n"
 )
-#: The answer to the key above, by RFC 6455 section 1.3.
+#: The header of the response that RFC 6455 section 1.3 requires for KEY.
 ACCEPT: Final = b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"
 
 

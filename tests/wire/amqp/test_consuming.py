@@ -152,7 +152,7 @@ def test_delivery_tags_count_per_channel_over_consumers_and_gets() -> None:
     assert refusal(client.send(B.Ack(2))).code == 406
 
 
-# -- turns
+# -- consumers take turns
 
 
 def test_consumers_with_credit_take_turns_wherever_they_are() -> None:

@@ -83,7 +83,7 @@ def fields(method: Any) -> dict[str, object]:
 
 
 def same(value: Any) -> Any:
-    """Return a value without the differences between the codecs.
+    """Return a decoded value without the differences between Trellis's codec and pamqp.
 
     One codec returns text where the other one returns bytes. Times from 2106 on differ, because
     pamqp takes them for milliseconds.
@@ -100,7 +100,7 @@ def same(value: Any) -> Any:
 
 
 def agree(raw: bytes) -> None:
-    """Check that both codecs read the frame with equal results.
+    """Check that Trellis's codec and pamqp read the frame with equal results.
 
     Trellis's codec may refuse the frame with the hard error 501, 502 or 503 instead.
     """
@@ -212,7 +212,7 @@ def test_pamqp_reads_and_writes_all_output_of_the_broker_alike() -> None:
     answer = heard(b"".join(LOGIN + TALK), [])[0]
     assert len(split(answer)) > 40
     for one in split(answer):
-        if not one.payload.startswith(b"\0\x1e"):  # access.request-ok, which pamqp does not know
+        if not one.payload.startswith(b"\0\x1e"):  # access.request-ok, which pamqp cannot read
             reads_and_writes(one)
 
 

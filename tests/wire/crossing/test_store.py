@@ -82,7 +82,7 @@ def test_suback_and_unsuback_of_a_persistent_session_wait() -> None:
     waits(client, subscribe(2, ("a", 2)), suback(2, 2))
     assert (
         client.send(subscribe(3, ("a", 2), ("b", 0)), PINGREQ) == suback(3, 2, 0) + PINGRESP
-    )  # Nothing changes.
+    )  # A SUBSCRIBE that changes no subscription is answered without a wait for the store.
     waits(client, unsubscribe(4, "a", "b"), unsuback(4))
     assert client.send(unsubscribe(5, "a", "b"), PINGREQ) == unsuback(5) + PINGRESP
     waits(client, subscribe(6, ("$share/g/a", 1)), suback(6, 1))
@@ -238,7 +238,8 @@ def outstanding(world: World) -> list[Delivery]:
 
 
 def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
-    """Return the positions of waiting and unacknowledged messages, by number of durable queue.
+    """Return the positions of waiting and unacknowledged messages, by the number of their durable
+    queue.
 
     Messages of a deleted queue are removed from the store when their consumers settle them.
     """

@@ -147,7 +147,7 @@ def _publication(data: bytes) -> Publication:
 
 
 class Client:
-    """A client that has sent a CONNECT; `greeting` is the answer."""
+    """An MQTT 3.1.1 client that has sent a CONNECT; `greeting` is the broker's output after it."""
 
     def __init__(self, world: World, first: bytes, peer: Peer | None = None) -> None:
         self.world = world
@@ -189,7 +189,7 @@ class Client:
 
 
 def here(world: World, client_id: str = "c", clean: bool = True) -> Client:
-    """Return a client that is logged in."""
+    """Return a client of this world that is logged in."""
     client = Client(world, connect(client_id, clean=clean))
     assert client.greeting[:1] == b"\x20" and client.greeting[3] == 0
     return client

@@ -1,4 +1,5 @@
-"""CONNECT and CONNACK: which clients are accepted, refused with which code, or not answered."""
+"""CONNECT and CONNACK: accepted clients, refusals with their return codes, and closes without a
+reply."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _HEAD = text("MQTT") + b"\x04"
 
 
 def raw(flags: int, *fields: bytes) -> bytes:
-    """Return a CONNECT with these flags and this payload."""
+    """Return a CONNECT with these connect flags, a keep-alive of 60 s, and these payload fields."""
     return packet(0x10, _HEAD + bytes([flags]) + b"\x00\x3c" + b"".join(fields))
 
 

@@ -456,7 +456,8 @@ def test_no_message_overtakes_a_qos_2_publication_that_waits_for_the_disk() -> (
     publish(world, b"3", qos=2)
     publish(world, b"4")
     publish(world, b"5", qos=2)
-    # A message may be sent now, but messages behind a waiting message must wait too.
+    # The acknowledgements leave room in the in-flight window, but message 3 waits for the disk, and
+    # messages behind it must keep their order.
     assert reader.send(puback(1), puback(2)) == b""
     world.durable()
     assert [(one.body, one.packet_id, one.dup) for one in publications(reader.read())] == [

@@ -96,7 +96,7 @@ def test_pubrel_waits_for_the_receipt() -> None:
     assert keeper.send(pubrec(1)) == b"" and len(world.store.state.pubrec_received) == 1
     assert (
         keeper.send(pubrec(1)) == b""
-    )  # The PUBREC comes again: both are answered when the first one is durable.
+    )  # The publisher sends the PUBREC again: both are answered when the first one is durable.
     world.durable()
     assert keeper.read() == pubrel(1) * 2
     assert keeper.send(pubcomp(1)) == b"" and world.inbox("keeper").unacked == 0

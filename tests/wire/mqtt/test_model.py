@@ -154,7 +154,7 @@ class Broker(RuleBasedStateMachine):
         self.serial += 1
         return b"" if empty else b"%d" % self.serial
 
-    # -- what may happen
+    # -- steps of the clients
 
     @rule(name=NAMES, clean=st.booleans(), will=st.none() | st.tuples(TOPICS, QOS, st.booleans()))
     def connect(self, name: str, clean: bool, will: tuple[str, int, bool] | None) -> None:

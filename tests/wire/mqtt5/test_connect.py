@@ -247,7 +247,7 @@ def test_session_present_is_right_in_every_combination(
     Client5(world, "w").send(publish("a", b"x"))
     assert second.bodies() == ([b"x"] if present else [])
     second.send(mqtt5.DisconnectPacket())
-    assert len(world.mqtt_front.sessions) == 1 + bool(expiry)  # and the writer
+    assert len(world.mqtt_front.sessions) == 1 + bool(expiry)  # one more: the writer's session
 
 
 def test_a_session_may_pass_from_one_version_to_the_other_and_back() -> None:

@@ -18,7 +18,7 @@ SHARED = "$share/g/a/#"
 
 
 def acknowledge(client: Client5, one: Any) -> list[Any]:
-    """Send all acknowledgements of a publication; return the publications that come next."""
+    """Send the acknowledgements that a publication needs; return the publications that follow."""
     if one.qos == 0:
         return []
     if one.qos == 1:
