@@ -181,7 +181,7 @@ def parsed(answer: bytes) -> tuple[int, dict[str, str], bytes]:
 
 
 class Scrape:
-    """A page of metrics, as Prometheus reads it."""
+    """A page of metrics, parsed as Prometheus parses it."""
 
     def __init__(self, text: str) -> None:
         self.families = {family.name: family for family in text_string_to_metric_families(text)}

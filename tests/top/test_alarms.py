@@ -47,8 +47,11 @@ def test_freed_memory_is_given_back_after_enough_was_freed_and_not_too_often() -
     trimmer = HeapTrimmer(clock)
     trimmer.trim()
     clock.now += heap.TRIM_INTERVAL
-    blocks = [bytes(20_000) for _ in range(16_000)]  # Below glibc's limit for blocks of their own.
-    stays = bytes(20_000)  # The end of the heap, so that freeing alone gives nothing back.
+    # Each block is below the size at which glibc maps memory for a single block.
+    blocks = [bytes(20_000) for _ in range(16_000)]
+    # This block stays at the end of the heap, so freeing the other blocks alone returns no memory
+    # to the system.
+    stays = bytes(20_000)
     full = process.resident_bytes()
     assert not trimmer.trim_if_worthwhile()
     blocks.clear()
@@ -171,7 +174,7 @@ async def test_the_memory_alarm_ends_when_the_queue_is_empty_although_freed_memo
     sending = asyncio.create_task(publisher.socket.send(publication("", "p", body) * count))
     await running.until(lambda: "memory" in on)
     await reader.call(spec.Queue.Purge(queue="p"), spec.Queue.PurgeOk)
-    await sending  # The publisher continues.
+    await sending  # The blocked publisher continues.
     await running.until(lambda: "memory" not in on)
     resident = 1 * MB
 

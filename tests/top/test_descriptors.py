@@ -93,7 +93,7 @@ async def test_clients_that_take_all_descriptors_leave_the_store_its_own(
             published = await _confirm(client, names[:40], published)
         for other in others:
             other.close()
-        # The door is open again, and for metrics too.
+        # The broker accepts connections again, also on the metrics port.
         reader = await _client_once_accepted(broker)
         await reader.call(
             spec.Basic.Consume(queue="q", consumer_tag="q", no_ack=True), spec.Basic.ConsumeOk

@@ -28,7 +28,7 @@ from trellis.server.turn_link import TurnLink
 MIB: Final = 1 << 20
 
 
-# -- the last words
+# -- the last answer before a close
 
 
 async def talk_on(client: Socket, data: bytes) -> bytes:
@@ -87,14 +87,15 @@ async def test_a_client_that_does_not_hang_up_is_cut_off(running: Running) -> No
     client.close()
 
 
-# -- input held back
+# -- input that waits
 
 
 async def test_the_clock_is_told_before_input_is_heard(running: Running) -> None:
     client = await running.amqp()
     (connection,) = running.node.amqp.connections
     told = int(connection.last_input_at)
-    await asyncio.sleep(0.1)  # No input comes, so no turn sets the clock.
+    # No input comes in the meantime, so no turn of the event loop updates the broker's clock.
+    await asyncio.sleep(0.1)
     await client.socket.send(HEARTBEAT_FRAME)
     await running.until(lambda: connection.last_input_at > told)
     # A timer may end a millisecond early, and both clocks are rounded to milliseconds.
@@ -178,7 +179,7 @@ async def test_input_behind_the_credentials_is_handled_after_the_verdict(start: 
     client.close()
 
 
-# -- output held back
+# -- output that waits
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])

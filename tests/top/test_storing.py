@@ -143,7 +143,7 @@ async def test_publishers_above_the_backlog_of_the_disk_wait_and_continue(
     held = of(running).durable.unwritten_bytes
     assert held < 100_000 + 2 * (
         256 << 10
-    )  # The sensor is not read after the chunk that exceeded the limit.
+    )  # The broker stops reading from the sensor after the chunk that exceeds the limit.
     for _ in range(20):
         await heard(bystander)
     assert of(running).durable.unwritten_bytes == held
@@ -438,7 +438,7 @@ async def test_a_disk_that_fails_ends_the_broker_and_nothing_is_confirmed_any_mo
     await confirmed(client, 1)
     disk.refuse = lambda asked, path: errno.EIO if asked == operation else 0
     await publish(client, b"lost", b"lost too")
-    close = await client.expect(spec.Connection.Close)  # No confirm came before it.
+    close = await client.expect(spec.Connection.Close)  # No confirm comes before connection.close.
     assert close.reply_code == 320
     assert await client.socket.read_to_end() == b""
     await running.stop()

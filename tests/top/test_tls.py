@@ -34,7 +34,7 @@ async def over_tls(running: Running, context: ssl.SSLContext, user: str = "known
     return client
 
 
-# -- the way in
+# -- clients that are accepted
 
 
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
