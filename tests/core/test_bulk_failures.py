@@ -69,7 +69,8 @@ class Failing:
 
 
 def finish(world: World, *work: Callable[[], object]) -> int:
-    """Call each of `work`, then run turns until no work is left; return the number of failures."""
+    """Call each function in `work`, then run turns until no work is left; return the number of
+    exceptions."""
     failures = 0
     for step in work:
         try:
@@ -154,7 +155,7 @@ def test_a_purge_releases_the_messages_behind_one_that_fails(
     assert len(world.store.state.messages) == many
     failing = Failing(monkeypatch, MemoryStore, "append_settled", 5, MESSAGES_PER_SLICE + 9)
     assert finish(world, world.queue("q").purge) == failing.failures == 2
-    # Only the messages whose release failed are left in the store.
+    # The store holds only the messages whose release failed.
     assert len(world.store.state.messages) == 2
 
 
@@ -331,7 +332,7 @@ def test_the_deliveries_of_a_small_settlement_behind_one_that_fails_are_settled(
     finish(world, lambda: client.connection.receive_data(data))
     assert failing.failures == 2 and failing.calls == many
     assert world.queue("q").unacked == world.queue("q").depth == 0
-    # Only the messages whose release failed are left in the store.
+    # The store holds only the messages whose release failed.
     assert len(world.store.state.messages) == 2
 
 
@@ -550,7 +551,7 @@ def test_a_commit_that_fails_closes_its_connection_with_an_internal_error(
     data = marshal(1, spec.Tx.Commit())
     assert finish(world, lambda: client.connection.receive_data(data)) == failing.failures == 1
     if client.connection.state == states.RUNNING:
-        # The first slice runs with the input: the link closes the connection.
+        # The first slice runs while input is handled, where the link would close the connection.
         assert (method, at) == ("prepare", 1)
         client.connection.close(INTERNAL_ERROR)
     frames = client.read()
@@ -576,7 +577,7 @@ def test_a_check_of_consumers_that_fails_closes_their_connection(
     other.send(spec.Queue.Declare(queue="r"), spec.Basic.Consume(queue="r", nowait=True))
     client.read_bytes()
     world.guests.identities["u"] = Identity("u", ".*", ".*", "^none$")
-    # One of the first calls is for `other`, or for the last consumer of the first slice.
+    # The failing call is an early one: for `other`, or for the last consumer of the first slice.
     failing = Failing(monkeypatch, ChannelReceiver, method, 2 if many == 3 else 3)
     assert finish(world, world.amqp_front.reauthorize) == failing.failures == 1
     closed = [
@@ -585,7 +586,7 @@ def test_a_check_of_consumers_that_fails_closes_their_connection(
         if isinstance(one, spec.Connection.Close)
     ]
     assert closed == [541]
-    # No consumer is left, whether its connection was checked or closed.
+    # No consumer is left: the broker checked it or closed its connection.
     assert all(world.queue(name).consumer_count == 0 for name in ("q", "r"))
 
 

@@ -55,7 +55,8 @@ def test_very_many_shared_subscriptions_are_attached_and_detached_in_slices() ->
     counts = [steps(client.on_closed), *turns(world)]
     assert len(counts) >= 20 and max(counts) < STEPS_EACH * MEMBERSHIPS_PER_SLICE
     writer = world.mqtt("w")
-    # The last subscription is attached, too: it delivers what came meanwhile, and what comes now.
+    # The returned session has its last subscription too: the session gets the message from before
+    # its return, and the message from after it.
     last = f"f/{many - 1}"
     writer.send(mqtt_publish(last, b"before", qos=1, packet_id=1))
     client, counts = returned(world)
@@ -90,7 +91,7 @@ def test_very_many_shared_subscriptions_without_room_are_drained_in_slices() -> 
         largest = max([largest, *turns(world)])
     assert sorted(bodies) == list(range(many))
     assert ack < 5 * MEMBERSHIPS_PER_SLICE
-    # One turn drains what several acknowledgements and one slice have woken.
+    # A turn may drain the subscriptions that several acknowledgements and one slice have woken.
     assert largest < 4 * STEPS_EACH * MEMBERSHIPS_PER_SLICE
 
 

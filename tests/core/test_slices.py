@@ -275,7 +275,7 @@ def test_a_slice_of_dead_letters_counts_the_steps_of_their_searches() -> None:
     while moved < 100:
         agenda.turn()
         now = int(world.queue("all").depth)
-        # A search takes more than 1,024 steps: it follows as many bindings.
+        # Each search costs more than 1,024 steps, so a slice publishes few messages.
         assert 0 < now - moved <= STEPS_PER_SLICE // (1_024 // SEARCH_STEPS) + 1
         moved = now
     world.fates()

@@ -296,7 +296,7 @@ def test_a_trace_that_is_not_read_ends(world: World, amqp: Amqp) -> None:
     assert not trace.ended
     world.sleep(1_000)
     assert (trace.ended, world.vhost.traces.running) == (True, [])
-    # A message that a trace followed goes on without it.
+    # The end of the trace does not affect a message that it followed.
     amqp.publish("", "q", b"m")
     assert steps_of(trace) == []
 

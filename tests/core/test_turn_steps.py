@@ -36,7 +36,7 @@ CONNECT_5 = packet(0x10, text("MQTT") + b"\5\2\0\x3c\0" + text("c"))
 
 
 def steps(work: Callable[[], object], part: str = "") -> int:
-    """Do the work, and return its steps in files whose path contains `part`."""
+    """Call `work`, and return the number of its steps in files whose path contains `part`."""
     count = 0
 
     def called(frame: FrameType, event: str, argument: object) -> None:
@@ -85,7 +85,8 @@ def test_the_turn_that_applies_a_commit_encodes_no_publication(tmp_path: Path) -
     applying = 0
     while not world.queue("d").depth:
         applying = steps(world.broker.agenda.turn, "/store/records.py")
-    # Of each record, only the figures for checkpoints are counted.
+    # Of the records, the turn only counts the figures for checkpoints; it does not encode them
+    # again.
     assert world.queue("d").depth == many and applying < 3 * many + 100
     world.durable()
     world.crash()
@@ -401,7 +402,7 @@ def test_a_first_limit_in_bytes_counts_the_waiting_messages_in_slices(
     assert isinstance(queue, LimitedQueue) and queue.depth == 3_700
     tag = 0
     while not world.broker.agenda.idle:
-        # Meanwhile messages are published, taken, acknowledged and returned.
+        # While the policy is applied, messages are published, delivered, acknowledged and requeued.
         tag += 20
         begin(client, *random.choices((spec.Basic.Ack(tag, True), spec.Basic.Nack(tag, True)), k=1))
         other.connection.receive_data(publication("", "q", b"more", priority=random.randrange(4)))

@@ -22,10 +22,10 @@ from trellis.server.recovery import codecs
 
 
 def restore(files: dict[Path, bytes]) -> None:
-    """Write back the files of a catalog, as they were before a batch.
+    """Write the files of a catalog, with their content from before a batch.
 
     The catalog is written after the log is synced, so a crash that tears the batch in the log has
-    not written it.
+    not written the catalog.
     """
     for path, data in files.items():
         path.write_bytes(data)
@@ -45,7 +45,10 @@ class Home(World):
         segment_size: int = SEGMENT_SIZE,
         shipping: BatchShipping | None = None,
     ) -> None:
-        """`shipping` is the replicated log of a cluster in the hands of this node."""
+        """Start a broker on a directory. `shipping` is the replicated log if the broker is a node
+        of a
+        cluster.
+        """
         directory.mkdir(exist_ok=True)
         #: Reports of the store about messages that it cannot read.
         self.complaints: list[str] = []

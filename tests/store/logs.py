@@ -33,8 +33,9 @@ from broker.store.survivors import Survivors
 DIRECTORY = "/data/log"
 QUEUES = (3, 4, 5)
 
-#: Messages in order of position, (queue, position) of messages with a PUBREC, (session, packet
-#: identifier) of held identifiers, retained messages, marks, delivery counts.
+#: The comparable form of a state: messages in order of position, (queue, position) of messages with
+#: a PUBREC, (session, packet identifier) of held identifiers, retained messages, delivery marks,
+#: delivery counts.
 Digest = tuple[
     tuple[tuple[int, bytes, tuple[int, ...]], ...],
     frozenset[tuple[int, int]],

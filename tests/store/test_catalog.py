@@ -366,7 +366,7 @@ def test_catalog_may_be_written_by_another_thread_than_its_opener(tmp_path: Path
     catalog.close()
 
 
-# -- files that are no catalog, or another one
+# -- files that are not a catalog, or have another schema version
 
 
 def test_a_newer_catalog_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def test_a_delivery_waits_until_its_mark_is_durable(tmp_path: Path) -> None:
     assert not deliveries(client.send(B.Consume(queue="q")))
     home.durable()
     assert len(deliveries(client.read())) == 3
-    # A message that is stored after the mark is delivered before it is durable, as before.
+    # A message stored after the mark is delivered before its own record is durable.
     fill(client, 3, 4)
     assert home.queue("q").unacked == 4
     home.crash()
@@ -311,8 +311,8 @@ def test_a_mark_catches_up_with_the_messages_that_a_slow_disk_did_not_hold_back(
     client.send(B.Qos(prefetch_count=30), B.Consume(queue="q"))
     home.sleep(MARK_PATIENCE)
     assert len(deliveries(client.read())) == 30
-    home.durable()  # The mark that the first message waited for: 3 places ahead.
-    home.durable()  # The mark that covers the other 27.
+    home.durable()  # This makes the first mark durable, which covers 3 messages.
+    home.durable()  # This makes the second mark durable, which covers the other 27.
     home = restart(home)
     found = flags(home)
     assert {number for number, flag in found.items() if flag} >= {*range(30)}

@@ -24,7 +24,7 @@ from tests.store.logs import DIRECTORY, QUEUES, Log, digest, message, random_ent
 from tests.store.simulated import SimulatedDisk
 
 EXIST = {*QUEUES, 9}
-#: The salt of the logs in this module, for recovery without any intact head.
+#: The salt of the logs in this module. Recovery gets it if no head of a file is intact.
 SALT = 7
 
 
@@ -374,7 +374,8 @@ def test_a_record_that_makes_no_sense_is_reported_and_the_others_are_read() -> N
     )
     [path] = disk.names
     data = disk.names[path].now
-    at = data.index(b"two") - len("key") - len("amq.topic") - len("/") - 4  # The length of the key.
+    # Offset of the byte with the key's length.
+    at = data.index(b"two") - len("key") - len("amq.topic") - len("/") - 4
     data[at] = 0xEE
     start = data.index((2).to_bytes(8, "big")) - 16
     size = 24 + int.from_bytes(data[start : start + 4], "big")

@@ -50,13 +50,13 @@ class History:
         self.ever: dict[int, set[Copy]] = {0: set()}
 
     def note(self, log: Log) -> None:
-        """Note an added entry."""
+        """Remember the state after an added entry."""
         self.digests[log.position] = digest(log.state)
         now = self.copies[log.position] = copies(log.state)
         self.ever[log.position] = self.ever[max(self.ever)] | now
 
     def writes(self, log: Log) -> None:
-        """Note that all added entries are written, synced and confirmed."""
+        """Remember that all added entries are written, synced and confirmed."""
         self.begun.append((len(self.disk.events), log.position))
         log.write()
         self.confirmed.append((len(self.disk.events), log.position))

@@ -248,7 +248,7 @@ TestBrief = Brief.TestCase
 TestLong = Long.TestCase
 for one in (TestPlain, TestShort, TestBrief, TestLong):
     one.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
-del one  # without this, it would be collected again
+del one  # pytest would collect `one` as a further test class.
 
 
 def test_a_message_that_cannot_be_read_leaves_no_other_message_out() -> None:

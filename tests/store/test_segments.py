@@ -117,7 +117,7 @@ def test_every_record_is_found_by_its_position_and_nothing_else_is(size: int) ->
             wanted[position + 2] = (int(SETTLED), b"")
             log.position += random.randrange(
                 3
-            )  # Definitions take positions, and are not in the log.
+            )  # A definition takes a position, but has no record in the log.
         else:
             log.put(kept(position))
 
@@ -273,7 +273,7 @@ def test_a_segment_is_read_without_its_heads() -> None:
         again = Log(SimulatedDisk(contents), 500)
         assert again.recovered == digest(log.state)
         assert [finding.kind for finding in again.recovery.findings] == ["quarantined"]
-    # For a single file, the salt comes from the closing record, or from the caller.
+    # If a file is recovered alone, its salt comes from its closing record, or from the caller.
     for closed, salt in ((True, 1), (False, 7)):
         disk = SimulatedDisk()
         log = Log(disk)

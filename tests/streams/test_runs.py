@@ -1,4 +1,4 @@
-"""Tables are equal however many rows share values, and wherever batches and turns end."""
+"""Tables are equal however many adjacent rows share values, and wherever batches and turns end."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from protocols.mqtt.codec.journal_codec import MqttPacketParser
 from tests.clients import mqtt_publish
 from tests.streams.test_template import FRAMES, KeptBatches, content, table
 
-#: Few origins, so that adjacent rows share one; two origins are equal but different objects.
+#: Few origins, so that adjacent rows have the same one; two origins are equal but different
+#: objects.
 ORIGINS = [Origin("ann", "amqp091"), Origin("ann", "amqp091"), Origin("b\xe9", "amqp091")]
-#: Routing keys. The last key is one byte longer than the longest key that an address keeps.
+#: Routing keys of the rows. The last two differ only after the first 255 bytes, which is all that
+#: an Address keeps of a key.
 KEYS = [
     "",
     "k",

@@ -98,8 +98,8 @@ class Simulation:
         self._segment = random.choice((600, 1_500, 4_000))
         self._window = random.choice((4, 8, 30))
         self._marking = random.choice(((1, 2), (3, 20), (10, 500)))
-        #: In every other seed, messages wait for their mark however slow the disk is. In the
-        #: others, a crash may forget a delivery.
+        #: If the seed is even, deliveries wait for their mark however slow the disk is. If the seed
+        #: is odd, a delivery waits for MARK_PATIENCE at most, so a crash may forget it.
         self._patience = MARK_PATIENCE if seed % 2 else FOREVER
         self.ledger = Ledger(self.complain, forgets=seed % 2 == 1)
         self.journal = Journal(self.complain)
@@ -276,7 +276,7 @@ class Simulation:
                 named(message.body)
                 for message in messages
                 if message is not None and message.body[:1] not in (b"", b"R")
-            ]  # The others are retained messages.
+            ]  # Messages with other bodies are retained messages.
         self._held, self._last = held, int(recovery.last)
         if self.streams is None:
             self.ledger.recovered(held, self._last)
