@@ -56,7 +56,7 @@ class _BitmapRows:
         self.rest: BitMap | None = None
 
     def rows(self) -> int:
-        """Return the number of rows."""
+        """Return the number of rows of this word position, which each have one bitmap."""
         return (
             len(self.words)
             + (self.any is not None)

@@ -133,7 +133,7 @@ class RouteCache(Matcher[S]):
         self.dropped += len(answers)
 
     def invalidate_all(self) -> None:
-        """Invalidate all answers."""
+        """Invalidate all answers in the cache in one step."""
         self._epoch += 1
         self.epochs += 1
 
@@ -174,7 +174,7 @@ class RouteCache(Matcher[S]):
         return pair in self.source
 
     def _look_up(self, topic: str) -> tuple[S, ...]:
-        """Look the topic up in the source and store the answer."""
+        """Return the subscribers of a topic from the source, and cache them as the answer."""
         self.misses += 1
         subscribers = tuple(self.source.match(topic))
         known = self._answers.get(topic)

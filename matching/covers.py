@@ -47,7 +47,8 @@ class _Runs:
     def __init__(self, pattern: str, grammar: Grammar) -> None:
         words = grammar.split(pattern)
         if words and words[0] == grammar.many and grammar.split(""):
-            words = [grammar.one, *words]  # A topic of this grammar has at least one word.
+            # A topic of this grammar has at least one word, so a leading `#` means `+/#`.
+            words = [grammar.one, *words]
         self.runs: list[list[str]] = [[]]
         self.gaps: list[int] = []
         for word in words:
@@ -63,7 +64,7 @@ class _Runs:
                 self.gaps[-1] += 1
             else:
                 self.runs[-1].append(word)
-        #: The least number of words of a matching topic.
+        #: The least number of words of a topic that the pattern matches.
         self.size = sum(self.gaps) + sum([len(run) for run in self.runs])
 
 
@@ -172,14 +173,14 @@ class Coverage:
         self._runs: dict[str, _Runs] = {}
 
     def add(self, pattern: str) -> bool:
-        """Add the pattern. Return False if it was already present. Raises InvalidPattern."""
+        """Add a pattern to the set; return False if it was already there. Raises InvalidPattern."""
         if not self._patterns.subscribe(pattern, pattern):
             return False
         self._runs[pattern] = _Runs(pattern, self.grammar)
         return True
 
     def remove(self, pattern: str) -> bool:
-        """Remove the pattern. Return False if it was not present."""
+        """Remove a pattern from the set. Return False if it was not present."""
         if not self._patterns.unsubscribe(pattern, pattern):
             return False
         del self._runs[pattern]

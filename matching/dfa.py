@@ -322,7 +322,9 @@ class Dfa(Trie[S]):
         return found
 
     def _walk_trie(self, nodes: list[_Stamped[S]], words: list[str], at: int) -> list[S]:
-        """Return the subscribers found by walking the trie from these nodes on."""
+        """Return the subscribers of the patterns that the words from `at` on lead to, by a walk in
+        the trie that starts at these nodes.
+        """
         found: list[S] = []
         stays: list[TrieNode[S]] = []
         moving: list[TrieNode[S]] = []

@@ -61,7 +61,7 @@ class Hamt(Generic[K, V]):
         return leaf.get(key)
 
     def put(self, key: K, value: V) -> Hamt[K, V]:
-        """Return a map in which the key has this value."""
+        """Return a map with the same pairs, except that the key has this value."""
         size = self._size if self.get(key) is not None else self._size + 1
         return Hamt(_put(self.top, hash(key) & _HASH, 0, key, value), size)
 
@@ -72,7 +72,7 @@ class Hamt(Generic[K, V]):
         return Hamt(_without(self.top, hash(key) & _HASH, key), self._size - 1)
 
     def leaves(self) -> list[dict[K, V]]:
-        """Return all pairs, in dicts that must not be changed."""
+        """Return all pairs of the map, in dicts that must not be changed."""
         found: list[dict[K, V]] = []
         waiting: list[Table[K, V]] = [self.top]
         while waiting:

@@ -55,11 +55,14 @@ class Matcher(Generic[S]):
         self.grammar = grammar
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
-        """Add the pair. Return False if it was already present. Raises InvalidPattern."""
+        """Add the (pattern, subscriber) pair. Return False if the pair was already present.
+
+        Raises InvalidPattern.
+        """
         raise NotImplementedError
 
     def unsubscribe(self, pattern: str, subscriber: S) -> bool:
-        """Remove the pair. Return False if it was not present."""
+        """Remove the (pattern, subscriber) pair. Return False if the pair was not present."""
         raise NotImplementedError
 
     def match(self, topic: str) -> list[S]:
@@ -78,7 +81,7 @@ class Matcher(Generic[S]):
         raise NotImplementedError
 
     def matches_any(self, topic: str) -> bool:
-        """True if at least one pattern matches. May stop at the first match."""
+        """True if at least one pattern matches the topic. May stop at the first match."""
         return len(self.match(topic)) > 0
 
     def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
@@ -92,14 +95,16 @@ class Matcher(Generic[S]):
         return []
 
     def snapshot(self) -> Matcher[S]:
-        """Return a read-only copy of the present pairs, which later changes do not affect."""
+        """Return a read-only copy of the present pairs. Later changes of the matcher do not affect
+        it.
+        """
         copy = type(self)(self.grammar)
         for pattern, subscriber in self.subscriptions():
             copy.subscribe(pattern, subscriber)
         return Snapshot(copy)
 
     def clear(self) -> None:
-        """Remove all pairs."""
+        """Remove all (pattern, subscriber) pairs."""
         for pattern, subscriber in list(self.subscriptions()):
             self.unsubscribe(pattern, subscriber)
 

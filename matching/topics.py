@@ -58,7 +58,7 @@ class _Positions:
         for word in grammar.split(pattern):
             if word == grammar.many:
                 if self._many & (place >> 1):
-                    # `#.#` equals `#`: positions of two adjacent `#` are merged
+                    # `#.#` matches the same topics as `#`, so two adjacent `#` have one position.
                     continue
                 self._many |= place
             elif word == grammar.one:
@@ -67,13 +67,13 @@ class _Positions:
                 self._literal[word] = self._literal.get(word, 0) | place
             self._words.append(word)
             place <<= 1
-        #: Positions at which any word is accepted.
+        #: The pattern positions at which any word is accepted.
         self.open = self._one | self._many
         self.begin = 1 | (self._many & 1) << 1
         self.end = place
 
     def follow(self, positions: int, word: str) -> int:
-        """Return the positions after one more word of the topic."""
+        """Return the pattern positions that are reached after one more word of the topic."""
         stays = positions & self._many
         moved = (positions & (self._literal.get(word, 0) | self._one)) << 1
         return stays | moved | ((stays | moved) & self._many) << 1

@@ -127,7 +127,7 @@ class WordSets(Numbered[S]):
         return accepted
 
     def stats(self) -> dict[str, int]:
-        """Return the sizes; `sets` is the number of sets that are not empty."""
+        """Return the sizes of the index; `sets` is the number of sets that are not empty."""
         sizes = super().stats()
         sizes["sets"] = sum(
             len(position.named) + (1 if position.any else 0)

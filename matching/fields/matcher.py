@@ -71,9 +71,9 @@ class HeadersMatcher(Generic[S]):
     # Common to all algorithms:
 
     def bind(self, arguments: Fields, subscriber: S) -> bool:
-        """Add the pair. Return False if it was already present. Raises InvalidCriteria.
+        """Add the (arguments, subscriber) pair. Return False if the pair was already present.
 
-        The arguments must not be changed later.
+        The arguments must not be changed later. Raises InvalidCriteria.
         """
         hash(subscriber)  # raise TypeError for an unhashable subscriber before anything changes
         criteria = Criteria(arguments)
@@ -90,7 +90,10 @@ class HeadersMatcher(Generic[S]):
         return True
 
     def unbind(self, arguments: Fields, subscriber: S) -> bool:
-        """Remove the pair. Return False if it was not present. Raises InvalidCriteria."""
+        """Remove the (arguments, subscriber) pair. Return False if the pair was not present.
+
+        Raises InvalidCriteria.
+        """
         identity = Criteria(arguments).identity
         row = self._rows.get(identity)
         if row is None or not holds(row.bucket, subscriber):

@@ -45,7 +45,7 @@ class RowGroup(Generic[S]):
 
 
 class FieldsSearch(Search[S]):
-    """A lookup in the index of `Rarest`, which examines one row per step."""
+    """A lookup in the index of `Rarest` that can pause; it examines one row per step."""
 
     __slots__ = ("_at", "_candidates", "_groups", "_rows", "_seen", "_tokens")
 
