@@ -80,12 +80,12 @@ class ConnectionRegistry:
         self.redirect: Redirect | None = None
 
     def enter(self, connection: Connection) -> None:
-        """Add a new connection."""
+        """Add a new connection to the registry."""
         self.connections[connection] = None
         self.opened += 1
 
     def leave(self, connection: Connection) -> None:
-        """Remove a connection that has ended, and count the reason of its end."""
+        """Remove a connection that has ended from the registry, and count the reason of its end."""
         self.connections.pop(connection, None)
         self.bytes_in += int(connection.bytes_in)
         self.bytes_out += int(connection.bytes_out)

@@ -188,7 +188,7 @@ def _check_origin(policy: OriginPolicy, fields: dict[bytes, bytes], peer: Peer) 
         # may have been made to point to this machine.
         peer.local = False
     if b"origin" not in fields:
-        return  # The client is not a browser.
+        return  # Without an Origin, the client is not a browser.
     origin = fields[b"origin"].decode("latin-1").lower()
     page = _host(origin.partition("://")[2])
     if page and page == host or page in _HERE and host in _HERE:

@@ -54,7 +54,7 @@ class Marks:
         self._marks: list[tuple[int, int]] = []
         #: All deliveries up to this tag have been compared with the timeout.
         self.checked: i64 = 0
-        #: True if an outstanding delivery is older than the timeout.
+        #: True if an outstanding delivery was found to be older than the timeout.
         self.late = False
         #: True if all outstanding deliveries older than the timeout have been checked.
         self.complete = True

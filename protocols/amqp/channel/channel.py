@@ -28,7 +28,9 @@ from protocols.amqp.errors import AmqpError
 
 
 class Channel:
-    """One open channel of one connection."""
+    """An open AMQP channel of a connection: its publisher side, its receiver side, its
+    transactions.
+    """
 
     def __init__(
         self,

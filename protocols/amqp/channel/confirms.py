@@ -122,7 +122,7 @@ class Confirms(Waiter):
     def close(self) -> None:
         """Drop the confirms that are not sent yet, because the channel has closed."""
         self._pending.clear()
-        self._run_ticket = None  # The ticket refers to this object.
+        self._run_ticket = None  # Break a reference cycle: the ticket refers to this object.
         self._confirmed = self.published
 
     def _nack(self, number: i64) -> None:

@@ -52,7 +52,7 @@ class ConsumerOwner(Task):
 
     @abstractmethod
     def queue_deleted(self, consumer: AmqpConsumer) -> None:
-        """End the consumer: its queue is deleted."""
+        """End the consumer, because its queue is deleted."""
         raise NotImplementedError
 
     @abstractmethod

@@ -68,7 +68,7 @@ EXPIRATION_MAX: Final = 1 << 50
 
 
 class ChannelPublisher:
-    """The publisher side of one channel."""
+    """The publisher side of one channel: publishes messages, returns and confirms them."""
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ _CONSUME: Final[i64] = 60 << 16 | 20
 
 
 class ChannelReceiver(ConsumerOwner):
-    """The receiver side of one channel."""
+    """The receiver side of one channel: its consumers, outstanding deliveries and settlements."""
 
     def __init__(
         self,

@@ -69,7 +69,7 @@ class HeldQueues:
         self._queues: dict[MessageSource, None] = {}
 
     def hold(self, queue: MessageSource) -> None:
-        """Hold a queue, unless this object holds it already."""
+        """Keep a queue from delivering, unless this object holds the queue already."""
         if queue not in self._queues:
             self._queues[queue] = None
             queue.hold()
@@ -116,7 +116,9 @@ class Settlement(BulkTask):
         self._held = HeldQueues()
 
     def start(self) -> None:
-        """Settle the first slice. If deliveries are left, stall the connection."""
+        """Settle the first slice at once. If deliveries are left, stall the connection until the
+        rest is settled.
+        """
         try:
             self._settle_slice()
         finally:

@@ -108,7 +108,7 @@ class Transaction:
 
     @property
     def room(self) -> int:
-        """Number of settlements that may still be added."""
+        """Number of settlements that the transaction can still take."""
         return self._parts_max - self._copies - len(self.settlements)
 
     def check_parts(self, more: int) -> None:

@@ -53,12 +53,12 @@ class Assembly:
 
     @property
     def held(self) -> i64:
-        """Total size of the frames that have arrived, in bytes."""
+        """Total size of the frames of the content that have arrived, in bytes."""
         return len(self._content)
 
     @property
     def content(self) -> bytes:
-        """The frames that have arrived, without empty body frames."""
+        """The frames of the content that have arrived, without empty body frames."""
         return bytes(self._content)
 
 

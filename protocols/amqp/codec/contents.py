@@ -344,7 +344,7 @@ def split_content(flags_and_properties: bytes, body: bytes, frames: Frames) -> b
 
 
 def _renumber(content: bytes, channel: i64) -> bytes:
-    """Return the content with another channel number in each frame."""
+    """Return the content with the channel number `channel` in each of its frames."""
     number = int(channel).to_bytes(2, "big")
     out = bytearray(content)
     at: i64 = 0

@@ -193,7 +193,10 @@ class Handshake:
     # -- tuning, virtual host
 
     def _on_tune_ok(self, connection: ConnectionInterface, method: spec.Connection.TuneOk) -> None:
-        """Set the limits that the client chose in its tune-ok. Raises AmqpError."""
+        """Set the limits that the client chose in its connection.tune-ok.
+
+        Raises AmqpError if a limit is not within the limits of the broker.
+        """
         options = self.options
         connection.frame_max = negotiate(
             method.frame_max, options.frame_max, "frame_max", FRAME_LEAST
@@ -302,7 +305,11 @@ def mechanisms(peer: Peer) -> str:
 
 
 def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
-    """Return the credentials in a connection.start-ok. Raises AmqpError."""
+    """Return the credentials that a client sent in its connection.start-ok.
+
+    `mechanism` is the login mechanism, `response` the data in its form. Raises AmqpError for an
+    unknown mechanism or an invalid response.
+    """
     if mechanism == "EXTERNAL" and peer.certificate:
         # The response may name another user on whose behalf the client acts. Trellis does not
         # support that, and ignores the name.

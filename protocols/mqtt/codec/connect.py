@@ -30,7 +30,7 @@ from protocols.mqtt.codec.properties import (
 )
 from protocols.mqtt.codec.reasons import PROTOCOL_ERROR, TOPIC_NAME_INVALID
 
-#: Levels of MQTT 3.1, 3.1.1 and 5.
+#: Protocol levels of MQTT 3.1, 3.1.1 and 5.
 LEVEL_31: Final = 3
 LEVEL_311: Final = 4
 LEVEL_5: Final = 5

@@ -193,7 +193,7 @@ def _code(reader: PacketReader, kind: int) -> int:
 
 
 def connack5(present: bool, code: int, properties: Properties5) -> bytes:
-    """Return a CONNACK; `present` is True if the session existed before."""
+    """Return a CONNACK of level 5; `present` is True if the session existed before."""
     body = bytes([1 if present else 0, code]) + properties.encoded()
     return bytes([CONNACK << 4]) + remaining_length(len(body)) + body
 

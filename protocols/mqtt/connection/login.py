@@ -89,7 +89,7 @@ class Login(InputHandler):
     def __init__(self, connection: MqttConnection) -> None:
         self._connection = connection
         self._service = connection.service
-        #: The CONNECT, until it is answered.
+        #: The client's CONNECT; None before it is read, and after it is answered.
         self._connect: Connect | None = None
         self._credentials: Credentials | None = None
         self._authentication: EnhancedAuthentication | None = None
@@ -308,7 +308,7 @@ class Login(InputHandler):
         self._service.log_refusal("login_refused", self._connection, reason, fields)
 
     def _log_take_over(self, session: Session) -> None:
-        """Log that the session has a connection, which this login ends."""
+        """Log that this login ends an older connection of the same client identifier."""
         former = session.connection
         assert isinstance(former, MqttConnection)
         self._service.log_refusal(

@@ -160,7 +160,10 @@ class SubscriptionChange(Task):
             self._connection.reject(0, error.code, error.reason, str(error))
 
     def _read(self) -> bool:
-        """Read the next topic filters; return True if all are read. Raises MalformedPacket."""
+        """Read the topic filters of the packet, as many as one turn may read.
+
+        Return True if all topic filters of the packet are read. Raises MalformedPacket.
+        """
         reader, requests = self._reader, self._requests
         left, size = READ_SLICE, READ_BYTES
         while reader.more:
@@ -182,7 +185,7 @@ class SubscriptionChange(Task):
         self._connection.agenda.later(self)
 
     def _change(self) -> None:
-        """Carry out the next requests, and send the reply after the last one."""
+        """Carry out the requests of one slice; send the reply after the packet's last request."""
         connection = self._connection
         requests = self._slice()
         self._at += len(requests)
@@ -200,7 +203,7 @@ class SubscriptionChange(Task):
             connection.resume_input()
 
     def _slice(self) -> list[SubscribeRequest]:
-        """Return the next requests, as many as one turn may carry out."""
+        """Return the next topic filters of the packet, as many as one turn may carry out."""
         requests = self._requests[self._at : self._at + SLICE]
         levels = 0
         for number, request in enumerate(requests):

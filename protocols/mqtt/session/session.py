@@ -57,7 +57,7 @@ NONE_WAITING: Final[dict[str, Task]] = {}
 
 
 class Session(Subscriber):
-    """One client identifier's subscriptions, inbox and messages in flight."""
+    """The session of one client identifier: its subscriptions, inbox and messages in flight."""
 
     hash_kind: ClassVar[str] = "Session"
 
@@ -147,7 +147,7 @@ class Session(Subscriber):
         self.send(message, 0)
 
     def send(self, message: Message, flags: i64) -> None:
-        """Send a message with QoS 0, and count its fate."""
+        """Send a message to the client with QoS 0 and these PUBLISH flags, and count its fate."""
         outlet, writer = self.outlet, self.writer
         if outlet is None or writer is None:
             self.missed += 1
@@ -313,7 +313,7 @@ class Session(Subscriber):
         self.resume_retained()
 
     def detach(self) -> None:
-        """Drop the connection, which has ended."""
+        """Drop the connection, which has ended; messages in flight wait for the next connection."""
         self.connection = None
         self.outlet = None
         self.writer = None
@@ -331,7 +331,7 @@ class Session(Subscriber):
             self.in_flight = EMPTY_WINDOW
 
     def end(self, ticket: Ticket | None) -> None:
-        """Remove the session from the virtual host and the store."""
+        """End the session: publish its delayed will, and remove its subscriptions and messages."""
         self.detach()
         if self.delayed_will is not None:
             self.delayed_will.run()  # [MQTT-3.1.2-8]
