@@ -141,7 +141,10 @@ def read(path: str | Path) -> DefinitionsFile:
 
 
 def parse(document: Any, name: str) -> DefinitionsFile:
-    """Return the definitions in a decoded JSON document. Raises PipelineError."""
+    """Return the definitions in a decoded JSON document; `name` is its name in error texts.
+
+    Raises PipelineError.
+    """
     if not isinstance(document, dict):
         raise PipelineError(
             f"{name} is not a definitions file: expected a JSON object with lists of exchanges, "

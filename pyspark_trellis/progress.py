@@ -39,7 +39,7 @@ class PipelineProgress:
 
     @contextmanager
     def of(self, spark: Any, title: str) -> Iterator[None]:
-        """Show the number of finished Spark tasks while the block runs."""
+        """Show the number of finished Spark tasks, with `title`, while the block runs."""
         if not self.shown:
             yield
             return

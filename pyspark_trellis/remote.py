@@ -74,7 +74,10 @@ class RemoteBroker:
         )
 
     def document(self, path: str) -> Any:
-        """Return the decoded JSON answer for this path. Raises PipelineError."""
+        """Return the decoded JSON document that the broker serves at this HTTP path.
+
+        Raises PipelineError.
+        """
         data = self.fetch(path)
         try:
             return json.loads(data)
@@ -82,7 +85,7 @@ class RemoteBroker:
             raise self._unexpected(path, error) from None
 
     def fetch(self, path: str) -> bytes:
-        """Return the bytes of the answer for this path. Raises PipelineError."""
+        """Return the bytes that the broker serves at this HTTP path. Raises PipelineError."""
         request = urllib.request.Request(self.url + path)
         request.add_header(
             "Authorization",

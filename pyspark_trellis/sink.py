@@ -75,7 +75,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """The writer that publishes the rows of a batch. Spark sends it, pickled, to the tasks."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
-        """Check the columns and options. Raises PipelineError."""
+        """Check the columns of the query and the options of the sink.
+
+        Raises PipelineError if a column or option is invalid or missing.
+        """
         url = options.get("url", "amqp://127.0.0.1:5672/")
         parts = urlsplit(url)
         #: Spark redacts the option `url`, so a password in the URL is accepted. A password file is

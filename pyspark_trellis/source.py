@@ -156,7 +156,7 @@ class JournalReader(DataSourceReader):
         self._high = (1 << 63) - 1
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Divide the offsets into partitions."""
+        """Divide the offsets of the query into partitions, one for each task."""
         stream = stream_of(self._options)
         bounds = stream.bounds()
         low = max(
@@ -272,7 +272,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"next": bounds.next, "epoch": bounds.epoch}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Divide the offsets of a batch into partitions."""
+        """Divide the offsets of one batch into partitions, one for each task."""
         return [
             JournalTask(piece)
             for piece in self.stream.pieces(start["next"], end["next"], self._per_task)
