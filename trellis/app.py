@@ -73,7 +73,8 @@ def run(
     failed start prints one line to stderr.
     """
     logs.set_up(settings.log.level)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until `SignalHandlers` handles it.
+    # A SIGHUP before `SignalHandlers` is installed would end the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         member = membership or join_cluster(settings)
         app = App(settings, read, disk, member, files, sources)
@@ -407,7 +408,7 @@ class App:
 
 
 def _listed(addresses: dict[str, str]) -> str:
-    """Return the addresses of listeners as text."""
+    """Return listener names and addresses as one text, for the log: `amqp=HOST:PORT mqtt=...`."""
     return " ".join(f"{name}={address}" for name, address in addresses.items())
 
 

@@ -193,7 +193,7 @@ class PluginIdentity(Identity):
         return PluginIdentity(self.name, rights, self._session, self._rules)
 
     def fits(self, rights: Identity | None, session: PluginSession) -> bool:
-        """True if a new login of the client may reuse this identity.
+        """True if a new login of the client may reuse this identity with its cached permissions.
 
         `rights` and `session`, the permissions and the Session of the new login, must equal those
         of this identity.
@@ -406,7 +406,7 @@ class PluginAuthenticator(Authenticator):
     def _identity(
         self, credentials: Credentials, session: PluginSession, rights: Identity | None
     ) -> Identity:
-        """Return the identity of a client: the object of its last login if nothing has changed.
+        """Return the identity of a client: the identity of its last login if nothing has changed.
 
         `rights` are the permissions of the account, None for all permissions.
         """

@@ -73,7 +73,7 @@ class LoginFailures:
         self._failures[key] = count, now
 
     def remove(self, key: str) -> None:
-        """Forget the failures of a key."""
+        """Remove all counted failures of a key."""
         self._failures.pop(key, None)
 
 
@@ -114,7 +114,8 @@ class PendingLogin:
         self.answer = answer
         self.expires = expires
         self.details = details
-        #: The line in which the login has a place; None if it shares the check of another login.
+        #: The LoginLine in which the login waits; None if the login shares the check of another
+        #: login with the same credentials.
         self.line: LoginLine | None = None
 
 
@@ -155,7 +156,10 @@ class LoginThrottle:
         return seconds
 
     def places(self, line: LoginLine, now: float) -> int:
-        """Return how many logins of a line may be checked at a time: one less per failure."""
+        """Return the number of logins of a line that may be checked at the same time.
+
+        The number falls by one for each failure, down to 1.
+        """
         failures = (
             self.users.count(line.user, now)
             if line.user

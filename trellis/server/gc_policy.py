@@ -38,7 +38,7 @@ class GcPolicy:
     """The garbage collector's settings while the broker runs, and a count of its pauses."""
 
     def __init__(self) -> None:
-        #: Number of collections.
+        #: Number of collections since `settle`.
         self.collections = 0
         #: Total duration of all collections, in seconds.
         self.paused_seconds = 0.0

@@ -138,7 +138,7 @@ class Link(TurnLink):
             self._resume_reading(transport)
 
     def _receive(self, connection: Connection, data: bytes) -> None:
-        """Pass input to the connection, then stop reading from the client if it must wait."""
+        """Pass input to the connection, then stop reading if the client must wait."""
         connection.receive_data(data)
         if connection.finished:
             self._close_after_flush(connection)
@@ -300,7 +300,7 @@ class Link(TurnLink):
     def close(self) -> None:
         """Close the connection in an orderly way, because the broker stops.
 
-        The caller may call this method again.
+        A second call has no effect.
         """
         connection = self._connection
         if connection is not None and not connection.finished:
@@ -329,14 +329,14 @@ class Link(TurnLink):
         return f"{connection.front.name}:{connection.peer}" + (f":{user}" if user else "")
 
     def reject(self, transport: asyncio.Transport) -> None:
-        """Abort a transport for which no connection is opened.
+        """Abort the transport of a client that gets no connection.
 
         The caller has counted the refusal with its reason (`Admission.refused`).
         """
         transport.abort()
 
     def on_closed(self) -> None:
-        """Release everything: the transport is closed, by the client, by the broker or by an error.
+        """Release the connection: the transport is closed, by the client, the broker or an error.
 
         `on_closed` of the connection is called now, or in the next turn if this turn has no time
         left.

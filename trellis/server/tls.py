@@ -48,8 +48,9 @@ REASONS: Final = {
     "DATA_LENGTH_TOO_LONG": "too_large",
     "CERT_LENGTH_MISMATCH": "malformed",
 }
-#: Reasons of failed TLS connections: the values of REASONS; the client refuses the server's
-#: certificate; the client disconnects during the handshake; the client takes too long for it.
+#: All reasons of failed TLS connections: the values of REASONS, and three without an OpenSSL error:
+#: the client refuses the server's certificate, disconnects during the handshake, or takes too long
+#: for the handshake.
 FAILURES: Final = (*sorted(set(REASONS.values())), "refused_by_client", "lost", "timeout")
 
 
