@@ -65,7 +65,7 @@ class Auto(Shapes[S]):
         self._leaving: Trie[S] | None = None
         self._moving = False
         self._iterated = False
-        #: The number of times that the patterns began to move to the other structure.
+        #: The number of times that the patterns began to move from the trie to the tables or back.
         self.turns = 0
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
@@ -107,8 +107,8 @@ class Auto(Shapes[S]):
 
         Patterns may move during a pause: from the trie that is being emptied to the tables and to
         the new trie, or from the tables to the trie. A structure is searched before the structures
-        that its patterns move to, so the searches miss no pattern. This is not guaranteed if the
-        direction of the move changes meanwhile (`turns` then grows).
+        that its patterns move to, so the searches miss no pattern. They may miss a pattern only if
+        the direction of the move changes meanwhile (`turns` then grows).
         """
         leaving, tables = self._leaving, TablesSearch(self, topic, found)
         return [
@@ -181,7 +181,9 @@ class Auto(Shapes[S]):
             self._move(_BY_CHANGE)
 
     def _move(self, patterns: int) -> None:
-        """Move up to `patterns` patterns to the other structure; stop after _WORDS words."""
+        """Move up to `patterns` patterns from the trie to the tables or back; stop after _WORDS
+        words.
+        """
         moved = 0
         while patterns > 0 and moved < _WORDS:
             leaving = self._leaving
@@ -224,9 +226,9 @@ class TablesSearch(Search[S]):
 class AutoSearch(Search[S]):
     """A lookup in the tries and tables of an `Auto`, one after the other.
 
-    If the direction in which patterns move changes during the lookup, the lookup starts again. This
-    cannot happen often: between two changes of direction, more patterns are added or removed than
-    is possible in a few turns of an event loop.
+    If the direction in which patterns move changes during the lookup, the lookup starts again. Such
+    a restart is rare: between two changes of direction, more patterns are added or removed than is
+    possible in a few turns of an event loop.
     """
 
     __slots__ = ("_matcher", "_parts", "_topic", "_turns")

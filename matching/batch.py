@@ -6,10 +6,10 @@
 
 Every word has a number. For topics of one length and patterns of one shape, the literal columns are
 combined into one integer per topic, and a binary search finds it among the patterns' integers.
-Different words may give equal integers, so the words of each candidate are compared as well. This
-takes some twenty numpy calls for each pair of a topic length and a shape, whatever the number of
-topics and patterns. Patterns with two or more ``#`` are matched in a trie, topic by topic. Without
-numpy, `Shapes` gives the same answers topic by topic.
+Different words may give equal integers, so the words of each candidate are compared as well. The
+search takes some twenty numpy calls for each pair of a topic length and a shape, whatever the
+number of topics and patterns. Patterns with two or more ``#`` are matched in a trie, topic by
+topic. Without numpy, `Shapes` gives the same answers topic by topic.
 
 Use this module for the topics of stored messages, not for messages that arrive one by one; pass
 each distinct topic once. Own design, after tuple space search (see `shapes`).

@@ -92,7 +92,7 @@ class INode(Generic[S]):
 class RootSwap(Generic[S]):
     """A pending replacement of the root by a snapshot.
 
-    It succeeds only if the old root's content is still `expected`.
+    The replacement succeeds only if the old root's content is still `expected`.
     """
 
     __slots__ = ("expected", "new", "old", "outcome")

@@ -4,7 +4,7 @@
             +-- matcher --------------- patterns with a wildcard
 
 `Composite` does this for one grammar. `Bilingual` holds one composite for each of the two grammars.
-It is searched with topics of one grammar, called its own:
+A `Bilingual` is searched with topics of one grammar, called its own:
 
     a.b --+-- native: composite of its own grammar ---- searched with a.b
           +-- foreign: composite of the other grammar - searched with a/b, if it has subscriptions

@@ -305,8 +305,9 @@ class ConcurrentTrie(Matcher[S]):
         """Replace the content `main` of an I-node by `changed`. Return True if the replacement is
         valid.
 
-        It is valid if the content was still `main` and the root has the I-node's generation.
-        Otherwise the I-node has its former content again, or one that another thread has set.
+        The replacement is valid if the content was still `main` and the root has the I-node's
+        generation. Otherwise the I-node has its former content again, or one that another thread
+        has set.
         """
         if not inode.main.compare_and_set(main, changed):
             return False

@@ -40,8 +40,8 @@ from matching.trie import Trie
 from matching.trie_search import TrieNode
 from matching.trie_walk import advance
 
-#: The most nodes that one lookup visits to create or check states. That many visits take 0.1 ms in
-#: interpreted Python.
+#: The most nodes that one lookup visits to create or check states. This number of visits takes 0.1
+#: ms in interpreted Python.
 _EFFORT: Final = 256
 #: The most subscribers in a stored answer. A longer answer is collected from the nodes at each
 #: lookup. Otherwise the 20,000 subscribers of one filter would be stored in many states.

@@ -11,8 +11,8 @@ dict.
 
 Source: article 2. There, a node has 32 branches and a bitmap of the branches present. Here, a fork
 is a list of 16, because counting bits is slow in Python. Keys with colliding hashes need no special
-case (the article has L-nodes for them). They share a leaf, and a leaf may grow beyond 64 pairs when
-all bits of the hash are used.
+case (the article has L-nodes for them). Such keys share a leaf, and a leaf may grow beyond 64 pairs
+when all bits of the hash are used.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ class Search(Generic[S]):
     """A lookup that can pause, so that a long lookup can be spread over several turns of an event
     loop.
 
-    It appends the subscribers to `found`; a subscriber of several patterns may be appended several
-    times. `done` is True once all subscribers are found.
+    The search appends the subscribers to `found`; a subscriber of several patterns may be appended
+    several times. `done` is True once all subscribers are found.
     """
 
     __slots__ = ("done", "found")

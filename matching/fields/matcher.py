@@ -51,7 +51,7 @@ class HeadersMatcher(Generic[S]):
         #: lookup can need.
         self.weight = 0
         #: The number of rows that the last lookup examined, for callers that limit the work of
-        #: lookups. If an algorithm does not count them, this is the number of all rows.
+        #: lookups. If an algorithm does not count them, `examined` is the number of all rows.
         self.examined = 0
 
     # Implemented by each algorithm:
