@@ -62,7 +62,7 @@ class Review(Task, Generic[T]):
             self._agenda.add(self)
 
     def run(self) -> None:
-        """Review the holders of one turn."""
+        """Review as many holders as one turn of the event loop may review."""
         left = self._per_turn // self._share
         try:
             while self._left and left > 0:

@@ -68,7 +68,7 @@ class Window:
         return self.base - 1
 
     def skip_to(self, number: i64) -> None:
-        """Make `number` the number of the next delivery. It must not be below `next`."""
+        """Make `number` the number of the next delivery. `number` must not be below `next`."""
         if self.count > len(self._stragglers):
             while self.next < number:
                 self.skip()

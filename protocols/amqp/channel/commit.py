@@ -1,5 +1,5 @@
 """Carries out tx.commit: first the preparation, which has no effect, in slices; then all effects in
-one turn.
+one turn of the event loop.
 
     prepare    slices   for each publication, a plan of those of its queues that still exist, and
                         the record that stores it
@@ -86,7 +86,7 @@ class Commit(BulkTask):
 
     def start(self) -> None:
         """Carry out the commit at once if it needs one slice; otherwise stall the connection and
-        continue in later turns.
+        continue in later turns of the event loop.
         """
         if self._advance():
             self._reply()

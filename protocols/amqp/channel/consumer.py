@@ -57,8 +57,8 @@ class ConsumerOwner(Task):
 
     @abstractmethod
     def does_not_fit(self, delivery: Delivery) -> None:
-        """Close the channel at the end of this turn, and return the delivery's message to its
-        queue.
+        """Close the channel at the end of this turn of the event loop, and return the delivery's
+        message to its queue.
 
         The message's properties do not fit into a frame of the client.
         """

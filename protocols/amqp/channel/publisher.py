@@ -104,8 +104,8 @@ class ChannelPublisher:
 
         `address` is the exchange and the routing key as encoded in basic.publish. Return the cost
         of the publication in units of the connection's BUDGET. Return SEARCHING if the search for
-        the destinations pauses; the caller then calls this method again in the next turn. Raises
-        AmqpError.
+        the destinations pauses; the caller then calls this method again in the next turn of the
+        event loop. Raises AmqpError.
         """
         searched: i64 = 0
         cost: i64 = 0
@@ -388,8 +388,8 @@ class ChannelPublisher:
         """Return the cost of a publication in units of BUDGET.
 
         While an alarm is on, or a queue is behind with its dead letters, also stop reading from the
-        connection. The cost is then the whole BUDGET, so that this publication is the last of the
-        turn.
+        connection. The cost is then the whole BUDGET, so that this publication is the last that the
+        connection handles in this turn of the event loop.
         """
         if self._vhost.alarmed:
             self._connection.block()

@@ -128,8 +128,8 @@ class Settlement(BulkTask):
                 self.schedule()
 
     def start_at_close(self) -> None:
-        """Settle the first slice now and later slices in later turns, because the channel has
-        closed.
+        """Settle the first slice now and later slices in later turns of the event loop, because the
+        channel has closed.
 
         If all channels of a connection close together, they settle about one slice now in total,
         not one slice each.

@@ -70,8 +70,8 @@ class Transaction:
         """Start an empty transaction.
 
         The contents of its messages may have at most `limit` bytes in total. All effects of a
-        commit happen in one turn, so the number of its settlements plus the copies of its messages
-        may be at most `parts_max`.
+        commit happen in one turn of the event loop, so the number of its settlements plus the
+        copies of its messages may be at most `parts_max`.
         """
         self.publications: list[TransactedPublication] = []
         #: Delivery tag -> ACKED, REJECTED or REQUEUED.

@@ -3,8 +3,9 @@
     header frame    class(2) weight(2) body size(8) property flags(2) properties
     body frames     as many as the body needs
 
-A content is relayed as it was received: one slice of the input with all its frames. It is encoded
-again only for another channel number, a smaller frame_max, or a message of another protocol.
+A content is relayed as it was received: one slice of the input with all its frames. A content is
+encoded again only for another channel number, a smaller frame_max, or a message of another
+protocol.
 """
 
 from __future__ import annotations

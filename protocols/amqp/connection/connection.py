@@ -8,7 +8,7 @@
                    |- advance                   heartbeats                     (heartbeats.py)
                    `- exclusive_queues          deleted with the connection
 
-`_parse` is the hot path. It handles basic.publish with its content, and basic.ack, directly in the
+`_parse`, the hot path, handles basic.publish with its content, and basic.ack, directly in the
 input, without a frame object. Every other frame goes through `_on_frame`.
 
 An AmqpError ends the channel on which it happened (soft error) or the connection (hard error), as

@@ -343,7 +343,8 @@ def _as_bytes(value: object) -> bytes:
 def negotiate(wanted: int, offered: int, name: str, least: int) -> i64:
     """Return the limit that a client wants, or the offered limit if the client wants 0 (any).
 
-    `name` is the name of the limit, `least` its lowest value. Raises AmqpError.
+    `name` is the name of the limit, `least` its lowest value. Raises AmqpError if the client wants
+    a value below `least` or above `offered`.
     """
     if wanted == 0:
         return offered

@@ -1,9 +1,9 @@
 """The methods on a channel: METHODS maps the name of each method to its handler.
 
-A handler checks permissions, calls the virtual host or a part of the channel, and replies. It
-raises AmqpError, or BrokerError from the core; AmqpConnection then closes the channel or the
-connection.
-AmqpConnection handles basic.publish, and nearly every basic.ack, without this table.
+A handler checks permissions, calls the virtual host or a part of the channel, and replies. A
+handler raises AmqpError, or BrokerError from the core; AmqpConnection then closes the channel or
+the connection. AmqpConnection handles basic.publish, and nearly every basic.ack, without this
+table.
 
     declaring.py   exchanges and queues: declare, delete, purge
     binding.py     bind and unbind

@@ -72,7 +72,8 @@ def subscribe(
     reader: PacketReader,
     level: int,
 ) -> int:
-    """Handle a SUBSCRIBE, and return the number of topic filters that were read in this turn.
+    """Handle a SUBSCRIBE, and return the number of topic filters that were read in this turn of the
+    event loop.
 
     Raises MalformedPacket.
     """
@@ -88,7 +89,8 @@ def unsubscribe(
     reader: PacketReader,
     level: int,
 ) -> int:
-    """Handle an UNSUBSCRIBE, and return the number of topic filters that were read in this turn.
+    """Handle an UNSUBSCRIBE, and return the number of topic filters that were read in this turn of
+    the event loop.
 
     Raises MalformedPacket.
     """
@@ -142,7 +144,8 @@ class SubscriptionChange(Task):
         self._at = 0
 
     def begin(self) -> int:
-        """Do the first slice, and return the number of topic filters that it read.
+        """Carry out the first slice of the task, and return the number of topic filters that it
+        read.
 
         Raises MalformedPacket.
         """
@@ -180,7 +183,9 @@ class SubscriptionChange(Task):
         return True
 
     def _continue_later(self) -> None:
-        """Schedule the next slice for the next turn, and stall the connection until then."""
+        """Schedule the next slice for the next turn of the event loop, and stall the connection
+        until then.
+        """
         self._connection.stall()
         self._connection.agenda.later(self)
 

@@ -117,7 +117,8 @@ class Session(Subscriber):
         #: Deliveries of retained messages that wait for the SUBACK or for room, by topic filter.
         self.waiting_retained = NONE_WAITING
         self._consumer: InboxConsumer | None = None
-        #: The messages in flight that are still to be resent over this connection; None if all are.
+        #: The messages in flight that are still to be resent over this connection; None if all are
+        #: resent.
         self._resending: Resending | None = None
         #: Largest distance from the oldest to the newest sequence number in flight. Above this
         #: distance no message is sent (InboxConsumer).

@@ -378,7 +378,9 @@ def _longest_first(restored: tuple[int, Session]) -> int:
 
 
 def _end_cost(session: Session) -> i64:
-    """Return the number of bindings and messages that the end of a session removes in this turn."""
+    """Return the number of bindings and messages that the end of a session removes in this turn of
+    the event loop.
+    """
     subscriptions = session.subscriptions
     messages: i64 = min(session.inbox.depth, MESSAGES_PER_SLICE) + session.in_flight.count
     return (
