@@ -125,9 +125,9 @@ class JournalStream:
 class Directory(JournalStream):
     """A stream in a directory, to which a broker may be writing.
 
-    All complete batches are assumed to be durable. This is true if the broker is stopped, and for a
-    copy. Read a running broker over HTTP instead, which returns durable rows only: if the machine
-    fails, rows that were read from the directory before they were durable may be lost
+    All complete batches are assumed to be durable. They are durable if the broker is stopped, and
+    in a copy. Read a running broker over HTTP instead, which returns durable rows only: if the
+    machine fails, rows that were read from the directory before they were durable may be lost
     (`offsets.remembered` reports that).
     """
 
