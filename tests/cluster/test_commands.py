@@ -28,7 +28,7 @@ def cluster(kfake: Kfake, name: str) -> ClusterSettings:
 
 
 def command(cluster: ClusterSettings, *words: str) -> tuple[int, str, str]:
-    """Run `trellis cluster`, and return its exit code and what it has printed."""
+    """Run a command of `trellis cluster`; return its exit code and its output."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "trellis", "cluster", *words, "--config", os.devnull),

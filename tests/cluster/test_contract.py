@@ -19,7 +19,7 @@ from broker.replication.report import NodeReport
 from broker.replication.standby import Standby
 from tests.cluster.conftest import OpenLog, cluster_on, created
 
-#: Opens the test's log for a node.
+#: The type of a function that opens the log of the test for the node with this name.
 OfNode = Callable[[str], ReplicatedLog]
 CHUNK = 8 << 20
 #: Pytest marks of tests on a real Kafka: all these tests run in one process, which starts the node

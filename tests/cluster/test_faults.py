@@ -19,7 +19,7 @@ from trellis.cluster.kafka_log import KafkaLog
 from trellis.cluster.topic import KafkaTopic
 from trellis.settings.cluster import ClusterSettings
 
-#: Times for which the outcome of an append is unknown after 2.4 s (with `impatient`).
+#: Times of a node (with `impatient`) for which the outcome of an append is unknown after 2.4 s.
 SHORT = {"silence": 0.2, "lease": 0.15, "beat": 0.05}
 
 

@@ -11,7 +11,7 @@ from tests.cluster.log_server import LogServer
 from tests.cluster.nodes import PATIENCE, QUEUE, TIMES, NodeProcess, consume, publish, start
 from trellis.app import MISCONFIGURED
 
-#: A mark each second.
+#: Times of a node that appends a mark each second (the last one, keep_time).
 OFTEN = f"{TIMES},1"
 
 

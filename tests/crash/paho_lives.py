@@ -27,12 +27,12 @@ from tests.crash.relay import CONNACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Recorde
 from tests.crash.wire import PATIENCE, until
 
 PUBLISHER, SUBSCRIBER, TOPIC = "publisher", "subscriber", "crash/two"
-#: Messages that the publisher may have unacknowledged.
+#: Maximum number of messages of the publisher that are not acknowledged.
 OUTSTANDING: Final = 40
-#: A run publishes more messages than this. It kills the broker more often for that if necessary,
-#: because a kill at the first packet of a life leaves no time to publish.
+#: Minimum number of messages of a run. The run kills the broker more often if it has published
+#: fewer, because a kill at the first packet of a life leaves no time to publish.
 MESSAGES: Final = 100
-#: Packets at which the broker is killed: True if the client sends the packet, the client, the kind.
+#: Moments of a kill: True if the client sends the packet, the client, and the kind of the packet.
 MOMENTS: Final = [
     *((True, PUBLISHER, kind) for kind in (PUBLISH, PUBREL)),
     *((False, PUBLISHER, kind) for kind in (CONNACK, PUBREC, PUBCOMP)),
@@ -139,7 +139,7 @@ class Lives:
         client.enable_logger(_LOGGER)
         client.reconnect_delay_set(_RETRY, _RETRY)
         if level5:
-            # paho has no types for Properties.
+            # paho has no type annotations for Properties.
             properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = 3_600
             client.connect("127.0.0.1", self.relay.port, clean_start=False, properties=properties)

@@ -68,7 +68,7 @@ class Numbering(Client):
         random, feed = self.random, self.feed
         client = await Amqp.connect(ports.amqp)
         await client.call(spec.Confirm.Select(), (85, 11))
-        # Send some confirmed messages again, too.
+        # The producer repeats some confirmed messages too: the broker must drop these duplicates.
         sent = [*list(self._done)[-random.randrange(1, 10) :], *self._open]
         confirmed = 0
         for number in sent:

@@ -203,7 +203,7 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
         await confirmed(client, count // 2)
         await publish(client, count // 2, count, size)
         await until(lambda: "store_blocked" in broker.log)
-        # The broker still serves stored and transient messages.
+        # While its store is blocked, the broker still serves other clients.
         other = await Amqp.connect(broker.amqp.port)
         assert await other.depth("q") == count
         await other.leave()
@@ -269,7 +269,7 @@ def _breaks(
     size: int,
     directory: Path,
 ) -> None:
-    """Publish before and after the fault that `do` causes.
+    """Call `do`, which causes a fault, between publications, and check the end of the broker.
 
     The broker must end with an error that contains `reason`. After a restart, the confirmed
     messages must be there.
@@ -322,7 +322,8 @@ def _breaks(
 
 
 async def _first(port: int, count: int, size: int) -> None:
-    """Check that the confirmed messages are there in order; unconfirmed messages may follow."""
+    """Check that the first `count` messages are in the queue in order; unconfirmed ones may
+    follow."""
     client = await Amqp.connect(port)
     there = await client.depth("q")
     await client.leave()

@@ -44,7 +44,7 @@ class Author:
         self.random = random.Random(seed)
         self.log = RandomLog(seed)
         self.state = ClusterState(NAME)
-        #: Epoch and nonce of the claims that the author meant to be valid, the oldest first.
+        #: Epoch and nonce of each claim that the author meant to be valid, in the order of the log.
         self.owners: list[tuple[int, int]] = []
         self.offset = 0
 
@@ -90,7 +90,8 @@ class Author:
     # Writing.
 
     def append(self, event: str, record: LogRecord, counts: bool = False) -> None:
-        """Append the record. `counts` is True if the record is meant to count."""
+        """Append a record, and remember the event that it belongs to. `counts` is True if the judge
+        should count the record."""
         offset = self.offset
         self.log.records.append((offset, record))
         self.log.events.append(event)

@@ -186,7 +186,8 @@ class Cluster:
         self.crash(node)
 
     def crash(self, node: Node) -> None:
-        """Crash a node, and start it again later. An operator may remove the node from the list."""
+        """Crash a node, and start it again later. Meanwhile an operator may remove it from the
+        list."""
         node.crash()
         if self.world.random.random() < 0.2 and len(self.listed) == len(self.nodes):
             node.is_struck = True
@@ -219,7 +220,8 @@ class Cluster:
         elif kind == "full":
             node.full_until = world.now + chance.choice((0.3, 1.0, 2.5))
             world.say(f"the disk of {node.name} is full until {node.full_until:.3f}")
-        # A log that stops for longer than a writer waits would end the owner.
+        # The next fault comes after the outage: a log that stops for longer than a writer waits
+        # would end the owner.
         outage = max(0.0, world.log_down_until - world.now)
         world.after(outage + chance.uniform(0.3, 3.0), self._fault)
 
@@ -233,7 +235,8 @@ class Cluster:
             assert standby.standby is not None
             nonce = standby.standby.handover_nonce
             self.world.say(f"{owner.name} shall hand over to {standby.name}")
-            # The owner learns the number of the standby some time ago.
+            # The owner learns the number of the standby with a delay, so the standby may have
+            # restarted by then.
             life, delay = owner.life, chance.choice((0.001, 0.5, 2.0))
 
             def begin() -> None:
@@ -245,14 +248,14 @@ class Cluster:
             self.world.after(chance.uniform(0.5, 4.0), self._switch)
 
     def _checkpoints(self) -> None:
-        """Make checkpoints on all nodes that permit one now, at random times."""
+        """Make checkpoints at random times on all nodes that permit one then."""
         for node in self.nodes:
             if node.running and node.directory.may_checkpoint():
                 node.local(0.0, node.checkpoint)
         self.world.after(self.world.random.uniform(0.2, 1.0), self._checkpoints)
 
     def _publish(self) -> None:
-        """Let the publisher send a message to a node that serves clients."""
+        """Let the publisher send a message to a node that serves clients, again and again."""
         if self.world.now < FAULTY_SECONDS + HEALTHY_SECONDS / 2:
             serving = [node for node in self.nodes if node.is_open]
             if serving:
@@ -265,7 +268,7 @@ class Cluster:
                         node.local(0.0, lambda: node.publish(identity))
 
                 self.world.after(0.001, arrive)
-            # Without messages, the owner appends only beats.
+            # In a pause of the publisher, the owner appends only beats.
             idle = self.world.random.uniform(1, 4) if self.world.random.random() < 0.01 else 0.0
             self.world.after(idle + self.world.choice((0.005, 0.02, 0.05)), self._publish)
 

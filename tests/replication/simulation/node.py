@@ -42,7 +42,7 @@ class Node(Computer):
         self.cluster = cluster
         self.directory = self.directory_type("broker")
         self.running = False
-        #: The offset at which this node begins to read after a restart, as the owner knows it.
+        #: The offset at which this node starts to read after a restart, as the owner knows it.
         self.synced: int | None = None
         #: True if an operator removed this node from the list, so that the log may be trimmed past
         #: it.
@@ -222,7 +222,7 @@ class Node(Computer):
     # -- clients
 
     def may_act(self) -> bool:
-        """Return True if the owner may act now. The node tests this before each action."""
+        """True if the owner may act now. The node asks this before each action."""
         return self.owner is not None and not self.is_frozen and self.owner.may_act()
 
     def turn(self) -> None:
