@@ -34,9 +34,9 @@ from matching.trie import Trie
 COMPACT_ABOVE: Final = 250_000
 #: The default of `limit`: the most tables that the lookup of one topic searches.
 LIMIT: Final = 32
-#: The most patterns that a change (subscribe or unsubscribe) moves to the other structure.
+#: The most patterns that a change (subscribe or unsubscribe) moves between the trie and the tables.
 _BY_CHANGE: Final = 32
-#: The most patterns that a lookup moves to the other structure.
+#: The most patterns that a lookup moves between the trie and the tables.
 _BY_LOOKUP: Final = 8
 #: After moving patterns of this many words in total, a change or lookup moves no further pattern.
 _WORDS: Final = 512

@@ -159,8 +159,8 @@ class Batch:
 
 
 class _ShapeColumns:
-    """The patterns of one shape. Each has an integer, made from the numbers of its words, and the
-    patterns are sorted by this integer.
+    """The patterns of one shape, sorted by an integer that is made from the numbers of a pattern's
+    words.
     """
 
     def __init__(self, form: Form, numbers: list[int], rows: list[list[int]]) -> None:

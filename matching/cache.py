@@ -28,8 +28,8 @@ from matching.grammar import Grammar, swap
 from matching.matcher import Matcher, S
 from matching.topics import TopicIndex
 
-#: Topics evicted together when the cache is full. Evicting one topic at a time would be too slow:
-#: the search for a dict's oldest key steps over all keys deleted before it.
+#: The number of topics that are evicted together when the cache is full. Evicting one topic at a
+#: time would be too slow: the search for a dict's oldest key steps over all keys deleted before it.
 _EVICTED_TOGETHER: Final = 64
 #: The epoch number that marks an invalidated answer: no epoch of a cache has this number.
 _NEVER: Final = 0
@@ -113,8 +113,8 @@ class RouteCache(Matcher[S]):
     def invalidate(self, pattern: str, grammar: Grammar) -> None:
         """Invalidate the answers for the topics that this pattern matches.
 
-        Call it when the pattern's subscribers in the source have changed. The first pattern with a
-        wildcard in another grammar than the source's invalidates all answers. Raises
+        Call this method when the pattern's subscribers in the source have changed. The first
+        pattern with a wildcard in another grammar than the source's invalidates all answers. Raises
         InvalidPattern.
         """
         if not grammar.is_pattern(pattern):

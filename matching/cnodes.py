@@ -38,9 +38,9 @@ class Branch(Generic[S]):
 class CNode(Generic[S]):
     """The branches of one node, immutable except for `previous`.
 
-    While the replacement is undecided, `previous` holds the C-node that this C-node replaces.
-    Afterwards `previous` holds None if the replacement is valid, or a FailedSwap if the replacement
-    must be undone.
+    A C-node is made to replace another C-node. While the outcome is undecided, `previous` holds the
+    other C-node. Afterwards `previous` holds None if the replacement is valid, or a FailedSwap if
+    the replacement must be undone.
     """
 
     __slots__ = ("children", "many", "one", "previous")

@@ -156,10 +156,10 @@ def _found(run: list[str], b: _Runs, starts: list[int], reached: int, at: int, o
 class Coverage:
     """A set of patterns; a query returns the patterns of the set that cover a given pattern.
 
-    The broker uses it to decide access rules once per subscription. A pattern that covers the given
-    pattern matches each topic that the given pattern matches. So a query builds one of these
-    topics, with a fresh word for each wildcard, looks the topic up in a matcher, and compares only
-    the patterns found. In the worst case, a query compares all patterns of the set, and each
+    The broker uses a Coverage to decide access rules once per subscription. A pattern that covers
+    the given pattern matches each topic that the given pattern matches. So a query builds one of
+    these topics, with a fresh word for each wildcard, looks the topic up in a matcher, and compares
+    only the patterns found. In the worst case, a query compares all patterns of the set, and each
     comparison of patterns with 128 words takes up to 0.3 ms (interpreted: 0.7 ms). No query costs
     more, so limit the size of a set that untrusted users can extend.
 

@@ -201,7 +201,8 @@ class ConcurrentTrie(Matcher[S]):
     def _words(self, pattern: str) -> list[str]:
         """Return the words of a pattern.
 
-        The empty pattern has no words; the separator, which cannot be a word, represents it.
+        The empty pattern has no words. It is stored under the separator, which cannot be a word of
+        another pattern.
         """
         words = self.grammar.split(pattern)
         return words if words else [self.grammar.separator]

@@ -74,7 +74,8 @@ class _Stamped(TrieNode[S]):
 class _DfaState(Generic[S]):
     """A set of trie nodes that a topic may have reached.
 
-    Its answer and steps were valid at the clock `checked`; -1 marks a discarded state.
+    The answer and the steps of the state were valid at the clock `checked`; -1 marks a discarded
+    state.
     """
 
     __slots__ = ("answer", "checked", "following", "nodes", "other", "size", "steps", "word")
