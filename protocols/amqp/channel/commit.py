@@ -37,8 +37,8 @@ from protocols.amqp.channel.transaction import REQUEUED, TransactedPublication
 from protocols.amqp.codec.frames import encode
 from protocols.end_reasons import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
 
-#: Work of one slice: the number of publications plus copies that it prepares, or of publications
-#: that it frees, or of deliveries that it requeues. A slice takes up to 2 ms.
+#: Limit of one slice: the number of publications plus copies that the slice prepares, or of
+#: publications that it frees, or of deliveries that it requeues. Such a slice takes up to 2 ms.
 PARTS_PER_SLICE: Final = 2_000
 
 
@@ -72,7 +72,7 @@ class Commit(BulkTask):
         #: Number of publications that are prepared so far.
         self._prepared: i64 = 0
         #: True if all publications of a large transaction are prepared and `apply` is next, in a
-        #: turn of its own.
+        #: turn of the event loop of its own.
         self._alone = False
         self._restarts = 0
         self._applied = False

@@ -229,7 +229,7 @@ def settle(delivery: Delivery) -> None:
 
 
 def requeue(delivery: Delivery, failed: bool) -> None:
-    """Return an unacknowledged message to its old position in its queue.
+    """Requeue an unacknowledged message: return it to its old position in its queue.
 
     `failed` is True if the delivery counts as failed: basic.reject, or the end of the channel.
     """

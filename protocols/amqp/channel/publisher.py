@@ -296,7 +296,10 @@ class ChannelPublisher:
     # -- checking properties
 
     def _check_properties(self, message: Message, present: i64) -> None:
-        """Check user_id and expiration, and set when the message expires. Raises AmqpError."""
+        """Check user_id and expiration, and set when the message expires.
+
+        Raises AmqpError if one of them is invalid.
+        """
         name = self.context.identity.name
         if present & USER_ID:
             user = short_property(message.content, USER_ID)

@@ -284,7 +284,7 @@ class ChannelReceiver(ConsumerOwner):
             consumer.retune(prefetch)
 
     def _charge(self, consumers: int) -> None:
-        """Charge the change of this number of consumers to the BUDGET of the turn."""
+        """Charge the change of this number of consumers to the connection's BUDGET of this turn."""
         self._connection.extra_cost += consumers // CHANGED_PER_UNIT
 
     def get(self, queue: Queue, no_ack: bool) -> None:

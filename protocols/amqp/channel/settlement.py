@@ -157,7 +157,7 @@ class Settlement(BulkTask):
                 self._connection.resume_input()
 
     def _settle_slice(self) -> None:
-        """Settle the next deliveries, and set `finished` if there are no more.
+        """Settle the deliveries of one slice, and set `finished` if no deliveries are left.
 
         No queue stays held after the last slice, or after a failure.
         """

@@ -314,7 +314,10 @@ def encoded_content(encoding: Encoding, content: bytes, frames: Frames, qos: i64
 
 
 def written_properties(encoding: Encoding, content: bytes, qos: i64) -> bytes:
-    """Return the flags and properties of a content of any encoding; see `encoded_content`."""
+    """Return the flags and properties of a content of any encoding, as AMQP properties.
+
+    `qos` determines the delivery_mode if the message was not published through AMQP.
+    """
     if isinstance(encoding, Frames):
         return encoding.header(content)
     if isinstance(encoding, EncodedProperties):

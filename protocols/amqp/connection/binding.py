@@ -18,8 +18,8 @@ from protocols.amqp.connection.method_checks import (
     stripped,
 )
 
-#: Cost of the messages of a history that a new binding gets at once, in units of BUDGET, and the
-#: number of further messages that cost one unit.
+#: Costs, in units of BUDGET, of the history that a new binding to a recent-history exchange gets at
+#: once: FIRST_MESSAGES for any history, and one more unit for each LISTED_PER_UNIT messages in it.
 FIRST_MESSAGES: Final = 100
 LISTED_PER_UNIT: Final = 10
 

@@ -55,7 +55,11 @@ def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
 
 
 def exchange_delete(channel: Channel, method: spec.Exchange.Delete) -> None:
-    """Handle exchange.delete: delete an exchange, and reply. Raises AccessRefused."""
+    """Handle exchange.delete: delete an exchange, and reply.
+
+    Raises AccessRefused if the user may not delete the exchange, or if its name is empty or begins
+    with `amq.`.
+    """
     name = stripped(method.exchange)
     refuse_default_exchange(name)
     if name.startswith("amq."):

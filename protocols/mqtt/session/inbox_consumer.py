@@ -172,9 +172,8 @@ class InboxConsumer(Consumer):
             self._check_span()
 
     def _check_span(self) -> None:
-        """Withhold all credit if the next packet identifier could still be in use.
-
-        Otherwise return the withheld credit.
+        """Withhold all credit if the next packet identifier could still be in use; otherwise give
+        the withheld credit back.
         """
         if self._window.span() > self._span_max:
             if self.credit > 0:

@@ -55,7 +55,7 @@ class PublishWriter:
 
     @abstractmethod
     def write(self, message: Message, qos: i64, packet_id: i64, flags: i64) -> bool:
-        """Write a PUBLISH packet. Hot path.
+        """Write the PUBLISH packet of a message to the client. Hot path.
 
         Return False, and write nothing, if the client accepts no packet of this size.
         """

@@ -260,7 +260,7 @@ class Session(Subscriber):
         return self.in_flight
 
     def resend(self) -> None:
-        """Resend the messages in flight that were not resent over this connection, if possible."""
+        """Resend the messages in flight that were not resent over this connection yet."""
         resending = self._resending
         if resending is not None and resending.advance():
             self._resending = None
@@ -298,7 +298,7 @@ class Session(Subscriber):
         return consumer
 
     def change_identity(self, identity: Identity) -> None:
-        """Use other permissions, also for the messages that wait for the next connection."""
+        """Use the permissions of `identity` from now on, also for the messages in the inbox."""
         self.identity = identity
         if identity.may_read_everything():
             self.screened = False

@@ -253,7 +253,8 @@ class Sessions(SessionRegistry):
             str(definition.get("user", "")),
             definition.get("named") is True,
         )
-        # Older versions stored anonymous clients under this name alone.
+        # Older versions of the broker stored only this user name for the sessions of anonymous
+        # clients.
         session.anonymous = definition.get("anonymous") is True or (
             session.user == ANONYMOUS and not session.named
         )
