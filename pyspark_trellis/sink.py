@@ -122,7 +122,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publish the rows of one partition, and wait for the confirms of all of them.
 
-        Raises PipelineError.
+        Raises PipelineError if a row cannot become a message, or if publishing fails.
         """
         context = TaskContext.get()
         assert context is not None
