@@ -1,4 +1,5 @@
-"""Tests of tools/check_language.py and tools/check_links.py: trees that break a rule or keep it."""
+"""Tests of tools/check_language.py and tools/check_links.py, on trees of files that break a rule or
+keep it."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def run(tool: str, root: Path, files: dict[str, str]) -> list[str]:
 
 
 def places(lines: list[str]) -> list[str]:
-    """Return `file:line: rule` of each line."""
+    """Return `file:line: rule` for each line of a tool's output."""
     return [": ".join(line.split(": ")[:2]) for line in lines]
 
 

@@ -40,7 +40,7 @@ def test_cpu_of_all_threads_is_counted() -> None:
         burn(0.001)
     over.set()
     thread.join()
-    # The thread has ended.
+    # The CPU time of the thread, which has ended, still counts.
     assert me.cpu().since(before).seconds >= 0.1
 
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.long
 class Quiet(SimpleHTTPRequestHandler):
     """An HTTP request handler that serves files without logging."""
 
-    # The base class chose the name `format`.
+    # The name `format` of the argument comes from the base class.
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         pass
 
@@ -48,7 +48,7 @@ class Page:
         self._process = process
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the page that the browser process prints next."""
+        """Return the next state of the page, as the browser process prints it."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the browser ended"

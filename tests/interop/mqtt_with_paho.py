@@ -100,4 +100,4 @@ class PahoClient(MqttClient):
         self.disconnect()
 
     def idle(self, seconds: float) -> None:
-        time.sleep(seconds)  # The network thread keeps working.
+        time.sleep(seconds)  # paho's network thread sends pings meanwhile.

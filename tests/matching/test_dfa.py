@@ -213,7 +213,7 @@ def test_a_step_to_a_state_that_is_gone_is_made_again(word: str) -> None:
     known = matcher.stats()["states"]
     matcher.subscribe(
         f"a.{word}.#", 7
-    )  # `a` keeps its children, and one of them leads to another state now
+    )  # The trie node of `a` keeps its children, and one of them leads to another state now.
     assert sorted(matcher.match(f"a.{word}")) == [0 if word == "b" else 1, 7]
     assert sorted(matcher.match(f"a.{word}")) == [0 if word == "b" else 1, 7]
     assert matcher.stats()["states"] == known

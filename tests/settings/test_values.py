@@ -18,7 +18,7 @@ from trellis.settings import Amqp, Mqtt, Settings, fill, load, load_with_sources
 from trellis.settings.loading import OTHER_VARIABLES, SERVICE_LINK, read_environment
 from trellis.settings.options import OPTIONS, USER_OPTIONS
 
-# --- which value holds ---
+# --- the source whose value holds ---
 
 
 def test_settings_without_a_source_are_the_defaults() -> None:

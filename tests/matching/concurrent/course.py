@@ -80,7 +80,7 @@ class Course:
 
 
 def walk() -> None:
-    """Do nothing: the hook of a cell before each access while no course is running."""
+    """Do nothing. A cell calls this function before each access while no course is running."""
 
 
 class SteppedCell(Cell[T]):

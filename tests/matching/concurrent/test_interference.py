@@ -79,7 +79,7 @@ class Interrupted:
     clock: Iterator[int] = field(default_factory=itertools.count)
 
     def do(self, operation: Operation) -> None:
-        """Do an operation and record it; `run` reads its snapshot at the end."""
+        """Carry out an operation and record it; `run` reads its snapshot at the end."""
         start = next(self.clock)
         result: Result = done(self.matcher, operation)
         if isinstance(result, Matcher):
@@ -95,7 +95,7 @@ class Interrupted:
         SteppedCell.step = self.step
 
     def run(self, operation: Operation, plan: list[tuple[int, Operation]]) -> bool:
-        """Do an operation, which the operations of `plan` interrupt.
+        """Carry out an operation, which the operations of `plan` interrupt.
 
         Return True if the operation had enough accesses for all interruptions to happen.
         """
