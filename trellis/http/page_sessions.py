@@ -27,7 +27,7 @@ SESSIONS_MAX: Final = 256
 
 
 class PageSession:
-    """One login of the page."""
+    """A session of the web page: the user that has logged in, and when."""
 
     def __init__(self, identity: Identity, password_hash: str, local: bool, now: float) -> None:
         self.identity = identity
@@ -39,7 +39,7 @@ class PageSession:
 
 
 class PageSessions:
-    """The open sessions of the page, the one that was used longest ago first."""
+    """The open sessions of the web page, in the order of their last request."""
 
     def __init__(self, node: BrokerNode, clock: Callable[[], float]) -> None:
         self._node = node

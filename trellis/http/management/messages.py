@@ -39,7 +39,7 @@ from trellis.http.management.answers import (
 from trellis.http.management.topology import exchange_name
 from trellis.http.slices import Slice
 
-#: Largest number of messages that one request fetches.
+#: Largest number of messages that one `get` request fetches.
 FETCHED_MAX: Final = 10_000
 #: Total size of properties and bodies, in bytes, after which a request fetches no further message.
 FETCHED_BYTES_MAX: Final = 8 << 20
@@ -80,7 +80,8 @@ class DirectClient:
         assert isinstance(connection, AmqpConnection)
         self.connection = connection
         self._awake = asyncio.Event()
-        #: Output of the broker, and the number of its bytes that this client has read.
+        #: Output of the broker to this client, and the number of its bytes that the client has
+        #: read.
         self._output = b""
         self._read = 0
         connection.wake = self._wake
@@ -99,7 +100,7 @@ class DirectClient:
         self.connection.receive_data(data)
 
     async def frame(self) -> bytes:
-        """Return the next frame of the broker.
+        """Wait for the next AMQP frame of the broker, and return it.
 
         Raises TimeoutError, and ApiRefusal if the broker closes the connection.
         """
@@ -121,7 +122,7 @@ class DirectClient:
                     await self._work.pause(self._awake)
 
     def _next_frame(self) -> bytes:
-        """Return the next frame that the broker has sent; b"" if there is none."""
+        """Return the next complete frame of the broker's output; b"" if there is none yet."""
         if self._read == len(self._output):
             self._output, self._read = self.connection.data_to_send(), 0
         if not self._output:
@@ -145,7 +146,7 @@ class DirectClient:
                 return method
 
     async def content(self) -> tuple[bytes, list[bytes]]:
-        """Return the next content: its encoded flags and properties, and the parts of its body.
+        """Return the next message content: encoded flags and properties, and parts of the body.
 
         The parts are not joined here: joining 16 MB takes several milliseconds of one turn.
         """
@@ -174,7 +175,7 @@ class DirectClient:
 
 
 async def get(call: Call) -> Listing:
-    """Fetch messages of a queue; `ackmode` says if the queue keeps them."""
+    """Fetch messages of the queue that the path names; `ackmode` says if the queue keeps them."""
     vhost, name, row = call.vhost(call.path_parameters[0]), call.path_parameters[1], call.body()
     mode, encoding = text(row, "ackmode", "ack_requeue_true"), text(row, "encoding", "auto")
     if mode not in KEEPING and mode not in SETTLING:
@@ -214,10 +215,7 @@ def check_encoding(encoding: str) -> None:
 
 
 async def _with_payloads(fetched: list[tuple[Row, list[bytes]]]) -> AsyncIterator[Row | bytes]:
-    """Yield each message.
-
-    A payload in several parts is yielded before the row of its message, part by part.
-    """
+    """Yield a row for each fetched message; before a row, the parts of a divided payload."""
     for row, parts in fetched:
         if len(parts) > 1:
             for part in parts:
@@ -239,7 +237,10 @@ def _first_bytes(parts: list[bytes], size: int) -> list[bytes]:
 
 
 def whole_number(row: Mapping[str, Any], field: str, default: int, most: int) -> int:
-    """Return a whole number in a field, which some tools write as text. Raises ApiRefusal."""
+    """Return the whole number in a field, or `default`. Some tools write the number as text.
+
+    Raises ApiRefusal for a number below 0 or above `most`, or another value.
+    """
     value = row.get(field, default)
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
@@ -305,8 +306,9 @@ async def publish(call: Call) -> Row:
 
 
 def _name(name: str) -> bytes:
-    """Return a name encoded as an AMQP short string. Raises ApiRefusal if it is too long, and
-    ValueError if it cannot be encoded in UTF-8.
+    """Return a name encoded as an AMQP short string.
+
+    Raises ApiRefusal if the name is too long, and ValueError if it cannot be encoded in UTF-8.
     """
     data = name.encode()
     if len(data) > NAME_BYTES_MAX:
@@ -326,7 +328,10 @@ def _body(payload: str, encoding: str) -> bytes:
 
 
 def _encoded_properties(given: Row) -> bytes:
-    """Return the properties as in a content header. Raises ApiRefusal for an invalid one."""
+    """Return message properties in JSON as an AMQP content header encodes them.
+
+    Raises ApiRefusal for an invalid property.
+    """
     known = [name for name, _ in LAYOUT]
     properties: dict[str, Any] = {}
     for name, value in given.items():
