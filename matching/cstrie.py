@@ -368,7 +368,7 @@ class ConcurrentTrie(Matcher[S]):
                     return frozen
 
     def _below(self, inode: INode[S], depth: int) -> list[tuple[str, Branch[S], int]]:
-        """Return the branches of an I-node, each with its word and with `depth`."""
+        """Return the branches of an I-node, each as (its word, the branch, `depth`)."""
         return [(word, branch, depth) for word, branch in branches(self.read(inode), self.grammar)]
 
     # -- lookups
