@@ -1,4 +1,4 @@
-"""The row of a connection in the list of connections, as far as all protocols have it in common."""
+"""The columns of the list of connections that the connections of all protocols have."""
 
 from __future__ import annotations
 

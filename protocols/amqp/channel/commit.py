@@ -5,7 +5,7 @@ one turn of the event loop.
                         the record that stores it
     apply      at once  all publications, acknowledgements and rejections: one group of store
                         records, so that after a crash all of them have happened or none
-    finish     slices   requeue what the client has requeued (no store record); free the memory
+    finish     slices   requeue deliveries as the client asked (no store record); free memory
     reply               tx.commit-ok
 
 A small transaction needs one turn. While a larger one is carried out, the connection is stalled, so

@@ -1,4 +1,4 @@
-"""The method basic.consume: checks what the client asks for, and starts a consumer."""
+"""The method basic.consume: checks the client's request, and starts a consumer."""
 
 from __future__ import annotations
 

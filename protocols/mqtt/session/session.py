@@ -114,7 +114,8 @@ class Session(Subscriber):
         self.stored_will: Definition | None = None
         #: True while a SUBACK waits for the store. Retained messages are sent after the SUBACK.
         self.suback_pending = False
-        #: Deliveries of retained messages that wait for the SUBACK or for room, by topic filter.
+        #: Deliveries of retained messages that wait for the SUBACK or for room in the inbox, by
+        #: topic filter.
         self.waiting_retained = NONE_WAITING
         self._consumer: InboxConsumer | None = None
         #: The messages in flight that are still to be resent over this connection; None if all are

@@ -1,4 +1,6 @@
-"""All sessions of a broker by virtual host and client identifier: find, create, restore, expire."""
+"""The sessions of a broker, by virtual host and client identifier: finds, creates, restores and
+expires them.
+"""
 
 from __future__ import annotations
 
