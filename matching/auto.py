@@ -12,8 +12,8 @@ docs/decisions/0005-auto-matcher.md.
     tables --pop, restore----> trie     when half of `compact_above` patterns or fewer are left
 
 The move is incremental: each call moves a few patterns with all their subscribers, so no call takes
-long. Every pattern is either in a trie or in the tables, and lookups search all of them until the
-move is complete.
+long. Every pattern is either in a trie or in the tables, and lookups search the tries and the
+tables until the move is complete.
 
 Lookups and subscriptions cost as much as in `trie`, or as in `shapes` while the tables are in use.
 Own design.
