@@ -9,8 +9,8 @@ regular ticks a mark stores the next delivery tag and the time. Once a mark is a
 timeout, each outstanding delivery with a lower tag is older. So a channel is closed up to two ticks
 late: a fifth of the timeout.
 
-A channel without a timeout has no such object. The object looks at the timeouts of its queues again
-at each tick, because a policy may change them.
+A channel without a timeout has no AckTimeout. An AckTimeout looks up the timeouts of the channel's
+queues again at each tick, because a policy may change them.
 """
 
 from __future__ import annotations

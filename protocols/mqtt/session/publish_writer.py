@@ -1,4 +1,4 @@
-"""Write PUBLISH packets to a client, at its protocol level.
+"""Writes PUBLISH packets to a client, at its protocol level.
 
     level 3, 4   topic name                          packet identifier   payload
     level 5      topic name, or empty if the client  packet identifier   properties: topic alias,

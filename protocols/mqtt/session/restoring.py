@@ -1,4 +1,4 @@
-"""Restore a session's inbox after a restart, with the packet identifiers of its messages.
+"""Restores a session's inbox after a restart, with the packet identifiers of its messages.
 
     positions   1 2 . . 5 6   7 8 . 10 11     12 13 14 ...       rising; a gap is a settled message
                 in flight     returned        tail

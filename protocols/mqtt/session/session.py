@@ -114,8 +114,7 @@ class Session(Subscriber):
         self.stored_will: Definition | None = None
         #: True while a SUBACK waits for the store. Retained messages are sent after the SUBACK.
         self.suback_pending = False
-        #: Deliveries of retained messages that wait for the SUBACK or for room in the inbox, by
-        #: topic filter.
+        #: Topic filter -> delivery of retained messages that waits for the SUBACK or inbox room.
         self.waiting_retained = NONE_WAITING
         self._consumer: InboxConsumer | None = None
         #: The messages in flight that are still to be resent over this connection; None if all are

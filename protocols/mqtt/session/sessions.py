@@ -1,5 +1,6 @@
-"""The sessions of a broker, by virtual host and client identifier: finds, creates, restores and
-expires them.
+"""The registry of a broker's sessions: finds, creates, restores and expires sessions.
+
+Sessions are found by virtual host and client identifier.
 """
 
 from __future__ import annotations
