@@ -94,9 +94,9 @@ class Attack:
         self.directory = directory
         #: Seconds from the end of the attack's cause until the broker served its clients again.
         self.recovery = 0.0
-        #: Seconds from the end of the attack until the memory is measured.
+        #: Seconds between the end of the attack and the measurement of the memory.
         self.rest = 2.0
-        #: Further figures, as text.
+        #: Further figures of the attack, as text.
         self.notes = ""
         #: True if `recovery` is the time that the broker needs to stop.
         self.measures_stop = False
@@ -104,7 +104,7 @@ class Attack:
         self.client: AmqpSocket
 
     async def amqp(self, channels: int = 1) -> AmqpSocket:
-        """Return a new AMQP client."""
+        """Connect and return a new AMQP client with this number of channels."""
         return await AmqpSocket.connect(self.ports["amqp"], channels)
 
     async def declare(self, names: Iterable[str], **arguments: Any) -> None:

@@ -331,7 +331,7 @@ async def _ask_always(client: AmqpSocket, waits: list[float]) -> None:
 
 
 def _resident(pid: int) -> float:
-    """Return the resident memory of a process in MB."""
+    """Return the resident memory (RSS) of a process in MB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 

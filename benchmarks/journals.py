@@ -149,7 +149,7 @@ def middle(rounds: list[Figures], name: str) -> float:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return the results as Markdown for the document."""
+    """Return the results as the Markdown tables of the document."""
     facts = "; ".join(f"{name} {value}" for name, value in results["machine"].items())
     lines = [
         f"Measured on {results['date']} with `{results['command']}`, Trellis {results['version']}:",

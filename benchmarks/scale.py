@@ -35,7 +35,8 @@ from typing import Any, Final
 import pamqp.commands as spec
 import uvloop
 
-sys.path.append(str(Path(__file__).parent))  # `python -P` leaves out this directory.
+# Add this directory to the path, because `python -P` leaves it out.
+sys.path.append(str(Path(__file__).parent))
 
 from amqp_socket import PATIENCE, AmqpSocket, marshal, publication
 from loop_clock import LoopClock
@@ -421,7 +422,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run the measurement."""
+    """Parse the command line, run the measurement, and print the longest hold of all phases."""
     chosen = options()
     print(
         f"compiled: {trellis.compiled()}, processors: {os.cpu_count()}, load: "

@@ -154,7 +154,7 @@ def delivery(messages: int, streaming: bool) -> float:
         )
         tag += BATCH
         assert got == BATCH
-        began += time.thread_time() - spent  # the client's work is not counted
+        began += time.thread_time() - spent  # The client's work since `spent` does not count.
         reader.receive_data(acks)
     return time.thread_time() - began
 
@@ -201,7 +201,7 @@ def serving(messages: int) -> float:
 
 
 def main() -> None:
-    """Run the measurement."""
+    """Parse the command line, run the measurements, and print the cost of each."""
     parser = argparse.ArgumentParser(description="Measure the costs of streams inside the broker.")
     parser.add_argument(
         "--messages",

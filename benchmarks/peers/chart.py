@@ -21,7 +21,7 @@ from peers.table import FAMILIES, OURS, figure, title_of
 _WIDTH, _MARGIN, _GAP = 960, 16, 28
 # The least width for names left of the bars, and the width for figures right of the bars.
 _NAMES, _FIGURES = 108, 52
-_LETTER = 7  # the width of a letter of a name
+_LETTER = 7  # The width in pixels of a letter of a name.
 _BAR, _STEP, _TITLE, _LINE, _HEAD, _AXIS, _LEGEND = 12, 17, 24, 15, 44, 22, 26
 _LETTERS = 60  # the most letters in one line of a panel's title
 _TEXT, _FAINT = "#7d8590", "#7d859055"

@@ -73,8 +73,8 @@ class Results:
     date: str
     command: list[str]
     machine: dict[str, str]
-    rounds: int  # completed rounds
-    load: dict[str, Any]  # the load tool's command and its description of itself
+    rounds: int  # Number of completed rounds.
+    load: dict[str, Any]  # The load tool's command, and its description of itself.
     peers: dict[str, About]
     workloads: dict[str, dict[str, Any]]  # name -> title, family, deliveries, half
     cells: dict[str, dict[str, PeerCell]] = field(default_factory=dict)  # peer -> workload -> cell

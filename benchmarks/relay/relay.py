@@ -108,8 +108,8 @@ class WritingConnection(RelayConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        # Written by the transport's own descriptor: a duplicate for each socket would halve the
-        # number of clients.
+        # This object writes with the transport's own descriptor: a duplicate for each socket would
+        # halve the number of possible clients.
         self._descriptor: int = transport.get_extra_info("socket").fileno()
 
     def relay(self, data: bytes) -> None:
@@ -145,7 +145,8 @@ def _length(data: bytes) -> tuple[int, int]:
 
 def _requested(body: bytes, level: int) -> list[int]:
     """Return the QoS of every filter in a SUBSCRIBE."""
-    at = 3 + body[2] if level == 5 else 2  # no load tool sends 128 bytes of properties
+    # The length of the properties is one byte, because no load tool sends 128 bytes of properties.
+    at = 3 + body[2] if level == 5 else 2
     found = []
     while at < len(body):
         at += 2 + int.from_bytes(body[at : at + 2])
