@@ -29,8 +29,8 @@ _FENCED = re.compile(r"^ *(?P<fence>```+|~~~+)[^\n]*\n.*?^ *(?P=fence)", re.MULT
 _INDENTED = re.compile(r"(?<=\n\n) {4}[^\n]*\n(?:(?: {4}[^\n]*)?\n)*")
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _LINK = re.compile(
-    r"\]\(\s*<?([^)\s>]+)[^)]*\)"  # [text](target "title")
-    r"|^\[[^\]]+\]:\s*<?(\S+?)>?$"  # [name]: target
+    r"\]\(\s*<?([^)\s>]+)[^)]*\)"  # a link: [text](target "title")
+    r"|^\[[^\]]+\]:\s*<?(\S+?)>?$"  # a reference: [name]: target
     r"|<(?:a|img)\s[^>]*?(?:href|src)=\"([^\"]+)\"",
     re.MULTILINE,
 )

@@ -13,9 +13,7 @@ import pytest
 from trellis.bench.errors import Unreachable
 from trellis.bench.processes import Cpu, Processes
 
-pytestmark = pytest.mark.skipif(
-    not os.path.exists("/proc/self/task"), reason="there is no /proc here"
-)
+pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")
 
 
 def burn(seconds: float) -> None:

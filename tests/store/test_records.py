@@ -398,7 +398,7 @@ def test_entry_too_large_for_a_record_is_refused_and_leaves_the_batch_unchanged(
 
 
 @pytest.mark.skipif(
-    str(records.__file__).endswith(".so"), reason="compiled code takes no such bytes"
+    str(records.__file__).endswith(".so"), reason="compiled code accepts no subclass of bytes"
 )
 def test_a_record_is_never_larger_than_a_reader_takes() -> None:
     class Long(bytes):

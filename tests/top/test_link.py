@@ -288,7 +288,7 @@ def test_a_peer_is_local_when_its_address_is_a_loopback_one(
     assert (peer.address, peer.local) == (address, local)
 
 
-@pytest.mark.skipif(trellis.compiled(), reason="what is compiled keeps its constants")
+@pytest.mark.skipif(trellis.compiled(), reason="compiled modules keep constants")
 async def test_leftover_input_of_a_turn_is_handled_in_order_in_later_turns(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

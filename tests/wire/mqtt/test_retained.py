@@ -280,7 +280,7 @@ def test_topics_are_indexed_and_looked_through_in_slices_too(topic_filter: str) 
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not retained.__file__.endswith(".so"), reason="uncompiled it takes its time")
+@pytest.mark.skipif(not retained.__file__.endswith(".so"), reason="too slow uncompiled")
 @pytest.mark.parametrize("topic_filter", ["#", "homeassistant/+/+/+/config", "+/+/+/+/nothing"])
 @pytest.mark.parametrize("qos", [0, 1])
 def test_no_turn_takes_more_than_5_ms_with_100000_of_them(topic_filter: str, qos: int) -> None:
