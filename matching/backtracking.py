@@ -5,10 +5,10 @@ continuation, one after the other.
 
 The algorithm is kept as a reference for measurements; use `trie` instead. A ``*`` costs the same as
 in `trie`. Each ``#`` is tried with every rest of the topic, and if two continuations reach the same
-node, both are followed. So a pattern with n ``#`` costs about L to the power n for a topic of L words. (`trie`
-visits every node at most once per word.) RabbitMQ uses the same algorithm; its search took 909 ms
-for 5 ``#`` and 60 words. Memory is bounded: at most (nodes of a branch x words) continuations wait
-to be tried, and each node found is recorded once.
+node, both are followed. So a pattern with n ``#`` costs about L^n steps for a topic of L words.
+(`trie` visits every node at most once per word.) RabbitMQ uses the same algorithm; its search took
+909 ms for 5 ``#`` and 60 words. Memory is bounded: at most (nodes of a branch x words)
+continuations wait to be tried, and each node found is recorded once.
 
 Source: article 5 (its section on the trie), and article 1 for ``*``.
 """
