@@ -332,7 +332,7 @@ class Login(InputHandler):
         if connection.level == LEVEL_5:
             properties = granted(connection, connect, client_id, expiry, self._authentication, data)
             if 0 < connection.send_max < len(connack5(True, SUCCESS, properties)):
-                # [MQTT-3.1.2-24]: the client could not read the CONNACK.
+                # [MQTT-3.1.2-24]: the CONNACK is larger than the client's Maximum Packet Size.
                 connection.vhost.contexts.leave(context)
                 connection.abort("too_large")
                 connection.touch()
