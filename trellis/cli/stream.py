@@ -29,7 +29,7 @@ _PARQUET_SECONDS = ((1 << 63) - 1) // 1000
 
 
 def add(commands: Commands) -> None:
-    """Add the command stream."""
+    """Add the parser of the command `trellis stream`."""
     command = add_command(
         commands,
         "stream",

@@ -15,7 +15,7 @@ from trellis.cli.readable import count_text
 
 
 def add(commands: Commands) -> None:
-    """Add the commands vhosts and policies."""
+    """Add the parsers of the commands vhosts and policies."""
     vhosts = add_group(commands, "vhosts", "list, add and delete virtual hosts of a running broker")
     add_json(add_action(vhosts, "vhosts", "list", list_vhosts, "list virtual hosts"))
     for name, run, text in (
