@@ -110,7 +110,7 @@ def test_data_goes_to_every_subscriber_but_the_sender(relay: int) -> None:
     assert all(receive(subscriber, len(data)) == data for subscriber in subscribers)
     subscribers[0].sendall(b"\x30\x03\x00\x01a")
     assert receive(subscribers[1], 5) == b"\x30\x03\x00\x01a"
-    publisher.sendall(b"\xe0\x00")  # DISCONNECT is not forwarded
+    publisher.sendall(b"\xe0\x00")  # The relay does not forward the DISCONNECT.
     publisher.close()
     subscribers[1].sendall(b"\x30\x03\x00\x01b")
     assert receive(subscribers[0], 5) == b"\x30\x03\x00\x01b"

@@ -169,7 +169,7 @@ def test_java_of_java_home_comes_first_and_a_java_that_does_not_run_is_named(
         find_java(str(java))
 
 
-# The downloads
+# -- downloads
 
 
 class _Repository(BaseHTTPRequestHandler):

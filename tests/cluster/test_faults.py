@@ -109,7 +109,8 @@ def test_stopped_cluster_is_unreachable_and_a_late_record_arrives_once(
         kfake.resume()
         log.append(b"b")
         found = [data for _, data in read_all(log, 0)]
-        # The request with the late record was in flight, and the nodes may still carry it out.
+        # The request with the record `late` was in flight, so the nodes may still append the
+        # record.
         assert found in ([b"a", b"b"], [b"a", b"late", b"b"])
     finally:
         kfake.close()

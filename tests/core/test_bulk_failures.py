@@ -231,7 +231,7 @@ def test_a_pass_over_shared_subscriptions_follows_one_whose_last_subscription_fa
     world.store.sync()
     session = world.mqtt_front.sessions.all()[0]
     assert 0 < failing.calls < many
-    # The client accepts messages again while the first pass is not over.
+    # The session resumes its deliveries while the first pass over its subscriptions is unfinished.
     session.resume_deliveries()
     finish(world)
     assert failing.failures == 1 and failing.calls == 2 * many
@@ -469,7 +469,7 @@ def test_a_virtual_host_is_removed_once_its_queues_can_be_deleted(
         except RuntimeError:
             reported += 1
     assert failing.failures == reported == len(failing_calls)
-    # All other queues are deleted at once, and those that failed after a pause.
+    # All other queues are deleted now; those whose deletion failed are deleted after a pause.
     assert len(vhost.queues) == len(failing_calls) and "v" in world.broker.vhosts
     world.sleep(RETRY_PAUSE_MS)
     world.sleep(SLICE_PAUSE_MS)

@@ -378,7 +378,8 @@ def test_the_patterns_of_one_session_are_limited_by_the_nodes_that_a_topic_can_v
             break
     assert refused == 4
     assert world.vhost.bindings.refused == 4
-    # Filters without a wildcard visit nothing, and the filters of other clients are not concerned.
+    # The limit concerns neither filters without a wildcard, which visit no nodes, nor other
+    # clients.
     assert client.subscribe("plain/topic", 0)[-1] == 0
     other = world.mqtt("other")
     for number in range(200):

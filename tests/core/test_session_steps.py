@@ -84,8 +84,7 @@ def test_very_many_shared_subscriptions_without_room_are_drained_in_slices() -> 
         assert 0 < len(some) <= room
         bodies += [int(one.body) for one in some]
         for one in some:
-            # An acknowledgement makes room for a single message of one among very many
-            # subscriptions.
+            # Each acknowledgement makes room for one message of one of very many subscriptions.
             data = puback(one.packet_id)
             ack = max(ack, steps(lambda data=data: client.receive_data(data)))  # type: ignore[misc]
         largest = max([largest, *turns(world)])
@@ -178,7 +177,7 @@ def test_sessions_that_expire_at_one_moment_end_in_slices(count: int, each: int)
         counts.append(steps(agenda.turn))
         left.append(len(sessions))
         assert len(counts) < 1_000
-    # The first slice of sessions ends in the first turn.
+    # The first turn removes exactly the first slice of sessions.
     assert count - left[1] == (int(SLICE) if each == 1 else -(-int(SLICE) // (1 + each // 5)))
     assert len(counts) >= 5 and max(counts) < sum(counts) / 4
     assert sessions.expired == count and not world.vhost.exchanges["amq.topic"].bindings

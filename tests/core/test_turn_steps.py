@@ -211,7 +211,7 @@ def test_the_consumers_of_a_deleted_queue_are_cancelled_in_slices() -> None:
     client.send(*[spec.Basic.Consume(queue="q", consumer_tag=tag, nowait=True) for tag in tags])
     assert world.queue("q").consumer_count == many
     counts = [begin(other, spec.Queue.Delete(queue="q"))]
-    # A consumer that is not cancelled yet gets nothing, and its tag is free.
+    # Consumers that later slices will cancel get no deliveries, and their tags can be used again.
     begin(
         client,
         spec.Basic.Cancel(consumer_tag=tags[-1], nowait=True),
@@ -250,7 +250,7 @@ def test_the_auto_delete_queues_of_an_ended_connection_are_deleted_in_slices() -
     other = world.amqp()
     counts = [steps(client.connection.on_closed)]
     assert len(world.vhost.queues) == 4 * CLEARED
-    # A queue that has a consumer again stays, and so does a new queue with the name of an old one.
+    # The later slices keep a queue that has a consumer again, and a new queue with an old name.
     kept = next(iter(world.vhost.queues))
     begin(other, spec.Basic.Consume(queue=kept, nowait=True))
     counts += turns(world)

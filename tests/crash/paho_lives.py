@@ -80,7 +80,7 @@ class Lives:
         self.exchanges = Exchanges(PUBLISHER, SUBSCRIBER)
         #: For each message: the number of copies that the subscriber's application received.
         self.received: Counter[bytes] = Counter()
-        #: All published messages.
+        #: The bodies of all published messages.
         self.bodies: list[bytes] = []
         self._random = Random(seed)
         self._directory = directory

@@ -217,7 +217,8 @@ class Storm:
 
     async def start(self, last: bool = False) -> Broker:
         self._lives += 1
-        # Every second life has shortages. The last one ends in order, with everything written.
+        # Every second life has shortages. The last life ends with a clean stop, so everything is
+        # written.
         scarce = self._lives if self._lives % 2 == 0 and not last else 0
         return await Broker.start(self.directory, self._logs / f"life-{self._lives}.log", scarce)
 

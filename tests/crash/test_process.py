@@ -111,7 +111,8 @@ def test_a_second_process_is_refused_and_the_first_is_not_disturbed(tmp_path: Pa
         broker.stop()
     finally:
         broker.kill()
-    again = BrokerProcess("--data-dir", str(tmp_path))  # The killed process released its lock.
+    # The lock of the directory ends with the process that holds it.
+    again = BrokerProcess("--data-dir", str(tmp_path))
     try:
         run(lambda: _all(again.amqp.port, 20))
         again.stop()
@@ -195,7 +196,7 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
     count, size = (
         600,
         6_000,
-    )  # Too much for the disk with the ballast, but not without it.
+    )  # The messages do not fit onto the disk beside the ballast, but they fit without the ballast.
 
     async def work() -> None:
         client = await confirming(broker.amqp.port)

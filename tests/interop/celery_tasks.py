@@ -66,7 +66,7 @@ def stubborn(self: object, path: str) -> int:
         file.write("x")
     tries = os.path.getsize(path)
     if tries < 3:
-        # `self` is the task: bind=True.
+        # With bind=True, `self` is the task.
         raise self.retry(countdown=0.1)  # type: ignore[attr-defined]
     return tries
 

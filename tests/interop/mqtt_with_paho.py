@@ -49,7 +49,7 @@ class PahoClient(MqttClient):
         )
         client.on_disconnect = lambda *_: self._closed.set()
         if mqtt5:
-            # paho has no types for Properties.
+            # paho has no type annotations for Properties.
             properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = 0 if login.clean else EXPIRY
             client.connect(

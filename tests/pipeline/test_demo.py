@@ -135,7 +135,7 @@ def test_the_page_can_be_read_on_a_phone(output: Path, tmp_path: Path) -> None:
     picture = Path(os.environ.get("TRELLIS_PICTURES", tmp_path)) / "report"
     environment = os.environ | {
         "TMPDIR": str(BROWSER / "node_modules")
-    }  # the directory in which the browser stays unpacked
+    }  # The browser is unpacked into this directory, and stays there for later runs.
     ran = subprocess.run(
         ["node", "picture.mjs", str(output / "report.html"), str(picture), "390", "1150"],
         cwd=BROWSER,

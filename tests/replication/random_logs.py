@@ -87,7 +87,7 @@ class Author:
             self.beat()
         return self.log
 
-    # Writing.
+    # -- writing records
 
     def append(self, event: str, record: LogRecord, counts: bool = False) -> None:
         """Append a record, and remember the event that it belongs to. `counts` is True if the judge
@@ -150,7 +150,7 @@ class Author:
             *head, number, index, chunks, state.position, state.batch_offset, position, payload
         )
 
-    # Claims.
+    # -- claims
 
     def right_seen(self) -> int:
         """Return the offset of the last record that counts, or of a void record after it."""

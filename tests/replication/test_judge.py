@@ -170,7 +170,7 @@ def test_judges_agree_on_many_logs() -> None:
     compare(20_000, first_seed=1_000_000)
 
 
-# The judge alone.
+# -- the judge alone
 
 
 def claim(epoch: int, nonce: int, seen: int, name: str = NAME, salt: int = 7) -> Claim:

@@ -93,7 +93,8 @@ def test_a_write_that_fails_is_said_and_the_same_batch_may_be_written_later(
                     and os.strerror(number) in str(failure)
                     and DIRECTORY in str(failure)
                 )
-                # All earlier batches are there, also after a crash; nothing of the failed batch is.
+                # After the failed batch, and after a crash, the log has all earlier batches and no
+                # part of the failed one.
                 crashed = Log(disk.crashed(Random(1), 1.0))
                 assert crashed.recovered == digest(Log(SimulatedDisk(disk.contents())).state)
                 assert crashed.log.last == records.first - 1 and not crashed.recovery.findings
@@ -329,7 +330,7 @@ def test_changed_bytes_are_never_read_and_always_reported(seed: int, times: int)
     # Each entry that is read was written at its position. (A checkpoint splits groups.)
     found = entries_of(disk)
     assert all(known.get(position) == entry for position, entry in found.items())
-    # All damage is reported, by `verify` too, and nothing else is reported.
+    # The findings, also those of `verify`, report all damage and nothing else.
     if again.recovered != wanted:
         assert findings or _lost_its_end(before, disk, log)
     if findings:
@@ -344,7 +345,7 @@ def test_changed_bytes_are_never_read_and_always_reported(seed: int, times: int)
         or any(finding.kind in ("cut", "missing") for finding in findings)
         or _lost_its_end(before, disk, log)
     )
-    # A second recovery gives the same result, and one after a repair has no finding.
+    # A second recovery restores the same state, and after a repair, `verify` has no finding.
     once_more = Log(disk)
     assert once_more.recovered == again.recovered
     recovered = again.recovered

@@ -23,7 +23,8 @@ from tests.store.logs import QUEUES, Digest, Log, digest, message, random_entry
 from tests.store.simulated import SimulatedDisk
 
 EXIST = {*QUEUES, 9}
-#: (queue, content). Contents are unique, while positions may depend on the design.
+#: A copy of a message: (queue, content). Contents are unique, while positions may depend on the
+#: design.
 Copy = tuple[int, bytes]
 
 

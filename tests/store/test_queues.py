@@ -291,5 +291,6 @@ def test_large_messages_of_a_long_queue_are_read_a_few_at_a_time(
         parts = client.bodies(client.send(spec.Basic.Get(queue="q", no_ack=True)))
         assert b"".join(parts) == b"%d" % number + body
         most = max(most, int(queue.memory_bytes()))
-    # The messages in memory: the first one, then two read from the store at a time.
+    # At most these messages are in memory: the first one, and two at a time that are read from the
+    # store.
     assert most <= 2 * (len(body) + 1 + MESSAGE_SIZE) + 9 * CHUNK_MESSAGES * POSITION_SIZE

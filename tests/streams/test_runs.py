@@ -75,7 +75,7 @@ RUN = st.tuples(
 PLAINLY = st.tuples(
     st.just("plain"), st.sampled_from(KEYS), st.sampled_from(BODIES), st.integers(0, 2)
 )
-#: An action, the number of its repetitions, and True if a turn begins with it.
+#: A step: the action, the number of its repetitions, and True if a turn begins with the step.
 STEP = st.tuples(st.one_of(AMQP, RUN, PLAINLY), st.sampled_from([1, 1, 2, 3, 8, 9]), st.booleans())
 LONG = (("amqp", "amq.topic", "k", ORIGINS[0], PROPERTIES[1], b"x", 0, 1), 4_200, True)
 LONG_RUN = (

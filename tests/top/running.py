@@ -49,7 +49,7 @@ _OURS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-#: Counts the brokers that tests started.
+#: Counter of the brokers that the tests have started.
 _starts: Final = itertools.count()
 
 
@@ -66,7 +66,7 @@ class Running:
     """An App that serves in the test's event loop."""
 
     def __init__(self, chosen: Settings, disk: Disk | None = None) -> None:
-        #: Settings that a reload reads.
+        #: The settings that the next reload reads.
         self.chosen = chosen
         #: The sources of settings that the next reload reads: key -> file, variable or flag.
         self.sources: dict[str, str] = {}
@@ -420,7 +420,11 @@ class Leaks:
         return living
 
     async def check(self) -> None:
-        """Check that all counts are as before, although the garbage collector does not run."""
+        """Check that the counts of descriptors, tasks, links and objects are as at the call of
+        `watch`.
+
+        The garbage collector does not run, so reference cycles count as leaks.
+        """
         gc.disable()
         try:
             for _ in range(500):

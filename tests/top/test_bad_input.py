@@ -347,7 +347,8 @@ async def test_http_clients_that_break_the_protocol_are_told_and_closed(running:
         for listener in listeners
         for name, case in http_cases(listener).items()
     }
-    assert (await running.get("http", "/api/overview"))[0] == 401  # Starts the gateway.
+    # The first request starts the gateway.
+    assert (await running.get("http", "/api/overview"))[0] == 401
     leaks = await Leaks.watch(running)
     enough = asyncio.Event()
     asking = asyncio.gather(*(_ask(running, listener, enough) for listener in listeners))

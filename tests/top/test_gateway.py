@@ -344,7 +344,7 @@ async def test_an_address_has_a_limited_number_of_connections(start: Start) -> N
         assert (await response(client))[0] == 200
         silent.append(client)
     assert (await api(broker, "GET", "whoami"))[0] == 200
-    # The connection that was idle for longest gave way; the others still serve.
+    # The connection that was idle for longest was closed to make room; the others still serve.
     assert await silent[0].read() == b""
     for client in silent[1:]:
         await client.send(get("/api/whoami"))
@@ -567,7 +567,7 @@ async def test_the_api_speaks_https_and_uses_a_new_certificate_after_a_reload(
     authority, other = Authority(tmp_path / "a"), Authority(tmp_path / "b")
     broker = await start(**secure(authority))
     assert await over_tls(broker, authority.client()) == 200
-    # A client that speaks no TLS is closed, and does no harm.
+    # The gateway closes the connection of a client that speaks no TLS, and serves other clients.
     assert await (await talk(broker, get("/api/whoami"))).read_to_end() == b""
     with pytest.raises(ssl.SSLCertVerificationError):
         await over_tls(broker, other.client())

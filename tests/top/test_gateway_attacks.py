@@ -51,7 +51,7 @@ async def test_deeply_nested_definitions_are_refused_and_the_store_goes_on(
     assert status == 200
     [reason] = answer["refused"]
     assert "nested more than 100 levels" in reason
-    # The store still makes definitions durable.
+    # The definition becomes durable, so the store still works.
     assert (await api(broker, "PUT", "queues/%2F/later", {"durable": True}))[0] == 201
 
 

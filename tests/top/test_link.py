@@ -145,7 +145,7 @@ async def test_a_client_that_says_more_than_64_kib_before_its_verdict_is_cut_off
     running, client, link = await greeted(start)
     link.data_received(
         start_ok("slow", "slow").ljust(size, b"\0")
-    )  # All data in one chunk: the kernel might divide it.
+    )  # The data is passed as one chunk, because the kernel might divide data from a socket.
     assert await client.read_to_end() == b""
     assert running.node.amqp.closed == {"too_much_before_login": 1}
 

@@ -261,7 +261,7 @@ async def test_viewers_share_one_sample_a_second(
     viewers = [await watch(broker, cookie) for cookie in cookies]
     received = [await events(viewer, 3) for viewer in viewers]
     assert [one["node"] for one in received[0]] == [broker.node.broker.name] * 3
-    # Each viewer gets a sample at once, and then those of all viewers.
+    # Each new viewer gets one sample made for it; later samples are made once for all viewers.
     assert len(made) <= 3 + len(viewers)
     status, headers, _ = await ask(broker, "GET", "/page/events")
     assert status == 401 and "www-authenticate" not in headers

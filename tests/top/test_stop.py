@@ -81,7 +81,7 @@ async def test_clients_are_told_and_the_broker_ends_when_the_last_has_gone(
         for listener in ("amqp", "mqtt"):
             with pytest.raises(ConnectionRefusedError):
                 await connect(process, listener)
-        await asyncio.sleep(5 * POLL_SECONDS)  # The broker still waits for its clients.
+        await asyncio.sleep(5 * POLL_SECONDS)  # The broker must still be waiting for its clients.
         assert process.process.poll() is None
 
         await one.socket.send(CLOSE_OK)

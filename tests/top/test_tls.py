@@ -24,7 +24,7 @@ from trellis.server.tls import RECORD
 
 MIB: Final = 1 << 20
 
-#: First byte of TLS alerts.
+#: First byte of a TLS record with an alert.
 ALERT: Final = 21
 
 

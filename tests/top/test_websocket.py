@@ -66,10 +66,10 @@ async def test_messages_of_any_size_go_both_ways_in_frames_of_any_size(
         assert await exactly(client, len(sent)) == sent
         await client.send(
             [sent[at : at + 30_000] for at in range(0, len(sent), 30_000)]
-        )  # Fragments of one message.
+        )  # The fragments of one WebSocket message.
         assert await exactly(client, len(sent)) == sent
     await client.send(b"\xc0")
-    await client.send(b"\x00")  # A packet over two messages.
+    await client.send(b"\x00")  # An MQTT packet divided into two WebSocket messages.
     assert await client.recv() == b"\xd0\x00"
     await plain.leave()
     await client.close()

@@ -88,7 +88,7 @@ class SteppedCell(Cell[T]):
 
     __slots__ = ("value",)
 
-    #: Called before each access.
+    #: The function that each cell calls before each access.
     step: ClassVar[Callable[[], None]] = walk
 
     def __init__(self, value: T) -> None:

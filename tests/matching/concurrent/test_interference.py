@@ -182,8 +182,8 @@ def test_an_interruption_of_an_operation_takes_effect_before_or_after_it(
         assert check(once(kind, before, snapshot, operation, other)) > 0
 
 
-#: Operations, each with two operations that interrupt it. The second must not be visible without
-#: the first, or undoes it.
+#: (operation, first interruption, second interruption). A wrong matcher would show the second
+#: without the first; or the second undoes the first.
 TWICE = [
     (plain("match", "a.b.c"), subscribe("a.b.c"), subscribe("*.b.#")),
     (plain("match", "a.b.c"), plain("snapshot"), unsubscribe("a.b.c")),

@@ -9,7 +9,7 @@ from broker.replication.records import ReplicationError
 from tests.replication.simulation.node import Node, needs_seed
 from tests.replication.simulation.world import World
 
-#: Kinds of violations.
+#: The kinds of violations of a guarantee.
 LOST = "a confirmed message is neither delivered nor in a queue"
 ORDER = "messages are delivered out of order"
 BACK = "a message is delivered although its settlement was durable"
@@ -22,7 +22,7 @@ NEEDLESS = "an owner was replaced although only the log stood still"
 TRIMMED = "the log was trimmed behind a node that is listed"
 UNMARKED = "the log begins at a record that is no mark"
 
-#: The fast timing of a cluster.
+#: Silence, lease and beat of the simulated nodes, in seconds; shorter than the defaults.
 TIMING = Timing(1.0, 0.7, 0.15)
 #: Seconds of a simulation during which faults occur.
 FAULTY_SECONDS = 16.0

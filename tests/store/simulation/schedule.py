@@ -201,7 +201,7 @@ class Simulation:
 
     def run(self) -> Counter[str]:
         """Run all steps, and return the violations found, by kind."""
-        # The syncs of the catalog cost nothing in a directory in memory.
+        # In a directory in memory, the syncs of the catalog take no time.
         shared = "/dev/shm"
         with tempfile.TemporaryDirectory(
             dir=shared if os.path.isdir(shared) else None
@@ -289,7 +289,7 @@ class Simulation:
                     "p1",
                     "p2",
                     "q1",
-                ):  # Other publishers number messages long before they publish.
+                ):  # The other publishers number their messages long before they publish them.
                     self.complain(
                         OLD, f"{message} in {name}, which was declared after message {born}"
                     )

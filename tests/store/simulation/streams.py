@@ -184,7 +184,7 @@ class Reader(Amqp):
     def __init__(self, world: Simulation, name: str, queue: str) -> None:
         super().__init__(world, name)
         self.queue = queue
-        #: Offset -> body.
+        #: Offset -> body of the row that the reader got there.
         self.known: dict[int, bytes] = {}
         self._next = 0
         self._offset = -1

@@ -284,7 +284,8 @@ async def test_a_client_that_comes_back_finds_its_gate_unless_a_plugin_would_see
         client = await house.join("bob", password, "b1")
         await client.ask(publish("a/1"))
         client.connection.on_closed()
-        return len(list(house.broker.vhosts["/"].contexts)) - 1  # One context is the broker's own.
+        # One of the publish contexts is the broker's own.
+        return len(list(house.broker.vhosts["/"].contexts)) - 1
 
     assert [await contexts(role) for role in ("a", "a", "b")] == [1, 1, 2]
     assert house.fates() == {"unroutable": 2, "denied": 1}

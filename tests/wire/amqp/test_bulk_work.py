@@ -241,7 +241,7 @@ def test_queues_that_dead_letter_to_each_other_do_not_multiply_a_message(count: 
     assert letters == {3: 15, 6: 516, 9: 585}[count]
     assert most <= count * COPIES_MAX
     assert world.fates()["looped"] == {3: 6, 6: 360, 9: 504}[count]
-    # The queues still work.
+    # The queues still route and deliver messages.
     client.publish("all", "", b"y")
     world.settle()
     assert world.broker.agenda.idle

@@ -483,8 +483,8 @@ def test_a_message_that_does_not_fit_closes_the_channel_and_stays_for_other_cons
     # Each unacknowledged delivery is redelivered, unless it is over the delivery limit of 0.
     left = 2 if no_ack or "x_delivery_limit" in arguments else 3
     assert (queue.depth, queue.unacked, queue.consumer_count) == (left, 0, 0)
-    # The client may continue with another channel, on which each of its consumers gets the message
-    # that was too large again.
+    # The client may continue with another channel. The message that was too large is delivered to
+    # it again, once for each consumer.
     reader.send(spec.Channel.CloseOk(), spec.Channel.Open())
     assert world.broker.agenda.idle
     larger = deliveries(publisher.send(spec.Basic.Consume(queue="q", consumer_tag="u")))

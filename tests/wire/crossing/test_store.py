@@ -217,7 +217,7 @@ def test_other_clients_are_served_while_one_waits() -> None:
     assert reader.read() == mqtt_publish("a", b"x")
     assert client.send(PINGREQ) == mqtt_publish(
         "a", b"x"
-    )  # Permitted before the SUBACK (section 3.8.4).
+    )  # Messages of the new subscription may come before its SUBACK (section 3.8.4), which waits.
 
 
 # -- the content of the durable state

@@ -61,7 +61,8 @@ def test_every_lawful_combination_of_flags_is_accepted(
         ),
     )
     if user and not password:
-        assert client.greeting == b"\x20\x02\x00\x04"  # The user has a password, and gives none.
+        # The user has a password, and the CONNECT has none.
+        assert client.greeting == b"\x20\x02\x00\x04"
         assert client.closed == "login_refused"
         return
     assert client.greeting == ACCEPTED

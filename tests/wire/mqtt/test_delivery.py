@@ -329,7 +329,7 @@ def test_publication_goes_to_many_sessions_with_the_qos_of_each() -> None:
     for (_, qos), reader in readers.items():
         assert reader.read() == mqtt_publish(
             "a", b"y", min(qos + 1, 2), 1 if qos == 0 else 2
-        )  # The highest QoS of both subscriptions.
+        )  # Both subscriptions match, so the message has the higher QoS of the two.
     assert world.fates() == {"routed": 2}
 
 
