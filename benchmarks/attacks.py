@@ -304,7 +304,7 @@ BEFORE: Final = {
     "pause": "the broker disconnected clients that had sent pings in time",
     "stop": "25 s; 17 s with the delayed messages",
 }
-#: Each attack, and the settings of its broker.
+#: Attack -> the settings of its broker: `limits`, `descriptors` and `parent`, as in `measure`.
 ATTACKS: Final[dict[Callable[[Attack], Awaitable[Prepared]], dict[str, Any]]] = {
     filters: {},
     patterns: {},

@@ -221,7 +221,7 @@ async def measure(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Parse the arguments, and run."""
+    """Parse the arguments, and run the measurement."""
     parser = argparse.ArgumentParser(description="Measure how much HTTP delays messages.")
     parser.add_argument("--trellis", default=".run/bin/trellis")
     parser.add_argument("--seconds", type=float, default=20)
