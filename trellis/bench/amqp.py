@@ -43,7 +43,7 @@ HEARTBEAT_FRAME: Final = 8
 #: Bytes that a frame adds to its payload.
 OVERHEAD: Final = 8
 
-#: Names of methods in errors.
+#: Names of AMQP methods, for errors.
 METHOD_NAMES: Final[dict[Method, str]] = {
     START: "connection.start",
     TUNE: "connection.tune",
@@ -145,7 +145,7 @@ def connection_close() -> bytes:
 
 
 def channel_open() -> bytes:
-    """Encode channel.open for channel 1. All methods below are for channel 1 too."""
+    """Encode channel.open for channel 1, which all further methods of this module use too."""
     return _method(1, (20, 10), b"\0")
 
 

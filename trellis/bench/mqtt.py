@@ -18,7 +18,7 @@ REFUSALS: Final = {
     4: "bad user name or password",
     5: "not authorised",
 }
-#: Return codes of a refused login.
+#: Return codes of CONNACK that mean a refused login.
 LOGIN_REFUSALS: Final = (4, 5)
 
 

@@ -58,8 +58,9 @@ class MatchingCase:
 
     @property
     def checked(self) -> bool:
-        """True if the request must contain the expected answers, so that the contender can check
-        its own answers.
+        """True if the request must contain the expected answers.
+
+        Then the contender compares its own answers with them.
         """
         return self.kind in ("workload", "churn")
 

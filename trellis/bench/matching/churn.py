@@ -9,7 +9,7 @@ from typing import Any, Final
 from trellis.bench.matching.answers import check
 from trellis.bench.matching.measure import clock, drain, loaded
 
-#: Topics looked up in one timed step if no subscription changes.
+#: Number of topics that are looked up in one timed step if no subscription changes.
 _CHUNK: Final = 1_000
 
 
