@@ -45,7 +45,7 @@ class AmqpSocket:
         return client
 
     def write(self, data: bytes) -> None:
-        """Write bytes."""
+        """Write encoded frames to the broker."""
         self._writer.write(data)
 
     async def wait_for(self, method: bytes, count: int) -> None:
@@ -94,7 +94,7 @@ class AmqpSocket:
             await self.wait_for(answer, len(flight))
 
     def abort(self) -> None:
-        """Close the socket without a closing handshake."""
+        """Close the socket without connection.close."""
         self._writer.transport.abort()
 
 

@@ -37,11 +37,11 @@ class MqttSocket:
         return client
 
     def write(self, data: bytes) -> None:
-        """Write bytes."""
+        """Write encoded packets to the broker."""
         self._writer.write(data)
 
     async def packet(self) -> bytes:
-        """Return the next packet."""
+        """Wait for the broker's next packet, and return its bytes."""
         async with asyncio.timeout(PATIENCE):
             first = await self._reader.readexactly(1)
             size = shift = 0
@@ -108,7 +108,7 @@ class Attack:
         return await AmqpSocket.connect(self.ports["amqp"], channels)
 
     async def declare(self, names: Iterable[str], **arguments: Any) -> None:
-        """Declare queues."""
+        """Declare queues with these arguments, by the client that prepares the attack."""
         given = {name.replace("_", "-"): value for name, value in arguments.items()}
         await self.client.ask(
             (marshal(1, spec.Queue.Declare(queue=name, arguments=given)) for name in names),

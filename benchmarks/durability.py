@@ -237,7 +237,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run the measurement; return the exit code."""
+    """Measure confirms, backlog and restart, write results and tables; return the exit code."""
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description="Measure the cost of durability.")
     parser.add_argument(

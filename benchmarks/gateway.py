@@ -190,7 +190,7 @@ async def loaded(name: str, measured: MeasuredProcess, target: MeasuredProcess, 
 
 
 async def measure(arguments: argparse.Namespace) -> None:
-    """Run the measurement."""
+    """Start the brokers, measure the latencies of all rounds, and print the figures."""
     broker = MeasuredProcess(arguments.trellis)
     other = MeasuredProcess(arguments.trellis)
     try:

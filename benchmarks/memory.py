@@ -115,13 +115,13 @@ class MemorySubject(NamedTuple):
 
 
 def mqtt_connections(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Open MQTT connections."""
+    """Open the MQTT connections numbered `first` to `last` - 1."""
     for _ in range(first, last):
         broker.mqtt_client()
 
 
 def mqtt_subscribers(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Open MQTT connections with one subscription each."""
+    """Open MQTT connections numbered `first` to `last` - 1, each with one subscription."""
     for number in range(first, last):
         broker.mqtt_client().subscribe(f"site/s{number % 100}/device/d{number}/+", 0)
 
@@ -165,13 +165,13 @@ def mqtt_retained(broker: MeasuredBroker, first: int, last: int) -> None:
 
 
 def amqp_connections(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Open AMQP connections with one channel each."""
+    """Open the AMQP connections numbered `first` to `last` - 1, each with one channel."""
     for _ in range(first, last):
         broker.amqp_client()
 
 
 def queues(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Declare queues."""
+    """Declare the queues numbered `first` to `last` - 1."""
     client = broker.amqp_client()
     for number in range(first, last):
         client.ask(amqp.queue_declare(f"work-{number:06}"), amqp.QUEUE_DECLARE_OK)
@@ -196,7 +196,7 @@ def plain_keys(broker: MeasuredBroker, first: int, last: int) -> None:
 
 
 def consumers(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Start consumers."""
+    """Start the consumers numbered `first` to `last` - 1."""
     client = broker.amqp_client()
     client.ask(amqp.queue_declare("work"), amqp.QUEUE_DECLARE_OK)
     for number in range(first, last):
@@ -368,7 +368,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run the measurement; return the exit code."""
+    """Measure the chosen subjects, write results and table; return the exit code."""
     names = [*(subject.name for subject in SUBJECTS), BACKLOG_NAME]
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description="Measure the memory of the broker's objects.")

@@ -131,7 +131,7 @@ class Churn:
         self._client.depth("backlog")
 
     def empty(self) -> None:
-        """Delete the backlog."""
+        """Delete the queues of the backlog."""
         self._delete_backlog()
 
 

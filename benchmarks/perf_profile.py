@@ -237,7 +237,7 @@ def table(profiles: Sequence[Profile], command: str, version: str) -> str:
 
 
 def main() -> int:
-    """Run the measurement; return the exit code."""
+    """Profile the chosen workloads, write the tables; return the exit code."""
     parser = argparse.ArgumentParser(description="Profile the broker's CPU time.")
     parser.add_argument(
         "workloads",

@@ -148,7 +148,7 @@ class Scale:
         return answer
 
     async def run(self) -> None:
-        """Run all phases."""
+        """Run all phases in order, and print a line for each."""
         chosen = self._chosen
         self._declarers = [
             await AmqpSocket.connect(self._ports["amqp"], 1) for _ in range(DECLARERS)
@@ -404,7 +404,7 @@ def measure(chosen: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Parse the command line."""
+    """Parse the command line; return the sizes and the options of the measurement."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

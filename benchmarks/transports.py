@@ -89,7 +89,7 @@ async def serve(certificate: str, report: Connection) -> None:
 
 
 def broker(certificate: str, report: Connection) -> None:
-    """Run the broker in this process."""
+    """Run the broker in this process, until the parent process ends it."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     uvloop.run(serve(certificate, report))
 
@@ -131,7 +131,7 @@ class TransportClient:
             count -= got
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the client's socket."""
         self._socket.close()
 
 

@@ -58,7 +58,7 @@ class Guests(Authenticator):
         return self.identities.get(user)
 
     def decide(self) -> None:
-        """Give the verdicts that were held back."""
+        """Give all verdicts that were held back while `hold` was True."""
         held, self.held = self.held, []
         for answer, verdict in held:
             answer(verdict)
@@ -129,7 +129,7 @@ class World:
         return data
 
     def sleep(self, milliseconds: int) -> None:
-        """Advance the clock by so many milliseconds, and run a turn."""
+        """Advance the clock by this many milliseconds, and run a turn."""
         agenda = self.broker.agenda
         agenda.advance(int(agenda.now) + milliseconds, agenda.wall + milliseconds / 1000)
         self.turn()
@@ -184,7 +184,7 @@ class World:
 
 
 class Amqp:
-    """An AMQP client on channel 1."""
+    """An AMQP client with channel 1, which exchanges bytes with the front end of a World."""
 
     def __init__(
         self, world: World, frame_max: int, user: str, vhost: str, capabilities: dict[str, bool]
@@ -254,7 +254,7 @@ class Amqp:
 
 
 class Mqtt:
-    """An MQTT 3.1.1 client."""
+    """An MQTT 3.1.1 client, which exchanges bytes with the front end of a World."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ def logged() -> Iterator[tuple[str, str]]:
 
 
 def documented() -> dict[str, set[str]]:
-    """Return the events of the page with their levels."""
+    """Return event -> level, from the tables of docs/log-reference.md."""
     found: dict[str, set[str]] = {}
     for events, levels in re.findall(r"^\| (`[^|]*`) \| ([a-z, ]+) \|", PAGE, re.MULTILINE):
         names = re.findall(r"`([^`]+)`", events)

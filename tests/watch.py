@@ -76,7 +76,7 @@ class RunLimits:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self) -> Any:
-        """Limit the time to collect one module."""
+        """Limit the time that pytest may take to collect one module."""
         self._start_timer()
         try:
             return (yield)
@@ -169,7 +169,7 @@ class Controller:
         self._note_report()
 
     def pytest_unconfigure(self) -> None:
-        """Stop watching."""
+        """Stop the watching thread, and remove the files with the names of tests."""
         self._ended.set()
         for path in self._directory.iterdir():
             path.unlink()

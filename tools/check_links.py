@@ -53,7 +53,8 @@ class Repository:
     """The files of a repository, and the names of its commands."""
 
     def __init__(self, root: Path) -> None:
-        """Read the files below `root`."""
+        """Read the files below `root`, the targets of the Makefile and the commands of
+        `trellis`."""
         files = read_text_files(root)
         self.root = root
         self.documents = {file.path: file for file in files if file.path.endswith(".md")}

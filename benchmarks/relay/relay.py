@@ -156,7 +156,7 @@ def _requested(body: bytes, level: int) -> list[int]:
 
 
 async def serve(port: int, kind: type[RelayConnection]) -> None:
-    """Accept connections on this port until the task is cancelled."""
+    """Accept connections of this kind on this port until the task is cancelled."""
     subscribers: list[RelayConnection] = []
     server = await asyncio.get_running_loop().create_server(
         lambda: kind(subscribers), "127.0.0.1", port, backlog=4096
@@ -166,7 +166,7 @@ async def serve(port: int, kind: type[RelayConnection]) -> None:
 
 
 def main() -> None:
-    """Parse the command line and serve."""
+    """Parse the command line, and serve as relay or as writer."""
     parser = argparse.ArgumentParser(
         description="A blind relay: the lower bound of a broker's cost."
     )

@@ -69,7 +69,7 @@ def test_ports_are_free_and_differ() -> None:
 def relay(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[int]:
-    """Return the port of a relay."""
+    """Start a relay (blind relay or blind writer); return its port."""
     program = ROOT / "benchmarks" / "relay" / "relay.py"
     child = Child(
         [sys.executable, program, *request.param], tmp_path_factory.mktemp("relay"), name="relay"

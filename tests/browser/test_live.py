@@ -42,7 +42,7 @@ def site() -> Iterator[str]:
 
 
 class Page:
-    """A page in the browser process."""
+    """The page live.html in a process with a browser."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process

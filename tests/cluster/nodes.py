@@ -159,7 +159,7 @@ def publish(channel: BlockingChannel, numbers: range) -> None:
 
 
 def consume(channel: BlockingChannel, count: int) -> list[int]:
-    """Get and acknowledge messages."""
+    """Get and acknowledge `count` messages of the queue QUEUE; return their numbers."""
     found: list[int] = []
     for _ in range(count):
         method, _, body = channel.basic_get(QUEUE)

@@ -56,7 +56,7 @@ def segments(node: Path) -> dict[str, bytes]:
 
 
 def run(*words: str) -> str:
-    """Run a command of Trellis, and return its output."""
+    """Run a command of `trellis`, which must succeed; return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "trellis", *words], capture_output=True, text=True, timeout=PATIENCE
     )

@@ -34,7 +34,7 @@ def admin_of(cluster: ClusterSettings) -> AdminClient:
 
 
 def delete(cluster: ClusterSettings) -> None:
-    """Delete the topic of a cluster."""
+    """Delete the Kafka topic of a cluster."""
     KafkaTopic(cluster).delete()
 
 

@@ -55,7 +55,7 @@ class Writer(threading.Thread):
 
 
 def leader_of(cluster: ClusterSettings) -> int:
-    """Return the node that leads the log."""
+    """Return the number of the Kafka node that leads the partition of the log."""
     admin = AdminClient({"bootstrap.servers": cluster.servers, "log_level": 0})
     topic = admin.list_topics(cluster.log_topic, timeout=10).topics[cluster.log_topic]
     return int(topic.partitions[0].leader)

@@ -47,7 +47,7 @@ COUNT: Final = 20
 
 @pytest.fixture
 def nodes(kfake: Kfake, name: str, tmp_path: Path) -> Iterator[tuple[NodeProcess, NodeProcess]]:
-    """Start an active node and a standby."""
+    """Start an active node and a standby, both on kfake."""
     cluster = created(cluster_on(kfake.servers, name, 1.5, 1.0, 0.2))
     with pair_on_kafka(cluster, tmp_path) as pair:
         yield pair

@@ -40,7 +40,7 @@ BINDINGS = st.lists(
 def explained(
     world: World, exchange: str, key: str, headers: dict[str, Any] | None = None
 ) -> RouteExplanation:
-    """Return the complete explanation of a message."""
+    """Return the explanation of a message's route, with all its steps carried out."""
     explanation = RouteExplanation(
         world.vhost.declarations.planner.scope,
         world.vhost.exchange(exchange),
@@ -55,7 +55,10 @@ def explained(
 def near_misses(
     world: World, exchange: str, key: str, headers: dict[str, Any] | None = None
 ) -> NearMissSearch:
-    """Return the complete search for the near misses of a message."""
+    """Return the search for near misses of a message (bindings that nearly match), with all its
+    steps
+    carried out.
+    """
     search = NearMissSearch(
         world.vhost.declarations.planner.scope,
         explained(world, exchange, key, headers),
@@ -256,7 +259,7 @@ def test_an_exchange_that_changes_during_an_explanation_is_named_as_outdated() -
 
 
 def verdict(world: World, name: str) -> tuple[str, str]:
-    """Return the verdict of a queue: its kind and its text."""
+    """Return what the broker says about a queue: the kind and the text of the verdict."""
     found = verdict_of(world.queue(name), 0)
     return found.kind, found.text
 

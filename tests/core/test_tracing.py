@@ -44,7 +44,7 @@ class Traffic:
         self.out: list[bytes] = []
 
     def do(self, action: str, queue: str, key: str, qos: int) -> None:
-        """Do one action, and keep the bytes that the clients get."""
+        """Carry out one action of a client, and keep the bytes that all clients receive."""
         getattr(self, f"_{action}")(queue, key, qos)
         self.world.turn()
         self.world.durable()

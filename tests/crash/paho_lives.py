@@ -162,7 +162,7 @@ class Lives:
         )
 
     def _open(self) -> None:
-        """Let the relay connect clients to the broker."""
+        """Tell the relay the MQTT port of the new broker, so that clients can connect."""
         assert self._broker is not None
         self.relay.upstream = self._broker.mqtt.port
 
@@ -172,7 +172,8 @@ class Lives:
         await asyncio.to_thread(self._broker.stop)
 
     async def _live(self, publisher: paho.Client) -> None:
-        """Publish until the broker is killed."""
+        """Publish until a packet of a random kind passes the relay; kill the broker at that
+        packet."""
         random, broker = self._random, self._broker
         assert broker is not None
         moment, left = random.choice(MOMENTS), random.choice((1, 1, 2, 20, 100, 400))
@@ -227,7 +228,7 @@ class Lives:
         await until(ended)
 
     def write_record(self, path: Path) -> None:
-        """Write all recorded packets, a line each."""
+        """Write all recorded packets to a file, one in a line."""
         path.write_text("".join(f"{packet}\n" for packet in self.relay.records))
 
     def _judge(self) -> None:

@@ -157,7 +157,7 @@ class Broker:
 
 
 class Storm:
-    """All clients, and one data directory."""
+    """All clients of a storm, and the data directory on which the brokers run."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.random = Random(seed)
@@ -223,7 +223,7 @@ class Storm:
         return await Broker.start(self.directory, self._logs / f"life-{self._lives}.log", scarce)
 
     async def live(self, kind: str) -> None:
-        """Run one life that ends with a kill."""
+        """Start the broker, let the clients work, and kill it at a moment of this kind."""
         broker = await self.start()
         try:
             if kind == IN_RECOVERY:
@@ -258,7 +258,7 @@ class Storm:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _has_locked(self, broker: Broker) -> None:
-        """Wait until the broker has locked its directory."""
+        """Wait until this broker has locked the data directory."""
         lock, ours = self.directory / "lock", str(broker.process.pid)
         await until(lambda: lock.exists() and lock.read_text() == ours)
 
@@ -397,7 +397,7 @@ class Storm:
         return found
 
     async def _read(self, ports: Ports, queue: str) -> list[Row]:
-        """Read all rows of a stream."""
+        """Return all rows of a stream."""
         client = await Amqp.connect(ports.amqp)
         async with asyncio.timeout(PATIENCE):
             rows = await read_stream(client, queue, 0, await client.depth(queue))

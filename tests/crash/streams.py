@@ -30,7 +30,7 @@ class Row:
 
 
 async def read_stream(client: Amqp, queue: str, offset: int, count: int) -> list[Row]:
-    """Read some rows of a stream from an offset on."""
+    """Read `count` rows of a stream from an offset on, and return them."""
     await client.consume(queue, prefetch=200, x_stream_offset=offset)
     rows: list[Row] = []
     while len(rows) < count:

@@ -95,7 +95,7 @@ OUT, BACK = f"broker > {SUBSCRIBER}", f"{SUBSCRIBER} > broker"
 
 
 def published(packet_id: int, body: bytes = b"x") -> list[Recorded]:
-    """Return the packets of a publisher up to its PUBREL."""
+    """Return the packets of a publication from PUBLISH to PUBREL, without the PUBCOMP."""
     return record(
         (UP, PUBLISH, packet_id, body, False),
         (DOWN, PUBREC, packet_id, b"", False),
@@ -104,7 +104,7 @@ def published(packet_id: int, body: bytes = b"x") -> list[Recorded]:
 
 
 def delivered(packet_id: int, body: bytes = b"x") -> list[Recorded]:
-    """Return the packets of a whole delivery."""
+    """Return all packets of a delivery, from PUBLISH to PUBCOMP."""
     return record(
         (OUT, PUBLISH, packet_id, body, False),
         (BACK, PUBREC, packet_id, b"", False),

@@ -159,7 +159,7 @@ def mount(*arguments: str) -> bool:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
+    """Mount a file system of 4 MiB for the test, and yield its path; skip the test without root."""
     there = tmp_path / "disk"
     there.mkdir()
     if os.geteuid() != 0 or not mount("-t", "tmpfs", "-o", "size=4m", "none", str(there)):

@@ -51,7 +51,7 @@ class Answered(NamedTuple):
 
 
 class Socket:
-    """A connected socket."""
+    """A connected TCP socket, with reads of an exact size."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader

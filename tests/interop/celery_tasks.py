@@ -61,7 +61,7 @@ def note(path: str, line: str) -> None:
 
 @app.task(bind=True, max_retries=3)
 def stubborn(self: object, path: str) -> int:
-    """Fail twice, then return the number of attempts."""
+    """Fail at the first two attempts; at the third one, return the number of attempts."""
     with open(path, "a") as file:
         file.write("x")
     tries = os.path.getsize(path)

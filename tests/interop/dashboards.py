@@ -37,7 +37,7 @@ ONE_JOB: Final = ("overview-channels", "overview-global", "stream")
 
 
 class Panel(NamedTuple):
-    """One query of a panel."""
+    """One query (PromQL) of a panel, with the names of the dashboard and the panel."""
 
     dashboard: str
     number: str

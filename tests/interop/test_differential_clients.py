@@ -75,7 +75,7 @@ class RawAmqp:
             self._input += data
 
     def call(self, method: Any) -> Any:
-        """Return the answer to a method on channel 1."""
+        """Send a method on channel 1, and return the broker's reply."""
         self.say(method, channel=1)
         return self.until(f"{method.name}Ok")[-1]
 

@@ -38,7 +38,7 @@ def declared(**given: Any) -> tuple[str, dict[str, Any]]:
 
 
 def consumed(offset: Any = "first", **given: Any) -> tuple[str, dict[str, Any]]:
-    """Return a basic.consume of a stream."""
+    """Return the call basic_consume of a stream from `offset` on, with its arguments."""
     return "basic_consume", {
         "queue": "{}",
         "on_message_callback": print,

@@ -130,7 +130,7 @@ def test_the_demo_makes_all_it_names(output: Path) -> None:
 
 @pytest.mark.long
 def test_the_page_can_be_read_on_a_phone(output: Path, tmp_path: Path) -> None:
-    """Screenshots go to TRELLIS_PICTURES, if that is set."""
+    """Take screenshots of the page in two widths, into TRELLIS_PICTURES if that is set."""
     require("browser")
     picture = Path(os.environ.get("TRELLIS_PICTURES", tmp_path)) / "report"
     environment = os.environ | {

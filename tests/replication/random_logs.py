@@ -38,7 +38,7 @@ class RandomLog:
 
 
 class Author:
-    """Writes one random log."""
+    """Writes one random log of the records of several owners, with faults."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -132,7 +132,7 @@ class Author:
         )
 
     def any_record(self, epoch: int, nonce: int) -> LogRecord:
-        """Return a chunk, a beat or a mark."""
+        """Return a random record of an owner: a chunk of a batch, a beat or a mark."""
         kind = self.random.choice((BATCH, BEAT, MARK))
         if kind == BATCH:
             return self.chunk(epoch, nonce, 0, 1)

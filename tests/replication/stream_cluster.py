@@ -141,7 +141,7 @@ class Cluster(BatchShipping):
             self.pending[self._key(name)].append(body)
 
     def write(self) -> None:
-        """Write a batch of the owner, which may be killed meanwhile."""
+        """Ship and write a batch of the owner; kill the owner meanwhile at random."""
         home, disk = self.home, self.owner.disk
         self.kills_before_ship = self.random.random() < 0.03
         if self.random.random() < 0.15:

@@ -185,7 +185,7 @@ CORE: list[type] = [AmqpOptions, BrokerLimits, MqttOptions]
 
 
 def attributes(options: object) -> dict[str, object]:
-    """Return the attributes of an options object by name."""
+    """Return name -> value of the attributes of an options object."""
     names = [name for name in dir(options) if not name.startswith("_")]
     return {name: getattr(options, name) for name in names}
 

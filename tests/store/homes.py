@@ -75,7 +75,7 @@ class Home(World):
         return self.opened.store.catalog
 
     def crash(self) -> None:
-        """Crash: lose everything that is not written."""
+        """Crash the broker: every change that is not written to the disk is lost."""
         self.catalog.close()
 
     def records(self) -> list[str]:
@@ -94,7 +94,7 @@ def options(seconds: int) -> MqttOptions:
 
 
 def listing(world: World) -> dict[str, object]:
-    """Return all durable definitions."""
+    """Return all durable definitions of a broker, by name, in a form that can be compared."""
     vhost, sessions = world.vhost, world.mqtt_front.sessions.all()
     return {
         "exchanges": {

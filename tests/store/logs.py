@@ -152,7 +152,8 @@ class Log:
         return first
 
     def checkpoint(self, files: int | None = None, holder_numbers: set[int] | None = None) -> None:
-        """Make a checkpoint of the first sealed files."""
+        """Make a checkpoint of the first `files` sealed files; of all sealed files if `files` is
+        None."""
         chosen = self.log.sealed()[:files]
         Checkpointing(
             self.log, chosen, set(QUEUES) | {9} if holder_numbers is None else holder_numbers
@@ -216,5 +217,5 @@ def random_entry(random: Random, log: Log, nested: bool = False) -> StoreEntry:
 
 
 def read_all(disk: Disk, segment_size: int = 2_000) -> Log:
-    """Open the log in its present state on the disk."""
+    """Open the log with the present content of the disk."""
     return Log(disk, segment_size)

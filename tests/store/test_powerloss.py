@@ -88,7 +88,7 @@ Stepper = Callable[[Log, list[LogFile]], Iterator[None]]
 
 
 def right(log: Log, files: list[LogFile]) -> Iterator[None]:
-    """Make checkpoints as the broker does."""
+    """Make a checkpoint of these files as the broker does."""
     checkpointing = Checkpointing(log.log, files, EXIST)
     while checkpointing.step():
         yield
@@ -306,7 +306,7 @@ def test_checkpoint_written_over_the_last_one_loses_confirmed_messages() -> None
 
 
 def never(log: Log, files: list[LogFile]) -> Iterator[None]:
-    """No checkpoints: only dead files are dropped."""
+    """Make no checkpoint: in this run, only dead files are dropped."""
     return iter(())
 
 

@@ -135,7 +135,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(count=st.sampled_from([1, 3, 400]))
     def consume(self, count: int) -> None:
-        """Consume some messages, and cancel."""
+        """Start a consumer that takes up to `count` messages, and cancel it."""
         self.taker.credit = count
         self.queue.subscribe(self.taker)
         while not self.agenda.idle:

@@ -49,7 +49,7 @@ def again(world: Home, after: float, clean: bool = False) -> Home:
 
 
 def told(world: Home) -> list[bytes]:
-    """Return the retained message of the will."""
+    """Return [body] of the retained message that the will leaves, or [] if it is not published."""
     world.turn()
     held = world.vhost.retained.get("will")
     return [] if held is None else [held.body]

@@ -124,7 +124,7 @@ def header_of(body: bytes, mode: int) -> bytes:
 
 
 def play(steps: list[Any], captured: CapturedRows) -> list[dict[str, Any]]:
-    """Capture publications; return the expected rows."""
+    """Capture the publications of all steps; return the rows that the table must have."""
     rows: list[dict[str, Any]] = []
     now = 1_700_000_000_000_000
     for (kind, *what), count, turn in steps:
@@ -271,7 +271,7 @@ def test_ends_of_texts_of_one_length(step: int, rows: int) -> None:
 
 
 def test_names_that_share_a_place_are_told_apart() -> None:
-    """Use more names than the parser's cache holds."""
+    """The names outnumber the places of the parser's cache, so several names share a place."""
     opener, codecs, kept = MqttPacketParser(), RowCodecs(), KeptBatches()
     codecs.header_codec, codecs.packet_parser = AmqpHeaderCodec(), opener
     names = [f"n/{number}/{'x' * (number % 23)}" for number in range(3_000)] + [

@@ -48,7 +48,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture(scope="session")
 def gateways() -> Gateways:
-    """Return the starter of gateways that all tests share."""
+    """Return the object that starts gateways by a fork; all tests share it."""
     return Gateways()
 
 

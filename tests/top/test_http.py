@@ -371,7 +371,7 @@ async def test_listing_continues_while_its_objects_change(running: Running) -> N
 
 
 async def trellis(*arguments: str) -> tuple[int, str, str]:
-    """Return exit code, output and errors of a `trellis` command."""
+    """Run a `trellis` command in a process; return its exit code, output and errors."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")
     }

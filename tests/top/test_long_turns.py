@@ -14,7 +14,7 @@ from trellis.server.turn import CPU_SAMPLE_SECONDS, LOGGED_SECONDS, LONG_SECONDS
 
 
 class Holding(Task):
-    """A task that holds the event loop for one turn."""
+    """A task of the agenda that calls `hold`, which holds the event loop for one turn."""
 
     def __init__(self, hold: Callable[[], None]) -> None:
         self._hold = hold

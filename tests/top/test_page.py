@@ -36,7 +36,7 @@ async def ask(
 
 
 async def log_in(broker: Running, user: str = "admin", password: str = "known") -> str:
-    """Log in; return the header with the session's cookie."""
+    """Log in to the web page; return the request header with the session's cookie."""
     body = {"user": user, "password": password}
     status, headers, answer = await ask(broker, "POST", "/page/login", body)
     assert status == 200, answer
@@ -235,7 +235,7 @@ async def test_sessions_end_by_time_and_are_bounded(
 
 
 async def events(client: Socket, count: int) -> list[dict[str, Any]]:
-    """Return the next events of a stream."""
+    """Read the next `count` events of a stream of server-sent events, and return their data."""
     found: list[dict[str, Any]] = []
     text = b""
     while len(found) < count:

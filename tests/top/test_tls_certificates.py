@@ -263,7 +263,7 @@ def test_the_broker_does_not_start_without_its_certificate(tmp_path: Path) -> No
 
 
 async def _try(running: Running, authority: Authority, certificate: Path) -> bool:
-    """Return True if a client with this certificate can log in."""
+    """True if a client with this certificate can log in."""
     client = Mqtt0(await running.tls("mqtts", authority.client(certificate)))
     await client.socket.send(connect_packet("c", user="known/known"))
     return await client.socket.read() == b"\x20\x02\x00\x00"

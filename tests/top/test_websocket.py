@@ -92,7 +92,7 @@ async def test_pings_are_answered_and_a_close_is_a_lost_client(start: Start) -> 
 
 
 async def closed(client: ClientConnection) -> int:
-    """Return the code of the close frame."""
+    """Read until the close frame, and return its code."""
     async with asyncio.timeout(PATIENCE):
         await client.wait_closed()
     assert client.close_code is not None

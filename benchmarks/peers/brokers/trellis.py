@@ -56,7 +56,7 @@ class TrellisPeer(PeerBroker):
         )
 
     def warning(self) -> str:
-        """Return a warning if Trellis is not compiled."""
+        """Return a warning if Trellis is not compiled; "" if it is compiled."""
         return (
             ""
             if self._facts()["compiled"]

@@ -72,7 +72,7 @@ class Cluster:
     # -- what nodes report
 
     def owned(self, node: Node, epoch: int) -> None:
-        """Record a takeover."""
+        """Count a takeover; it is a violation if only the log had faults."""
         self.takeovers += 1
         if self._only_log_faults and epoch > 1:
             self.complain(NEEDLESS)
@@ -82,7 +82,8 @@ class Cluster:
         self.handovers += 1
 
     def acted(self, epoch: int) -> None:
-        """Record an action of the owner of an epoch."""
+        """Record that the owner of an epoch acted now; it is a violation if a later owner has acted
+        before."""
         self.acts += 1
         now = self.world.now
         self._first_act.setdefault(epoch, now)
@@ -123,7 +124,7 @@ class Cluster:
         self.world.after(delay, answer)
 
     def trimmed(self, offset: int) -> None:
-        """Check the first record of the trimmed log."""
+        """Check that the first record of the trimmed log is a mark of an owner."""
         if not any(node.owner is not None and offset in node.owner.marks for node in self.nodes):
             self.complain(UNMARKED)
 
@@ -141,7 +142,7 @@ class Cluster:
         self.world.after(self.world.random.uniform(0.2, 2), lambda: self._restart(node))
 
     def complain(self, text: str) -> None:
-        """Count a violation of a guarantee."""
+        """Count a violation of a guarantee, and add it to the log of events."""
         self.complaints[text] += 1
         self.world.say(f"COMPLAINT: {text}")
 

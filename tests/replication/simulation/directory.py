@@ -96,7 +96,7 @@ class Directory:
         self.state = state
 
     def crash(self, chance: random.Random) -> None:
-        """Lose some or all of the entries that were not synced."""
+        """Lose some or all of the log entries that were not synced, as in a crash."""
         kept = chance.randint(min(self.synced, len(self.log)), len(self.log))
         del self.log[kept:]
         self.synced = len(self.log)

@@ -183,7 +183,7 @@ class RealDirectory(Directory):
 
 
 class RealNode(Node):
-    """A node with a real directory."""
+    """A simulated node with a real data directory: segment log and SQLite catalog."""
 
     directory_type = RealDirectory
     directory: RealDirectory

@@ -77,7 +77,7 @@ class World:
         self.at(self.now + seconds, event)
 
     def run(self, until: float) -> None:
-        """Run all events up to a time."""
+        """Run the events in their order, up to a time."""
         events = self._events
         while events and events[0][0] <= until:
             self.now, _, event, computer, life = heappop(events)

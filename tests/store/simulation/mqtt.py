@@ -56,7 +56,7 @@ class Mqtt(Client):
         """Handle CONNACK with its session-present flag."""
 
     def told(self, kind: int, packet_id: int, data: bytes) -> None:
-        """Handle a packet."""
+        """Handle a packet from the broker, other than CONNACK."""
 
     def cut_off(self) -> None:
         self.here = False

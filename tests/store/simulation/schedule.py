@@ -323,7 +323,7 @@ class Simulation:
                 client.listen()
 
     def _plan(self) -> None:
-        """Plan the faults of this life."""
+        """Draw the faults of the next life of the broker."""
         faults, random = self.life.faults, self.random
         faults.left = random.choice((-1, -1, random.randrange(100), random.randrange(1_000)))
         faults.syncs = (

@@ -567,7 +567,7 @@ def deaths_in(headers: dict[str, Any]) -> list[tuple[str, str, int]]:
 
 
 def told(frames: list[Any]) -> list[dict[str, Any]]:
-    """Return the headers of the delivered messages."""
+    """Return the headers of each delivered message, in order."""
     found: list[dict[str, Any]] = []
     returned = False
     for one in frames:

@@ -74,7 +74,8 @@ def publish(exchange: str | bytes, key: str | bytes, flags: int = 0, channel: in
 def header(
     size: int, properties: bytes = b"\0\0", channel: int = 1, class_id: int = 60, weight: int = 0
 ) -> bytes:
-    """Return a header frame; `properties` begins with the flags."""
+    """Return a content header frame; `properties` are the property flags and the encoded
+    properties."""
     return frame(
         HEADER,
         channel,
@@ -136,7 +137,7 @@ class Delivered(NamedTuple):
 
 
 def deliveries(frames: list[Any]) -> list[Delivered]:
-    """Return the messages in these frames."""
+    """Return the delivered or fetched messages in these frames, in order."""
     found: list[Delivered] = []
     returned = False
     for one in frames:
@@ -161,7 +162,7 @@ def properties(frames: list[Any]) -> Any:
 
 
 def read(client: Amqp, queue: str) -> list[bytes]:
-    """Get all messages of a queue with basic.get."""
+    """Get and return all messages of a queue with basic.get."""
     bodies = []
     while (frames := client.send(spec.Basic.Get(queue=queue, no_ack=True)))[
         0

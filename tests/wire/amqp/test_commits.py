@@ -23,7 +23,7 @@ MANY = 3 * PARTS_PER_SLICE // 2
 
 
 def transacting(*queues: str, world: World | None = None) -> Amqp:
-    """Return a client in tx mode that has declared the queues."""
+    """Return a client in tx mode that has declared these queues."""
     client = (world or World()).amqp()
     for name in queues:
         client.queue(name)

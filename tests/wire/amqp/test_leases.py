@@ -138,7 +138,7 @@ def counted(client: Amqp, **arguments: Any) -> None:
 
 
 def again(client: Amqp) -> Any:
-    """Get a message and requeue it; return its headers."""
+    """Get a message, requeue it, and return the headers with which it was delivered."""
     frames = client.send(B.Get(queue="q"))
     [one] = deliveries(frames)
     client.send(B.Nack(one.number, requeue=True))

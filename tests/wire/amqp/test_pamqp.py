@@ -67,7 +67,7 @@ TELLING: Final = st.sampled_from(
 
 @st.composite
 def methods(draw: Any) -> Any:
-    """Any method with any arguments that pamqp can write."""
+    """Draw any method with any arguments that pamqp can write."""
     kind = draw(st.sampled_from(METHODS))
     method = kind.__new__(kind)
     for name in kind.attributes():
@@ -78,7 +78,7 @@ def methods(draw: Any) -> Any:
 
 
 def fields(method: Any) -> dict[str, object]:
-    """Return the values of the arguments."""
+    """Return the values of a decoded method's arguments."""
     return {name: same(getattr(method, name)) for name in type(method).attributes()}
 
 

@@ -21,7 +21,7 @@ DUP: Final = 8
 
 
 class Will(NamedTuple):
-    """The will in a CONNECT."""
+    """The will in a CONNECT: topic, message, QoS and retain flag."""
 
     topic: str
     body: bytes
@@ -178,7 +178,7 @@ class Client:
         return data
 
     def vanish(self) -> None:
-        """Lose the transport."""
+        """End the connection without a DISCONNECT, as if the network was lost."""
         self.connection.on_closed()
         self.world.turn()
 

@@ -37,7 +37,7 @@ def with_window(receive_maximum: int) -> World:
 
 
 def keeper(world: World, *filters: tuple[str, int], client_id: str = "k") -> Client:
-    """Return a client with a persistent session."""
+    """Connect and return a client with a persistent session and these subscriptions."""
     client = Client(world, connect(client_id, clean=False))
     if filters:
         client.send(subscribe(1, *filters))
@@ -45,7 +45,7 @@ def keeper(world: World, *filters: tuple[str, int], client_id: str = "k") -> Cli
 
 
 def publish(world: World, *bodies: bytes, qos: int = 1, topic: str = "a") -> None:
-    """Publish messages by a client that connects and disconnects."""
+    """Publish messages to one topic by a client that connects before and disconnects afterwards."""
     writer = here(world, "writer")
     for at, body in enumerate(bodies):
         writer.send(mqtt_publish(topic, body, qos, at % 65_535 + 1 if qos else 0))

@@ -47,7 +47,7 @@ FILTERS = st.sampled_from(sorted(MATCHES))
 
 
 class Waiting(NamedTuple):
-    """A publication on its way to a session."""
+    """A publication that the model still owes to a session."""
 
     topic: str
     body: bytes
@@ -56,7 +56,7 @@ class Waiting(NamedTuple):
 
 
 class Session:
-    """The state that the broker must keep for a client identifier."""
+    """The model's state of the session of a client identifier."""
 
     def __init__(self, persistent: bool) -> None:
         self.persistent = persistent

@@ -154,7 +154,7 @@ class Client5:
         return [[int(code) for code in answer.reason_codes], *rest]
 
     def vanish(self) -> None:
-        """Lose the transport."""
+        """End the connection without a DISCONNECT, as if the network was lost."""
         self.connection.on_closed()
         self.world.settle()
 

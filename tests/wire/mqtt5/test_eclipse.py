@@ -37,7 +37,7 @@ KEPT: dict[str, Any] = {"session_expiry_interval": 100}
 
 
 def world() -> World:
-    """Return a broker with the settings of the profile."""
+    """Return a broker with the settings of config/conformance.toml."""
     options = MqttOptions()
     settings = tomllib.loads(PROFILE.read_text())["mqtt"]
     options.receive_maximum = settings["receive_maximum"]
