@@ -242,8 +242,8 @@ class App:
     ) -> OpenedStore | None:
         """Follow the cluster until this node owns its log, then open the store.
 
-        Return None if the broker stops before. Meanwhile the ports are those of a standby
-        (standby.py). Raises SettingsError, ListenError, StoreError, ReplicationError.
+        Return None if the broker stops before. Meanwhile a StandbyServer (standby.py) answers on
+        the ports. Raises SettingsError, ListenError, StoreError, ReplicationError.
         """
         settings = self.settings
         if directory is None:
@@ -343,7 +343,7 @@ class App:
         self.started.set()
 
     async def _leave_cluster(self, switching: Switching) -> None:
-        """Hand the log over to a standby, and end the process; return if no standby is there.
+        """Hand the log over to a standby, and end the process; return if no standby can take over.
 
         Everything is written, and another node serves the clients, so there is nothing to close.
         """

@@ -187,7 +187,7 @@ class Accounts(Authenticator):
         account = self._find_account(name, credentials.proven)
         details = "" if account is not None else f"no user is named '{name}'"
         if account is not None and account.loopback_only and not credentials.local:
-            # Refused like an unknown user name, and after the same time.
+            # The login is refused like one with an unknown user name, and takes the same time.
             details = "this user may log in from loopback only"
             account = None
         if credentials.proven:

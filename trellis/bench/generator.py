@@ -21,8 +21,8 @@ from mypy_extensions import i64
 from trellis.bench.errors import BenchError
 from trellis.bench.line import BenchConnection
 
-_READ: Final = 1  # EPOLLIN, and POLLIN
-_WRITE: Final = 4  # EPOLLOUT, and POLLOUT
+_READ: Final = 1  # The flag for input: EPOLLIN of epoll, POLLIN of poll.
+_WRITE: Final = 4  # The flag for room to write: EPOLLOUT of epoll, POLLOUT of poll.
 #: Nanoseconds between two checks of the progress. Each check reports the progress to the caller.
 _TICK: Final[i64] = 100_000_000
 #: Tolerated delay in sending a message at a fixed rate, in nanoseconds. If a message is sent later

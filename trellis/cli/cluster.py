@@ -200,7 +200,7 @@ def switch_cluster(arguments: argparse.Namespace) -> int:
 
 
 def seed_node(arguments: argparse.Namespace) -> int:
-    """Copy this node's data directory for another node, whose records the log then keeps."""
+    """Copy this node's data directory for another node, and keep the log for that node."""
     cluster, directory = _cluster(arguments), str(data_directory(arguments))
     from trellis.cluster import status
 

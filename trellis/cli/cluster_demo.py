@@ -33,7 +33,7 @@ _TEXT: Final = (
 
 
 def add(tools: Any) -> None:
-    """Add the tool demo to `trellis cluster`."""
+    """Add the parser of the command `trellis cluster demo`."""
     tool: Parser = tools.add_parser(
         "demo", prog="trellis cluster demo", usage=USAGE, help=HELP, description=_TEXT
     )

@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
 
 
 def add_bench(tools: Any) -> None:
-    """Add the command `trellis bench matching`."""
+    """Add the parser of the command `trellis bench matching`."""
     tool: Parser = tools.add_parser(
         "matching",
         prog="trellis bench matching",

@@ -56,7 +56,7 @@ class KafkaAppender:
                 self._lock.release()
 
     def close(self) -> None:
-        """Close the connections. An append that is waiting raises OutcomeUnknown."""
+        """Close the connections to Kafka. An append that is waiting raises OutcomeUnknown."""
         self._closing = True
         with self._lock:
             if not self._closed:

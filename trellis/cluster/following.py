@@ -40,7 +40,7 @@ class Following:
         version: str,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
-        """`description` is that of this node."""
+        """Prepare to follow the log; `description` describes this node."""
         self._directory = directory
         self._log = log
         self._version = version

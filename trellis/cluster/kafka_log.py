@@ -98,11 +98,11 @@ class KafkaLog:
         return self._topic.low(), self._topic.tip()
 
     def trim(self, offset: int) -> None:
-        """Remove the records before an offset. Raises LogUnreachable."""
+        """Remove the records of the log before an offset. Raises LogUnreachable."""
         self._topic.trim(offset)
 
     def report(self, report: NodeReport) -> None:
-        """Replace the report of this node. Raises LogUnreachable."""
+        """Store a report of this node in Kafka, in place of the last one. Raises LogUnreachable."""
         self._topic.report(self._group, report.offset, report.encode())
 
     def reports(self) -> dict[str, NodeReport]:
@@ -114,7 +114,7 @@ class KafkaLog:
         self._topic.delete_group(group_name(self._cluster, node))
 
     def close(self) -> None:
-        """Close the connections. No other call may follow."""
+        """Close the connections to Kafka. No other call may follow."""
         self._appender.close()
         self._reader.close()
 

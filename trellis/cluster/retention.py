@@ -39,7 +39,7 @@ class NodeListStore(Protocol):
 
     @property
     def durable(self) -> NodeList:
-        """The list that the store has, which survives a crash."""
+        """The list of the nodes in the store, which survives a crash."""
 
     def change(self, wanted: NodeList) -> None:
         """Replace the stored list of the nodes, soon. May be called in any thread."""

@@ -103,7 +103,7 @@ class GatewayProcess:
     # -- watching
 
     def _watch(self) -> None:
-        """Wait for a client on the listening sockets, then start a gateway."""
+        """Watch the listening sockets, and start a gateway when a client connects."""
         if not self._watching and not self._closed:
             self._watching = True
             for sock in self._sockets:

@@ -33,7 +33,8 @@ class PageSession:
         self.identity = identity
         #: The hash of the user's password at the login: another password ends the session.
         self.password_hash = password_hash
-        #: True if the login came from this machine. Then all requests must come from here.
+        #: True if the login came from this machine. Then all requests of the session must come from
+        #: this machine, too.
         self.local = local
         self.opened_at = self.used_at = now
 
@@ -80,7 +81,7 @@ class PageSessions:
         return identity
 
     def close(self, token: str) -> None:
-        """End a session, if it is open."""
+        """End the session with a token, if it is open."""
         self._sessions.pop(_digest(token), None)
 
     def __len__(self) -> int:

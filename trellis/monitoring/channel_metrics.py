@@ -121,8 +121,8 @@ class ClientTotals:
         """Count all connections and their channels, in slices."""
         open_ones: list[Connection] = []
         for front in node.fronts:
-            # A connection that ends meanwhile is counted in this list, and not in these sums. So
-            # the total of both never falls.
+            # The bytes of ended connections and the list of open connections are read in one turn.
+            # A connection that ends later is counted from the list, so the total never falls.
             self.bytes_in += front.bytes_in
             self.bytes_out += front.bytes_out
             open_ones += front.connections

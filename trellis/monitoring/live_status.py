@@ -75,7 +75,7 @@ class ObjectTotals:
 
 
 class LiveStatus:
-    """Makes samples of the broker's state, at most one per second, for all requests."""
+    """Makes samples of the broker's state, at most one per SAMPLE_SECONDS, for all requests."""
 
     def __init__(self, node: BrokerNode) -> None:
         self._node = node

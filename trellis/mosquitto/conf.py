@@ -40,7 +40,7 @@ _WORD: Final = re.compile("true|false|-?[0-9]+", re.IGNORECASE)
 
 
 class Line(NamedTuple):
-    """One option in a file."""
+    """One line of a mosquitto.conf: the name and the value of an option."""
 
     place: Place
     name: str

@@ -45,7 +45,8 @@ def seconds_to_check(used: int, limit: int) -> float:
     """
     room = limit - used
     if room <= 0:
-        return CHECK_INTERVAL  # The alarm is on, or there is no limit.
+        # If the alarm is on, or there is no limit, memory is checked at the usual interval.
+        return CHECK_INTERVAL
     return min(max(room / GROWTH_MAX, CHECK_PAUSE), CHECK_INTERVAL)
 
 

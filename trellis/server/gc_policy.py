@@ -105,7 +105,7 @@ class GcPolicy:
         self._due = self._due or not idle
 
     def close(self) -> None:
-        """Restore the collector's settings."""
+        """Restore the garbage collector's earlier settings, and end the counts."""
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
             gc.set_threshold(*self._thresholds)

@@ -300,7 +300,7 @@ class Link(TurnLink):
     def close(self) -> None:
         """Close the connection in an orderly way, because the broker stops.
 
-        A second call has no effect.
+        The caller may repeat the call until the connection has ended.
         """
         connection = self._connection
         if connection is not None and not connection.finished:

@@ -36,7 +36,7 @@ USER_KEYS: Final = (
     "mqtt.anonymous",
     "mqtt.anonymous_rules",
 )
-#: Other settings that a reload applies.
+#: Settings that a reload applies, besides those of the users.
 RELOADABLE_KEYS: Final = (
     "tls.certificate",
     "tls.key",

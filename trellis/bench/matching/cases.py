@@ -36,7 +36,8 @@ _EVERY: Final = (0, 1_000, 100, 10)
 class MatchingCase:
     """One measurement: a request and its workload.
 
-    `only` names the contenders that take part; () is all except those with a cache of answers.
+    `only` names the contenders that take part; () means all contenders except those with a cache of
+    answers.
     """
 
     part: str

@@ -60,8 +60,8 @@ def churn(
 def _changes(
     matcher: Any, patterns: Sequence[str], further: Sequence[str]
 ) -> list[tuple[Any, str, int]]:
-    """Return the changes in order, each as (method, pattern, subscriber): subscribe to a further
-    pattern, unsubscribe from it, then the next pattern.
+    """Return the subscription changes in order, each as (method, pattern, subscriber): subscribe to
+    a further pattern, unsubscribe from it, then the next pattern.
     """
     return [
         (change, pattern, len(patterns) + number)

@@ -95,10 +95,10 @@ def threads(
     writers: int,
     mixed: int,
 ) -> dict[str, float]:
-    """Return {"ms": wall time until all workers are done}.
+    """Run threads that subscribe and look up; return {"ms": wall time until all are done}.
 
-    After the run, looks the new subscriptions up for at most a second. Raises WrongMatch if one is
-    missing.
+    After the run, the new subscriptions are looked up for at most a second. Raises WrongMatch if
+    one of them is missing.
     """
     for subscriber, pattern in enumerate(patterns):
         matcher.subscribe(pattern, subscriber)

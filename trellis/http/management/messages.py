@@ -45,8 +45,8 @@ FETCHED_MAX: Final = 10_000
 FETCHED_BYTES_MAX: Final = 8 << 20
 #: The values of the field `ackmode` with which the queue keeps the fetched messages.
 KEEPING: Final = ("ack_requeue_true", "reject_requeue_true")
-#: The other values of `ackmode`, and the method that settles the messages. A rejected message may
-#: become a dead letter.
+#: The values of `ackmode` that remove the fetched messages from the queue, with the AMQP method
+#: that does it. A rejected message may become a dead letter.
 SETTLING: Final[dict[str, Any]] = {
     "ack_requeue_false": spec.Basic.Ack(0, True),
     "reject_requeue_false": spec.Basic.Nack(0, True, requeue=False),
@@ -59,7 +59,8 @@ _METHOD, _HEADER = 1, 2
 #: pamqp would refuse names of exchanges above 127 bytes.
 _PUBLISH: Final = b"\x00\x3c\x00\x28\x00\x00"
 _MANDATORY: Final = b"\x01"
-#: The HTTP status and name of an AMQP error by its code; others are bad requests.
+#: The HTTP status and name of an AMQP error, by its reply code. Errors with other codes are bad
+#: requests.
 _ERRORS: Final = {403: (403, "not_authorised"), 404: (404, "Object Not Found")}
 _CHANNEL: Final = 1
 
@@ -226,7 +227,7 @@ async def _with_payloads(fetched: list[tuple[Row, list[bytes]]]) -> AsyncIterato
 
 
 def _first_bytes(parts: list[bytes], size: int) -> list[bytes]:
-    """Return the first `size` bytes of a body in parts."""
+    """Return the first `size` bytes of a body that is given in parts."""
     kept: list[bytes] = []
     for part in parts:
         if size <= 0:

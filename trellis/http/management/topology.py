@@ -103,8 +103,8 @@ async def put_vhost(call: Call) -> Empty:
         """Create the virtual host and the permissions of its creator, in one step."""
         call.broker.create_vhost(name, ticket, options)
         if known is None and call.broker.users.by_name.get(creator) is call.identity:
-            # As in RabbitMQ, the creator of a virtual host gets all permissions in it. (Users of
-            # the settings get theirs there.)
+            # As in RabbitMQ, the creator of a virtual host gets all permissions in it. (The
+            # settings grant the permissions of their users.)
             call.broker.users.set_permission(name, creator, ".*", ".*", ".*", ticket)
 
     await call.make_durable(create)
@@ -129,7 +129,7 @@ async def _set_protection(call: Call, protected: bool) -> Empty:
 
 
 async def delete_vhost(call: Call) -> Empty:
-    """Delete a virtual host, and wait until it is empty."""
+    """Delete the virtual host that the path names, and wait until it is empty."""
     vhost = call.vhost(call.path_parameters[0])
     await call.make_durable(lambda ticket: call.broker.close_vhost(vhost.name, ticket))
     call.node.review()

@@ -237,13 +237,13 @@ async def user_permissions(call: Call) -> Listing:
 
 
 def _of_vhost(call: Call, rows: Iterable[Row]) -> Listing:
-    """Return those rows that belong to the virtual host in the path. Raises ApiRefusal."""
+    """Return a Listing of the rows of the virtual host in the path. Raises ApiRefusal."""
     vhost = call.vhost(call.path_parameters[0])
     return Listing(iterate(row if row["vhost"] == vhost.name else None for row in rows))
 
 
 def _of_user(call: Call, rows: Iterable[Row]) -> Listing:
-    """Return those rows that belong to the user in the path. Raises ApiRefusal."""
+    """Return a Listing of the rows of the user in the path. Raises ApiRefusal."""
     name = call.path_parameters[0]
     _known(call, name)
     return Listing(iterate(row if row["user"] == name else None for row in rows))
