@@ -85,7 +85,7 @@ def open_log() -> Iterator[OpenLog]:
 
 @pytest.fixture
 def brief_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make requests that Kafka does not answer end soon."""
+    """Shorten the time after which a request fails that Kafka does not answer."""
     monkeypatch.setattr(topic, "REQUEST_SECONDS", 2.0)
 
 

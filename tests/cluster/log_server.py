@@ -79,9 +79,9 @@ class LogServer:
 
 
 class SocketLog:
-    """A `ReplicatedLog` over three connections to a LogServer: for appends, for reads, and for
-    other
-    requests.
+    """A `ReplicatedLog` over three connections to a LogServer.
+
+    One connection is for appends, one for reads, and one for other requests.
     """
 
     def __init__(self, port: int, node: str) -> None:

@@ -41,7 +41,7 @@ PROGRAMS: Final = (
 )
 #: The packages of the clients that run on Node.
 MODULES: Final = Path(__file__).parents[1] / "node" / "node_modules"
-#: How many numbers must be confirmed and received before the kill, and how many confirmed after it.
+#: Counts of numbers: confirmed and received before the kill, and confirmed after the kill.
 COUNT: Final = 20
 
 

@@ -55,10 +55,7 @@ def explained(
 def near_misses(
     world: World, exchange: str, key: str, headers: dict[str, Any] | None = None
 ) -> NearMissSearch:
-    """Return the search for near misses of a message (bindings that nearly match), with all its
-    steps
-    carried out.
-    """
+    """Return the completed search for near misses of a message: bindings that nearly match."""
     search = NearMissSearch(
         world.vhost.declarations.planner.scope,
         explained(world, exchange, key, headers),

@@ -19,7 +19,7 @@ class Exchange:
 
     def __init__(self, body: bytes, connection: int) -> None:
         self.body = body
-        #: The connection of the last PUBLISH.
+        #: The number of the connection that carried the last PUBLISH.
         self.connection = connection
         self.received = False
         self.released = False

@@ -232,7 +232,7 @@ class Lives:
         path.write_text("".join(f"{packet}\n" for packet in self.relay.records))
 
     def _judge(self) -> None:
-        """Pass the packets that were recorded since the last call to `exchanges`."""
+        """Give `exchanges` the packets that were recorded since the last call of this method."""
         records = self.relay.records
         while self._taken < len(records):
             self.exchanges.take(records[self._taken])

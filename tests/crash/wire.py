@@ -17,7 +17,7 @@ from tests.clients import connect_packet, marshal, mqtt_publish, packet, publica
 #: Exceptions that a connection raises when the broker has ended.
 GONE: Final = (ConnectionError, asyncio.IncompleteReadError)
 PATIENCE: Final = 20.0
-#: Seconds between two polls.
+#: Seconds between two checks of the condition in `until`.
 GLANCE: Final = 0.001
 
 

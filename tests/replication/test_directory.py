@@ -65,7 +65,8 @@ class Place:
             self.directory.apply(step)
 
     def crash(self, kept: float = 1.0, seed: int = 1) -> ReplicaDirectory:
-        """Kill the node and open the directory again; `kept`: see SimulatedDisk.crashed."""
+        """Kill the node and open the directory again; each unsynced change is kept with the chance
+        `kept`."""
         self.directory.catalog.close()
         self.disk = self.disk.crashed(random.Random(seed), kept)
         return self.open()

@@ -45,9 +45,9 @@ class Home(World):
         segment_size: int = SEGMENT_SIZE,
         shipping: BatchShipping | None = None,
     ) -> None:
-        """Start a broker on a directory. `shipping` is the replicated log if the broker is a node
-        of a
-        cluster.
+        """Start a broker on a directory.
+
+        `shipping` is the replicated log if the broker is a node of a cluster.
         """
         directory.mkdir(exist_ok=True)
         #: Reports of the store about messages that it cannot read.

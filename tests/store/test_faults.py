@@ -327,7 +327,8 @@ def test_changed_bytes_are_never_read_and_always_reported(seed: int, times: int)
     ]
     again = Log(disk)
     findings = again.recovery.findings
-    # Each entry that is read was written at its position. (A checkpoint splits groups.)
+    # Each entry that is read was written at its position. Single entries are compared, because a
+    # checkpoint splits groups of entries.
     found = entries_of(disk)
     assert all(known.get(position) == entry for position, entry in found.items())
     # The findings, also those of `verify`, report all damage and nothing else.

@@ -266,7 +266,8 @@ async def running(start: Start) -> Running:
 
 
 async def outcomes(running: Running, cases: dict[str, Case]) -> dict[str, bytes]:
-    """Return the answer in each case, cut to the length of the expected answer."""
+    """Run all cases; return case -> the broker's answer, cut to the length of the expected
+    answer."""
     answers = await asyncio.gather(*(case.talk(running) for case in cases.values()))
     return {
         name: answer[: len(case.answer)] if case.answer else answer

@@ -85,7 +85,9 @@ def test_no_collection_examines_frozen_objects_however_much_the_broker_holds(
             before = gc.get_freeze_count()
             kept += [[number] for number in range(50_000)]
             collector.check(step)
-            collector.check(step)  # Idle since the last check: what is not frozen is collected.
+            # The broker was idle since the last check, so the objects that are not frozen are
+            # collected.
+            collector.check(step)
             # Some of the objects that were frozen before are freed meanwhile.
             assert gc.get_freeze_count() >= before + 49_900
     finally:

@@ -34,7 +34,7 @@ class Lease:
         return self.holds
 
     async def turns(self, count: int = 5) -> None:
-        """Wait until the loop has asked for the lease a number of times."""
+        """Wait until the broker's loop has asked for the lease `count` times."""
         wanted = self.asked + count
         await self._running.until(lambda: self.asked >= wanted)
 

@@ -1,4 +1,4 @@
-"""Runs amqtt's own broker."""
+"""Runs amqtt's own broker as a peer."""
 
 from __future__ import annotations
 

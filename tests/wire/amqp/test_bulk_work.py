@@ -328,7 +328,7 @@ def test_many_deliveries_are_settled_in_slices_and_later_methods_wait(how: str) 
         )
     unacked, depth = int(world.queue("q").unacked), int(world.queue("q").depth)
     assert MANY - unacked <= TURN_MAX, "the first slice"
-    # Other clients are served meanwhile.
+    # While the broker settles the deliveries in slices, it serves other clients.
     assert names(other.send(spec.Queue.Declare(queue="q", passive=True))) == ["Queue.DeclareOk"]
     while world.queue("q").unacked:
         if how not in ("close", "lost"):

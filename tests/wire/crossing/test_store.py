@@ -445,9 +445,9 @@ def test_a_pubrel_that_comes_again_waits_for_the_first() -> None:
     assert client.send(pubrel(1)) == b""
     client.vanish()
     again = Client(world, connect("c", clean=False) + pubrel(1))
-    assert (
-        again.greeting == RESUMED
-    )  # After a crash the packet identifier would be held, and the next message dropped.
+    # Without this wait, a broker that crashes would still hold the packet identifier, and drop the
+    # next message with it.
+    assert again.greeting == RESUMED
     world.durable()
     assert again.read() == pubcomp(1)
     assert again.send(pubrel(1)) == pubcomp(1)
