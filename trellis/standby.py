@@ -52,7 +52,7 @@ from trellis.settings.digest import settings_digest
 
 
 class ClusterMember(Protocol):
-    """The knowledge of the node about its cluster (trellis/cluster/membership.py)."""
+    """The interface to a node's membership in its cluster (trellis/cluster/membership.py)."""
 
     name: str
 

@@ -241,7 +241,7 @@ class PluginIdentity(Identity):
         try:
             return self._rules.allow(self._session, topic.decode(), Action.PUBLISH)
         except UnicodeDecodeError:
-            return False  # amqtt's topics are text.
+            return False  # amqtt's topics are UTF-8 text, so no plugin can allow this one.
 
     def may_subscribe(self, topic_filter: str) -> bool:
         return self._rules.allow(self._session, topic_filter, Action.SUBSCRIBE)
@@ -302,7 +302,8 @@ class PluginAuthenticator(Authenticator):
         self.late = 0
 
     def authenticate(self, credentials: Credentials, answer: VerdictCallback) -> None:
-        if credentials.proven or not self._auth_plugins:  # Plugins do not know certificates.
+        # Plugins know passwords only: the accounts accept a client with a certificate.
+        if credentials.proven or not self._auth_plugins:
             self._ask_accounts(credentials, session_of(credentials), answer)
         elif credentials.user is None and credentials.foreign:
             answer(Verdict(None, "clients in pages of other hosts must give a user name"))

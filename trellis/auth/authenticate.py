@@ -128,14 +128,13 @@ class Accounts(Authenticator):
         self._verified: dict[bytes, float] = {}
         self._checking: dict[bytes, list[PendingLogin]] = {}
         self.login_throttle = LoginThrottle()
-        #: The login lines that are in use, by address and user name (`_line`). At most `queue`
-        #: logins wait in all lines together.
+        #: Login lines by address and user name (`_line`); at most `queue` logins wait in all.
         self._lines: dict[tuple[str, str], LoginLine] = {}
         #: Number of logins that wait now for their turn, or because earlier logins failed.
         self._throttled = 0
         #: Verdicts that are not yet delivered, each with its callback.
         self._verdicts: deque[tuple[VerdictCallback, Verdict]] = deque()
-        decoy_hash()  # Made now: the first login of an unknown user would take longer.
+        decoy_hash()  # Made now: otherwise the first login of an unknown user would take longer.
         self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=lower_priority)
         #: Number of passwords hashed so far.
         self.passwords_hashed = 0
@@ -362,7 +361,7 @@ class Accounts(Authenticator):
         return digest.digest()
 
     def _hash(self, loop: asyncio.AbstractEventLoop, login: PendingLogin) -> None:
-        """Compare a password with its hash, in a hashing thread, and pass on the result."""
+        """Compare a password with its hash, in a hashing thread; the event loop gets the result."""
         good = False
         password_hash, password = login.password_hash, login.credentials.password
         try:

@@ -121,7 +121,7 @@ def _address(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def _topic(topic: str) -> str:
-    """Return an MQTT topic that clients can publish to. Raises CommandError."""
+    """Return the topic if MQTT clients can publish to it. Raises CommandError."""
     try:
         topic_name(topic)
     except MalformedPacket as error:

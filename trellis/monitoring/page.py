@@ -13,7 +13,7 @@ from typing import Any, Final
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.utils import floatToGoString
 
-#: The content type of the text.
+#: The content type of a page's text.
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 #: Number of samples that are rendered in one turn of the event loop.
 RENDER_SLICE: Final = 200

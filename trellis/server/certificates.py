@@ -258,7 +258,7 @@ def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> No
     _checked_times(certificate, where)
 
     def password() -> str:
-        raise _Encrypted  # OpenSSL would ask for the password at the terminal.
+        raise _Encrypted  # Otherwise OpenSSL would ask for the password at the terminal.
 
     holder, name = (key, f"{where}.key") if key else (certificate, f"{where}.certificate")
     try:

@@ -246,7 +246,7 @@ class Link(TurnLink):
         try:
             transport.write_eof()
         except (OSError, NotImplementedError):
-            transport.abort()  # The client has closed its side first: asyncio raises.
+            transport.abort()  # asyncio raises an error if the client has closed its side first.
 
     def _close_layers(self, connection: Connection, transport: asyncio.Transport) -> None:
         """Write the closing messages of layers; a plain link has no layers."""
@@ -284,7 +284,8 @@ class Link(TurnLink):
             connection.expires = 0
             connection.reauthorize()
         if not self._reading:
-            connection.last_input_at = now  # The client may have sent input meanwhile.
+            # Input may wait in the socket, so the client counts as active.
+            connection.last_input_at = now
         if 0 < connection.deadline <= now and not connection.finished:
             connection.advance(now)
 

@@ -121,10 +121,10 @@ class BrokerNode:
         self.audit = (
             AuditLog(Path(settings.log.audit).expanduser(), loop) if settings.log.audit else None
         )
-        #: Returns the metrics of this node in its cluster; None without a cluster.
+        #: A function that returns the metrics of this node in its cluster; None without a cluster.
         self.cluster_figures: Callable[[], ClusterFigures] | None = None
-        #: Hands the log of the cluster over to the standby of a name, "" for any, and returns the
-        #: name; None without a cluster.
+        #: A function that hands the log of the cluster over to the standby with a name ("" chooses
+        #: one), and returns its name; None without a cluster.
         self.switch: Callable[[str], Awaitable[str]] | None = None
         self.turn = LoopTurn(loop, self.broker, self.store_writer)
         self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))

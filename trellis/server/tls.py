@@ -117,7 +117,7 @@ class TlsLayer(Layer):
             self._peer.certificate = name_of(certificate, self._name_from)
 
     def _read(self) -> bytes:
-        """Return the data of all complete records. Hot path, once per chunk."""
+        """Return the decrypted data of all complete TLS records. Hot path, once per chunk."""
         tls, incoming = self._ssl, self._in
         parts: list[bytes] = []
         try:
@@ -127,7 +127,7 @@ class TlsLayer(Layer):
                     self.over = "lost"
                     break
                 parts.append(plain)
-                # Two calls cost less than an exception for each chunk.
+                # These two calls cost less than the exception that another `read` would raise.
                 if incoming.pending == 0 and tls.pending() == 0:
                     break
         except ssl.SSLWantReadError:

@@ -24,7 +24,7 @@ from trellis.bench.matching.workloads import (
 QUICK: Final = (1_000,)
 #: Numbers of subscriptions in a full run.
 FULL: Final = (1_000, 10_000, 100_000, 1_000_000)
-#: Number of subscriptions in the articles.
+#: Number of subscriptions in the articles that docs/matching.md lists.
 _ARTICLE: Final = 1_000
 _ARTICLE_WORKERS: Final = (2, 4, 8, 16)
 _PAIRS: Final = (1, 2, 4, 8)

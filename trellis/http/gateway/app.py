@@ -130,7 +130,7 @@ class Gateway:
         Raises HttpRefusal, TimeoutError, Disconnected.
         """
         incoming.check_head()
-        path = incoming.path.rstrip("/") or "/"  # Flower requests /api/queues//.
+        path = incoming.path.rstrip("/") or "/"  # Flower (for Celery) requests /api/queues//.
         method = "GET" if incoming.method == "HEAD" else incoming.method
         if method == "GET" and path == OPENAPI_PATH:
             return self._describe(incoming)

@@ -134,7 +134,10 @@ class DirectClient:
         return self._output[start : self._read]
 
     async def method(self) -> Any:
-        """Return the next method, without contents. Raises ApiRefusal if the broker refuses."""
+        """Wait for the broker's next AMQP method, and return it; skip contents.
+
+        Raises TimeoutError, and ApiRefusal if the broker refuses the request.
+        """
         while True:
             frame = await self.frame()
             if frame[0] != _METHOD:
