@@ -183,7 +183,7 @@ def test_names_of_nothing_are_found(tmp_path: Path, text: str, rule: str) -> Non
     assert all(line.split(": ")[1] == rule for line in lines), lines
 
 
-def test_names_of_something_are_not_found(tmp_path: Path) -> None:
+def test_valid_links_paths_and_commands_are_no_violations(tmp_path: Path) -> None:
     page = """# What `x_y` is, and [why](a.md)!
 
 ## Twice

@@ -32,7 +32,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_a_child_ends_with_all_below_it(tmp_path: Path) -> None:
+def test_a_child_ends_with_all_its_descendants(tmp_path: Path) -> None:
     child = Child(
         ["sh", "-c", "sleep 100 & sleep 100 & echo started; wait"], tmp_path, name="shell"
     )

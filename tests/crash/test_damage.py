@@ -48,7 +48,7 @@ def files_of(directory: Path) -> list[str]:
     )
 
 
-def test_the_directory_has_something_of_everything(left: Path, whole: dict[str, object]) -> None:
+def test_the_directory_has_data_of_every_kind(left: Path, whole: dict[str, object]) -> None:
     files = files_of(left)
     assert (
         sum("checkpoint-" in name for name in files) == 1

@@ -125,7 +125,7 @@ def test_an_exploding_pattern_stays_in_the_budget_and_nothing_is_made_twice() ->
     assert dfa.stats()["states"] == states
 
 
-def test_after_as_many_changes_as_states_it_starts_over_and_frees_the_old_ones_bit_by_bit() -> None:
+def test_a_dfa_starts_over_after_as_many_changes_as_states_and_frees_old_states_in_parts() -> None:
     budget = 60_000
     dfa: Dfa[str] = Dfa(AMQP, budget)
     dfa.subscribe(EXPLODING, "x")

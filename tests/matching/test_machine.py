@@ -87,7 +87,7 @@ def machine(name: str, grammar: Grammar) -> type[RuleBasedStateMachine]:
 
 @pytest.mark.parametrize("grammar", [AMQP, MQTT], ids=["amqp", "mqtt"])
 @pytest.mark.parametrize("name", NAMES)
-def test_no_sequence_of_operations_makes_it_differ_from_the_definition(
+def test_no_sequence_of_operations_makes_a_matcher_differ_from_the_definition(
     name: str, grammar: Grammar
 ) -> None:
     run_state_machine_as_test(

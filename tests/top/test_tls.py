@@ -309,7 +309,7 @@ async def test_forged_records_end_the_connection(start: Start, authority: Author
     assert failures(running, "mqtts") == {"malformed": 1}
 
 
-async def test_a_plain_socket_to_the_plain_port_is_served_beside_it(
+async def test_a_client_without_tls_is_served_on_the_plain_port_beside_the_tls_port(
     start: Start, authority: Authority
 ) -> None:
     running = await start(**secure(authority))

@@ -106,7 +106,7 @@ def test_token_names_its_user_and_permissions(keys: Path) -> None:
         ("write:*/x", "a", READ_NONE),
     ],
 )
-def test_a_pattern_is_allowed_where_all_that_it_takes_is(
+def test_a_pattern_is_allowed_if_the_scope_covers_all_its_topics(
     scope: str, key: str, verdict: int
 ) -> None:
     who = TokenIdentity("ann", [Scope(scope)], [], 0).for_vhost("/")

@@ -258,7 +258,7 @@ async def test_the_subprotocol_is_mqtt(start: Start) -> None:  # [MQTT-6.0.0-4]
         await client.close()
 
 
-async def test_mqtt_over_tcp_is_served_beside_it(start: Start) -> None:
+async def test_mqtt_over_tcp_is_served_beside_mqtt_over_websocket(start: Start) -> None:
     running = await start(ws=WS)
     client, plain = await logged_in(running), await running.mqtt("plain", user="known/known")
     assert isinstance(plain, Mqtt0)
