@@ -253,7 +253,7 @@ class ContractError(Exception):
 
 
 def encode_other(value: object) -> object:
-    """Return a value of a type that MessagePack lacks as text.
+    """Return, as text, a value whose type MessagePack cannot encode.
 
     Clients may put values of any AMQP type into arguments.
     """

@@ -47,8 +47,8 @@ def _limit(most: int, least: int = 0, unlimited: int | None = None) -> Callable[
     return fit
 
 
-#: By option of Mosquitto with a number: section and name of the setting, and a function that
-#: returns the value of the setting; it returns None for the default of Trellis.
+#: For each option of Mosquitto that is a number: section and name of the setting, and a function
+#: that converts the number. The function returns None if the setting keeps its default.
 _NUMBERS: Final[dict[str, tuple[str, str, Callable[[int], int | None]]]] = {
     "sys_interval": ("mqtt", "sys_interval", _limit(_UNLIMITED, 0, 0)),
     "max_inflight_messages": ("mqtt", "receive_maximum", _limit(_MAX16, 1, _MAX16)),
