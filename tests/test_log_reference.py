@@ -25,6 +25,11 @@ def logged() -> Iterator[tuple[str, str]]:
     for package in ("trellis", "protocols"):
         for file in (ROOT / package).rglob("*.py"):
             for call in ast.walk(ast.parse(file.read_text())):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.IfExp):
+                    # (logs.info if ... else logs.warning)("event", ...)
+                    for branch in (call.func.body, call.func.orelse):
+                        if isinstance(branch, ast.Attribute) and ast.unparse(branch.value) == "logs":
+                            yield literal(call.args[0]), branch.attr
                 if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
                     continue
                 name, holder = call.func.attr, ast.unparse(call.func.value)
@@ -45,7 +50,8 @@ def documented() -> dict[str, set[str]]:
         names = re.findall(r"`([^`]+)`", events)
         of_each = levels.split(", ")
         for at, name in enumerate(names):
-            found.setdefault(name, set()).add(of_each[at if len(of_each) > 1 else 0])
+            levels_of = of_each if len(names) == 1 else [of_each[at if len(of_each) > 1 else 0]]
+            found.setdefault(name, set()).update(levels_of)
     return found
 
 
