@@ -102,7 +102,7 @@ class HeapQueue(LimitedQueue):
             self.store.page_out(returned.message)
             self._paged_heap.push(rank, sequence, returned.message)
         else:
-            returned.counted = self._count_number  # The caller counts its body.
+            returned.counted = self._count_number  # The caller adds the size of the body.
             self._push(rank, sequence, returned)
         self._load_head()
         if self.depth > self._waiting.paged:

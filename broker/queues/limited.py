@@ -173,12 +173,12 @@ class LimitedQueue(Queue):
         report(message, "refused", self.name, "the queue is full (overflow reject-publish)")
         if self.arguments.dead_letter_refused:
             copy = message.copy(message.qos, message.retained)
-            copy.position = 0  # The store does not keep the message for this queue.
+            copy.position = 0  # Not in the store for this queue.
             self.discard(copy, OVER_LIMIT)
         else:
             self.count(OVER_LIMIT)
 
-    # -- in
+    # -- messages that come in, and returned messages
 
     def put(self, message: Message) -> None:
         ttl: i64 = self.arguments.ttl
@@ -207,7 +207,11 @@ class LimitedQueue(Queue):
         self._return(delivery, True)
 
     def _return(self, delivery: Delivery, failed: bool) -> None:
-        """Put a message back, now or after a delay, unless it was returned too often."""
+        """Put a message back into the queue, now or after a delay, unless it was returned too
+        often.
+
+        `failed` is True if the delivery failed: see `requeue_failed`.
+        """
         limit: i64 = self.arguments.delivery_limit
         if 0 <= limit <= delivery.attempts and not self.dead:
             self.unacked -= 1
@@ -287,17 +291,18 @@ class LimitedQueue(Queue):
         super().keep_up()
 
     def expire(self, limit: i64) -> None:
-        """Discard expired messages; none while too many dead letters of the queue wait."""
+        """Discard expired messages, at most `limit` now; none while too many dead letters wait."""
         host = self._host
         if limit != UNLIMITED and host is not None and not self._upkeep_waits():
             if host.is_behind(self):
                 self._schedule_upkeep()
-        super().expire(limit)  # While bulk work waits, this does nothing.
+        super().expire(limit)  # Does nothing while bulk work waits.
 
     def _over_limit(self) -> bool:
         """True if more messages, or more bytes, wait than the arguments allow.
 
-        False while the head is on disk and no file descriptor is left to read it.
+        False while the head is on disk and no file descriptor is left to read the head: then no
+        message can be dropped.
         """
         arguments = self.arguments
         return self.depth > self._waiting.paged and (
@@ -322,7 +327,7 @@ class LimitedQueue(Queue):
         if self._over_limit() and not self.arguments.reject_publish:
             self._schedule_upkeep()
 
-    # -- out
+    # -- deliveries, and messages that leave
 
     def run(self) -> None:
         """Drain the queue: deliver while messages wait and a consumer is ready."""
@@ -432,7 +437,9 @@ class LimitedQueue(Queue):
         self.touch()
 
     def expire_unused(self) -> None:
-        """Delete the queue, unless it has consumers again."""
+        """Delete the queue, which was not used for its `x-expires` period, unless it has
+        consumers.
+        """
         if self._host is not None and self.consumer_count == 0 and not self.dead:
             self._host.expire_queue(self)
 

@@ -47,7 +47,7 @@ class Chunk:
         self.transient_bytes: i64 = 0
 
     def push(self, message: Message) -> None:
-        """Append a message."""
+        """Append a message to this chunk."""
         position: i64 = message.position
         self.positions.append(position)
         self.expires.append(message.expires)
@@ -57,7 +57,9 @@ class Chunk:
             self.transient_bytes += len(message.content)
 
     def split(self, count: i64, transient: i64) -> Chunk:
-        """Remove and return the first `count` messages; `transient` of them are transient."""
+        """Remove and return the first `count` messages, among which are `transient` transient
+        messages.
+        """
         first = Chunk()
         first.positions, self.positions = self.positions[:count], self.positions[count:]
         first.expires, self.expires = self.expires[:count], self.expires[count:]
@@ -111,7 +113,7 @@ class PagedTail:
             self._last = chunk
 
     def _open_chunk(self) -> Chunk:
-        """Return the last chunk, or a new one if the last is full."""
+        """Return the last chunk of the tail; append a new chunk if the last one is full."""
         if len(self._last.positions) >= CHUNK_MESSAGES or self._chunks.size == 0:
             self._last = Chunk()
             self._chunks.push(self._last)
@@ -143,13 +145,13 @@ class PagedTail:
         return self._pop_chunk().positions
 
     def _pop_chunk(self) -> Chunk:
-        """Remove and return the next chunk."""
+        """Remove and return the first chunk of the tail."""
         chunk = self._chunks.pop()
         self._drop(chunk)
         return chunk
 
     def _drop(self, chunk: Chunk) -> None:
-        """Subtract the messages of a removed chunk from the counts."""
+        """Subtract the transient messages of a removed chunk from the tail's counts."""
         self._transient -= len(chunk.transient)
         self._transient_bytes -= chunk.transient_bytes
 

@@ -167,7 +167,7 @@ class Policies:
 
 
 def _best(policies: Mapping[str, Policy], name: str, kinds: tuple[str, ...]) -> Policy | None:
-    """Return the policy of the highest priority that applies to an object, or None."""
+    """Return the matching policy of the highest priority; None if no policy matches the name."""
     best: Policy | None = None
     for policy in policies.values():
         if (best is None or policy.priority > best.priority) and policy.applies_to(name, kinds):

@@ -18,7 +18,9 @@ class KeptQueue(Protocol):
     agenda: Agenda
 
     def keep_up(self) -> None:
-        """Do one slice of the queue's bulk work."""
+        """Do one slice of the queue's bulk work: discard expired messages, and messages over a
+        limit.
+        """
 
     def retry_tail(self) -> None:
         """Read the tail after a shortage of file descriptors, and continue the queue's work."""
@@ -46,7 +48,7 @@ class QueueUpkeep(BulkTask):
         self._due: i64 = 0
 
     def request(self) -> None:
-        """Schedule a call of `keep_up` in the next slice."""
+        """Schedule a call of `keep_up` as bulk work of the agenda."""
         self._requested = True
         self.schedule()
 
@@ -60,7 +62,7 @@ class QueueUpkeep(BulkTask):
                 self._agenda.drop_timer()
 
     def end(self) -> None:
-        """Cancel the calls, because the queue is deleted."""
+        """Cancel all calls of `keep_up`, because the queue is deleted."""
         self._queue = None
         if self._due > 0:
             self._due = 0

@@ -130,7 +130,7 @@ class LogOwner:
         return ReceivedBatch(state.number + 1, first, state.position, position, payload)
 
     def beat(self) -> Steps[None]:
-        """Append a beat. Raises Fenced."""
+        """Append a beat, a record that says only that the owner is there. Raises Fenced."""
         yield from self._append(LogRecord(BEAT, *self._claim, self._wall()))
 
     def mark(self) -> Steps[None]:

@@ -39,7 +39,7 @@ _FORMAT: Final = struct.Struct(">B")
 _SECTION: Final = struct.Struct(">BQ")
 _HEADER_SIZE: Final = struct.Struct(">I")
 
-#: A position, and the definition that was made, changed or removed at it.
+#: A position in the log, and the definition that was made, changed or removed at this position.
 Change = tuple[int, StoreEntry]
 
 
@@ -107,7 +107,7 @@ def decode(data: bytes) -> Payload:
 
 
 def _sections(data: bytes) -> dict[int, bytes]:
-    """Return the sections of a payload by their kinds."""
+    """Return the content of each section of a payload, by the kind of the section."""
     found: dict[int, bytes] = {}
     at = _FORMAT.size
     while at < len(data):

@@ -390,7 +390,7 @@ class Catalog:
     # -- closing
 
     def close(self) -> None:
-        """Close the catalog. Later writes are refused."""
+        """Close the catalog; later writes raise CatalogError."""
         self.broken = self.broken or f"the catalog {self.path} is closed"
         self._db.close()
 

@@ -293,7 +293,8 @@ class Checkpointing:
 
     def _copy_record(self, file: LogFile, reader: RecordReader) -> None:
         if reader.kind == GROUP:
-            # The members have taken effect together, so each live one can be a record of its own.
+            # All members of the group have taken effect, so each live member can become a record of
+            # its own.
             for member in group_members(reader.data, reader.position, reader.start, reader.end):
                 self._copy_if_live(member, file, reader, False)
         elif reader.kind != CLOSED:

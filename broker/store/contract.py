@@ -56,7 +56,9 @@ FETCH_BYTES: Final[i64] = 256 << 10
 
 
 def bounded(messages: Iterator[Message | None]) -> list[Message | None]:
-    """Return the messages up to the one whose content brings the sum to FETCH_BYTES."""
+    """Return the first messages, up to the message whose content brings the total to
+    FETCH_BYTES.
+    """
     found: list[Message | None] = []
     size: i64 = 0
     for message in messages:
@@ -289,7 +291,7 @@ class Store:
             self.request_batch()
 
     def wait_for_next_batch(self, ticket: Ticket) -> None:
-        """Make the ticket wait for the next batch."""
+        """Make the ticket wait until the next batch is durable."""
         ticket.outstanding += 1
         self._add_ticket(self.position + 1, ticket)
 
@@ -353,7 +355,7 @@ class Store:
             self.request_batch()
 
     def batch(self, tickets: list[Ticket]) -> WriteBatch:
-        """Return a new batch for these tickets."""
+        """Return a new batch of the entries since the last call, for which these tickets wait."""
         raise NotImplementedError
 
     def written(self, batch: WriteBatch) -> None:

@@ -21,8 +21,8 @@ EXPIRY_SECONDS_MAX: Final = 2_000_000_000
 class StoreEntry:
     """One change of the durable state.
 
-    The effect is fully determined by its fields: applying it reads no clock and no random numbers,
-    so that recovery arrives at the same state.
+    The fields of an entry fully determine its effect: to apply an entry, no clock and no random
+    number is read. So recovery arrives at the same state.
     """
 
 

@@ -95,7 +95,7 @@ class Head:
 
     @property
     def name(self) -> str:
-        """The name of the file."""
+        """The file name that belongs to this head, such as `checkpoint-...420.log`."""
         return f"{'checkpoint-' if self.kind == CHECKPOINT else ''}{self.first:020d}.log"
 
 
@@ -134,7 +134,7 @@ def parse_name(name: str) -> tuple[int, int] | None:
 
 
 def seed_of(salt: i64) -> i64:
-    """Return the checksum seed of a log with this salt."""
+    """Return the number from which all checksums of a log with this salt start."""
     return crc32(int(salt).to_bytes(4, "big"))
 
 
@@ -350,7 +350,7 @@ class FileScan:
 
     @property
     def record_start(self) -> i64:
-        """The offset of the current record."""
+        """The offset in the file at which the current record begins, in bytes."""
         return self.reader.base + self.reader.record_start
 
     def advance(self) -> bool:

@@ -43,7 +43,7 @@ STREAM_EXTENDED: Final[i64] = 9
 SEQUENCED: Final[i64] = 10
 DELIVERY_MARK: Final[i64] = 11
 DELIVERY_COUNTED: Final[i64] = 12
-#: The highest kind.
+#: The highest number of a kind of record.
 KIND_MAX: Final[i64] = DELIVERY_COUNTED
 #: Size of a CLOSED record in bytes.
 CLOSING_SIZE: Final[i64] = HEADER_SIZE + 20

@@ -63,7 +63,7 @@ class Liveness:
         sequences: dict[tuple[str, str], int],
         marks: dict[int, dict[int, int]],
     ) -> None:
-        """Take over the positions that recovery found."""
+        """Take over the positions of the last entries by key, which recovery found."""
         self._held, self._streams, self._sequences = held, streams, sequences
         self._marks = marks
 

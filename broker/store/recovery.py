@@ -85,7 +85,7 @@ class Recoverer:
             pass
 
     def start(self) -> None:
-        """Choose the files to read."""
+        """Read the heads of all files, and choose the files to read."""
         try:
             self._read_heads()
             self._names = self._choose_files()
@@ -95,7 +95,7 @@ class Recoverer:
         self.report.bytes_total = sum(self._sizes[name] for name in self._names)
 
     def next(self) -> bool:
-        """Read the next file; return False if there are no more."""
+        """Recover the next file of the log; return False if no file is left."""
         report = self.report
         if self._next_name < len(self._names):
             self._next_name += 1
@@ -130,7 +130,7 @@ class Recoverer:
     # -- which files
 
     def _read_heads(self) -> None:
-        """Read the heads of all files."""
+        """Read the heads of all files of the log; note files with damaged heads."""
         disk = self.disk
         for name in disk.list(self.directory):
             path = f"{self.directory}/{name}"
@@ -252,8 +252,8 @@ class Recoverer:
             file.last = max(scan.reader.last, covered)
         elif file.records or file.holes or file.closed:
             file.last = scan.reader.last
-        # In the third case, the file never got a record: the position in its head may never have
-        # been written.
+        # A segment without records, damage or closing record is skipped: the position in its head
+        # may never have been written.
         self._last = max(self._last, file.last)
 
     def _finish(self) -> None:
@@ -422,7 +422,7 @@ class Recoverer:
             finding.reason += f" (not copied: {error.strerror or error})"
 
     def _move_to_quarantine(self, name: str, kind: str, reason: str) -> None:
-        """Move a whole file to the quarantine, and report that."""
+        """Move a whole file of the log to the quarantine, and add a finding of this kind."""
         finding = Finding(kind, name, 0, 0, reason)
         self.report.findings.append(finding)
         if self._changes_files:

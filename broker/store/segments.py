@@ -84,7 +84,7 @@ class SegmentLog(PoisonableWriter):
         #: While disk space is short, the size of the live records is measured again once the sum of
         #: `reclaimable` has this value, in bytes.
         self.short_check_reclaimable: i64 = 0
-        #: The salt of the log's files, once the log is open.
+        #: The salt in the heads of the log's files; valid once the log is open.
         self.salt: i64 = salt
         #: Counts the live entries of each file.
         self.liveness = Liveness()
@@ -119,12 +119,12 @@ class SegmentLog(PoisonableWriter):
 
     @property
     def size(self) -> int:
-        """Size of all files in bytes."""
+        """Total size of the log's files in bytes."""
         return sum(int(file.size) for file in self.files)
 
     @property
     def live_size(self) -> int:
-        """The estimated size of the live records in bytes."""
+        """The estimated total size of the log's live records in bytes."""
         return sum(int(file.size) - file.reclaimable for file in self.files)
 
     @property

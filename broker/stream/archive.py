@@ -175,7 +175,7 @@ class SegmentWriter(PoisonableWriter):
             size += len(encoded.data)
 
     def _next_epoch(self) -> int:
-        """Return an epoch above all epochs in the directory."""
+        """Return an epoch above the epochs of all segments in the stream's directory."""
         try:
             names = self.disk.list(self.directory)
         except FileNotFoundError:
@@ -209,7 +209,7 @@ class SegmentWriter(PoisonableWriter):
         return self._written
 
     def forget(self) -> None:
-        """Remove the file of the deleted stream from the open files."""
+        """Remove the file of this deleted stream from the list of open files."""
         self._writing.forget(self._active)
 
     def finish(self) -> None:
@@ -285,7 +285,8 @@ class SegmentWriter(PoisonableWriter):
         self.disk.sync_directory(self.directory)
 
     def _begin_epoch(self, planned: int) -> None:
-        """Make the directory, and begin the planned epoch, or one above all epochs in it if 0.
+        """Make the stream's directory, and begin an epoch: the planned epoch or, if it is 0, a new
+        one.
 
         If the stream is new, remove the files of a deleted stream with the same name. (The deleted
         stream may have had the same number too, if its declaration was never confirmed.) The
@@ -386,7 +387,7 @@ class Archive:
         self.size = sum(int(segment.size) for segment in segments)
 
     def extend(self, placed: list[WrittenBatch]) -> None:
-        """Add batches that are durable."""
+        """Add batches, which are durable now, to the segments."""
         segments = self.segments
         for batch in placed:
             segment = batch.segment

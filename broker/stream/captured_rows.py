@@ -50,5 +50,5 @@ class BatchSink:
     """A receiver of encoded batches."""
 
     def add(self, encoded: EncodedBatch) -> None:
-        """Take the next batch."""
+        """Take the next encoded batch of the stream."""
         raise NotImplementedError

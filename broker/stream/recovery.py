@@ -438,7 +438,7 @@ class StreamRecovery:
         self._disk.remove(path)
 
     def _move_to_quarantine(self, name: str, reason: str) -> None:
-        """Move a whole file to the quarantine, and report that."""
+        """Move a whole file of the stream to the quarantine, and add a finding with the reason."""
         size = int(self._disk.open(f"{self._directory}/{name}", False).size())
         self._report(QUARANTINED, name, reason, 0, size, self._quarantine.move(name))
 

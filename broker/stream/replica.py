@@ -296,7 +296,7 @@ class StreamReplica:
 
 
 class ReplicaWrite(StreamWrite):
-    """The rows of a batch that a node which follows has read."""
+    """The stream rows of one batch that a standby has read from the replicated log."""
 
     def __init__(self, replica: StreamReplica, rows: list[ShippedRows]) -> None:
         self._replica = replica
@@ -306,4 +306,4 @@ class ReplicaWrite(StreamWrite):
         self._replica.write(self._rows)
 
     def settle(self) -> None:
-        """Do nothing: a node that follows has no readers."""
+        """Do nothing: a standby has no readers of streams."""

@@ -285,7 +285,7 @@ class RowWriter(StreamRows):
         self._origin_at = row
 
     def _finish_batch(self) -> None:
-        """Build a batch of the rows so far, and pass it to the sink."""
+        """Build a batch of the rows that were added so far, and pass the batch to the sink."""
         count: i64 = self._rows
         if count == 0:
             return

@@ -249,7 +249,7 @@ class QueueMoves(BulkTask):
                 self._remove_first()
 
     def _remove_first(self) -> None:
-        """Remove the first of the waiting messages."""
+        """Remove the first waiting message from the job."""
         self._messages.pop()
 
     def _amended(self, message: Message, slot: SearchSlot) -> tuple[Route, Message] | None:
@@ -307,7 +307,8 @@ class DeadLetters(QueueMoves):
         assert reason is not None
         properties = message.properties
         headers = _headers_of(properties)
-        # A publisher's own death headers are no history: they are replaced.
+        # A publisher can send the header x-death too: such headers are not deaths, and are
+        # replaced.
         history = headers if message.encoding.is_dead_letter() else {}
         deaths = deaths_of(history)
         copies = copies_of(deaths, reason)
@@ -328,7 +329,8 @@ class DeadLetters(QueueMoves):
             changes[CC] = None
         qos = message.qos
         if qos == AT_MOST_ONCE and properties.get("delivery_mode") == 2:
-            # A persistent message whose queues were all transient has QoS 0 until here.
+            # The queues so far were transient, so the persistent message had QoS 0; the next queue
+            # may be durable.
             qos = AT_LEAST_ONCE
         route = publisher.route_by(
             publisher.internal,

@@ -1,7 +1,7 @@
 """The options of a virtual host that operators set: description, tags, default queue type, limits,
 and protection from deletion.
 
-They are stored in the definition of the virtual host.
+The options are stored in the definition of the virtual host.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class VirtualHostOptions:
         return row
 
     def with_limits(self, limits: Mapping[str, int]) -> VirtualHostOptions:
-        """Return a copy of these options with other limits."""
+        """Return a copy of these options with `limits` instead of the present limits."""
         return VirtualHostOptions(
             self.description, self.tags, self.default_queue_type, limits, self.protected
         )
