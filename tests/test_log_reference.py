@@ -28,8 +28,8 @@ def logged() -> Iterator[tuple[str, str]]:
                 if isinstance(call, ast.Call) and isinstance(call.func, ast.IfExp):
                     # (logs.info if ... else logs.warning)("event", ...)
                     for branch in (call.func.body, call.func.orelse):
-                        if isinstance(branch, ast.Attribute) and ast.unparse(branch.value) == "logs":
-                            yield literal(call.args[0]), branch.attr
+                        if ast.unparse(branch) in {f"logs.{level}" for level in LEVELS}:
+                            yield literal(call.args[0]), ast.unparse(branch).removeprefix("logs.")
                 if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
                     continue
                 name, holder = call.func.attr, ast.unparse(call.func.value)
