@@ -232,5 +232,5 @@ def operator_policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Poli
         )
     for key in policy.definition:
         if key in _NOT_FOR_OPERATORS:
-            raise PreconditionFailed(f"{thing}: operators cannot set the key '{key}'")
+            raise PreconditionFailed(f"{thing}: operator policies cannot set the key '{key}'")
     return policy

@@ -236,7 +236,8 @@ class KeyComparison:
     def _of_more(self, word: str) -> NearDifference:
         if word == "":
             return NearDifference(
-                EMPTY_WORD, "the binding key has a separator more, at an end or twice in a row"
+                EMPTY_WORD,
+                "the binding key has one more separator, at an end or twice in a row",
             )
         return NearDifference(
             MORE, f"the binding would match if the {self._noun} had one more word"
@@ -245,7 +246,8 @@ class KeyComparison:
     def _of_less(self, word: str) -> NearDifference:
         if word == "":
             return NearDifference(
-                EMPTY_WORD, f"the {self._noun} has a separator more, at an end or twice in a row"
+                EMPTY_WORD,
+                f"the {self._noun} has one more separator, at an end or twice in a row",
             )
         return NearDifference(
             LESS,

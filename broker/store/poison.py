@@ -30,5 +30,5 @@ class PoisonableWriter:
         try:
             self.disk.remove(path)
         except OSError as failure:
-            self.poison(f"{reason}, and cannot remove it: {failure.strerror or failure}")
+            self.poison(f"{reason}, and cannot remove the file: {failure.strerror or failure}")
         raise WriteFailed(reason, error.errno or 0) from error

@@ -278,7 +278,7 @@ class SegmentLog(PoisonableWriter):
         try:
             handle.truncate(file.size)
         except OSError as failure:
-            self.poison(f"{reason}, and cannot truncate it: {failure.strerror or failure}")
+            self.poison(f"{reason}, and cannot truncate the file: {failure.strerror or failure}")
         raise WriteFailed(reason, error.errno or 0) from error
 
     def _roll(self, first: i64) -> tuple[LogFile, File]:

@@ -144,7 +144,9 @@ class SegmentWriter(PoisonableWriter):
             try:
                 file.truncate(place)
             except OSError as failure:
-                self.poison(f"{reason}, and cannot truncate it: {failure.strerror or failure}")
+                self.poison(
+                    f"{reason}, and cannot truncate the file: {failure.strerror or failure}"
+                )
             raise WriteFailed(reason, error.errno or 0) from error
         placed = WrittenBatch(segment, place, encoded)
         placed.add_to(written)

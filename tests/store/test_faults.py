@@ -113,7 +113,7 @@ def test_a_write_that_fails_and_cannot_be_cut_back_poisons_the_log() -> None:
     disk.refuse = lambda operation, path: errno.EIO if operation in ("write", "truncate") else 0
     with pytest.raises(
         Poisoned,
-        match=r"cannot write .*: Input/output error, and cannot truncate it: Input/output error",
+        match=r"cannot write .*: Input/output error, and cannot truncate the file: Input/output",
     ):
         log.log.append(records)
     disk.refuse = lambda operation, path: 0

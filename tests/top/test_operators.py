@@ -114,7 +114,7 @@ async def test_a_user_has_as_many_connections_and_channels_as_its_limits(broker:
             "operator-policies/a/p",
             {"pattern": "q", "definition": {"dead-letter-exchange": "x"}},
             400,
-            "operators cannot set",
+            "operator policies cannot set",
         ),
         (
             "operator-policies/a/p",
