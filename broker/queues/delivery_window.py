@@ -38,7 +38,8 @@ from broker.agenda import Agenda, Task
 from broker.store.contract import Store, Ticket, Waiter
 from broker.store.entries import DeliveryCounted, DeliveryMark
 
-#: Largest number of messages that wait below a mark, as a multiple of `Store.waiting_marked`.
+#: Largest number of messages that wait below a delivery mark, as a multiple of
+#: `Store.waiting_marked`.
 FASTEST: Final[i64] = 8
 
 
@@ -222,7 +223,7 @@ class RestoredDeliveries:
     def __init__(self, marks: dict[int, int], counts: dict[int, int]) -> None:
         self.marks = marks
         self._counts = counts
-        #: No message above this position was delivered.
+        #: Position above which no message was delivered.
         self.top: i64 = max([*marks.values(), *counts], default=0)
 
     def end_at(self, position: i64) -> None:

@@ -69,7 +69,7 @@ class HeapQueue(LimitedQueue):
         return [entry[2] for entry in self._heap]
 
     def mark_rank(self, message: Message) -> i64:
-        """Return the rank whose mark covers the message (delivery_window.py)."""
+        """Return the rank whose delivery mark covers the message (delivery_window.py)."""
         return 0
 
     def restore(self, positions: array[int], sequence: i64) -> None:

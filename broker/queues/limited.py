@@ -80,7 +80,7 @@ class LimitedQueue(Queue):
         self._unused_expiry: UnusedExpiry | None = None
 
     def latest_expiry(self) -> i64:
-        """Return the latest time at which a message put now expires, in ms of the agenda's clock.
+        """Return the latest time at which a message that is put now expires, in ms of Agenda.now.
 
         Return -1 if the queue has no time to live (TTL). The TTL is `arguments.ttl`. `Queue.expire`
         discards expired messages.

@@ -25,14 +25,15 @@ from broker.store.contract import Store
 CHUNK_MESSAGES: Final[i64] = 256
 #: Memory of a message's position, expiry and flags in bytes.
 POSITION_SIZE: Final[i64] = 17
-#: Added to the QoS in a message's flags if the message was published with the retain flag.
+#: Number that is added to the QoS in a message's flags if the message was published with the retain
+#: flag.
 _RETAINED: Final = 4
-#: Flags of a restored message: it has the QoS and the retained flag that the store returns.
+#: Flags of a restored message: its QoS and its retain flag are those that the store returns.
 _AS_STORED: Final = -1
 
 
 class Chunk:
-    """A run of messages of the tail: for each message its position, its expiry, and its flags.
+    """Consecutive messages of the tail: for each, its position in the store, expiry and flags.
 
     The flags are the QoS with which the message goes to this queue, and whether it was retained.
     """
@@ -254,12 +255,14 @@ def read_stored(
 
 
 def flags_of(message: Message) -> int:
-    """Return the QoS with which the message goes to its queue, and whether it was retained."""
+    """Return the flags of a message: its QoS, plus _RETAINED if it was published with RETAIN."""
     return int(message.qos) + (_RETAINED if message.retained else 0)
 
 
 def for_queue(message: Message, expires: i64, kind: i64) -> Message:
-    """Return the message with the expiry `expires` (ms) and the flags `kind` of its queue."""
+    """Return the message as its queue holds it: with the expiry `expires` (ms) and the flags
+    `kind`.
+    """
     if kind == _AS_STORED:
         kind = message.qos + (_RETAINED if message.retained else 0)
         expires = message.expires if expires < 0 or 0 < message.expires < expires else expires

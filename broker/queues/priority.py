@@ -54,7 +54,7 @@ class RankedGate(DeliveryGate):
     def __init__(self, queue: PriorityQueue) -> None:
         super().__init__(queue)
         self._ranked = queue
-        #: Priority -> its messages and its mark.
+        #: The Rank of each priority: its messages and its delivery mark.
         self._ranks: dict[int, Rank] = {}
 
     def _rank_of(self, priority: i64) -> Rank:

@@ -221,7 +221,7 @@ class Queue(MessageSource):
     def permits(self, message: Message) -> bool:
         """True if the message may be delivered now; else a drain is scheduled once it may.
 
-        The caller must first remove a waiting message from the queue.
+        Before the call, the caller must have removed the message from the waiting messages.
         """
         if self.private:
             self._deliver_up_to = NO_LIMIT  # The MQTT session itself records its deliveries.
@@ -313,7 +313,7 @@ class Queue(MessageSource):
         self.note(RESTORED_UNACKED)
 
     def latest_expiry(self) -> i64:
-        """Return the latest time at which a message put now expires, in ms of the agenda's clock.
+        """Return the latest time at which a message that is put now expires, in ms of Agenda.now.
 
         Return -1 if the queue has no time to live.
         """

@@ -44,7 +44,7 @@ class QueueUpkeep(BulkTask):
         #: None once the queue is deleted, so that a pending timer does not keep it in memory.
         self._queue: KeptQueue | None = queue
         self._requested = False
-        #: The time of the timer in ms; 0 if no timer is set.
+        #: The time at which the timer runs out, in ms of Agenda.now; 0 if no timer is set.
         self._due: i64 = 0
 
     def request(self) -> None:
@@ -53,7 +53,9 @@ class QueueUpkeep(BulkTask):
         self.schedule()
 
     def expire_at(self, when: i64) -> None:
-        """Schedule a call of `keep_up` at the time `when` (ms), unless an earlier call is."""
+        """Schedule a call of `keep_up` at the time `when` (ms), unless an earlier call is
+        scheduled.
+        """
         due: i64 = self._due
         if due == 0 or when < due:
             self._due = when

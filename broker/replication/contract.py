@@ -116,7 +116,8 @@ class Sleep:
 
 
 Step = Append | Read | Apply | Sleep
-#: A sequence of steps with a result. The engine sends the result of each step into the generator.
+#: The generator type of LogOwner and Standby: a sequence of steps with a result. The engine sends
+#: the result of each step into the generator.
 Steps = Generator[Step, Any, Result]
 
 

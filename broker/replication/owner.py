@@ -142,7 +142,7 @@ class LogOwner:
         self.marks.append(offset)
 
     def hand_over(self, nonce: int, description: str) -> Steps[None]:
-        """Claim the log in the name of a successor, and own it no more.
+        """Claim the log in the name of a successor, which owns the log from then on.
 
         `nonce` is the number in the successor's report, `description` that of the successor. Call
         this after the last batch. Raises Fenced.

@@ -172,7 +172,7 @@ class Plan:
         )
 
     def twin(self) -> Plan:
-        """Return another plan with the same destinations, which shares the lists and relays."""
+        """Return a new plan with the same destinations; both plans share their lists and relays."""
         other = Plan([], 0, self.by_headers, self.by_publishing_session)
         other.filters = self.filters
         other.delays, other.queues, other.streams = self.delays, self.queues, self.streams

@@ -233,7 +233,8 @@ class PublishContexts:
         self._limits = limits
         self._contexts: dict[tuple[Identity, str], PublishContext] = {}
         self._past: dict[str, IngressCounters] = {}
-        #: The stream that records each connection that opens or closes, if there is one.
+        #: The stream `$topology`, which records each connection that opens or closes; None if there
+        #: is none.
         self.topology: TopologyStream | None = None
         #: Number of connections in this virtual host, and of wills that wait to be published.
         self.users = 0

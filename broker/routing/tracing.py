@@ -206,7 +206,9 @@ class FollowedMessage(MessageTrace):
 
 
 class Traces:
-    """The traces that run in one virtual host. `retire` makes all its plans stale."""
+    """The traces that run in one virtual host. The function `retire` makes all plans of the host
+    stale.
+    """
 
     def __init__(self, agenda: Agenda, retire: Callable[[], None]) -> None:
         self.running: list[Trace] = []

@@ -82,7 +82,7 @@ _STEPS: Final[list[list[str]]] = [
 VERSION: Final = len(_STEPS)
 
 
-#: Errors that SQLite raises. Text that is not UTF-8 is damage.
+#: Errors that a read of the catalog raises: UnicodeDecodeError means that a text is damaged.
 _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
@@ -130,7 +130,7 @@ class Catalog:
             raise CatalogError(f"cannot read '{path}-wal': {unread.strerror or unread}") from unread
         if self.wal.damage:
             raise self._damage_error(f"'{path}-wal', {self.wal.damage}")
-        create_private(path)  # SQLite gives the write-ahead log the mode of this file.
+        create_private(path)  # SQLite copies its permissions to the WAL.
         try:
             # One thread opens the database and another thread writes it later, never both at the
             # same time.

@@ -44,14 +44,16 @@ from broker.store.stream_contract import StreamGarbage, StreamIntake, StreamWrit
 
 #: Default number of messages that a durable queue keeps in memory.
 WINDOW: Final = 4_096
-#: Largest number of messages that wait below the mark of their queue without having been delivered.
+#: Largest number of messages that wait below the delivery mark of their queue although they were
+#: never delivered.
 WAITING_MARKED: Final = 1_024
-#: Number of positions by which the mark of a queue is ahead of the store while no message waits.
+#: Number of positions by which the delivery mark of a queue is ahead of the store while no message
+#: waits.
 MARK_SPAN: Final = 1 << 18
-#: Longest time that a message waits for the mark of its queue, in ms. A disk that syncs faster
-#: never reaches this limit.
+#: Longest time that a message waits for the delivery mark of its queue to become durable, in ms. If
+#: the disk syncs faster, no message waits so long.
 MARK_PATIENCE: Final = 100
-#: Size of the contents in bytes at which `Store.fetch` stops to read further messages.
+#: Total size of contents, in bytes, at which `Store.fetch` reads no further messages.
 FETCH_BYTES: Final[i64] = 256 << 10
 
 
@@ -161,8 +163,8 @@ class Store:
         self.waiting_marked: i64 = WAITING_MARKED
         self.mark_span: i64 = MARK_SPAN
         self.mark_patience: i64 = MARK_PATIENCE
-        #: Number of messages that were delivered although their mark was not durable, because the
-        #: disk was too slow or full.
+        #: Number of messages that were delivered although the delivery mark that covers them was
+        #: not durable, because the disk was too slow or full.
         self.unmarked_deliveries: i64 = 0
         #: The store calls this function for the first entry of a batch, and again for the first
         #: ticket of the batch, so that the server calls `take`.

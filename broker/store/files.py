@@ -158,11 +158,11 @@ def open_for_reading(disk: Disk, path: str) -> File:
 
 
 def _drop(file: File | None) -> None:
-    """Do nothing: the caller's reference to `file` lives until this call.
+    """Do nothing. The argument keeps the file open while the caller sets its attribute to None.
 
-    A caller uses this function to set its attribute to None before the file is closed. Compiled
-    code that sets an attribute drops the old value first. If the file were closed then, another
-    thread could run during the system call, and read from the closed file.
+    Compiled code that sets an attribute drops the old value first, and so would close the file
+    while the attribute still refers to it. Another thread that runs during the close could read
+    from the closed file. With this call, the file is closed after the attribute was set.
     """
 
 

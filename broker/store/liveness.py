@@ -53,7 +53,7 @@ class Liveness:
         self._streams: dict[int, int] = {}
         #: (virtual host, producer) -> position of the entry with its last sequence number.
         self._sequences: dict[tuple[str, str], int] = {}
-        #: Queue -> rank -> position of its last mark.
+        #: Queue -> rank -> position of the entry with its last delivery mark.
         self._marks: dict[int, dict[int, int]] = {}
 
     def recovered(

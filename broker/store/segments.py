@@ -331,7 +331,8 @@ class SegmentLog(PoisonableWriter):
         return sum(file.reclaimable for file in self.sealed())
 
     def postpone_checkpoint(self, live: i64, measured: i64) -> None:
-        """Set the sizes at which a checkpoint is considered again: now it would free too little.
+        """Set the sizes from which on a checkpoint is considered again; now it would free too
+        little.
 
         The sizes are the total size of the full files (`check_size`) and the size of the
         reclaimable part of these files (`check_reclaimable`). `live` is the size of the live
@@ -339,8 +340,9 @@ class SegmentLog(PoisonableWriter):
         this reading began: an entry that was settled later may have been read as live.
 
         While disk space is short, the next checkpoint is considered earlier
-        (`short_check_reclaimable`): when the reclaimable part has grown by an eighth of the other
-        part of the files. So the files are read about five times until the other part has halved.
+        (`short_check_reclaimable`): when the reclaimable part has grown by an eighth of the part
+        that is not reclaimable. So the files are read about five times until the latter part has
+        halved.
         """
         total: i64 = sum(int(file.size) for file in self.sealed())
         self.check_size = max(2 * live, total + total // 4)

@@ -182,7 +182,7 @@ class Survivors(Replay):
         self.streams: dict[int, tuple[int, int]] = {}
         #: (virtual host, producer) -> last sequence number, and the position of its entry.
         self.sequences: dict[tuple[str, str], tuple[int, int]] = {}
-        #: Queue -> rank -> its mark, and the position of the mark's entry.
+        #: Queue -> rank -> its delivery mark, and the position of the mark's entry.
         self.marks: dict[int, dict[int, tuple[int, int]]] = {}
         #: (queue, position) of a message -> its delivery count, and the position of the entry.
         self.counts: dict[tuple[int, int], tuple[int, int]] = {}

@@ -114,7 +114,10 @@ class StreamCopy:
     # -- rows
 
     def write(self, rows: ShippedRows) -> None:
-        """Write rows, unless the files have them. Raise StreamDiffers, StoreError."""
+        """Write shipped rows to the stream's files, unless they have the rows already.
+
+        Raise StreamDiffers or StoreError.
+        """
         batch = self._view(rows)
         active = self.writer.written
         if self.missing:
@@ -276,7 +279,7 @@ class StreamReplica:
                 copy.write(share)
             except WriteFailed:
                 if copy.writer.written is None:
-                    self.forget(share.stream)  # A new segment could not be made: read the old one.
+                    self.forget(share.stream)  # The files are read again at the retry.
                 raise
         for copy in touched.values():
             if not copy.missing:

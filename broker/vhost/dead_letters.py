@@ -157,11 +157,13 @@ class SharedAddresses:
         self._known: dict[tuple[str, str, int], Address] = {}
 
     def of(self, route: Route) -> Address:
-        """Return the shared address for a route of a message that the broker publishes."""
+        """Return the shared Address that has the exchange and the routing key of a route."""
         return self.named(route.exchange, route.key, route)
 
     def named(self, exchange: str, key: str, route: Route) -> Address:
-        """Return the shared address of this exchange and key, for a message that takes `route`."""
+        """Return the shared Address with this exchange and routing key, for a message of
+        `route`.
+        """
         name = (exchange, key, int(route.routed))
         address = self._known.get(name)
         if address is None:

@@ -24,7 +24,7 @@ from broker.vhost.vhost import VirtualHost
 EXAMINED_MAX: Final = 10_000
 #: Largest number of different queues that a survey counts.
 QUEUES_MAX: Final = 1_000
-#: Number of messages that are read at once.
+#: Number of messages that the survey reads from the queue in one step.
 _AT_ONCE: Final = 32
 
 

@@ -36,7 +36,8 @@ class ModulusHashExchange(Exchange):
 
     def added(self, binding: Binding) -> None:
         if len(self.bindings[binding.destination]) == 1:
-            self._forget(binding.destination)  # In the index if a binding was replaced.
+            # The list has the destination already if the binding replaces its only binding.
+            self._forget(binding.destination)
             place = bisect_left(self._order, _sort_key(binding.destination))
             self._order.insert(place, _sort_key(binding.destination))
             self._destinations.insert(place, binding.destination)
