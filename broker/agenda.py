@@ -213,7 +213,7 @@ class BulkTask(Task):
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
-        #: True while a slice waits on the agenda.
+        #: True while a slice of this task waits on the agenda.
         self.waits = False
 
     def do_slice(self) -> None:

@@ -217,7 +217,8 @@ class VirtualHostRemoval(BulkTask):
             if exchange.number >= 0 and exchange not in failed:
                 self._current = exchange
                 vhost.delete_exchange(exchange.name)
-        if not vhost.queues:  # Last: the removal of a policy updates all queues.
+        # Remove the policies last, because each removal updates all queues that still exist.
+        if not vhost.queues:
             policies = vhost.policies.by_name
             for name in list(islice(policies, DELETIONS_PER_SLICE + len(failed))):
                 if name not in failed:

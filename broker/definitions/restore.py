@@ -179,7 +179,8 @@ class DefinitionsRestore:
             ]:
                 positions = held.pop(queue.number, None)
                 if isinstance(queue, StreamQueue):
-                    # Include the rows that retention removed when the stream was opened.
+                    # Count the rows of the stream, and the rows that retention removed when the
+                    # stream was opened.
                     found += int(queue.depth) + sum(queue.fates())
                 elif positions is not None:
                     found += len(positions)

@@ -40,7 +40,8 @@ class Arrivals:
         """
         sequences, times = self._sequences, self._times
         if sequences and sequence <= sequences[-1]:
-            return now + self._spacing  # The message was returned, so it came earlier.
+            # The message was returned to the queue: it came before the last mark.
+            return now + self._spacing
         passed = 0
         while passed + 1 < len(sequences) and sequences[passed + 1] <= oldest:
             passed += 1

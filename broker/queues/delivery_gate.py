@@ -44,7 +44,7 @@ class DeliveryGate:
 
     def __init__(self, queue: GatedQueue) -> None:
         self.queue = queue
-        #: The basic.get tasks that wait until a higher mark is durable.
+        #: The tasks of basic.get that wait until a higher delivery mark is durable.
         self._tasks: list[Task] = []
 
     @abstractmethod

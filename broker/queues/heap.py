@@ -102,7 +102,8 @@ class HeapQueue(LimitedQueue):
             self.store.page_out(returned.message)
             self._paged_heap.push(rank, sequence, returned.message)
         else:
-            returned.counted = self._count_number  # The caller adds the size of the body.
+            # The caller adds the size of the body to `waiting_bytes`.
+            returned.counted = self._count_number
             self._push(rank, sequence, returned)
         self._load_head()
         if self.depth > self._waiting.paged:

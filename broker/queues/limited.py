@@ -173,7 +173,7 @@ class LimitedQueue(Queue):
         report(message, "refused", self.name, "the queue is full (overflow reject-publish)")
         if self.arguments.dead_letter_refused:
             copy = message.copy(message.qos, message.retained)
-            copy.position = 0  # Not in the store for this queue.
+            copy.position = 0  # The store does not keep the message for this queue.
             self.discard(copy, OVER_LIMIT)
         else:
             self.count(OVER_LIMIT)
@@ -207,11 +207,7 @@ class LimitedQueue(Queue):
         self._return(delivery, True)
 
     def _return(self, delivery: Delivery, failed: bool) -> None:
-        """Put a message back into the queue, now or after a delay, unless it was returned too
-        often.
-
-        `failed` is True if the delivery failed: see `requeue_failed`.
-        """
+        """Put a message back, now or after a delay, unless it was returned too often."""
         limit: i64 = self.arguments.delivery_limit
         if 0 <= limit <= delivery.attempts and not self.dead:
             self.unacked -= 1
@@ -296,13 +292,12 @@ class LimitedQueue(Queue):
         if limit != UNLIMITED and host is not None and not self._upkeep_waits():
             if host.is_behind(self):
                 self._schedule_upkeep()
-        super().expire(limit)  # Does nothing while bulk work waits.
+        super().expire(limit)  # Discards nothing while bulk work of the queue waits.
 
     def _over_limit(self) -> bool:
         """True if more messages, or more bytes, wait than the arguments allow.
 
-        False while the head is on disk and no file descriptor is left to read the head: then no
-        message can be dropped.
+        False while the head is on disk and no file descriptor is left to read the head.
         """
         arguments = self.arguments
         return self.depth > self._waiting.paged and (
@@ -391,7 +386,7 @@ class LimitedQueue(Queue):
                 size: i64 = returned.message.encoding.size(returned.message.content)
                 self.waiting_bytes = max(0, self.waiting_bytes - size)
             else:
-                returned.counted = self._count_number  # Removed: do not count it later.
+                returned.counted = self._count_number  # Removed: no later slice counts its body.
         return returned
 
     def _is_counted(self, returned: ReturnedMessage, was_returned: bool) -> bool:
@@ -437,9 +432,7 @@ class LimitedQueue(Queue):
         self.touch()
 
     def expire_unused(self) -> None:
-        """Delete the queue, which was not used for its `x-expires` period, unless it has
-        consumers.
-        """
+        """Delete the queue, which was unused for its `x-expires` period, unless it has consumers."""
         if self._host is not None and self.consumer_count == 0 and not self.dead:
             self._host.expire_queue(self)
 

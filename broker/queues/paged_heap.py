@@ -31,7 +31,7 @@ _POSITION_SHIFT: Final = _FLAG_BITS + _EXPIRY_BITS
 _SEQUENCE_SHIFT: Final = _POSITION_SHIFT + _POSITION_BITS
 _RANK_SHIFT: Final = _SEQUENCE_SHIFT + _SEQUENCE_BITS
 _NEVER: Final = (1 << _EXPIRY_BITS) - 1
-#: Added to a rank, because an entry must not be negative.
+#: Number that is added to a rank, because an entry must not be negative.
 _RANK_OFFSET: Final = 1 << 16
 
 

@@ -18,7 +18,7 @@ from broker.queues.arguments import BY_POLICY, EMPTY, QueueArguments
 ALTERNATE: Final = "alternate-exchange"
 #: The keys of a policy that have an effect.
 EFFECTIVE_KEYS: Final = frozenset([*BY_POLICY, ALTERNATE])
-#: The values of `apply-to`.
+#: The values that `apply-to` of a policy may have.
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 #: The values of `apply-to` that include exchanges.
 _EXCHANGE_KINDS: Final = ("all", "exchanges")

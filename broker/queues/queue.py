@@ -150,7 +150,8 @@ class Queue(MessageSource):
         if self.depth > self._max_length and self.depth > waiting.paged:
             self.drop_head(OVER_LIMIT)
             if self.depth > self._max_length and self.depth > waiting.paged:
-                self.drop_head(OVER_LIMIT)  # More came while the head could not be read.
+                # The queue grew while its head could not be read: each new message now drops two.
+                self.drop_head(OVER_LIMIT)
         self._set_overflow_depth()
 
     def _set_overflow_depth(self) -> None:

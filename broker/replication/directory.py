@@ -315,7 +315,9 @@ class ReplicaDirectory:
         """
         log = self._log
         if log is None or self._uncounted or log.last > self.state.position:
-            return False  # The log may have live records that are not counted as live.
+            # A file of the log may look dead although it has live records, which are not counted
+            # yet.
+            return False
         assert self._compaction is not None
         return self._compaction.step()
 

@@ -28,9 +28,9 @@ from broker.store.entries import Defined, StoreEntry, Undefined
 from broker.store.stream_contract import ShippedRows, StreamGarbage
 from broker.stream.removal import SegmentRemoval
 
-#: The format of payloads.
+#: The number of the payload format, the first byte of each payload.
 FORMAT: Final = 1
-#: Kinds of sections.
+#: Kinds of sections of a payload.
 DEFINITIONS: Final = 1
 RECORDS: Final = 2
 STREAMS: Final = 3

@@ -78,7 +78,9 @@ class KeyComparison:
             if len(binding_key) == self._size and binding_key.casefold() == self._folded:
                 return _of_case(self._key, binding_key)
             if has_wildcard:
-                return None  # Not a wildcard: a direct exchange compares literally.
+                # A direct exchange compares `*` and `#` literally, so this binding key is no near
+                # miss.
+                return None
             # A single change leaves the first or the last half of the key unchanged: if both halves
             # differ, there are several changes.
             if not is_mixed and not (

@@ -75,7 +75,7 @@ class PlanIndex:
         #: Plans by key. A key identifies the input from which the plan was made, and begins with a
         #: PlanPlace.
         self._plans: dict[tuple[object, ...], Plan] = {}
-        #: For each exchange and bucket, the plans with their keys.
+        #: For each exchange and bucket, its plans and their keys in the index.
         self._buckets: dict[tuple[str, i64], dict[Plan, tuple[object, ...]]] = {}
         #: The plans that depend on more than EXCHANGES_MAX exchanges.
         self._broad: dict[Plan, tuple[object, ...]] = {}

@@ -306,7 +306,8 @@ class PlanSearch:
             self._walk_later(target)
             return
         if not isinstance(target, Subscriber):
-            representable = False  # AMQP cannot represent a key above NAME_BYTES.
+            # Consumers of a queue cannot receive a routing key of more than NAME_BYTES bytes.
+            representable = False
         else:
             if binding.arguments:
                 if NO_LOCAL in binding.arguments:

@@ -130,7 +130,8 @@ class Catalog:
             raise CatalogError(f"cannot read '{path}-wal': {unread.strerror or unread}") from unread
         if self.wal.damage:
             raise self._damage_error(f"'{path}-wal', {self.wal.damage}")
-        create_private(path)  # SQLite copies its permissions to the WAL.
+        # Create the file as private: SQLite gives the write-ahead log the same permissions.
+        create_private(path)
         try:
             # One thread opens the database and another thread writes it later, never both at the
             # same time.

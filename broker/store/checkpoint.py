@@ -110,7 +110,7 @@ class Checkpointing:
         self._reclaimable = log.reclaimable
         #: True once the checkpoint has replaced the files.
         self.completed = False
-        #: The first error of removing a replaced file.
+        #: The first error that the removal of a replaced file raised.
         self._failure: StoreError | None = None
         #: The files that the present stage reads, and the size up to which it reads each of them.
         self._sources = files

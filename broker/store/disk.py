@@ -24,7 +24,7 @@ DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 TRANSIENT: Final = (*DISK_FULL, *NO_DESCRIPTORS)
 
-#: Size of the largest single write in bytes.
+#: Largest number of bytes that one system call writes.
 _WRITE_MAX: Final[i64] = 1 << 26
 
 

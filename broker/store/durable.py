@@ -306,6 +306,7 @@ class DurableStore(Store):
         if self._writing is None and not self.unbatched:
             self.log.settle(queue, position)
         else:
-            # The deletion of the queue may not be durable yet.
+            # The deletion of the queue may not be durable yet: settle the message with the next
+            # batch.
             write_i64_be(self._released, queue)
             write_i64_be(self._released, position)

@@ -47,7 +47,7 @@ class Liveness:
         #: Grows by one before and after each change, so it is odd while counts change. Another
         #: thread has read consistent counts if this number was even before and the same afterwards.
         self.changes: i64 = 0
-        #: Session -> packet identifier -> position of the entry that holds it.
+        #: Session -> packet identifier -> position of the entry that holds the identifier.
         self._held: dict[int, dict[int, int]] = {}
         #: Stream -> position of the last entry about its end.
         self._streams: dict[int, int] = {}

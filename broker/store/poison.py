@@ -1,4 +1,4 @@
-"""Base class of the writers of segments: stops the writer once the disk's content is unknown."""
+"""Base class of the writers of segments: the writer stops once the disk's content is unknown."""
 
 from __future__ import annotations
 

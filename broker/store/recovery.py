@@ -179,7 +179,7 @@ class Recoverer:
         checkpoints = sorted(name for name, head in heads.items() if head.kind == CHECKPOINT)
         segments = sorted(name for name, head in heads.items() if head.kind == SEGMENT)
         if segments and segments[-1] in self._headless and self._sizes[segments[-1]] <= DATA_START:
-            # The crash came before the head was durable, hence before the first record.
+            # A crash came before the head of this file was durable, hence before its first record.
             self._remove(segments.pop())
         if not checkpoints:
             return segments
@@ -219,7 +219,8 @@ class Recoverer:
             if not file.checkpoint:
                 file.last = self._last
             self._quarantine(file, 0, min(DATA_START, size), "both heads are damaged")
-            file.holes.clear()  # The records behind the heads are read all the same.
+            # Only the heads are damaged: the records after them can be read.
+            file.holes.clear()
         elif (
             not file.checkpoint and head.previous_last != self._last and not self._follows_damage()
         ):
@@ -282,7 +283,8 @@ class Recoverer:
         try:
             writable.write(file.size, end)
         except OSError:
-            writable.truncate(file.size)  # The disk is full. The closing record is optional.
+            # The disk is full: leave out the closing record, which is optional.
+            writable.truncate(file.size)
         else:
             file.size += len(end)
         writable.sync()

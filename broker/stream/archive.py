@@ -287,8 +287,7 @@ class SegmentWriter(PoisonableWriter):
         self.disk.sync_directory(self.directory)
 
     def _begin_epoch(self, planned: int) -> None:
-        """Make the stream's directory, and begin an epoch: the planned epoch or, if it is 0, a new
-        one.
+        """Make the directory, and begin the planned epoch, or a new epoch if `planned` is 0.
 
         If the stream is new, remove the files of a deleted stream with the same name. (The deleted
         stream may have had the same number too, if its declaration was never confirmed.) The

@@ -403,7 +403,8 @@ class StreamBatchWrite(StreamWrite):
         self._archive_write.settle()
         queue = self._queue
         if queue.dead:
-            if queue.pending_rows.idle:  # If not idle, rows wait for the next batch of the store.
+            # If rows still wait for the next batch of the store, `pending_rows` is needed for it.
+            if queue.pending_rows.idle:
                 queue.pending_rows.queue = None
             queue.discard_all()
         else:

@@ -45,7 +45,7 @@ class StreamCopy:
         self._disk = disk
         #: The virtual host and the name of the stream.
         self.place = vhost, name
-        #: True once bytes after the last batch of the active segment were removed.
+        #: True once an incomplete batch at the end of the active segment was removed.
         self._trimmed = False
         try:
             self._open()
@@ -279,7 +279,8 @@ class StreamReplica:
                 copy.write(share)
             except WriteFailed:
                 if copy.writer.written is None:
-                    self.forget(share.stream)  # The files are read again at the retry.
+                    # No new segment could be made: the retry reads the files again.
+                    self.forget(share.stream)
                 raise
         for copy in touched.values():
             if not copy.missing:

@@ -62,7 +62,7 @@ class Bindings:
         self._planner = planner
         self._exchanges = exchanges
         self._delete_exchange = delete_exchange
-        #: True while an auto-delete exchange is being deleted, because it lost its last binding.
+        #: True while an auto-delete exchange is being deleted because it lost its last binding.
         self._deleting = False
         self._removal = ExchangeRemoval(self, agenda)
         #: The stream `$topology`, which records each change of a binding; None if there is none.

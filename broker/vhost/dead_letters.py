@@ -187,7 +187,7 @@ class QueueMoves(BulkTask):
         self._messages: Fifo[Message] = Fifo()
         #: The number of waiting messages that the queue discarded because it was full.
         self.overflowed = 0
-        #: The search for the destinations of the first message, if it pauses.
+        #: The paused search for the destinations of the first message; None if no search is paused.
         self._slot: SearchSlot | None = None
 
     @property

@@ -100,7 +100,8 @@ class ToOrigin(MoveDestination):
 
     def target_of(self, message: Message) -> MoveTarget | None:
         if not message.encoding.is_dead_letter():
-            return None  # The publisher may have sent x-death.
+            # The header x-death may be from the publisher, so it names no origin.
+            return None
         deaths = deaths_of(headers_of(message.properties))
         queue = deaths[0].get("queue") if deaths else None
         if not isinstance(queue, str):

@@ -46,9 +46,9 @@ class MoveSurvey:
         #: Number of messages that the move would examine, and number that the survey has examined.
         self.messages = int(min(count, source.depth))
         self.examined = 0
-        #: Number of messages by the queue that they would go to.
+        #: For each queue to which messages would go, the number of these messages.
         self.queues: dict[str, int] = {}
-        #: The transient queues among them, whose messages do not survive a restart.
+        #: The transient queues among `queues`: their messages do not survive a restart.
         self.transient: set[str] = set()
         #: Number of messages that would stay, by reason.
         self.refused: dict[str, int] = {}

@@ -96,7 +96,8 @@ def options_of(vhost: str, row: Mapping[str, object]) -> VirtualHostOptions:
             f"vhost '{vhost}': its description has more than {DESCRIPTION_MAX} bytes"
         )
     queue_type = known.get("default_queue_type") or ""
-    if queue_type == "undefined":  # RabbitMQ 3.11 and 3.12 write this if no type is set.
+    # RabbitMQ 3.11 and 3.12 write "undefined" if no default type is set.
+    if queue_type == "undefined":
         queue_type = ""
     if not isinstance(queue_type, str) or queue_type and queue_type not in QUEUE_TYPES:
         raise PreconditionFailed(

@@ -46,7 +46,7 @@ class HistoryReplay(BulkTask):
         self.on_end: Callable[[], None] | None = None
         #: The number of messages when the task began.
         self.size: i64 = len(self._messages)
-        #: The search for the destinations of the next message, if it pauses.
+        #: The paused search for the destinations of the next message; None if no search is paused.
         self._slot: SearchSlot | None = None
 
     def has_work(self) -> bool:
