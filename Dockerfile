@@ -53,7 +53,8 @@ ENV PATH="/opt/trellis/bin:${PATH}" \
 USER 10001:10001
 WORKDIR /var/lib/trellis
 VOLUME /var/lib/trellis
-# AMQP, MQTT, metrics and health, HTTP API. If the settings enable them: AMQP over TLS, MQTT over TLS, WebSocket, WebSocket over TLS.
+# The ports of AMQP, MQTT, metrics and health checks, and the HTTP API. Then the ports that are open only if the settings enable them:
+# AMQP over TLS, MQTT over TLS, WebSocket, WebSocket over TLS.
 EXPOSE 5672 1883 15692 15672 5671 8883 15675 15676
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 CMD ["trellis", "health"]

@@ -1,5 +1,7 @@
-# The README's commands. `make` alone lists them. Variables: PYTHON (which Python), JOBS (test processes:
-# three suit two processors, because many tests wait), ARGS (passed on: `make run ARGS="--amqp-port 0"`, `make test ARGS="-k retained"`).
+# The commands that README.md and CONTRIBUTING.md name. `make` without arguments lists them. Variables:
+# PYTHON  the Python for new virtual environments
+# JOBS    the number of test processes; three suit two processors, because many tests wait
+# ARGS    arguments for the command: `make run ARGS="--amqp-port 0"`, `make test ARGS="-k retained"`
 
 JOBS ?= 3
 ARGS ?=
@@ -10,8 +12,8 @@ WHEEL_STORE_TESTS := checkpoint dropping faults records segments survivors
 WHEEL_TESTS = $(wildcard tests/wire tests/interop tests/matching tests/bench) \
 	$(WHEEL_STORE_TESTS:%=tests/store/test_%.py)
 
-# Without stored bytecode, each of the test processes and each broker that a test starts compiles all
-# modules anew: 50 of 700 seconds of processor time.
+# Python must store bytecode: without it, each test process, and each broker that a test starts, compiles
+# all modules anew. This took 50 of the 700 seconds of processor time of `make test`.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -39,7 +41,7 @@ test-random: .venv/installed ## Run the property tests with new random examples,
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "hypothesis and not long" -o faulthandler_timeout=900 $(ARGS)
 
 test-compiled: export TRELLIS_REQUIRE_COMPILED = 1
-test-compiled: dist/built node ## Run the tests of bytes and of the log on the compiled wheel
+test-compiled: dist/built node ## Run the tests of wire, interop, matching, load tool and log on the compiled wheel
 	@rm -rf build/compiled build/compiled.venv && mkdir -p build/compiled
 	@tools/make-venv.sh build/compiled.venv
 	@echo "trellis: installing the wheel and the clients that test it"
@@ -70,7 +72,8 @@ clean: ## Remove everything that these commands made
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The wheel is built again only when a source file was changed, added or removed.
+# `build/sources` has a checksum of each source file, so the wheel is built again only when a source file
+# was changed, added or removed.
 build/sources: FORCE
 	@mkdir -p build
 	@echo "pure: $$TRELLIS_PURE" > build/sources.now

@@ -1,4 +1,4 @@
-"""A client over AMQP for the measuring programs."""
+"""An AMQP client over a bare socket, for the measuring programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pamqp.frame
 import pamqp.header
 
 GREETING: Final = b"AMQP\x00\x00\x09\x01"
-#: A phase fails if an answer takes longer than this, in seconds.
+#: Seconds after which a request without an answer ends the measurement with an error.
 PATIENCE: Final = 120.0
 #: Requests in flight on each connection that declares queues or bindings.
 FLIGHT: Final = 200
@@ -45,7 +45,7 @@ class AmqpSocket:
         return client
 
     def write(self, data: bytes) -> None:
-        """Write bytes."""
+        """Write encoded frames to the broker."""
         self._writer.write(data)
 
     async def wait_for(self, method: bytes, count: int) -> None:
@@ -94,12 +94,12 @@ class AmqpSocket:
             await self.wait_for(answer, len(flight))
 
     def abort(self) -> None:
-        """Close the socket without a closing handshake."""
+        """Close the socket without connection.close."""
         self._writer.transport.abort()
 
 
 def marshal(channel: int, frame: Any) -> bytes:
-    """Return the bytes of a frame."""
+    """Return the bytes of a frame, encoded by pamqp."""
     return pamqp.frame.marshal(frame, channel)
 
 

@@ -37,11 +37,11 @@ class MqttSocket:
         return client
 
     def write(self, data: bytes) -> None:
-        """Write bytes."""
+        """Write encoded packets to the broker."""
         self._writer.write(data)
 
     async def packet(self) -> bytes:
-        """Return the next packet."""
+        """Wait for the broker's next packet, and return its bytes."""
         async with asyncio.timeout(PATIENCE):
             first = await self._reader.readexactly(1)
             size = shift = 0
@@ -94,9 +94,9 @@ class Attack:
         self.directory = directory
         #: Seconds from the end of the attack's cause until the broker served its clients again.
         self.recovery = 0.0
-        #: Seconds from the end of the attack until the memory is measured.
+        #: Seconds between the end of the attack and the measurement of the memory.
         self.rest = 2.0
-        #: Further figures, as text.
+        #: Further figures of the attack, as text.
         self.notes = ""
         #: True if `recovery` is the time that the broker needs to stop.
         self.measures_stop = False
@@ -104,11 +104,11 @@ class Attack:
         self.client: AmqpSocket
 
     async def amqp(self, channels: int = 1) -> AmqpSocket:
-        """Return a new AMQP client."""
+        """Connect and return a new AMQP client with this number of channels."""
         return await AmqpSocket.connect(self.ports["amqp"], channels)
 
     async def declare(self, names: Iterable[str], **arguments: Any) -> None:
-        """Declare queues."""
+        """Declare queues with these arguments, by the client that prepares the attack."""
         given = {name.replace("_", "-"): value for name, value in arguments.items()}
         await self.client.ask(
             (marshal(1, spec.Queue.Declare(queue=name, arguments=given)) for name in names),

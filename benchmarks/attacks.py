@@ -304,7 +304,7 @@ BEFORE: Final = {
     "pause": "the broker disconnected clients that had sent pings in time",
     "stop": "25 s; 17 s with the delayed messages",
 }
-#: Each attack, and the settings of its broker.
+#: Attack -> the settings of its broker: `limits`, `descriptors` and `parent`, as in `measure`.
 ATTACKS: Final[dict[Callable[[Attack], Awaitable[Prepared]], dict[str, Any]]] = {
     filters: {},
     patterns: {},
@@ -331,7 +331,7 @@ async def _ask_always(client: AmqpSocket, waits: list[float]) -> None:
 
 
 def _resident(pid: int) -> float:
-    """Return the resident memory of a process in MB."""
+    """Return the resident memory (RSS) of a process in MB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 

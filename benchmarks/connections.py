@@ -117,7 +117,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run the measurement; return the exit code."""
+    """Run the rounds, print a line for each, write results and table; return the exit code."""
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description="Measure messages beside many idle connections.")
     parser.add_argument(

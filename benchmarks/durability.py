@@ -33,7 +33,8 @@ from statistics import median
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-sys.path.insert(1, str(ROOT))  # trellis.bench: the load tool's protocol code
+# Add the root, where Python finds trellis.bench, the load tool with its protocol code.
+sys.path.insert(1, str(ROOT))
 
 from peers.brokers.trellis import TrellisPeer  # noqa: E402  (found only now)
 from peers.machine import machine  # noqa: E402
@@ -68,7 +69,8 @@ def publication(number: int) -> bytes:
 
 
 def lone_confirms(running: Running, directory: Path) -> dict[str, list[float]]:
-    """Return the seconds of LONE single confirms ("confirm") and of LONE syncs ("fdatasync")."""
+    """Time LONE single confirms and LONE syncs; return their seconds ("confirm" and
+    "fdatasync")."""
     client, packet = client_of(running), publication(0)
     found: dict[str, list[float]] = {"confirm": [], "fdatasync": []}
     descriptor = os.open(directory / "beside", os.O_CREAT | os.O_RDWR, 0o600)
@@ -176,7 +178,7 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return the results as Markdown for the document."""
+    """Return the results as the Markdown tables of the document."""
     found, facts = (
         results["figures"],
         "; ".join(f"{name} {value}" for name, value in results["machine"].items()),
@@ -235,7 +237,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run the measurement; return the exit code."""
+    """Measure confirms, backlog and restart, write results and tables; return the exit code."""
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description="Measure the cost of durability.")
     parser.add_argument(

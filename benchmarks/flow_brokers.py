@@ -195,7 +195,7 @@ class InlineLoop:
         """
         timer = InlineTimer(callback)
         if delay < LOOK_SECONDS:
-            self._timers = [timer]  # The store writer has one such timer at most.
+            self._timers = [timer]  # The store writer never has a second timer for pending writes.
         return timer
 
     def run_calls(self) -> None:
@@ -231,7 +231,7 @@ class DurableBench(Bench):
         )
         self._sync_due = False
         opened.store.request_batch = self._want_sync
-        # The threads end at once; `write` does the work of the writer thread.
+        # The threads end at once, because `write` does the work of the writer thread.
         self._writer._write_queue.put(None)
         self._writer._checkpoint_queue.put(None)
         for thread in self._writer._threads:

@@ -39,7 +39,8 @@ from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent))  # `python -P` leaves out this directory.
+# Add this directory to the path, because `python -P` leaves it out.
+sys.path.append(str(Path(__file__).parent))
 
 from flow_brokers import AcceptAll, Bench, DurableBench
 from flow_clients import (

@@ -67,7 +67,7 @@ class MeasuredProcess:
         return _resident(Path(f"/proc/{pid}/statm")), sum(_resident(file) for file in every)
 
     def stop(self) -> None:
-        """Stop the broker."""
+        """Stop the broker, and with it its gateway."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(30)
 
@@ -127,7 +127,8 @@ async def messages(port: int, seconds: float) -> list[float]:
 
 
 def load(port: int, seconds: float) -> None:
-    """Make requests to the HTTP port for `seconds`; print the number of requests and their times.
+    """Make requests to the HTTP port for this many seconds; print the number of requests and their
+    times.
 
     A separate process runs this function.
     """
@@ -189,7 +190,7 @@ async def loaded(name: str, measured: MeasuredProcess, target: MeasuredProcess, 
 
 
 async def measure(arguments: argparse.Namespace) -> None:
-    """Run the measurement."""
+    """Start the brokers, measure the latencies of all rounds, and print the figures."""
     broker = MeasuredProcess(arguments.trellis)
     other = MeasuredProcess(arguments.trellis)
     try:
@@ -220,7 +221,7 @@ async def measure(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Parse the arguments, and run."""
+    """Parse the arguments, and run the measurement."""
     parser = argparse.ArgumentParser(description="Measure how much HTTP delays messages.")
     parser.add_argument("--trellis", default=".run/bin/trellis")
     parser.add_argument("--seconds", type=float, default=20)

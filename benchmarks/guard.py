@@ -56,7 +56,7 @@ FLOWS = (
     "amqp-1-10",
     "amqp-headers",
 )
-#: Messages in the two runs of a flow.
+#: Number of messages in the short and in the long run of a flow.
 FEW, MORE = 2_000, 6_000
 #: Environment of a run. The order of hashes decides on collisions in dicts. Blocks above 8 KiB are
 #: mapped, so that the state of the heap does not decide whether a growing buffer is copied.
@@ -223,7 +223,7 @@ def main() -> int:
         return 0
     missing = [flow for flow in flows if flow not in known]
     if missing:
-        sys.exit(f"guard: {BASELINE} has no record of {', '.join(missing)}: see --write")
+        sys.exit(f"guard: {BASELINE} has no record of {', '.join(missing)}; --write records one")
     return compare(counts, known)
 
 

@@ -105,7 +105,7 @@ def load(trellis: Path, broker: Running, workload: str, seconds: float, rate: fl
 
 
 def measure(trellis: Path, workloads: list[str], rounds: int, seconds: float, rate: float) -> Found:
-    """Run all rounds; return their figures."""
+    """Run all rounds, without and with a journal; return the figures of each."""
     found: Found = {
         name: {pace: {state: [] for state in STATES} for pace in PACES} for name in workloads
     }
@@ -149,7 +149,7 @@ def middle(rounds: list[Figures], name: str) -> float:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return the results as Markdown for the document."""
+    """Return the results as the Markdown tables of the document."""
     facts = "; ".join(f"{name} {value}" for name, value in results["machine"].items())
     lines = [
         f"Measured on {results['date']} with `{results['command']}`, Trellis {results['version']}:",
@@ -201,7 +201,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run the measurement; return the exit code."""
+    """Run the rounds, write results and tables; return the exit code."""
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description="Measure workloads with a journal and without.")
     parser.add_argument(

@@ -29,7 +29,7 @@ from trellis.settings.cluster import ClusterSettings
 
 #: Size of a record in bytes -> number of appends.
 SIZES: Final = {1_000: 4_000, 100_000: 1_500, 1_000_000: 300, 8_000_000: 60}
-#: Appends before the first that counts.
+#: Number of appends at the start that are not measured.
 WARM: Final = 30
 CLIENTS: Final = ("confluent-kafka", "aiokafka")
 
@@ -57,7 +57,7 @@ class Measurement:
             self._thread = cpu_seconds(resource.RUSAGE_THREAD)
 
     def result(self) -> dict[str, float]:
-        """Return the figures."""
+        """Return the figures of this client and record size."""
         times = sorted(self.times[WARM:])
         megabytes = len(times) * len(self.data) / 1e6
         cpu = cpu_seconds(resource.RUSAGE_SELF) - self._cpu
@@ -108,7 +108,7 @@ async def aio(servers: str, topic: str, size: int) -> dict[str, float]:
 
 
 def measured(client: str, servers: str, topic: str, size: int) -> dict[str, float]:
-    """Measure a client in a process of its own."""
+    """Run the measurement of a client in a process of its own, and return its figures."""
     command = [sys.executable, __file__, "--client", client, servers, topic, str(size)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     found: dict[str, float] = json.loads(done.stdout)

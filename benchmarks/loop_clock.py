@@ -1,4 +1,7 @@
-"""A clock of an event loop: the times for which the loop was held, and the code that held it."""
+"""A clock in an event loop: it records for how long the loop was held, and the code that held it.
+
+The loop is held while a callback runs, so that no other callback can run.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-sys.path.insert(1, str(ROOT))  # trellis.bench: the load tool's protocol code
+# Add the root, where Python finds trellis.bench, the load tool with its protocol code.
+sys.path.insert(1, str(ROOT))
 
 from peers.brokers.trellis import TrellisPeer  # noqa: E402  (found only now)
 from peers.machine import machine  # noqa: E402
@@ -42,7 +43,7 @@ from trellis.bench.client import AmqpClient, MqttClient  # noqa: E402
 from trellis.bench.processes import Processes  # noqa: E402
 from trellis.bench.target import BrokerTarget, parse  # noqa: E402
 
-#: The body of each message, and the number of messages in the backlog.
+#: The body of each message, and the number of messages in the subject `backlog`.
 BODY: Final = bytes(100)
 BACKLOG: Final = 500_000
 #: Publications sent before the client waits for the broker to process them.
@@ -114,13 +115,13 @@ class MemorySubject(NamedTuple):
 
 
 def mqtt_connections(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Open MQTT connections."""
+    """Open the MQTT connections numbered `first` to `last` - 1."""
     for _ in range(first, last):
         broker.mqtt_client()
 
 
 def mqtt_subscribers(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Open MQTT connections with one subscription each."""
+    """Open MQTT connections numbered `first` to `last` - 1, each with one subscription."""
     for number in range(first, last):
         broker.mqtt_client().subscribe(f"site/s{number % 100}/device/d{number}/+", 0)
 
@@ -164,13 +165,13 @@ def mqtt_retained(broker: MeasuredBroker, first: int, last: int) -> None:
 
 
 def amqp_connections(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Open AMQP connections with one channel each."""
+    """Open the AMQP connections numbered `first` to `last` - 1, each with one channel."""
     for _ in range(first, last):
         broker.amqp_client()
 
 
 def queues(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Declare queues."""
+    """Declare the queues numbered `first` to `last` - 1."""
     client = broker.amqp_client()
     for number in range(first, last):
         client.ask(amqp.queue_declare(f"work-{number:06}"), amqp.QUEUE_DECLARE_OK)
@@ -195,7 +196,7 @@ def plain_keys(broker: MeasuredBroker, first: int, last: int) -> None:
 
 
 def consumers(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Start consumers."""
+    """Start the consumers numbered `first` to `last` - 1."""
     client = broker.amqp_client()
     client.ask(amqp.queue_declare("work"), amqp.QUEUE_DECLARE_OK)
     for number in range(first, last):
@@ -254,7 +255,7 @@ SUBJECTS: Final = (
     MemorySubject("consumer", "consumer", 5_000, consumers),
     MemorySubject("message", "message of 100 bytes in a queue", 200_000, messages, 300),
 )
-#: Before the measurement, 1 / WARMING of the number of objects is created.
+#: Before the measurement, a part (1 / WARMING) of the measured number of objects is created.
 WARMING: Final = 10
 BACKLOG_NAME: Final = "backlog"
 BACKLOG_TARGET: Final = 20 * 2**20
@@ -316,7 +317,8 @@ def backlog(trellis: Path) -> dict[str, int]:
 
 
 def _read_all(client: AmqpClient) -> None:
-    """Consume the backlog; check the number of messages and their bodies."""
+    """Consume the backlog; exit with an error unless each message arrives with the published
+    body."""
     awaited = BACKLOG
     while awaited:
         kind = client.read(7, "basic.deliver")
@@ -330,7 +332,7 @@ def _read_all(client: AmqpClient) -> None:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return the results as Markdown for the document."""
+    """Return the results as the Markdown table of the document."""
     facts = "; ".join(f"{name} {value}" for name, value in results["machine"].items())
     lines = [
         (
@@ -366,7 +368,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run the measurement; return the exit code."""
+    """Measure the chosen subjects, write results and table; return the exit code."""
     names = [*(subject.name for subject in SUBJECTS), BACKLOG_NAME]
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description="Measure the memory of the broker's objects.")

@@ -33,7 +33,8 @@ from random import Random
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-sys.path.insert(1, str(ROOT))  # trellis.bench: the load tool's protocol code
+# Add the root, where Python finds trellis.bench, the load tool with its protocol code.
+sys.path.insert(1, str(ROOT))
 
 from trellis.bench import amqp, mqtt  # noqa: E402
 from trellis.bench.client import AmqpClient, MqttClient  # noqa: E402
@@ -130,7 +131,7 @@ class Churn:
         self._client.depth("backlog")
 
     def empty(self) -> None:
-        """Delete the backlog."""
+        """Delete the queues of the backlog."""
         self._delete_backlog()
 
 

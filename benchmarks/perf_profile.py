@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-sys.path.insert(1, str(ROOT))  # the table of workloads in trellis.bench
+# Add the root, where Python finds the table of workloads in trellis.bench.
+sys.path.insert(1, str(ROOT))
 
 from peers.brokers.trellis import TrellisPeer  # noqa: E402  (found only now)
 from peers.peer import Running, Tools  # noqa: E402
@@ -198,7 +199,8 @@ def read(workload: str, cpu: float, report: str) -> Profile:
         library, _, symbol = (part.strip() for part in rest.partition(";"))
         if not share.strip().endswith("%"):
             continue
-        percent, symbol = float(share.strip()[:-1]), symbol[4:]  # "[.] name"
+        # Remove the mark of perf before the symbol, such as "[.] ".
+        percent, symbol = float(share.strip()[:-1]), symbol[4:]
         where = place(library, symbol)
         profile.places[where] += percent  # type: ignore[assignment]  # a Counter may count parts
         if where == "our compiled code":
@@ -207,7 +209,7 @@ def read(workload: str, cpu: float, report: str) -> Profile:
 
 
 def table(profiles: Sequence[Profile], command: str, version: str) -> str:
-    """Return the results as Markdown for the document."""
+    """Return the results as the Markdown tables of the document."""
     header = ("nanoseconds per message", *(profile.workload for profile in profiles))
     lines = [
         (name, *(figure(profile.cpu * 10 * profile.places[name]) for profile in profiles))
@@ -235,7 +237,7 @@ def table(profiles: Sequence[Profile], command: str, version: str) -> str:
 
 
 def main() -> int:
-    """Run the measurement; return the exit code."""
+    """Profile the chosen workloads, write the tables; return the exit code."""
     parser = argparse.ArgumentParser(description="Profile the broker's CPU time.")
     parser.add_argument(
         "workloads",

@@ -32,7 +32,7 @@ PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "numpy")
 
 
 def main() -> int:
-    """Run the measurement; return the exit code."""
+    """Run `trellis pipeline bench`, print the table, write the results; return the exit code."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     parser = argparse.ArgumentParser(description="Measure the pipeline and write the figures.")
     parser.add_argument(

@@ -63,7 +63,9 @@ async def small_frames(attack: Attack) -> Prepared:
         for _ in range(20):
             client = await AmqpSocket.connect(attack.ports["amqp"], 1, 4_096)
             client.write(marshal(1, spec.Basic.Get(queue="q")))
-            with contextlib.suppress(SystemExit):  # The broker answers 406.
+            # The broker closes the channel with 406, because the message does not fit into the
+            # client's frames.
+            with contextlib.suppress(SystemExit):
                 await client.wait_for(b"\x00\x3c\x00\x47", 1)
                 raise AssertionError("the broker delivered a message larger than the frame limit")
             client.abort()

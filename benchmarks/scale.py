@@ -35,7 +35,8 @@ from typing import Any, Final
 import pamqp.commands as spec
 import uvloop
 
-sys.path.append(str(Path(__file__).parent))  # `python -P` leaves out this directory.
+# Add this directory to the path, because `python -P` leaves it out.
+sys.path.append(str(Path(__file__).parent))
 
 from amqp_socket import PATIENCE, AmqpSocket, marshal, publication
 from loop_clock import LoopClock
@@ -147,7 +148,7 @@ class Scale:
         return answer
 
     async def run(self) -> None:
-        """Run all phases."""
+        """Run all phases in order, and print a line for each."""
         chosen = self._chosen
         self._declarers = [
             await AmqpSocket.connect(self._ports["amqp"], 1) for _ in range(DECLARERS)
@@ -403,7 +404,7 @@ def measure(chosen: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Parse the command line."""
+    """Parse the command line; return the sizes and the options of the measurement."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -421,7 +422,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run the measurement."""
+    """Parse the command line, run the measurement, and print the longest hold of all phases."""
     chosen = options()
     print(
         f"compiled: {trellis.compiled()}, processors: {os.cpu_count()}, load: "

@@ -48,9 +48,9 @@ class Task:
         raise NotImplementedError
 
     def needs_timer(self, when: i64) -> bool:
-        """False if the task no longer needs its timer that expires at `when` ms of Agenda.now.
+        """True if the task still needs its timer for the time `when`, in ms of Agenda.now.
 
-        See `Agenda.drop_timer`.
+        The agenda removes timers that are not needed: see `Agenda.drop_timer`.
         """
         return True
 
@@ -110,7 +110,7 @@ class Agenda:
         self._bulk.append(task)
 
     def at(self, when: i64, task: Task) -> None:
-        """Run the task once the clock reaches `when` ms.
+        """Run the task once the clock `now` reaches `when` ms.
 
         The task may run even after `drop_timer`, so it must check whether its work is needed.
         """
@@ -118,7 +118,7 @@ class Agenda:
         heapq.heappush(self._timers, (when, self._timers_added, task))
 
     def drop_timer(self) -> None:
-        """Report an unneeded timer: the `needs_timer` of its task returns False from now on.
+        """Count one timer that is no longer needed: its task's `needs_timer` returns False now.
 
         The agenda removes such timers; otherwise a client could add timers for a distant time
         without a bound.
@@ -158,8 +158,8 @@ class Agenda:
     def turn(self) -> None:
         """Run the tasks, and the tasks that they add, up to TURN_TASKS tasks and `share` seconds.
 
-        Then run bulk tasks: one slice in any case, and more slices until the time is over. An
-        exception in a task ends this turn; the other tasks run in the next turn.
+        Then run bulk tasks: one slice in any case, and more slices until `share` seconds are over.
+        An exception in a task ends this turn; the other tasks run in the next turn.
         """
         tasks = self._tasks
         if self._next_turn:
@@ -183,7 +183,9 @@ class Agenda:
                 self.wake()
 
     def _run_bulk(self, end: float) -> None:
-        """Run one slice of each bulk task, up to TURN_SLICES slices and the time `end`."""
+        """Run one slice of each bulk task, until TURN_SLICES slices are done or `clock` passes
+        `end`, in s.
+        """
         tasks = self._bulk
         done: i64 = 0
         try:
@@ -211,11 +213,11 @@ class BulkTask(Task):
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
-        #: True while a slice waits on the agenda.
+        #: True while a slice of this task waits on the agenda.
         self.waits = False
 
     def do_slice(self) -> None:
-        """Do one slice of the work."""
+        """Do one slice of the bulk work, which should take at most 2 ms."""
         raise NotImplementedError
 
     def has_work(self) -> bool:

@@ -129,7 +129,9 @@ class Broker:
         return given if isinstance(given, str) else self.name
 
     def write_deliveries(self) -> None:
-        """Store the exact set of delivered messages, because the broker stops cleanly."""
+        """Store which messages of each durable queue were delivered. A clean stop calls this
+        method.
+        """
         for vhost in self.vhosts.values():
             for queue in vhost.queues.values():
                 if queue.durable:
@@ -215,14 +217,16 @@ class VirtualHostRemoval(BulkTask):
             if exchange.number >= 0 and exchange not in failed:
                 self._current = exchange
                 vhost.delete_exchange(exchange.name)
-        if not vhost.queues:  # Each removed policy is applied to the queues that are left.
+        # Remove the policies last, because each removal updates all queues that still exist.
+        if not vhost.queues:
             policies = vhost.policies.by_name
             for name in list(islice(policies, DELETIONS_PER_SLICE + len(failed))):
                 if name not in failed:
                     self._current = name
                     vhost.applied_policies.clear_policy(name)
         self._current = None
-        # The front ends close the sessions and connections when they see `closing`.
+        # The front ends close the sessions and connections of a virtual host with the flag
+        # `closing`.
         done = (
             not vhost.queues
             and not vhost.policies.by_name

@@ -159,7 +159,8 @@ USER_TAGS: Final[dict[str, Comparison]] = {
 #: The comparison of every tag that USER_TAGS lacks.
 OTHER_TAG: Final = Comparison(EQUAL, "")
 
-#: For each section, the fields of its objects that the import uses, or that carry no information.
+#: For each section of a definitions document, the fields of its objects that the import uses, or
+#: that carry no information.
 FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "vhosts": (
         "name",
@@ -219,17 +220,21 @@ MQTT_SESSION: Final = Comparison(
 
 
 def judge_global_parameter(name: str) -> Comparison:
-    """Return the comparison of a global parameter."""
+    """Return the comparison of a global parameter with RabbitMQ's: equal, different or missing."""
     return _EQUAL if name in _NAMES_ONLY else OTHER_PARAMETER
 
 
 def judge_policy_key(key: str, effective: Container[str]) -> Comparison:
-    """Return the comparison of a policy key. `effective` holds the keys that have an effect."""
+    """Return the comparison of a policy key with RabbitMQ's. `effective` holds the keys that have
+    an effect.
+    """
     return _judge(key, POLICY_KEYS, effective, "left out: the key is unknown")
 
 
 def judge_argument(argument: str, effective: Container[str]) -> Comparison:
-    """Return the comparison of a queue argument. `effective` holds the arguments with an effect."""
+    """Return the comparison of a queue argument with RabbitMQ's. `effective` holds the arguments
+    with an effect.
+    """
     return _judge(argument, QUEUE_ARGUMENTS, effective, "kept, without effect")
 
 

@@ -35,7 +35,7 @@ def shown(name: str) -> str:
     """Return the name with an escape sequence, such as `\\xff`, for each byte that is not UTF-8."""
     try:
         return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    except UnicodeEncodeError:  # A surrogate that does not stand for a byte.
+    except UnicodeEncodeError:  # A lone surrogate that stands for no byte.
         return name.encode("utf-8", "backslashreplace").decode()
 
 

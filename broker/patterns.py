@@ -62,7 +62,9 @@ class _Cost:
         self.fixed = fixed
 
     def ways(self, length: int) -> int:
-        """Upper bound of the number of ways in which a text of `length` characters can match."""
+        """Return an upper bound of the number of ways in which a text of `length` characters can
+        match.
+        """
         free = min(self.free, 8)
         return min(self.factor * comb(length + free, free), LONG_PATHS_MAX + 1)
 
@@ -174,7 +176,7 @@ def _sequence(items: Any, length: int) -> _Cost:
 
 
 def _item(item: Any, length: int) -> _Cost:
-    """Return the cost of one node of a parse tree."""
+    """Return the cost (`_Cost`) of one node of a regular expression's parse tree."""
     kind, value = item[0].name, item[1]
     if kind in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
         inner = _sequence(value[2], length)

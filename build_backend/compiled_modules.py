@@ -58,7 +58,7 @@ def modules(root: Path = ROOT) -> list[str]:
 
 
 def _file(name: str) -> str:
-    """Return the file of a module.
+    """Return the file of a module; "" if the module cannot be located.
 
     A module whose optional dependencies are not installed cannot be imported, only located.
     """

@@ -19,7 +19,7 @@ translated.
 
     auto                  the default: trie, or shapes above 250,000 patterns
     trie                  a trie of words; fast for every mix of patterns
-    shapes                hash tables, one per position of the wildcards; least memory
+    shapes                hash tables, one per set of wildcard positions; least memory
     bitmap                sets of pattern numbers, intersected; needs pyroaring
     dfa                   an automaton built on demand; fastest for repeated topics
     snapshot, cstrie      tries that many threads use at once without a lock; need cereggii

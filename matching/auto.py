@@ -12,8 +12,8 @@ docs/decisions/0005-auto-matcher.md.
     tables --pop, restore----> trie     when half of `compact_above` patterns or fewer are left
 
 The move is incremental: each call moves a few patterns with all their subscribers, so no call takes
-long. Every pattern is either in a trie or in the tables, and lookups search all of them until the
-move is complete.
+long. Every pattern is either in a trie or in the tables, and lookups search the tries and the
+tables until the move is complete.
 
 Lookups and subscriptions cost as much as in `trie`, or as in `shapes` while the tables are in use.
 Own design.
@@ -34,11 +34,11 @@ from matching.trie import Trie
 COMPACT_ABOVE: Final = 250_000
 #: The default of `limit`: the most tables that the lookup of one topic searches.
 LIMIT: Final = 32
-#: Patterns moved to the other structure by each change.
+#: The most patterns that a change (subscribe or unsubscribe) moves between the trie and the tables.
 _BY_CHANGE: Final = 32
-#: Patterns moved to the other structure by each lookup.
+#: The most patterns that a lookup moves between the trie and the tables.
 _BY_LOOKUP: Final = 8
-#: After moving this many words, a change or lookup stops, even if it may move more patterns.
+#: After moving patterns of this many words in total, a change or lookup moves no further pattern.
 _WORDS: Final = 512
 
 
@@ -58,14 +58,14 @@ class Auto(Shapes[S]):
 
     def _start(self) -> None:
         super()._start()
-        #: True if new patterns go into the tables.
+        #: True if new patterns go into the tables, False if they go into the trie.
         self._compact = False
         #: The trie that is being emptied into the tables. This trie is always empty before the next
         #: move starts, because each change moves at least one pattern out of it.
         self._leaving: Trie[S] | None = None
         self._moving = False
         self._iterated = False
-        #: The number of times that the patterns began to move to the other structure.
+        #: The number of times that the patterns began to move from the trie to the tables or back.
         self.turns = 0
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
@@ -102,13 +102,13 @@ class Auto(Shapes[S]):
         return [AutoSearch(self, topic, found)]
 
     def parts(self, topic: str, found: list[S]) -> list[Search[S]]:
-        """Return a search for each trie and for the tables. The caller completes them in this
-        order.
+        """Return a list of searches for this topic: one for each trie, and one for the tables. The
+        caller completes the searches in the order of the list; each appends subscribers to `found`.
 
         Patterns may move during a pause: from the trie that is being emptied to the tables and to
         the new trie, or from the tables to the trie. A structure is searched before the structures
-        that its patterns move to, so the searches miss no pattern. This is not guaranteed if the
-        direction of the move changes meanwhile (`turns` then grows).
+        that its patterns move to, so the searches miss no pattern. They may miss a pattern only if
+        the direction of the move changes meanwhile (`turns` then grows).
         """
         leaving, tables = self._leaving, TablesSearch(self, topic, found)
         return [
@@ -134,8 +134,8 @@ class Auto(Shapes[S]):
         """Return the sizes of the tables and of the tries.
 
         `fallback` is the number of subscriptions in the trie that takes new patterns. `leaving` is
-        the number of subscriptions that still have to move. `shared` is the number of subscribers
-        with several patterns.
+        the number of subscriptions that are still in the structure that is being emptied. `shared`
+        is the number of subscribers with several patterns.
         """
         stats = super().stats()
         leaving = self._pairs if self._moving and not self._compact else 0
@@ -157,9 +157,10 @@ class Auto(Shapes[S]):
         return self._compact and super()._takes(form)
 
     def _adapt(self) -> None:
-        """After a change, begin a move if the structure no longer suits the number of patterns.
+        """After a change of subscriptions, begin a move if the other structure now suits the number
+        of patterns better.
 
-        If a move is under way, move a few patterns.
+        If a move is under way, move up to _BY_CHANGE patterns.
         """
         self._iterated = False
         patterns = self._patterns + self._fallback.patterns()
@@ -180,7 +181,9 @@ class Auto(Shapes[S]):
             self._move(_BY_CHANGE)
 
     def _move(self, patterns: int) -> None:
-        """Move up to `patterns` patterns to the other structure; stop after _WORDS words."""
+        """Move up to `patterns` patterns from the trie to the tables or back; stop after _WORDS
+        words.
+        """
         moved = 0
         while patterns > 0 and moved < _WORDS:
             leaving = self._leaving
@@ -205,7 +208,7 @@ class Auto(Shapes[S]):
 
 
 class TablesSearch(Search[S]):
-    """The lookup in the tables of shapes, a single step."""
+    """A lookup of one topic in the tables of `shapes`; the first call of `advance` completes it."""
 
     __slots__ = ("_tables", "_topic")
 
@@ -223,9 +226,9 @@ class TablesSearch(Search[S]):
 class AutoSearch(Search[S]):
     """A lookup in the tries and tables of an `Auto`, one after the other.
 
-    If the direction in which patterns move changes during the lookup, the lookup starts again. This
-    cannot happen often: between two changes of direction, more patterns are added or removed than
-    is possible in a few turns of an event loop.
+    If the direction in which patterns move changes during the lookup, the lookup starts again. Such
+    a restart is rare: between two changes of direction, more patterns are added or removed than is
+    possible in a few turns of an event loop.
     """
 
     __slots__ = ("_matcher", "_parts", "_topic", "_turns")

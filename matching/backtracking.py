@@ -3,12 +3,12 @@ continuation, one after the other.
 
     root --#--> O --b--> o        for a.c.b, `#` is tried with the rests a.c.b, c.b, b and nothing
 
-Kept as a reference for measurements; use `trie` instead. A ``*`` costs the same as in `trie`. Each
-``#`` is tried with every rest of the topic, and if two continuations reach the same node, both are
-followed. So a pattern with n ``#`` costs about L to the power n for a topic of L words. (`trie`
-visits every node at most once per word.) RabbitMQ uses the same algorithm; its search took 909 ms
-for 5 ``#`` and 60 words. Memory is bounded: at most (nodes of a branch x words) continuations wait
-to be tried, and each node found is recorded once.
+The algorithm is kept as a reference for measurements; use `trie` instead. A ``*`` costs the same as
+in `trie`. Each ``#`` is tried with every rest of the topic, and if two continuations reach the same
+node, both are followed. So a pattern with n ``#`` costs about L^n steps for a topic of L words.
+(`trie` visits every node at most once per word.) RabbitMQ uses the same algorithm; its search took
+909 ms for 5 ``#`` and 60 words. Memory is bounded: at most (nodes of a branch x words)
+continuations wait to be tried, and each node found is recorded once.
 
 Source: article 5 (its section on the trie), and article 1 for ``*``.
 """
@@ -32,7 +32,8 @@ class Backtracking(Trie[S]):
         words = grammar.split(topic)
         end = len(words)
         hidden = grammar.hides and grammar.hidden(topic)
-        # Positions still to be explored: a node, and the number of topic words that led to it.
+        # Positions still to be searched: a node, and the number of topic words that led to the
+        # node.
         pending: list[tuple[TrieNode[S], int]] = [(self._root, 0)]
         # A node may be found in several ways; its subscribers are reported once.
         matched: dict[TrieNode[S], None] = {}

@@ -6,10 +6,10 @@
 
 Every word has a number. For topics of one length and patterns of one shape, the literal columns are
 combined into one integer per topic, and a binary search finds it among the patterns' integers.
-Different words may give equal integers, so the words of each candidate are compared as well. This
-takes some twenty numpy calls for each pair of a topic length and a shape, whatever the number of
-topics and patterns. Patterns with two or more ``#`` are matched in a trie, topic by topic. Without
-numpy, `Shapes` gives the same answers topic by topic.
+Different words may give equal integers, so the words of each candidate are compared as well. The
+search takes some twenty numpy calls for each pair of a topic length and a shape, whatever the
+number of topics and patterns. Patterns with two or more ``#`` are matched in a trie, topic by
+topic. Without numpy, `Shapes` gives the same answers topic by topic.
 
 Use this module for the topics of stored messages, not for messages that arrive one by one; pass
 each distinct topic once. Own design, after tuple space search (see `shapes`).
@@ -39,7 +39,8 @@ _TOGETHER: Final = 16_384
 
 
 class Pairs(NamedTuple):
-    """The matches as two columns of 64-bit integers, sorted by topic, then pattern.
+    """The matches of a batch as two columns of 64-bit integers: the topic's index and the pattern's
+    number, sorted by topic, then by pattern.
 
     Both columns can be passed to numpy (`frombuffer`) and Arrow (`py_buffer`) without a copy.
     """
@@ -59,7 +60,10 @@ class Batch:
         grammar: Grammar = DEFAULT,
         vectorised: bool = numpy is not None,
     ) -> None:
-        """Index the patterns. Raises InvalidPattern. `vectorised=True` needs numpy."""
+        """Index the patterns. Raises InvalidPattern if one of them is invalid.
+
+        `vectorised=True` needs numpy; with False, the topics are matched one by one in `Shapes`.
+        """
         self._grammar: Final = grammar
         self._vectorised: Final = vectorised
         #: A matcher with all patterns if `vectorised` is False, otherwise empty.
@@ -91,7 +95,9 @@ class Batch:
         return found
 
     def _arrange(self, patterns: Iterable[str]) -> None:
-        """Number the words, and store the patterns of each shape in columns."""
+        """Give each literal word of the patterns a number, and store the patterns of each shape in
+        columns.
+        """
         grammar = self._grammar
         known = self._words
         forms: dict[Form, tuple[list[int], list[list[int]]]] = {}
@@ -153,8 +159,8 @@ class Batch:
 
 
 class _ShapeColumns:
-    """The patterns of one shape. Each has an integer, made from the numbers of its words, and the
-    patterns are sorted by this integer.
+    """The patterns of one shape, sorted by an integer that is made from the numbers of a pattern's
+    words.
     """
 
     def __init__(self, form: Form, numbers: list[int], rows: list[list[int]]) -> None:

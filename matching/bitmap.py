@@ -21,7 +21,7 @@ Costs: O(words x patterns / 64) per lookup, O(words) per subscription; one bitma
 for patterns of few words that share many words. Needs the package pyroaring.
 
 A pattern is in no row after its own end. Article 3 writes ``#`` into every later row and ``*`` into
-the row of every word. That saves one operation per position in lookups, but the cost of a
+the row of every word. These entries save one operation per position in lookups, but the cost of a
 subscription then grows with the number of words and positions. For example, if 100,000 patterns
 with ``#`` are present, one more pattern of 30,000 levels would take 375 MB.
 
@@ -56,7 +56,7 @@ class _BitmapRows:
         self.rest: BitMap | None = None
 
     def rows(self) -> int:
-        """Return the number of rows."""
+        """Return the number of rows of this word position, which each have one bitmap."""
         return (
             len(self.words)
             + (self.any is not None)
@@ -73,7 +73,7 @@ class Bitmap(Numbered[S]):
     def __init__(self, grammar: Grammar) -> None:
         super().__init__(grammar)
         self._positions: list[_BitmapRows] = []
-        #: The number of patterns in a `rest` row.
+        #: The number of patterns in the `rest` rows of all positions.
         self._open = 0
 
     def can_hold(self, words: list[str]) -> bool:

@@ -86,7 +86,9 @@ class BitmapFixed(Numbered[S]):
         return row if row else None
 
     def stats(self) -> dict[str, int]:
-        """Return the sizes; `topics` is the number of topics with a row, at most `capacity`."""
+        """Return the sizes of the index; `topics` is the number of topics with a row, at most
+        `capacity`.
+        """
         sizes = super().stats()
         sizes["topics"] = len(self._rows)
         sizes["capacity"] = self._capacity

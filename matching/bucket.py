@@ -102,7 +102,7 @@ class PairCounts(Generic[S]):
     patterns.
 
     While `shared` is 0, no answer can contain a subscriber twice, and matchers skip the removal of
-    duplicates. That is the usual state in the broker, where each subscriber is one binding.
+    duplicates. In the broker, `shared` is usually 0, because each subscriber is one binding.
     """
 
     __slots__ = ("_parts", "shared")

@@ -28,17 +28,19 @@ from matching.grammar import Grammar, swap
 from matching.matcher import Matcher, S
 from matching.topics import TopicIndex
 
-#: Topics evicted together when the cache is full. Evicting one topic at a time would be too slow:
-#: the search for a dict's oldest key steps over all keys deleted before it.
+#: The number of topics that are evicted together when the cache is full. Evicting one topic at a
+#: time would be too slow: the search for a dict's oldest key steps over all keys deleted before it.
 _EVICTED_TOGETHER: Final = 64
-#: The epoch of an invalidated answer.
+#: The epoch number that marks an invalidated answer: no epoch of a cache has this number.
 _NEVER: Final = 0
 
 
 class _Answer(Generic[S]):
-    """The subscribers of a topic, valid if `epoch` is the cache's current epoch.
+    """The cached answer for one topic: its subscribers, valid if `epoch` is the cache's current
+    epoch.
 
-    The first `indexed` of the cache's indexes have an entry for the topic.
+    `indexed` is the number of indexes with an entry for the topic: the first ones in the cache's
+    list of indexes.
     """
 
     __slots__ = ("epoch", "indexed", "subscribers", "topic")
@@ -51,9 +53,10 @@ class _Answer(Generic[S]):
 
 
 class RouteCache(Matcher[S]):
-    """A matcher that caches the answers of another matcher.
+    """A matcher that caches the answers of another matcher, the source.
 
-    All changes must be made through this matcher, or be reported with `invalidate`.
+    All changes of subscriptions must be made through this matcher, or be reported with
+    `invalidate`.
     """
 
     def __init__(
@@ -110,8 +113,8 @@ class RouteCache(Matcher[S]):
     def invalidate(self, pattern: str, grammar: Grammar) -> None:
         """Invalidate the answers for the topics that this pattern matches.
 
-        Call it when the pattern's subscribers in the source have changed. The first pattern with a
-        wildcard in another grammar than the source's invalidates all answers. Raises
+        Call this method when the pattern's subscribers in the source have changed. The first
+        pattern with a wildcard in another grammar than the source's invalidates all answers. Raises
         InvalidPattern.
         """
         if not grammar.is_pattern(pattern):
@@ -130,7 +133,7 @@ class RouteCache(Matcher[S]):
         self.dropped += len(answers)
 
     def invalidate_all(self) -> None:
-        """Invalidate all answers."""
+        """Invalidate all answers in the cache in one step."""
         self._epoch += 1
         self.epochs += 1
 
@@ -149,8 +152,10 @@ class RouteCache(Matcher[S]):
     def stats(self) -> dict[str, int]:
         """Return the sizes of the source and of the cache.
 
-        `topics` is the number of cached answers, and `kept` the number of subscribers in them.
-        `hits`, `misses`, `dropped` and `epochs` count events since the cache was made.
+        `topics` is the number of cached answers, and `kept` the number of subscribers in them. The
+        other values are counts since the cache was made: `hits` and `misses` of lookups, answers
+        that were invalidated individually (`dropped`), and invalidations of all answers together
+        (`epochs`).
         """
         return {
             **self.source.stats(),
@@ -169,7 +174,7 @@ class RouteCache(Matcher[S]):
         return pair in self.source
 
     def _look_up(self, topic: str) -> tuple[S, ...]:
-        """Look the topic up in the source and store the answer."""
+        """Return the subscribers of a topic from the source, and cache them as the answer."""
         self.misses += 1
         subscribers = tuple(self.source.match(topic))
         known = self._answers.get(topic)
@@ -205,8 +210,10 @@ class RouteCache(Matcher[S]):
                 index.remove(self._spelled(topic, index))
 
     def _index(self, grammar: Grammar) -> TopicIndex[_Answer[S]] | None:
-        """Return the index for patterns of this grammar. If there is none yet, create it and return
-        None.
+        """Return the index for patterns of this grammar.
+
+        If there is no such index, create an empty one and return None: no cached topic is in the
+        new index yet, so the caller must invalidate all answers.
         """
         for index in self._indexes:
             if index.grammar is grammar:

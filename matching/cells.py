@@ -36,7 +36,7 @@ class Cell(Generic[T]):
         """Create a cell that holds the value."""
 
     def get(self) -> T:
-        """Return the present value."""
+        """Return the object that the cell holds at present."""
         raise NotImplementedError
 
     def compare_and_set(self, expected: T, desired: T) -> bool:

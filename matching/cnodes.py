@@ -24,8 +24,8 @@ class Generation:
 
 
 class Branch(Generic[S]):
-    """One word of a pattern: the subscribers of the pattern that ends here, and the I-node
-    below.
+    """An entry of a C-node for one word of a pattern: the subscribers of the pattern that ends with
+    this word, and the I-node for longer patterns.
     """
 
     __slots__ = ("inode", "subscribers")
@@ -38,9 +38,9 @@ class Branch(Generic[S]):
 class CNode(Generic[S]):
     """The branches of one node, immutable except for `previous`.
 
-    While the replacement is undecided, `previous` holds the C-node that this C-node replaces.
-    Afterwards `previous` holds None if the replacement is valid, or a FailedSwap if the replacement
-    must be undone.
+    A C-node is made to replace another C-node. While the outcome is undecided, `previous` holds the
+    other C-node. Afterwards `previous` holds None if the replacement is valid, or a FailedSwap if
+    the replacement must be undone.
     """
 
     __slots__ = ("children", "many", "one", "previous")
@@ -58,7 +58,7 @@ class CNode(Generic[S]):
         self.previous = previous
 
     def bare(self) -> bool:
-        """True if there are no branches."""
+        """True if the C-node has no branches."""
         return self.children is None and self.one is None and self.many is None
 
 
@@ -92,7 +92,7 @@ class INode(Generic[S]):
 class RootSwap(Generic[S]):
     """A pending replacement of the root by a snapshot.
 
-    It succeeds only if the old root's content is still `expected`.
+    The replacement succeeds only if the old root's content is still `expected`.
     """
 
     __slots__ = ("expected", "new", "old", "outcome")
@@ -107,7 +107,7 @@ class RootSwap(Generic[S]):
 
 
 def branch_of(main: CNode[S], grammar: Grammar, word: str) -> Branch[S] | None:
-    """Return the branch of a word of a pattern, or None."""
+    """Return the C-node's branch for a word of a pattern, or None if it has no such branch."""
     if word == grammar.one:
         return main.one
     if word == grammar.many:
@@ -116,7 +116,7 @@ def branch_of(main: CNode[S], grammar: Grammar, word: str) -> Branch[S] | None:
 
 
 def branches(main: CNode[S], grammar: Grammar) -> list[tuple[str, Branch[S]]]:
-    """Return all branches with their words."""
+    """Return all branches of the C-node, each with its word."""
     found: list[tuple[str, Branch[S]]] = []
     if main.one is not None:
         found.append((grammar.one, main.one))

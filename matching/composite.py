@@ -4,7 +4,7 @@
             +-- matcher --------------- patterns with a wildcard
 
 `Composite` does this for one grammar. `Bilingual` holds one composite for each of the two grammars.
-It is searched with topics of one grammar, called its own:
+A `Bilingual` is searched with topics of one grammar, called its own:
 
     a.b --+-- native: composite of its own grammar ---- searched with a.b
           +-- foreign: composite of the other grammar - searched with a/b, if it has subscriptions
@@ -146,7 +146,10 @@ class Bilingual(Matcher[S]):
         self.foreign: Composite[S] | None = None
 
     def side(self, grammar: Grammar) -> Composite[S]:
-        """Return the composite of this grammar, on which to subscribe and unsubscribe."""
+        """Return the composite for patterns of this grammar, on which to subscribe and unsubscribe.
+
+        If the grammar is not the matcher's own, create the composite at the first call.
+        """
         if grammar is self.grammar:
             return self.native
         if self.foreign is None:
@@ -209,8 +212,9 @@ class Bilingual(Matcher[S]):
 
 
 def _merged(found: list[S], others: list[S]) -> list[S]:
-    """Return the union of both lists without duplicates. The result may be one of the two lists,
-    changed or not.
+    """Return the union of both lists without duplicates.
+
+    The result may be one of the two lists; `found` may be extended in place.
     """
     if not found or not others:
         return found or others

@@ -78,7 +78,8 @@ class ConcurrentTrie(Matcher[S]):
     def __init__(self, grammar: Grammar, cell: type[Cell[Any]] = AtomicCell) -> None:
         super().__init__(grammar)
         self._cell = cell
-        #: The `previous` cell of every C-node that is the first content of its I-node; always None.
+        #: A shared `previous` cell that always holds None, for each C-node that is the first
+        #: content of its I-node.
         self._no_previous: Cell[CNode[S] | FailedSwap[S] | None] = cell(None)
         self._root: Cell[INode[S] | RootSwap[S]] = cell(self._empty())
 
@@ -160,7 +161,7 @@ class ConcurrentTrie(Matcher[S]):
                 return
 
     def stats(self) -> dict[str, int]:
-        """Return the sizes of the trie; all are of the same moment."""
+        """Return the sizes of the trie, all counted in one snapshot."""
         pairs = 0
         patterns = 0
         inodes = 1
@@ -195,12 +196,13 @@ class ConcurrentTrie(Matcher[S]):
         main = inode.main.get()
         return main if main.previous.get() is None else self._decide(inode, main)
 
-    # Words of patterns, and new nodes for them.
+    # -- words of patterns, and new nodes for the words
 
     def _words(self, pattern: str) -> list[str]:
         """Return the words of a pattern.
 
-        The empty pattern has no words; the separator, which cannot be a word, represents it.
+        The empty pattern has no words. It is stored under the separator, which cannot be a word of
+        another pattern.
         """
         words = self.grammar.split(pattern)
         return words if words else [self.grammar.separator]
@@ -245,7 +247,7 @@ class ConcurrentTrie(Matcher[S]):
         """Return the tomb for an emptied C-node below the root."""
         return TNode(None, None, None, emptied.previous)
 
-    # Paths, and changes at their end.
+    # -- paths, and changes at the end of a path
 
     def _descend(self, words: list[str]) -> _Path[S]:
         """Return the existing I-nodes along a pattern's words, and the content of the last of these
@@ -304,8 +306,9 @@ class ConcurrentTrie(Matcher[S]):
         """Replace the content `main` of an I-node by `changed`. Return True if the replacement is
         valid.
 
-        It is valid if the content was still `main` and the root has the I-node's generation.
-        Otherwise the I-node has its former content again, or one that another thread has set.
+        The replacement is valid if the content was still `main` and the root has the I-node's
+        generation. Otherwise the I-node has its former content again, or one that another thread
+        has set.
         """
         if not inode.main.compare_and_set(main, changed):
             return False
@@ -328,7 +331,7 @@ class ConcurrentTrie(Matcher[S]):
             else:
                 main.previous.compare_and_set(previous, FailedSwap(previous))
 
-    # The root, and snapshots.
+    # -- the root, and snapshots
 
     def _current_root(self, refuse_pending: bool) -> INode[S]:
         """Return the root. A pending snapshot (a RootSwap in the root cell) is decided first.
@@ -365,10 +368,10 @@ class ConcurrentTrie(Matcher[S]):
                     return frozen
 
     def _below(self, inode: INode[S], depth: int) -> list[tuple[str, Branch[S], int]]:
-        """Return the branches of an I-node, each with its word and with `depth`."""
+        """Return the branches of an I-node, each as (its word, the branch, `depth`)."""
         return [(word, branch, depth) for word, branch in branches(self.read(inode), self.grammar)]
 
-    # Lookups.
+    # -- lookups
 
     def _collect_sets(self, topic: str, stop_at_first: bool) -> list[SubscriberSet[S]]:
         """Return the subscriber sets of all matching patterns.

@@ -29,7 +29,7 @@ class ConcurrentWalk(Generic[S]):
         self.found: list[SubscriberSet[S]] = []
 
     def read(self, inode: INode[S]) -> CNode[S]:
-        """Return the content of an I-node."""
+        """Return the content of an I-node. A subclass decides whether it also records the read."""
         raise NotImplementedError
 
     def walk(self, root: INode[S], hidden: bool, stop_at_first: bool) -> None:

@@ -40,8 +40,8 @@ from matching.trie import Trie
 from matching.trie_search import TrieNode
 from matching.trie_walk import advance
 
-#: The most nodes that one lookup visits to create or check states. That many visits take 0.1 ms in
-#: interpreted Python.
+#: The most nodes that one lookup visits to create or check states. This number of visits takes 0.1
+#: ms in interpreted Python.
 _EFFORT: Final = 256
 #: The most subscribers in a stored answer. A longer answer is collected from the nodes at each
 #: lookup. Otherwise the 20,000 subscribers of one filter would be stored in many states.
@@ -52,7 +52,7 @@ _STATE_SIZE: Final = 320
 _STEP_SIZE: Final = 100
 #: Size in bytes of an answer without subscribers.
 _ANSWER_SIZE: Final = 64
-#: Old states that are freed each time a new state is created.
+#: The number of old states that are freed each time a new state is created.
 _FREED: Final = 16
 
 
@@ -74,7 +74,8 @@ class _Stamped(TrieNode[S]):
 class _DfaState(Generic[S]):
     """A set of trie nodes that a topic may have reached.
 
-    Its answer and steps were valid at the clock `checked`; -1 marks a discarded state.
+    The answer and the steps of the state were valid at the clock `checked`; -1 marks a discarded
+    state.
     """
 
     __slots__ = ("answer", "checked", "following", "nodes", "other", "size", "steps", "word")
@@ -143,8 +144,8 @@ class Dfa(Trie[S]):
     def _match_slowly(self, topic: str) -> list[S]:
         """Return the subscribers of a topic, and create or update the states on its path.
 
-        If the limit of nodes per lookup (_EFFORT) or the memory budget is reached, the trie
-        answers for the rest of the topic.
+        If the limit of nodes per lookup (_EFFORT) or the memory budget is reached, the rest of the
+        topic is looked up in the trie.
         """
         if not self._pairs:
             return []
@@ -240,7 +241,8 @@ class Dfa(Trie[S]):
         elif state.following is not None and word == state.word:
             state.following = following
         elif self._afford(_STEP_SIZE, state):
-            word = self._pool.get(word, word)  # the trie's own string: one for all states
+            # All states share the trie's string object for this word, to save memory.
+            word = self._pool.get(word, word)
             if state.following is None:
                 state.word = word
                 state.following = following
@@ -321,7 +323,9 @@ class Dfa(Trie[S]):
         return found
 
     def _walk_trie(self, nodes: list[_Stamped[S]], words: list[str], at: int) -> list[S]:
-        """Return the subscribers found by walking the trie from these nodes on."""
+        """Return the subscribers of the patterns that the words from `at` on lead to, by a walk in
+        the trie that starts at these nodes.
+        """
         found: list[S] = []
         stays: list[TrieNode[S]] = []
         moving: list[TrieNode[S]] = []
@@ -338,8 +342,9 @@ class Dfa(Trie[S]):
         return self._tally.distinct(found) if self._tally.shared else found
 
     def _afford(self, size: int, state: _DfaState[S]) -> bool:
-        """Add `size` bytes to the state's and the automaton's memory, and return True. Return False
-        if the budget does not permit it.
+        """Charge `size` bytes to the memory of the state and of the automaton, and return True.
+
+        Return False and charge nothing if the budget does not permit it.
         """
         if self._used + size > self._budget:
             return False
@@ -401,7 +406,9 @@ def _other(state: _DfaState[S], word: str) -> _DfaState[S] | None:
 
 
 def _closure(nodes: list[_Stamped[S]]) -> list[_Stamped[S]]:
-    """Return the nodes that are still in the trie, plus the ``#`` nodes directly below them."""
+    """Return those of the nodes that are still in the trie, plus the ``#`` nodes directly below
+    them.
+    """
     there = [node for node in nodes if not _bare(node)]
     known = set(there)
     for node in there:
@@ -413,7 +420,9 @@ def _closure(nodes: list[_Stamped[S]]) -> list[_Stamped[S]]:
 
 
 def _bare(node: _Stamped[S]) -> bool:
-    """True if the node has no subscribers and no children: it was removed, or is an empty root."""
+    """True if the node has no subscribers and no children: the node was removed, or is an empty
+    root.
+    """
     return node.bucket is None and node.children is None and node.one is None and node.many is None
 
 

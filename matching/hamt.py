@@ -11,8 +11,8 @@ dict.
 
 Source: article 2. There, a node has 32 branches and a bitmap of the branches present. Here, a fork
 is a list of 16, because counting bits is slow in Python. Keys with colliding hashes need no special
-case (the article has L-nodes for them). They share a leaf, and a leaf may grow beyond 64 pairs when
-all bits of the hash are used.
+case (the article has L-nodes for them). Such keys share a leaf, and a leaf may grow beyond 64 pairs
+when all bits of the hash are used.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Hamt(Generic[K, V]):
         return leaf.get(key)
 
     def put(self, key: K, value: V) -> Hamt[K, V]:
-        """Return a map in which the key has this value."""
+        """Return a map with the same pairs, except that the key has this value."""
         size = self._size if self.get(key) is not None else self._size + 1
         return Hamt(_put(self.top, hash(key) & _HASH, 0, key, value), size)
 
@@ -72,7 +72,7 @@ class Hamt(Generic[K, V]):
         return Hamt(_without(self.top, hash(key) & _HASH, key), self._size - 1)
 
     def leaves(self) -> list[dict[K, V]]:
-        """Return all pairs, in dicts that must not be changed."""
+        """Return all pairs of the map, in dicts that must not be changed."""
         found: list[dict[K, V]] = []
         waiting: list[Table[K, V]] = [self.top]
         while waiting:

@@ -21,8 +21,8 @@ class Search(Generic[S]):
     """A lookup that can pause, so that a long lookup can be spread over several turns of an event
     loop.
 
-    It appends the subscribers to `found`; a subscriber of several patterns may be appended several
-    times. `done` is True once all subscribers are found.
+    The search appends the subscribers to `found`; a subscriber of several patterns may be appended
+    several times. `done` is True once all subscribers are found.
     """
 
     __slots__ = ("done", "found")
@@ -32,10 +32,10 @@ class Search(Generic[S]):
         self.done = False
 
     def advance(self, steps: int) -> int:
-        """Continue for about this many steps, and return how many are left.
+        """Continue the lookup for about `steps` steps, and return how many of these steps are left.
 
-        A visited node is one step. The returned number may be negative: the last step may be
-        longer than the others.
+        A visited node is one step. The returned number may be negative, because one visit can cost
+        several steps.
         """
         raise NotImplementedError
 
@@ -55,11 +55,14 @@ class Matcher(Generic[S]):
         self.grammar = grammar
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
-        """Add the pair. Return False if it was already present. Raises InvalidPattern."""
+        """Add the (pattern, subscriber) pair. Return False if the pair was already present.
+
+        Raises InvalidPattern.
+        """
         raise NotImplementedError
 
     def unsubscribe(self, pattern: str, subscriber: S) -> bool:
-        """Remove the pair. Return False if it was not present."""
+        """Remove the (pattern, subscriber) pair. Return False if the pair was not present."""
         raise NotImplementedError
 
     def match(self, topic: str) -> list[S]:
@@ -78,7 +81,7 @@ class Matcher(Generic[S]):
         raise NotImplementedError
 
     def matches_any(self, topic: str) -> bool:
-        """True if at least one pattern matches. May stop at the first match."""
+        """True if at least one pattern matches the topic. May stop at the first match."""
         return len(self.match(topic)) > 0
 
     def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
@@ -92,14 +95,16 @@ class Matcher(Generic[S]):
         return []
 
     def snapshot(self) -> Matcher[S]:
-        """Return a read-only copy of the present pairs, which later changes do not affect."""
+        """Return a read-only copy of the present pairs. Later changes of the matcher do not affect
+        it.
+        """
         copy = type(self)(self.grammar)
         for pattern, subscriber in self.subscriptions():
             copy.subscribe(pattern, subscriber)
         return Snapshot(copy)
 
     def clear(self) -> None:
-        """Remove all pairs."""
+        """Remove all (pattern, subscriber) pairs."""
         for pattern, subscriber in list(self.subscriptions()):
             self.unsubscribe(pattern, subscriber)
 

@@ -107,7 +107,7 @@ ALGORITHMS: Final = (
     Algorithm(
         "shapes",
         "matching.shapes:Shapes",
-        "one hash table per position of the wildcards: one dict probe each",
+        "one hash table per set of wildcard positions; a lookup probes each table once",
         "O(shapes x L)",
         "O(L)",
         "own design (tuple space search)",
@@ -194,7 +194,7 @@ NAMES: Final = tuple(_BUILT_IN)
 
 
 def algorithms() -> list[Algorithm]:
-    """Return the built-in algorithms, then those of installed packages by name."""
+    """Return the built-in algorithms, followed by those of installed packages, sorted by name."""
     return [*ALGORITHMS, *_installed()]
 
 
@@ -228,19 +228,17 @@ def _found_in(path: tuple[str, ...]) -> tuple[Algorithm, ...]:
     The answer is cached until the path changes, because reading the metadata of all installed
     packages takes 9 ms.
     """
-    from importlib.metadata import entry_points  # takes a fifth of the start of a command
+    # Imported here, because this import would take a fifth of the start time of each command.
+    from importlib.metadata import entry_points
 
     found = [
-        _algorithm_of(point)
-        for point in entry_points(group=GROUP)
-        if point.name not in _BUILT_IN
+        _algorithm_of(point) for point in entry_points(group=GROUP) if point.name not in _BUILT_IN
     ]
     return tuple(sorted(found, key=lambda algorithm: algorithm.name))
 
 
 def _algorithm_of(point: EntryPoint) -> Algorithm:
     origin = f"package {point.dist.name}" if point.dist is not None else "an installed package"
-    path = point.value.partition("[")[
-        0
-    ].strip()  # without the extras in brackets, which say what to install
+    # The brackets after the path hold extras: names of optional dependencies, which are not needed.
+    path = point.value.partition("[")[0].strip()
     return Algorithm(point.name, path, "", "", "", origin)

@@ -69,7 +69,7 @@ class Shape(Generic[S]):
         marks = form[2:]
         #: The least number of words of a matching topic; without ``#``, the exact number.
         self.least: Final = form[0] - (form[1] >= 0)
-        #: True if the first word is literal.
+        #: True if the patterns begin with a literal word, not with a wildcard.
         self.rooted: Final = bool(marks) and marks[0] == 0
         #: The function that makes the key from the words of a topic, or of a pattern of this shape.
         self.pick: Final[Callable[[list[str]], Key]] = itemgetter(*marks) if marks else _nothing
@@ -77,7 +77,7 @@ class Shape(Generic[S]):
         self.parts: list[dict[Key, Bucket[S]]] | None = None
 
     def place(self, key: Key) -> dict[Key, Bucket[S]]:
-        """Return the dict for a key, whether or not the dict contains the key."""
+        """Return the dict that has a key, or in which a new key would be stored."""
         parts = self.parts
         return self.table if parts is None else parts[hash(key) >> _SHIFT & _PARTS - 1]
 
@@ -86,8 +86,9 @@ class Shape(Generic[S]):
         return self.place(key).get(key)
 
     def put(self, key: Key, bucket: Bucket[S]) -> bool:
-        """Store a new key. Return True if the table was divided, which invalidates earlier
-        probes.
+        """Store the bucket of a new key.
+
+        Return True if the table was divided: probes that were made before are then invalid.
         """
         self.place(key)[key] = bucket
         if len(self.table) <= _LARGE:
@@ -100,11 +101,11 @@ class Shape(Generic[S]):
         return (self.pick, self.table.get if self.parts is None else self.get)
 
     def tables(self) -> list[dict[Key, Bucket[S]]]:
-        """Return all dicts of the shape."""
+        """Return all dicts in which the keys of the shape are stored."""
         return [self.table] if self.parts is None else self.parts
 
     def empty(self) -> bool:
-        """True if no pattern is left."""
+        """True if the shape has no pattern left."""
         return not any(self.tables())
 
     def _divide(self) -> None:
@@ -131,7 +132,7 @@ class Shapes(Matcher[S]):
         self._forms: dict[Form, Shape[S]] = {}
         #: The shapes without ``#``, by the number of words of the topics that they match.
         self._exact: dict[int, list[Shape[S]]] = {}
-        #: The shapes with ``#``.
+        #: The shapes with ``#``, which may match topics of several lengths.
         self._open: list[Shape[S]] = []
         #: The probes for each topic length. The bitwise complement of a length is the key for
         #: topics that are hidden from leading wildcards.
@@ -397,5 +398,5 @@ def _words(form: Form, key: Key, grammar: Grammar) -> list[str]:
 
 
 def _nothing(words: list[str]) -> Key:
-    """Return the key of a pattern without literal words."""
+    """Return the empty tuple: the key of every pattern without literal words."""
     return ()

@@ -54,7 +54,7 @@ class _FrozenNode(Generic[S]):
 
 
 class _TrieVersion(Generic[S]):
-    """A whole trie and its sizes. Immutable."""
+    """One version of the whole trie, and its sizes. Immutable."""
 
     __slots__ = ("nodes", "pairs", "patterns", "root")
 
@@ -161,7 +161,7 @@ def _empty() -> _TrieVersion[S]:
 
 
 def _child(node: _FrozenNode[S] | None, grammar: Grammar, word: str) -> _FrozenNode[S] | None:
-    """Return the child for a word of a pattern, or None."""
+    """Return the child for a word of a pattern, or None if the node has no such child."""
     if node is None:
         return None
     if word == grammar.one:
@@ -310,7 +310,7 @@ def _walk(
 
 
 def _literal(node: _FrozenNode[S], word: str) -> _FrozenNode[S] | None:
-    """Return the child for a literal word of a topic, or None."""
+    """Return the child for a literal word of a topic, or None if the node has no such child."""
     return None if node.children is None else node.children.get(word)
 
 

@@ -58,7 +58,7 @@ class _Positions:
         for word in grammar.split(pattern):
             if word == grammar.many:
                 if self._many & (place >> 1):
-                    # `#.#` equals `#`: positions of two adjacent `#` are merged
+                    # `#.#` matches the same topics as `#`, so two adjacent `#` have one position.
                     continue
                 self._many |= place
             elif word == grammar.one:
@@ -67,13 +67,13 @@ class _Positions:
                 self._literal[word] = self._literal.get(word, 0) | place
             self._words.append(word)
             place <<= 1
-        #: Positions at which any word is accepted.
+        #: The pattern positions at which any word is accepted.
         self.open = self._one | self._many
         self.begin = 1 | (self._many & 1) << 1
         self.end = place
 
     def follow(self, positions: int, word: str) -> int:
-        """Return the positions after one more word of the topic."""
+        """Return the pattern positions that are reached after one more word of the topic."""
         stays = positions & self._many
         moved = (positions & (self._literal.get(word, 0) | self._one)) << 1
         return stays | moved | ((stays | moved) & self._many) << 1
@@ -228,8 +228,11 @@ class TopicIndex(Generic[V]):
         return grammar.hides and grammar.split(pattern)[0] in (grammar.one, grammar.many)
 
     def _walk(self, positions: _Positions, skip_hidden: bool) -> Iterator[V | Absent]:
-        """Search depth first. Each entry of the stack is a node, its positions, and the words of
-        its children that are still to be visited.
+        """Iterate depth first over the values of the topics that the pattern matches, and yield an
+        Absent after every PAUSE nodes without a result.
+
+        Each entry of the stack is a node, the pattern positions that its topic has reached, and the
+        words of the children that are still to be visited.
 
         `remove` never prunes a node above a stored topic, so the stack stays valid for every topic
         that is present throughout.

@@ -165,7 +165,8 @@ class Trie(Matcher[S]):
 
         Return None if the trie is empty.
 
-        The subscribers move to another matcher with the same tally, so the tally does not change.
+        The caller restores the pattern in another matcher with the same tally, so the tally does
+        not change.
         """
         if not self._patterns:
             return None
@@ -181,7 +182,8 @@ class Trie(Matcher[S]):
                 words.append(grammar.many)
                 node = node.many
             elif node.children is not None:
-                # The newest child: a search for the oldest one would step over all removed entries.
+                # Take the newest child: Python finds the oldest key of a dict only by stepping over
+                # all entries that were removed before it.
                 word = next(reversed(node.children))
                 words.append(word)
                 node = node.children[word]

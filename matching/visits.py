@@ -42,7 +42,7 @@ class VisitBound:
         self._counts: dict[str, int] = {}
 
     def add(self, pattern: str) -> None:
-        """Add a pattern to the set."""
+        """Add a pattern to the set whose bound is computed."""
         for prefix, nodes in self._prefixes(pattern):
             count = self._counts.get(prefix, 0)
             self._counts[prefix] = count + 1
@@ -50,7 +50,7 @@ class VisitBound:
                 self.nodes += nodes
 
     def remove(self, pattern: str) -> None:
-        """Remove a pattern from the set, which must contain it."""
+        """Remove a pattern from the set whose bound is computed; the pattern must be in the set."""
         for prefix, nodes in self._prefixes(pattern):
             count = self._counts[prefix] - 1
             if count:

@@ -40,9 +40,10 @@ class WordCache(Numbered[S]):
     def __init__(self, grammar: Grammar, capacity: int = CAPACITY) -> None:
         super().__init__(grammar)
         self._capacity = capacity
-        #: By number of words: the words of each pattern, by the pattern's number.
+        #: Number of words -> number of a pattern with so many words -> the words of the pattern.
         self._patterns: dict[int, dict[int, list[str]]] = {}
-        #: By number of words: for each position, the set stored for each word.
+        #: Number of words -> list by position in the topic -> word -> the stored set of pattern
+        #: numbers.
         self._learned: dict[int, list[dict[str, set[int]]]] = {}
         self._kept = 0
 
@@ -87,7 +88,7 @@ class WordCache(Numbered[S]):
         if patterns is None:
             return None
         if not words:
-            return patterns  # the empty key has no position
+            return patterns  # An empty key has no words, so no sets to intersect.
         sets: list[set[int]] = []
         for at, word in enumerate(words):
             columns = self._learned.get(len(words))

@@ -117,7 +117,7 @@ class WordSets(Numbered[S]):
             named.append(some)
             others.append(any_word)
         if fewest < 0:
-            return length.patterns  # the empty key has no position
+            return length.patterns  # An empty key has no words, so no sets to intersect.
         accepted = named[first] | others[first]
         for at in range(len(named)):
             if at != first:
@@ -127,7 +127,7 @@ class WordSets(Numbered[S]):
         return accepted
 
     def stats(self) -> dict[str, int]:
-        """Return the sizes; `sets` is the number of sets that are not empty."""
+        """Return the sizes of the index; `sets` is the number of sets that are not empty."""
         sizes = super().stats()
         sizes["sets"] = sum(
             len(position.named) + (1 if position.any else 0)

@@ -1,5 +1,5 @@
 """The front ends for AMQP and MQTT: they decode the bytes of a client, call the broker core, and
-encode the replies. They use no socket and no clock.
+encode the replies. The front ends use no socket and no clock.
 
 Reading order: tally, connection, front, window; then amqp or mqtt. The modules layer, websocket and
 proxy handle the protocol layers between a socket and a connection. The two front ends never import

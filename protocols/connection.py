@@ -74,18 +74,18 @@ class ConnectionRegistry:
         #: Bytes received and sent by connections that have ended.
         self.bytes_in = 0
         self.bytes_out = 0
-        #: Function that logs a refusal, an event with its fields. The server sets it.
+        #: The function that logs the refusal of a client: an event with fields. The server sets it.
         self.log: Callable[[str, dict[str, object]], None] = unlogged
-        #: The answers to all clients of a standby; None on a node that serves clients.
+        #: The answers of a standby to all clients; None on a node that serves clients.
         self.redirect: Redirect | None = None
 
     def enter(self, connection: Connection) -> None:
-        """Add a new connection."""
+        """Add a new connection to the registry."""
         self.connections[connection] = None
         self.opened += 1
 
     def leave(self, connection: Connection) -> None:
-        """Remove a connection that has ended, and count the reason of its end."""
+        """Remove a connection that has ended from the registry, and count the reason of its end."""
         self.connections.pop(connection, None)
         self.bytes_in += int(connection.bytes_in)
         self.bytes_out += int(connection.bytes_out)

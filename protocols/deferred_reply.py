@@ -17,7 +17,7 @@ class StalledConnection(Protocol):
     finished: bool
 
     def resume_input(self) -> None:
-        """End a stall."""
+        """End the stall of the connection."""
 
 
 class DeferredReply(Waiter):
@@ -28,7 +28,7 @@ class DeferredReply(Waiter):
         self.reply = b""
 
     def settled(self) -> None:
-        """Send the reply, and resume the input of the connection."""
+        """Send the reply, because its ticket is settled, and resume the input of the connection."""
         connection = self._connection
         if connection.stalled and self.reply and not connection.finished:
             connection.out.write(self.reply)

@@ -7,7 +7,7 @@ from typing import Final
 #: Reasons for which the broker closes a connection, as counted in the metrics. EXPELLED: by an
 #: operator or after a change of permissions; TOO_FAST: a client above its rate limit; SHUTDOWN: the
 #: end of the broker process; STANDBY: the node is a standby (redirect.py); INTERNAL_ERROR: an
-#: unexpected exception in the client's own work.
+#: unexpected exception while the broker handled the client's input.
 EXPELLED: Final = "expelled"
 TOO_FAST: Final = "too_fast"
 SHUTDOWN: Final = "shutdown"

@@ -34,13 +34,14 @@ class Review(Task, Generic[T]):
         holders: Callable[[], list[T]],
         review: Callable[[T], None],
     ) -> None:
-        """`holders` returns all connections or sessions; `review` reviews one of them.
+        """Create a task for all connections or all sessions, the holders of permissions.
 
-        `per_turn` is the number of holders that are reviewed in one turn.
+        `holders` returns the list of all holders; `review` reviews one of them; `per_turn` is the
+        number of holders that are reviewed in one turn.
         """
         self._agenda = agenda
         self._per_turn = per_turn
-        #: The part of `per_turn` that the present review does in one turn: 1 / `_share`.
+        #: The present review does `per_turn` / `_share` holders in one turn.
         self._share = 1
         self._holders = holders
         self._review = review
@@ -51,7 +52,8 @@ class Review(Task, Generic[T]):
     def start(self, share: int = 1) -> None:
         """Review all holders; start over if a review is already under way.
 
-        Review only 1 / `share` of the usual number in each turn, because a review is expensive.
+        If one review is expensive, pass a `share` above 1: the task then reviews `per_turn` /
+        `share` holders in each turn.
         """
         self._left = self._holders()
         self._share = max(share, self._share) if self._running else share
@@ -60,7 +62,7 @@ class Review(Task, Generic[T]):
             self._agenda.add(self)
 
     def run(self) -> None:
-        """Review the next holders."""
+        """Review as many holders as one turn of the event loop may review."""
         left = self._per_turn // self._share
         try:
             while self._left and left > 0:
@@ -99,10 +101,7 @@ class Front(ConnectionRegistry):
         raise NotImplementedError
 
     def reauthorize(self, share: int = 1) -> None:
-        """Renew the permissions of all connections, of REVIEWED connections in each turn.
-
-        With `share`, only of REVIEWED / `share` connections in each turn.
-        """
+        """Renew the permissions of all connections, REVIEWED / `share` connections in each turn."""
         self._reauthorization.start(share)
 
 
@@ -112,7 +111,8 @@ def _reauthorize(connection: Connection) -> None:
         try:
             connection.reauthorize()
         except Exception:
-            # The client would keep permissions that its user has lost.
+            # Without an end of the connection, the client would keep permissions that its user has
+            # lost.
             connection.close(INTERNAL_ERROR, INTERNAL_ERROR_TEXT)
             raise
 

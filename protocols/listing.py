@@ -1,4 +1,4 @@
-"""The row of a connection in the list of connections, as far as all protocols have it in common."""
+"""The columns of the list of connections that the connections of all protocols have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def row_of(connection: Connection) -> dict[str, object]:
 
 
 def _slowness(connection: Connection) -> str:
-    """Reason why the broker does not read from or deliver to the client at present, or ""."""
+    """Return the reason why the broker reads nothing from the client, or delivers nothing to it, at
+    present; "" if there is no reason.
+    """
     if connection.paused:
         return "reads too slowly"
     if connection.blocked:

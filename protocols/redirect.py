@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 
 class Redirect:
-    """The answers of one standby."""
+    """The answers of one standby to clients: the address of the node that is active."""
 
     def __init__(self, cluster: str, active: Callable[[str], str]) -> None:
-        """`cluster` is the name of the cluster.
+        """Create the answers of a standby in the cluster with the name `cluster`.
 
         `active` takes the name of a listener. It returns the HOST:PORT at which the active node
         serves the clients of this listener; "" if the address is not known.
@@ -26,11 +26,13 @@ class Redirect:
         self._active = active
 
     def server(self, listener: str) -> str:
-        """Return HOST:PORT for the clients of a listener; "" if it is not known."""
+        """Return the HOST:PORT of the active node for the clients of a listener; "" if it is not
+        known.
+        """
         return self._active(listener)
 
     def text(self, listener: str) -> str:
-        """Return the text for the clients of a listener."""
+        """Return the text that tells the clients of a listener where to connect."""
         server = self.server(listener)
         begin = f"this node is a standby of cluster '{self._cluster}'"
         return (

@@ -47,7 +47,7 @@ class Window:
         self._stragglers: dict[int, Delivery] = _NO_STRAGGLERS
 
     def add(self, delivery: Delivery) -> i64:
-        """Add a delivery; return its number."""
+        """Add a delivery to the window; return the number that the window assigns to it."""
         self._items.append(delivery)
         self.count += 1
         return self.base + len(self._items) - 1
@@ -68,7 +68,7 @@ class Window:
         return self.base - 1
 
     def skip_to(self, number: i64) -> None:
-        """Make `number` the number of the next delivery. It must not be below `next`."""
+        """Make `number` the number of the next delivery. `number` must not be below `next`."""
         if self.count > len(self._stragglers):
             while self.next < number:
                 self.skip()

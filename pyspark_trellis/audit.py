@@ -76,7 +76,12 @@ class Unroutable:
 
 @dataclass(frozen=True)
 class Audit:
-    """The findings of an audit."""
+    """The result of an audit: the number of examined bindings, and the bindings and topics found
+    for each kind of finding.
+
+    `dead` to `unroutable` are the kinds of findings that the module's text defines. `span` has the
+    number of messages and the times of the history.
+    """
 
     span: hist.Span
     bindings: int

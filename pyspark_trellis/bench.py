@@ -208,7 +208,7 @@ def _matching(
         row = match_topics(messages, patterns).agg(F.sum("messages"), F.count("*")).collect()[0]
         return row[0], row[1]
 
-    total(many[:10])  # Workers and the JVM are warm after this.
+    total(many[:10])  # A first run warms up the Python workers and the JVM; it is not measured.
     a_few, found = _took(
         figures, progress, "bulk matching, 1,000 patterns", count, lambda: total(many[:few]), few, 3
     )
@@ -338,7 +338,7 @@ def summed(batch: pa.RecordBatch) -> bytes:
         writer.write_batch(batch, custom_metadata={"crc32": "0" * 8})
         end = out.tell()
     data: bytes = out.getvalue().to_pybytes()[batch.schema.serialize().size : end]
-    # The digits are in the metadata, before the rows.
+    # The metadata comes before the rows, so the first eight zeros are those of the checksum.
     return data.replace(b"0" * 8, b"%08x" % crc32(data), 1)
 
 

@@ -5,9 +5,9 @@
     match_by_shape(df, patterns)   returns what `match_topics` returns, but by a join in Spark SQL,
                                    for more patterns than fit in a worker's memory
 
-A routing question needs each distinct topic once, with its count. This saves most of the work: five
-million messages have some fifty thousand topics. `matching.batch` then searches one table per
-shape, whatever the number of patterns.
+A routing question needs each distinct topic once, with its count. Counting saves most of the CPU
+time: five million messages have some fifty thousand topics. `matching.batch` then searches one
+table per shape, whatever the number of patterns.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def checked(patterns: Iterable[str], grammar: Grammar) -> list[str]:
     return found
 
 
-# One pattern.
+# -- one pattern
 
 
 def regex(pattern: str, grammar: Grammar) -> str:
@@ -69,7 +69,7 @@ def regex(pattern: str, grammar: Grammar) -> str:
     """
     separator = re.escape(grammar.separator)
     any_word = f"{separator}[^{separator}]*"
-    ends = f"(?![^{separator}])"  # the end of a word, not only a prefix of one
+    ends = f"(?![^{separator}])"  # The word ends here, so that no longer word matches.
     words = grammar.split(pattern)
     runs: list[str] = [""]
     for word in words:
@@ -85,7 +85,7 @@ def regex(pattern: str, grammar: Grammar) -> str:
         text += f"(?>(?:{any_word})*?{run})"
     if len(runs) > 1:
         text += f"(?:{any_word})*{runs[-1]}"
-    # the end of the text: `$` and `\Z` differ between the two languages
+    # The end of the text. `$` and `\Z` cannot be used: they differ between Java and Python.
     return text + r"(?![\s\S])"
 
 
@@ -111,7 +111,7 @@ def matches(topic: Column | str, pattern: str, grammar: str = "amqp") -> Column:
     return spelled(column, known).rlike(regex(pattern, known))
 
 
-# Many patterns.
+# -- many patterns
 
 
 def counted(df: DataFrame, topic: str = "topic") -> DataFrame:

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     return _JOBS[arguments.job](arguments)
 
 
-# Jobs.
+# -- the jobs
 
 
 def _kept(arguments: argparse.Namespace) -> int:

@@ -134,14 +134,17 @@ def read(path: str | Path) -> DefinitionsFile:
     try:
         document = json.loads(Path(path).read_bytes())
     except OSError as error:
-        raise PipelineError(f"{path}: {error.strerror}") from None
+        raise PipelineError(f"cannot read the definitions in {path}: {error.strerror}") from None
     except ValueError as error:
         raise PipelineError(f"{path} is not JSON: {error}") from None
     return parse(document, str(path))
 
 
 def parse(document: Any, name: str) -> DefinitionsFile:
-    """Return the definitions in a decoded JSON document. Raises PipelineError."""
+    """Return the definitions in a decoded JSON document; `name` is its name in error texts.
+
+    Raises PipelineError.
+    """
     if not isinstance(document, dict):
         raise PipelineError(
             f"{name} is not a definitions file: expected a JSON object with lists of exchanges, "

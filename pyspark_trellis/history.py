@@ -104,9 +104,9 @@ def partial(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows += sums[-1].num_rows
         if rows > 200_000:
             sums = [_added(pa.concat_tables(sums))]
-            rows = (
-                sums[0].num_rows // 2
-            )  # If all topics differ, summing does not reduce them: do not try again at once.
+            # If all topics differ, summing does not reduce the rows: the next attempt waits until
+            # many more rows are collected.
+            rows = sums[0].num_rows // 2
     if sums:
         yield from _added(pa.concat_tables(sums)).to_batches()
 

@@ -80,8 +80,8 @@ def _bundled() -> Path | None:
 
 
 def wrapped(home: Path, into: Path | None = None) -> Path:
-    """Return a JAVA_HOME whose `java` runs the `java` of `home` without the option for the missing
-    module.
+    """Return a JAVA_HOME whose `java` runs the `java` of `home` without the option
+    `--add-modules=jdk.incubator.vector`.
 
     The new home is created in a directory of this user, or in `into`. Raises PipelineError if that
     directory belongs to another user.

@@ -48,7 +48,10 @@ class JobBindings:
 
 
 def read_bindings(arguments: argparse.Namespace) -> JobBindings:
-    """Return the bindings that the arguments name. Raises PipelineError."""
+    """Return the bindings that --definitions, --current, --proposed and --topology name.
+
+    Raises PipelineError.
+    """
     whatif = arguments.job == "whatif"
     flag, file = (
         ("--current", arguments.current) if whatif else ("--definitions", arguments.definitions)

@@ -82,7 +82,7 @@ class FilePiece(Piece):
         try:
             with pa.memory_map(self.path) as file:
                 file.seek(self.cut.start)
-                # the buffer keeps the mapping alive
+                # The returned buffer keeps the memory map open.
                 return file.read_buffer(self.cut.end - self.cut.start)
         except FileNotFoundError:
             raise PipelineError(
@@ -97,7 +97,7 @@ class JournalStream:
     """The interface of a stream, in a directory or remote."""
 
     def bounds(self) -> OffsetRange:
-        """Return the offsets present now. Raises PipelineError."""
+        """Return the range of offsets that the stream has at present. Raises PipelineError."""
         raise NotImplementedError
 
     def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
@@ -125,9 +125,9 @@ class JournalStream:
 class Directory(JournalStream):
     """A stream in a directory, to which a broker may be writing.
 
-    All complete batches are assumed to be durable. This is true if the broker is stopped, and for a
-    copy. Read a running broker over HTTP instead, which returns durable rows only: if the machine
-    fails, rows that were read from the directory before they were durable may be lost
+    All complete batches are assumed to be durable. They are durable if the broker is stopped, and
+    in a copy. Read a running broker over HTTP instead, which returns durable rows only: if the
+    machine fails, rows that were read from the directory before they were durable may be lost
     (`offsets.remembered` reports that).
     """
 

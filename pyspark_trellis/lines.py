@@ -54,7 +54,7 @@ def whatif(answer: WhatIf, compared: bool) -> None:
                 f"{change.vhost} {change}",
                 _rate(change.before, seconds),
                 _rate(change.after, seconds),
-                "newly hit"
+                "gets first messages"
                 if compared and change.after and not change.before
                 else "STARVED"
                 if change.before and not change.after
@@ -140,7 +140,7 @@ def advise(advice: Advice) -> None:
                 f"{each.vhost} {each.exchange}",
                 f"{each.bindings:,}",
                 f"{each.topics:,}",
-                each.matcher or "auto (none is faster)",
+                each.matcher or "auto (no matcher is clearly faster)",
                 ", ".join(f"{name} {ns}" for name, ns in each.measured.items()),
             )
             for each in advice.exchanges

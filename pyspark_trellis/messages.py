@@ -101,7 +101,7 @@ def _u32(data: Buffer, at: int) -> int:
 
 
 def _follow(data: Buffer, at: int) -> int:
-    """Return the position to which the flatbuffer reference at `at` points."""
+    """Return the position to which the flatbuffer reference at the position `at` points."""
     return at + _u32(data, at)
 
 

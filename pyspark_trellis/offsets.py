@@ -9,7 +9,10 @@ EARLIEST, LATEST = "earliest", "latest"
 
 
 def number(options: dict[str, str], name: str, default: int) -> int:
-    """Return an option that is a whole number, 0 or more. Raises PipelineError."""
+    """Return the option `name`, a whole number of 0 or more; `default` if the option is absent.
+
+    Raises PipelineError if the option has another value.
+    """
     text = options.get(name.lower(), str(default))
     if not text.isdecimal():
         raise PipelineError(f"option {name} is '{text}', not a whole number of 0 or more")
@@ -17,7 +20,10 @@ def number(options: dict[str, str], name: str, default: int) -> int:
 
 
 def switch(options: dict[str, str], name: str, default: bool) -> bool:
-    """Return an option that is true or false. Raises PipelineError."""
+    """Return the option `name`, true or false; `default` if the option is absent.
+
+    Raises PipelineError if the option has another value.
+    """
     text = options.get(name.lower(), str(default)).lower()
     if text not in ("true", "false"):
         raise PipelineError(f"option {name} is '{text}', and should be true or false")

@@ -23,12 +23,12 @@ class PipelineProgress:
         self._lock = threading.Lock()
 
     def say(self, text: str) -> None:
-        """Show this text."""
+        """Show a text in the progress line; it replaces the previous text."""
         width = shutil.get_terminal_size().columns - 1
         self._write("\r" + text[:width] + "\x1b[K")
 
     def end(self) -> None:
-        """Remove the line."""
+        """Remove the progress line from the terminal."""
         self._write("\r\x1b[K")
 
     def _write(self, text: str) -> None:
@@ -39,7 +39,7 @@ class PipelineProgress:
 
     @contextmanager
     def of(self, spark: Any, title: str) -> Iterator[None]:
-        """Show the number of finished Spark tasks while the block runs."""
+        """Show the number of finished Spark tasks, with `title`, while the block runs."""
         if not self.shown:
             yield
             return
@@ -79,7 +79,7 @@ class PipelineProgress:
         try:
             while not ended:
                 ended = query.awaitTermination(_EVERY)
-                for progress in query.recentProgress:  # The last hundred batches.
+                for progress in query.recentProgress:  # Spark keeps the last hundred batches.
                     if progress["batchId"] > last:
                         last = progress["batchId"]
                         rows += progress["numInputRows"]

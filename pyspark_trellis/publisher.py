@@ -56,7 +56,8 @@ class SinkPublisher:
     def publish(self, messages: Iterator[Outgoing]) -> int:
         """Publish all messages; return their number when the broker has confirmed all of them.
 
-        Raises PipelineError.
+        Raises PipelineError if the broker cannot be reached, refuses a message or sends no
+        confirms.
         """
         self._messages = messages
         self._connection = pika.SelectConnection(

@@ -74,7 +74,10 @@ class RemoteBroker:
         )
 
     def document(self, path: str) -> Any:
-        """Return the decoded JSON answer for this path. Raises PipelineError."""
+        """Return the decoded JSON document that the broker serves at this HTTP path.
+
+        Raises PipelineError.
+        """
         data = self.fetch(path)
         try:
             return json.loads(data)
@@ -82,7 +85,7 @@ class RemoteBroker:
             raise self._unexpected(path, error) from None
 
     def fetch(self, path: str) -> bytes:
-        """Return the bytes of the answer for this path. Raises PipelineError."""
+        """Return the bytes that the broker serves at this HTTP path. Raises PipelineError."""
         request = urllib.request.Request(self.url + path)
         request.add_header(
             "Authorization",
@@ -183,7 +186,7 @@ class Remote(JournalStream):
         )
 
     def rewritten(self, offset: int, epoch: int) -> bool:
-        return False  # the broker returns durable rows only
+        return False  # The broker returns only durable rows, which a crash cannot remove.
 
     def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
         if high <= low:

@@ -64,15 +64,15 @@ class ReportPage:
         self._parts: list[str] = []
 
     def add(self, html: str) -> None:
-        """Append HTML."""
+        """Append HTML to the page."""
         self._parts.append(html)
 
     def text(self, text: str) -> None:
-        """Append a paragraph of HTML text."""
+        """Append a paragraph to the page; `text` may contain HTML tags."""
         self.add(f"<p>{text}</p>")
 
     def plots(self, drawn: Iterable[str]) -> None:
-        """Append plots, given as SVG."""
+        """Append plots, given as SVG, to the page."""
         self.add(
             '<div class="plots">' + "".join(f"<figure>{each}</figure>" for each in drawn) + "</div>"
         )
@@ -80,7 +80,7 @@ class ReportPage:
     def table(
         self, title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], none: str = ""
     ) -> None:
-        """Append a table, with numbers right-aligned.
+        """Append a table to the page, with numbers right-aligned.
 
         A text that begins with a colon is shown as code. If there are no rows, the text `none` is
         shown, or nothing if `none` is empty.
@@ -102,7 +102,7 @@ class ReportPage:
         )
 
     def whole(self, title: str) -> str:
-        """Return the page with this title."""
+        """Return the whole page as an HTML document with this title."""
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -356,12 +356,12 @@ def _whatif(page: ReportPage, answer: WhatIf, name: str) -> None:
     )
     page.table(
         "Queues that would receive nothing any more",
-        ("queue", "messages now"),
+        ("queue", "messages before"),
         [(f":{each}", each.before) for each in answer.starved],
     )
     page.table(
         "Queues that would receive messages for the first time",
-        ("queue", "messages then"),
+        ("queue", "messages after"),
         [(f":{each}", each.after) for each in answer.newly_hit],
     )
 

@@ -168,7 +168,8 @@ def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -
             raise PipelineError(
                 f"{path} cannot be written: there is no directory {Path(path).absolute().parent}"
             )
-    bindings = read_bindings(arguments)  # errors appear before Spark starts
+    # The bindings are read first, so that errors in them appear before Spark starts.
+    bindings = read_bindings(arguments)
     progress = PipelineProgress()
     with spark_of(arguments, progress) as spark:
         feed = hist.TopologyFeed(

@@ -75,7 +75,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """The writer that publishes the rows of a batch. Spark sends it, pickled, to the tasks."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
-        """Check the columns and options. Raises PipelineError."""
+        """Check the columns of the query and the options of the sink.
+
+        Raises PipelineError if a column or option is invalid or missing.
+        """
         url = options.get("url", "amqp://127.0.0.1:5672/")
         parts = urlsplit(url)
         #: Spark redacts the option `url`, so a password in the URL is accepted. A password file is
@@ -119,7 +122,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publish the rows of one partition, and wait for the confirms of all of them.
 
-        Raises PipelineError.
+        Raises PipelineError if a row cannot become a message, or if publishing fails.
         """
         context = TaskContext.get()
         assert context is not None
@@ -164,7 +167,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         for number, row in enumerate(rows):
             body = row["body"]
             if row["topic"] is None or body is None:
-                raise PipelineError("a row's topic or body is null, which a message cannot have")
+                raise PipelineError(
+                    "a row has null as topic or body, so it cannot become a message: "
+                    "filter out such rows"
+                )
             headers = json.loads(row["headers"]) if row.get("headers") else {}
             if not isinstance(headers, dict):
                 raise PipelineError(

@@ -156,7 +156,7 @@ class JournalReader(DataSourceReader):
         self._high = (1 << 63) - 1
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Divide the offsets into partitions."""
+        """Divide the offsets of the query into partitions, one for each task."""
         stream = stream_of(self._options)
         bounds = stream.bounds()
         low = max(
@@ -229,7 +229,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_stream": None}  # tasks do not use the stream
+        # Tasks do not use the stream, so it is not sent to them.
+        return self.__dict__ | {"_stream": None}
 
     @property
     def stream(self) -> JournalStream:
@@ -239,7 +240,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream
 
     def initialOffset(self) -> dict[str, int]:
-        """Return the position at which a new query starts."""
+        """Return the position at which a new query starts: the first offset and the epoch."""
         bounds = self.stream.bounds()
         first = offsets.starting(
             self._options.get("startingoffsets", offsets.EARLIEST), bounds, self.stream.name
@@ -258,7 +259,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             end = min(end, start["next"] + limit.max_rows)
         if end <= start["next"]:
-            return start  # a new epoch without new rows needs no batch
+            return start  # A new epoch without new rows needs no batch.
         return {"next": end, "epoch": bounds.epoch}
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -271,7 +272,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"next": bounds.next, "epoch": bounds.epoch}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Divide the offsets of a batch into partitions."""
+        """Divide the offsets of one batch into partitions, one for each task."""
         return [
             JournalTask(piece)
             for piece in self.stream.pieces(start["next"], end["next"], self._per_task)

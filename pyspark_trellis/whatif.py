@@ -54,8 +54,8 @@ class WhatIf:
 
     `queues` has every queue and MQTT session that the current or the proposed definitions have.
     `lost` has the topics whose messages would reach no queue any more; the topic with the most
-    messages is the first. `unknown` is the number of messages whose
-    destinations depend on more than the topic.
+    messages is the first. `unknown` is the number of messages whose destinations depend on more
+    than the topic.
     """
 
     span: hist.Span

@@ -79,7 +79,8 @@ class Authority:
         return context
 
     def revoke(self, *certificates: Path, days: int = 1) -> Path:
-        """Write a revocation list of these certificates, valid for `days` days; return its file."""
+        """Write a list that revokes these certificates and is valid for `days` days; return its
+        file."""
         issuer = x509.load_pem_x509_certificate(self._ca.cert_pem.bytes())
         now = datetime.now(UTC)
         revoked = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject)

@@ -76,7 +76,7 @@ def run_command(
 
 
 class Address(NamedTuple):
-    """The address of a listener."""
+    """The host and the port of a listener."""
 
     host: str
     port: int

@@ -58,7 +58,7 @@ class Guests(Authenticator):
         return self.identities.get(user)
 
     def decide(self) -> None:
-        """Give the verdicts that were held back."""
+        """Give all verdicts that were held back while `hold` was True."""
         held, self.held = self.held, []
         for answer, verdict in held:
             answer(verdict)
@@ -104,7 +104,7 @@ class World:
         self.turn()
 
     def durable(self) -> None:
-        """Make the store durable, as if the disk had answered."""
+        """Make the store durable, as if the disk had written everything."""
         self.store.sync()
 
     def settle(self, *connections: Connection) -> None:
@@ -119,7 +119,7 @@ class World:
                     busy = True
 
     def answer(self, connection: Connection) -> bytes:
-        """Return the bytes that a connection sends until it has no work left."""
+        """Run turns until the connection has no work left; return the bytes that it sends."""
         self.turn()
         data = connection.data_to_send()
         while connection.behind and not connection.stalled and not connection.finished:
@@ -129,7 +129,7 @@ class World:
         return data
 
     def sleep(self, milliseconds: int) -> None:
-        """Advance the clock by so many milliseconds, and run a turn."""
+        """Advance the clock by this many milliseconds, and run a turn."""
         agenda = self.broker.agenda
         agenda.advance(int(agenda.now) + milliseconds, agenda.wall + milliseconds / 1000)
         self.turn()
@@ -162,7 +162,7 @@ class World:
         return self.mqtt_front.connect(Peer())
 
     def fates(self) -> dict[str, int]:
-        """Return how many messages ended with each fate.
+        """Return fate -> number of received messages that ended with it.
 
         Asserts that the fates of messages add up to the number of received messages, and those of
         copies to the number of copies.
@@ -178,13 +178,13 @@ class World:
         return {fate: count for fate, count in fates.items() if count}
 
     def copies(self) -> dict[str, int]:
-        """Return how many copies of messages ended with each fate."""
+        """Return fate -> number of copies of messages in queues that ended with it."""
         census = self.vhost.totals().whole()
         return {fate: census.fates[at] for at, fate in enumerate(COPY_FATES) if census.fates[at]}
 
 
 class Amqp:
-    """An AMQP client on channel 1."""
+    """An AMQP client with channel 1, which exchanges bytes with the front end of a World."""
 
     def __init__(
         self, world: World, frame_max: int, user: str, vhost: str, capabilities: dict[str, bool]
@@ -254,7 +254,7 @@ class Amqp:
 
 
 class Mqtt:
-    """An MQTT 3.1.1 client."""
+    """An MQTT 3.1.1 client, which exchanges bytes with the front end of a World."""
 
     def __init__(
         self,
@@ -312,11 +312,11 @@ def publication(
     immediate: bool = False,
     **properties: Any,
 ) -> bytes:
-    """Return the frames of a publication; those of the last publications are made only once."""
+    """Return the frames of a publication. The frames of 256 recent publications are cached."""
     parts = (exchange, key, body, channel, mandatory, frame_max, immediate)
     try:
         return _remembered(*parts, **properties)
-    except TypeError:  # A table of headers cannot be a key of the memory.
+    except TypeError:  # A publication with a table of headers cannot be a key of the cache.
         return _frames_of(*parts, **properties)
 
 
@@ -345,7 +345,7 @@ def _frames_of(
     return b"".join(marshal(channel, frame) for frame in frames)
 
 
-#: `typed`, because 1, True and 1.0 are equal and have different bytes.
+#: The cache compares types too, because 1, True and 1.0 are equal and have different bytes.
 _remembered: Final = functools.lru_cache(maxsize=256, typed=True)(_frames_of)
 
 

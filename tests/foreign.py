@@ -29,9 +29,8 @@ _OLDEST_NODE = {"node": 18, "browser": 20}
 
 
 def _missing(name: str) -> str:
-    """Return the missing part of the runtime `name`, and its installation command; empty if
-    complete.
-    """
+    """Return the missing part of the runtime `name` with the command that installs it; "" if the
+    runtime is complete."""
     for program in _PROGRAMS.get(name, (name,)):
         if _which(program) is None:
             return f"{program} is not on PATH"

@@ -7,7 +7,8 @@ from collections import Counter
 
 
 def living_objects(*packages: str) -> Counter[str]:
-    """Return the number of living, unfrozen objects of each class that `packages` define."""
+    """Return class -> number of living, unfrozen objects, for the classes that `packages`
+    define."""
     kinds = Counter(map(type, gc.get_objects()))
     living: Counter[str] = Counter()
     for kind, count in kinds.items():

@@ -33,7 +33,7 @@ CASES: Final = [
 
 
 def commands() -> Iterator[Command]:
-    """Yield all commands and their actions."""
+    """Yield each command of `trellis` with the actions of its parser."""
     for action in parser()._actions:
         if action.dest == "command":
             for command in children_of(action, "trellis"):

@@ -1,4 +1,4 @@
-"""Source files stay short."""
+"""Test that no source file is too long."""
 
 from __future__ import annotations
 

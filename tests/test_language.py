@@ -1,4 +1,5 @@
-"""Tests of tools/check_language.py and tools/check_links.py: trees that break a rule or keep it."""
+"""Tests of tools/check_language.py and tools/check_links.py, on trees of files that break a rule or
+keep it."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def run(tool: str, root: Path, files: dict[str, str]) -> list[str]:
 
 
 def places(lines: list[str]) -> list[str]:
-    """Return `file:line: rule` of each line."""
+    """Return `file:line: rule` for each line of a tool's output."""
     return [": ".join(line.split(": ")[:2]) for line in lines]
 
 
@@ -182,7 +183,7 @@ def test_names_of_nothing_are_found(tmp_path: Path, text: str, rule: str) -> Non
     assert all(line.split(": ")[1] == rule for line in lines), lines
 
 
-def test_names_of_something_are_not_found(tmp_path: Path) -> None:
+def test_valid_links_paths_and_commands_are_no_violations(tmp_path: Path) -> None:
     page = """# What `x_y` is, and [why](a.md)!
 
 ## Twice

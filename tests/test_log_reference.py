@@ -25,6 +25,11 @@ def logged() -> Iterator[tuple[str, str]]:
     for package in ("trellis", "protocols"):
         for file in (ROOT / package).rglob("*.py"):
             for call in ast.walk(ast.parse(file.read_text())):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.IfExp):
+                    # (logs.info if ... else logs.warning)("event", ...)
+                    for branch in (call.func.body, call.func.orelse):
+                        if ast.unparse(branch) in {f"logs.{level}" for level in LEVELS}:
+                            yield literal(call.args[0]), ast.unparse(branch).removeprefix("logs.")
                 if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
                     continue
                 name, holder = call.func.attr, ast.unparse(call.func.value)
@@ -39,13 +44,14 @@ def logged() -> Iterator[tuple[str, str]]:
 
 
 def documented() -> dict[str, set[str]]:
-    """Return the events of the page with their levels."""
+    """Return event -> level, from the tables of docs/log-reference.md."""
     found: dict[str, set[str]] = {}
     for events, levels in re.findall(r"^\| (`[^|]*`) \| ([a-z, ]+) \|", PAGE, re.MULTILINE):
         names = re.findall(r"`([^`]+)`", events)
         of_each = levels.split(", ")
         for at, name in enumerate(names):
-            found.setdefault(name, set()).add(of_each[at if len(of_each) > 1 else 0])
+            levels_of = of_each if len(names) == 1 else [of_each[at if len(of_each) > 1 else 0]]
+            found.setdefault(name, set()).update(levels_of)
     return found
 
 

@@ -37,7 +37,7 @@ DASHBOARD = ROOT / "config" / "grafana" / "dashboards" / "trellis.json"
 
 PACKAGES = ("matching", "broker", "protocols", "trellis", "pyspark_trellis")
 
-#: Words of PromQL that are no names of metrics.
+#: Words of PromQL that are not names of metrics.
 _PROMQL_WORDS = {"and", "or", "unless", "bool", "offset"}
 
 
@@ -107,7 +107,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return _module(ROOT / "build_backend" / "trellis_build.py", monkeypatch)
 
 
-# What is compiled
+# -- compiled modules
 
 
 def test_every_module_below_trellis_is_compiled_or_left_out_with_a_reason(
@@ -211,7 +211,7 @@ def test_zig_compiles_for_this_machine_and_c_library(
     assert backend.zig_target() == target
 
 
-# The distribution
+# -- the distribution
 
 
 def test_versions_of_compilers_are_pinned(backend: ModuleType) -> None:
@@ -285,7 +285,7 @@ def test_version_is_the_same_everywhere() -> None:
     assert image == f"{PROJECT['name']}:{PROJECT['version']}"
 
 
-# The Makefile
+# -- the Makefile
 
 
 def test_make_without_a_target_lists_every_command() -> None:
@@ -311,7 +311,7 @@ def test_a_missing_python_is_reported(tmp_path: Path) -> None:
     assert "needs Python 3.11 or newer" in made.stderr
 
 
-# The workflow of the forge
+# -- the workflow of the forge
 
 
 def _jobs() -> dict[str, Any]:
@@ -359,7 +359,7 @@ def test_the_release_builds_every_supported_python_and_publishes_tags_only() -> 
     assert [name for name, job in jobs.items() if not job.get("timeout-minutes")] == []
 
 
-# The image and the compose file
+# -- the image and the compose file
 
 
 def test_hadolint_finds_nothing() -> None:
@@ -428,7 +428,7 @@ def test_kafka_and_the_images_have_the_same_version_everywhere() -> None:
     )
 
 
-# Prometheus and Grafana
+# -- Prometheus and Grafana
 
 
 def test_prometheus_scrapes_the_broker_of_the_compose_file_and_finds_its_rules() -> None:
@@ -480,7 +480,8 @@ def test_each_alert_names_the_section_of_its_cure_and_the_section_names_the_aler
     assert all(re.match(r"Alerts? Trellis\w+", text) for text in sections.values())
 
 
-#: For alerts on counters and gauges: the series at one sample a minute, and when the alert fires.
+#: Alert on counters and gauges -> the series with which it fires: one sample a minute, in
+#: promtool's notation.
 ALERT_CASES: Final[dict[str, dict[str, str]]] = {
     "TrellisAlarm": {"rabbitmq_alarms_memory_used_watermark": "1x60"},
     "TrellisStoreBlocked": {"trellis_store_blocked": "1x60"},

@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-#: Seconds in which every run must end.
+#: Seconds within which each started test run must end.
 RUN_TIMEOUT: Final = 100
 PLUGINS: Final = ("-p", "xdist", "-p", "tests.watch", "-p", "no:cacheprovider")
 ROOT: Final = Path(__file__).parent.parent

@@ -76,7 +76,7 @@ class RunLimits:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self) -> Any:
-        """Limit the time to collect one module."""
+        """Limit the time that pytest may take to collect one module."""
         self._start_timer()
         try:
             return (yield)
@@ -152,24 +152,24 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodeready(self) -> None:
-        """Note that a worker is ready."""
+        """Remember the time at which a worker got ready."""
         self._note_report()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:
-        """Note that a worker has collected its tests."""
+        """Remember the time at which a worker has collected its tests."""
         self._note_report()
 
     def pytest_runtest_logstart(self) -> None:
-        """Note that a worker starts a test."""
+        """Remember the time at which a worker starts a test."""
         self._note_report()
 
     def pytest_runtest_logreport(self) -> None:
-        """Note that a worker reports a result."""
+        """Remember the time at which a worker reports a result."""
         self._note_report()
 
     def pytest_unconfigure(self) -> None:
-        """Stop watching."""
+        """Stop the watching thread, and remove the files with the names of tests."""
         self._ended.set()
         for path in self._directory.iterdir():
             path.unlink()

@@ -29,8 +29,8 @@ _FENCED = re.compile(r"^ *(?P<fence>```+|~~~+)[^\n]*\n.*?^ *(?P=fence)", re.MULT
 _INDENTED = re.compile(r"(?<=\n\n) {4}[^\n]*\n(?:(?: {4}[^\n]*)?\n)*")
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _LINK = re.compile(
-    r"\]\(\s*<?([^)\s>]+)[^)]*\)"  # [text](target "title")
-    r"|^\[[^\]]+\]:\s*<?(\S+?)>?$"  # [name]: target
+    r"\]\(\s*<?([^)\s>]+)[^)]*\)"  # a link: [text](target "title")
+    r"|^\[[^\]]+\]:\s*<?(\S+?)>?$"  # a reference: [name]: target
     r"|<(?:a|img)\s[^>]*?(?:href|src)=\"([^\"]+)\"",
     re.MULTILINE,
 )
@@ -53,7 +53,8 @@ class Repository:
     """The files of a repository, and the names of its commands."""
 
     def __init__(self, root: Path) -> None:
-        """Read the files below `root`."""
+        """Read the files below `root`, the targets of the Makefile and the commands of
+        `trellis`."""
         files = read_text_files(root)
         self.root = root
         self.documents = {file.path: file for file in files if file.path.endswith(".md")}

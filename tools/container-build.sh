@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes DIRECTORY a virtual environment that holds the compiled broker with Kafka's client. WHEELS, if given, keeps the broker's wheel. The Dockerfile
-# runs this, and so does CI.
+# and CI run this script.
 set -eu
 directory=$1
 if [ "$#" -gt 1 ]; then

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Puts the source of RabbitMQ's Java client 5.0.0, with its tests, into DIRECTORY. The source comes from the source package
-# rabbitmq-java-client of Debian or Ubuntu. The package lists of the machine are not changed: apt-get gets others in a
-# temporary directory, made of the sources that the machine has. Without them, the tests that need the source are skipped.
+# rabbitmq-java-client of Debian or Ubuntu. The script does not change the package lists of the machine: apt-get downloads the
+# lists of source packages into a temporary directory. If a download fails, the tests that need the source are skipped.
 set -eu
 directory=$1
 archive=rabbitmq-java-client_5.0.0.orig.tar.gz
@@ -24,7 +24,7 @@ if ! command -v apt-get > /dev/null || ! get update > log 2>&1; then
     echo "trellis: cannot read the lists of source packages; the Java client's tests are skipped"
     exit 0
 fi
-# Some mirrors lack the packaging files, which are not needed: what counts is that the archive itself has arrived.
+# Some mirrors lack the packaging files, which are not needed. So the exit code is ignored, and the archive is checked instead.
 get source --download-only rabbitmq-java-client > log 2>&1 || true
 if ! echo "$checksum  $archive" | sha256sum --check --status 2> /dev/null; then
     echo "trellis: cannot download the source package rabbitmq-java-client; the Java client's tests are skipped"

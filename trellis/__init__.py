@@ -26,14 +26,17 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> str:
-    """Return `__version__`, which most commands do not ask: finding it imports a mail parser."""
+    """Return `__version__`, which is computed at its first use.
+
+    To find the version imports a parser of mail headers, which most commands need not load.
+    """
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         found = version("trellis-broker")
-    except PackageNotFoundError:  # run from a checkout that is not installed
+    except PackageNotFoundError:  # a checkout that is not installed
         found = "0+source"
     globals()["__version__"] = found
     return found

@@ -73,7 +73,8 @@ def run(
     failed start prints one line to stderr.
     """
     logs.set_up(settings.log.level)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until `SignalHandlers` handles it.
+    # A SIGHUP before `SignalHandlers` is installed would end the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         member = membership or join_cluster(settings)
         app = App(settings, read, disk, member, files, sources)
@@ -241,8 +242,8 @@ class App:
     ) -> OpenedStore | None:
         """Follow the cluster until this node owns its log, then open the store.
 
-        Return None if the broker stops before. Meanwhile the ports are those of a standby
-        (standby.py). Raises SettingsError, ListenError, StoreError, ReplicationError.
+        Return None if the broker stops before. Meanwhile a StandbyServer (standby.py) answers on
+        the ports. Raises SettingsError, ListenError, StoreError, ReplicationError.
         """
         settings = self.settings
         if directory is None:
@@ -342,7 +343,7 @@ class App:
         self.started.set()
 
     async def _leave_cluster(self, switching: Switching) -> None:
-        """Hand the log over to a standby, and end the process; return if no standby is there.
+        """Hand the log over to a standby, and end the process; return if no standby can take over.
 
         Everything is written, and another node serves the clients, so there is nothing to close.
         """
@@ -407,7 +408,7 @@ class App:
 
 
 def _listed(addresses: dict[str, str]) -> str:
-    """Return the addresses of listeners as text."""
+    """Return listener names and addresses as one text, for the log: `amqp=HOST:PORT mqtt=...`."""
     return " ".join(f"{name}={address}" for name, address in addresses.items())
 
 

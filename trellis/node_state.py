@@ -13,11 +13,11 @@ _STANDBY: Final = ("following", "claiming")
 
 
 def readiness_text(state: str) -> str:
-    """Return the text of the answer of a node that is not ready."""
+    """Return the body of `GET /readyz` of a node that is not ready: a text with its state."""
     return _TEXT + state
 
 
 def standby_state(text: str) -> str:
-    """Return the state in a text of `readiness_text` if the node is a standby, else ""."""
+    """Return the state in a body made by `readiness_text` if the node is a standby, else ""."""
     state = text.removeprefix(_TEXT)
     return state if state in _STANDBY and text.startswith(_TEXT) else ""

@@ -11,13 +11,13 @@ from typing import Final
 
 _STATM: Final = "/proc/self/statm"
 _MOUNTS: Final = Path("/proc/self/mountinfo")
-#: A space, tab, line feed or backslash in _MOUNTS.
+#: Pattern of a space, tab, line feed or backslash as _MOUNTS escapes it, such as \040.
 _OCTAL: Final = re.compile(rb"\\(0[0-7]{2}|134)")
 #: File systems on which writing into allocated space may find the disk full.
 _COPY_ON_WRITE: Final = ("btrfs", "zfs", "bcachefs", "nilfs2")
 _FDS: Final = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path("/dev/fd")
 
-#: Descriptor of _STATM; -1 before the first use.
+#: The file descriptor of the open file _STATM; -1 before its first use.
 _statm = -1
 
 

@@ -13,7 +13,7 @@ _CELLS: Final = 24
 
 
 class Interval:
-    """A limit on reports: one per interval.
+    """Says when a periodic report is due: at most once per interval of a number of seconds.
 
     The first report is due one interval after the creation.
     """
@@ -38,7 +38,7 @@ class Interval:
 
 
 class ProgressLine:
-    """One line on stderr, rewritten during the work; nothing if stderr is not a terminal.
+    """One line on stderr that is rewritten during the work; no output if stderr is not a terminal.
 
     This module is not compiled: when a compiled loop calls it, Python can handle Ctrl-C.
     """

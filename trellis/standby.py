@@ -52,7 +52,7 @@ from trellis.settings.digest import settings_digest
 
 
 class ClusterMember(Protocol):
-    """The knowledge of the node about its cluster (trellis/cluster/membership.py)."""
+    """The interface to a node's membership in its cluster (trellis/cluster/membership.py)."""
 
     name: str
 
@@ -99,7 +99,7 @@ class StandbyServer:
         return name != "http" or not settings.http.tls
 
     async def close(self) -> None:
-        """Serve no client any more. The ports stay open."""
+        """Stop serving clients. The ports stay open."""
         for ports in self._serving:
             ports.pause()
         self._fronts.close()
@@ -203,7 +203,7 @@ class RedirectingRouter(HttpRouter[Handler]):
         self._member = member
 
     def find(self, method: str, path: str) -> tuple[Handler, list[str]] | Unrouted:
-        """Return the handler for a path: it names the same path at the active node."""
+        """Return a handler that answers with the URL of the same path at the active node."""
 
         async def redirect(request: Request) -> Response:
             server = self._member.active_server("http")

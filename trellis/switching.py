@@ -23,7 +23,8 @@ from trellis.server.store_writer import DurableStoreWriter
 if TYPE_CHECKING:
     from trellis.cluster.membership import Membership
 
-#: Seconds in which the store must have written all batches, and seconds between two looks at it.
+#: Seconds in which the store must have written all batches, and seconds between two checks whether
+#: it has.
 DRAIN_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 0.001
 #: Seconds between the answer to the operator and the end of the process.
@@ -31,7 +32,7 @@ END_SECONDS: Final = 0.2
 
 
 class Switching:
-    """The switch of one active node."""
+    """Hands the log of one active node over to a standby, one switch at a time."""
 
     def __init__(self, node: BrokerNode, membership: Membership) -> None:
         self._node = node

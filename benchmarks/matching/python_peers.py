@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path.insert(
     0, str(Path(__file__).resolve().parent.parent.parent)
-)  # the peers use Trellis's request protocol and measuring loops
+)  # Add the root, where Python finds the request protocol and the measuring loops of Trellis.
 
 from trellis.bench.matching import step
 
@@ -28,7 +28,7 @@ def filter_of(pattern: str) -> str:
 
 
 class Unable(Exception):
-    """A pattern has no equivalent in MQTT."""
+    """Raised if an AMQP pattern has no equivalent in MQTT."""
 
 
 class PahoMatcher:
@@ -37,7 +37,7 @@ class PahoMatcher:
     def __init__(self) -> None:
         from paho.mqtt.matcher import MQTTMatcher
 
-        make: Any = MQTTMatcher  # the class has no type annotations
+        make: Any = MQTTMatcher  # paho's class has no type annotations
         self._matcher = make()
 
     def subscribe(self, pattern: str, subscriber: int) -> bool:
@@ -78,7 +78,8 @@ class AmqttMatcher:
         from amqtt.broker import Broker
 
         self._matches = Broker._matches
-        self._broker = Broker.__new__(Broker)  # no broker runs: the method only uses its arguments
+        # No broker of amqtt runs: the method uses only its arguments.
+        self._broker = Broker.__new__(Broker)
         self._broker.logger = _NoLog()
         self._subscriptions: dict[str, list[int]] = {}
 

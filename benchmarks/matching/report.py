@@ -13,11 +13,13 @@ from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 ROOT = _HERE.parent.parent
+# The directories in which Python finds trellis, the package `figures`, and `peers`, which draws
+# charts.
 sys.path[:0] = [
     str(ROOT),
     str(_HERE),
     str(_HERE.parent),
-]  # Trellis; `figures`; `peers`, which draws charts
+]
 
 from figures.charts import charts  # noqa: E402
 from figures.page import page  # noqa: E402

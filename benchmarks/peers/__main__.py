@@ -9,7 +9,7 @@ _BENCHMARKS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [
     str(_BENCHMARKS),
     str(_BENCHMARKS.parent),
-]  # this package, and the table of workloads in trellis.bench
+]  # Add the directories in which Python finds this package, and the workloads in trellis.bench.
 
 from peers.command import main  # noqa: E402  (found only now)
 

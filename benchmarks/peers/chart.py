@@ -21,9 +21,9 @@ from peers.table import FAMILIES, OURS, figure, title_of
 _WIDTH, _MARGIN, _GAP = 960, 16, 28
 # The least width for names left of the bars, and the width for figures right of the bars.
 _NAMES, _FIGURES = 108, 52
-_LETTER = 7  # the width of a letter of a name
+_LETTER = 7  # The width in pixels of a letter of a name.
 _BAR, _STEP, _TITLE, _LINE, _HEAD, _AXIS, _LEGEND = 12, 17, 24, 15, 44, 22, 26
-_LETTERS = 60  # the most letters in one line of a panel's title
+_LETTERS = 60  # The most letters in one line of a panel's title.
 _TEXT, _FAINT = "#7d8590", "#7d859055"
 _OURS, _PEER, _FLOOR = "#e07b39", "#5b8db8", "#9aa0a6"
 
@@ -39,7 +39,7 @@ class Bar(NamedTuple):
 class Panel(NamedTuple):
     """The bars of one workload."""
 
-    title: list[str]  # the lines of the title
+    title: list[str]  # The lines of the panel's title.
     bars: list[Bar]
 
     @property

@@ -16,7 +16,7 @@ from peers.workloads import Case
 #: Longest time in seconds that the load tool may run for a measurement; to create 100,000 bindings
 #: takes long.
 PATIENCE: Final = 600.0
-#: The version of the load tool's JSON.
+#: The version of the load tool's JSON that this module reads.
 FORMAT: Final = 1
 #: The beginning of the load tool's errors about wrong answers. Other errors, except those about
 #: missing messages, mean that there was no answer.

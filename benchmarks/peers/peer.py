@@ -86,13 +86,15 @@ class Running:
 class PeerBroker:
     """The base class of brokers that can be started. Each broker has a subclass in its own file."""
 
-    name: ClassVar[str]  # on the command line and in results
-    title: ClassVar[str]  # in tables
-    protocols: ClassVar[frozenset[str]] = frozenset()  # "amqp", "mqtt"
-    settings: ClassVar[tuple[str, ...]] = ()  # settings that differ from the defaults, and why
-    floor: ClassVar[bool] = False  # not a broker, but a lower bound of any broker's cost
-    highest_qos: ClassVar[int] = 2  # the highest MQTT QoS that the broker supports
-    start_seconds: ClassVar[float] = 1.0  # the approximate time of a start and stop
+    name: ClassVar[str]  # The name of the peer on the command line and in results.
+    title: ClassVar[str]  # The name of the peer in tables.
+    protocols: ClassVar[frozenset[str]] = frozenset()  # The supported protocols: "amqp", "mqtt".
+    # The settings that differ from the broker's defaults, and why.
+    settings: ClassVar[tuple[str, ...]] = ()
+    # True if the peer is not a broker, but a lower bound of any broker's cost.
+    floor: ClassVar[bool] = False
+    highest_qos: ClassVar[int] = 2  # The highest MQTT QoS that the broker supports.
+    start_seconds: ClassVar[float] = 1.0  # The approximate time of a start and a stop together.
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools

@@ -79,7 +79,7 @@ def tree(root: int) -> list[int]:
     for pid, parent in _parents().items():
         children.setdefault(parent, []).append(pid)
     found = [root]
-    for pid in found:  # grows during the iteration
+    for pid in found:  # `found` grows during the iteration.
         found += children.get(pid, ())
     return found
 
@@ -181,7 +181,8 @@ class Child:
                 self._process.kill()
                 self._process.wait()
         for pid, birth in below:
-            if birth and _birth(pid) == birth:  # the same process, not a later one with its id
+            # This is still the same process, not a later one with its id.
+            if birth and _birth(pid) == birth:
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:

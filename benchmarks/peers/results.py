@@ -17,7 +17,7 @@ FORMAT: Final = 1
 class Figures:
     """The figures of one peer in one workload, of one round or as medians over the rounds."""
 
-    messages: int  # published messages
+    messages: int  # Number of published messages.
     rate: float  # publications per second of wall-clock time
     cpu: float  # the broker's CPU time per publication, in microseconds
     resident: float  # resident memory of the broker's processes after the workload, in bytes
@@ -33,8 +33,8 @@ class PeerCell:
     """The figures of one peer in one workload, by round, or the reason why there are none."""
 
     rounds: list[Figures] = field(default_factory=list)
-    unable: str = ""  # why the workload was not tried with the peer
-    wrong: str = ""  # the fault in the peer's answer, after which no figure counts
+    unable: str = ""  # Why the workload was not run with the peer; "" if the workload was run.
+    wrong: str = ""  # The fault in the peer's answer, after which no figure counts.
     failed: str = ""  # why there is no answer: the peer ended, hung or refused
 
     @property
@@ -73,11 +73,12 @@ class Results:
     date: str
     command: list[str]
     machine: dict[str, str]
-    rounds: int  # completed rounds
-    load: dict[str, Any]  # the load tool's command and its description of itself
+    rounds: int  # Number of completed rounds.
+    load: dict[str, Any]  # The load tool's command, and its description of itself.
     peers: dict[str, About]
-    workloads: dict[str, dict[str, Any]]  # name -> title, family, deliveries, half
-    cells: dict[str, dict[str, PeerCell]] = field(default_factory=dict)  # peer -> workload -> cell
+    workloads: dict[str, dict[str, Any]]  # workload -> its title, family, deliveries and half
+    # peer -> workload -> the cell of figures
+    cells: dict[str, dict[str, PeerCell]] = field(default_factory=dict)
 
     def cell(self, peer: str, workload: str) -> PeerCell:
         """Return the cell of a peer and a workload; create an empty cell if there is none."""

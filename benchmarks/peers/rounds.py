@@ -51,7 +51,7 @@ class PeerPlan:
     peers: Sequence[PeerBroker]
     cases: Sequence[Case]
     rounds: int
-    directory: Path  # the parent of temporary directories
+    directory: Path  # The parent directory of temporary directories.
     #: The rates of paced workloads in publications per second; filled in by `calibrate`.
     rates: dict[str, float] = field(default_factory=dict)
 

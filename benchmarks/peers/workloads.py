@@ -88,7 +88,9 @@ def _cases() -> dict[str, Case]:
     halves = [
         Case(WORKLOADS[name], reference) for reference, names in _HALVES.items() for name in names
     ]
-    cases[-1:-1] = halves  # the last workload leaves the broker with 10,000 connections to close
+    # The halves come before the last workload, which leaves the broker with 10,000 connections to
+    # close.
+    cases[-1:-1] = halves
     return {case.name: case for case in cases}
 
 

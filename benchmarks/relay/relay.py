@@ -108,8 +108,8 @@ class WritingConnection(RelayConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        # Written by the transport's own descriptor: a duplicate for each socket would halve the
-        # number of clients.
+        # This object writes with the transport's own descriptor: a duplicate for each socket would
+        # halve the number of possible clients.
         self._descriptor: int = transport.get_extra_info("socket").fileno()
 
     def relay(self, data: bytes) -> None:
@@ -145,7 +145,8 @@ def _length(data: bytes) -> tuple[int, int]:
 
 def _requested(body: bytes, level: int) -> list[int]:
     """Return the QoS of every filter in a SUBSCRIBE."""
-    at = 3 + body[2] if level == 5 else 2  # no load tool sends 128 bytes of properties
+    # The length of the properties is one byte, because no load tool sends 128 bytes of properties.
+    at = 3 + body[2] if level == 5 else 2
     found = []
     while at < len(body):
         at += 2 + int.from_bytes(body[at : at + 2])
@@ -155,7 +156,7 @@ def _requested(body: bytes, level: int) -> list[int]:
 
 
 async def serve(port: int, kind: type[RelayConnection]) -> None:
-    """Accept connections on this port until the task is cancelled."""
+    """Accept connections of this kind on this port until the task is cancelled."""
     subscribers: list[RelayConnection] = []
     server = await asyncio.get_running_loop().create_server(
         lambda: kind(subscribers), "127.0.0.1", port, backlog=4096
@@ -165,7 +166,7 @@ async def serve(port: int, kind: type[RelayConnection]) -> None:
 
 
 def main() -> None:
-    """Parse the command line and serve."""
+    """Parse the command line, and serve as relay or as writer."""
     parser = argparse.ArgumentParser(
         description="A blind relay: the lower bound of a broker's cost."
     )

@@ -5,6 +5,7 @@ Reading order:
     identity       a logged-in user with its permissions, and the interface of authenticators
     rules          topic rules: ordered rules that allow or deny publishing and subscribing
     reservations   client identifiers that rules reserve for users
+    roles          named sets of permissions and topic rules that many users share
     users          the users that the broker stores, with their permissions
 
 The authenticators are in trellis/auth; docs/security.md describes both layers of access control.

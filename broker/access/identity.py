@@ -94,7 +94,7 @@ class Identity:
             )
 
     def allows(self, operation: str, kind: str, name: str, vhost: str) -> bool:
-        """True if `may` raises no AccessRefused."""
+        """True if the user may do `operation` with the exchange or queue: `may` raises no error."""
         try:
             self.may(operation, kind, name, vhost)
         except AccessRefused:
@@ -148,7 +148,7 @@ class Identity:
     def _write_decision(self, exchange: str) -> RightsDecision:
         allows = self.allows("write", "exchange", exchange, "")
         pattern = self._write.pattern
-        # A subclass may decide by other rules than the pattern.
+        # Call the method instead of the pattern, because a subclass may decide by other rules.
         own = allows == is_found(self._write, exchange)
         return RightsDecision("write permission", pattern if own else "", allows)
 

@@ -20,7 +20,7 @@ from typing import Final
 _VARIABLE: Final = re.compile(r"(\{username\}|\{vhost\})")
 #: The words with which a rule that reserves client identifiers begins.
 _BEGINNING: Final = ("reserve", "client")
-#: The end of a pattern that matches any further characters.
+#: The last character of a pattern that reserves all identifiers with a prefix.
 _ANY: Final = "*"
 #: Length of the longest pattern, in characters. This length bounds the number of prefixes that one
 #: lookup tries.
@@ -58,7 +58,8 @@ class Reservations:
     """The reserved client identifiers of all users."""
 
     def __init__(self) -> None:
-        #: (virtual host, identifier or prefix, True for a prefix) -> users.
+        #: Users by reserved identifier: (virtual host, identifier or prefix, True for a prefix) ->
+        #: users.
         self._users: dict[tuple[str, str, bool], list[str]] = {}
         #: (virtual host, user) -> the keys of the user's reservations in `_users`.
         self._keys: dict[tuple[str, str], list[tuple[str, str, bool]]] = {}

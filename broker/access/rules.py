@@ -142,7 +142,7 @@ class Rule:
         return size == other or at < size and own[at] == "#"
 
     def matches(self, words: list[str]) -> bool:
-        """True if the rule matches a topic, given as its words."""
+        """True if the rule matches a topic, whose words (the parts between `/`) are given."""
         own = self.words
         size: i64 = len(own)
         other: i64 = len(words)

@@ -35,7 +35,7 @@ class User(Identity):
     ) -> None:
         super().__init__(name, "^$", "^$", "^$")
         self.role = role
-        #: The permissions that the role gives, by virtual host.
+        #: The permissions that the user's role gives, by virtual host.
         self._by_role: dict[str, UserPermissions] = {}
         #: Largest numbers of connections and of channels (USER_LIMITS); a missing entry means no
         #: limit.
@@ -325,7 +325,7 @@ class Users:
                 self._remove_all(user, vhost, ticket)
 
     def _remove_all(self, user: User, vhost: str, ticket: Ticket | None) -> None:
-        """Delete a user's permissions and rules in one virtual host."""
+        """Delete a user's permissions, topic rules and topic permissions in one virtual host."""
         user.grant(vhost, None, (), {})
         self._reserve(user, vhost)
         self._store.define(Undefined(vhost, "permission", user.name), ticket)

@@ -185,7 +185,7 @@ class Import:
 
 
 def name_of(section: str, row: object) -> str:
-    """Return the name of an object in reports."""
+    """Return the name by which reports call an object of a section."""
     if not isinstance(row, dict):
         return ""
     if section == "bindings":

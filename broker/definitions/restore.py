@@ -46,7 +46,7 @@ _GRAMMARS: Final = {grammar.name: grammar for grammar in (AMQP, MQTT)}
 
 
 class SessionRestorer:
-    """The interface of the front end that owns sessions."""
+    """The part of a front end that restores its sessions when the broker starts."""
 
     def restore(
         self, vhost: VirtualHost, name: str, number: i64, definition: Definition
@@ -179,7 +179,8 @@ class DefinitionsRestore:
             ]:
                 positions = held.pop(queue.number, None)
                 if isinstance(queue, StreamQueue):
-                    # Rows that retention removed when the stream was opened count as found, too.
+                    # Count the rows of the stream, and the rows that retention removed when the
+                    # stream was opened.
                     found += int(queue.depth) + sum(queue.fates())
                 elif positions is not None:
                     found += len(positions)

@@ -29,7 +29,7 @@ class TrialImport:
 
     @property
     def report(self) -> ImportReport:
-        """The report about the objects imported so far."""
+        """The ImportReport about the objects that were imported so far."""
         return self._import.report
 
     def take(self, section: str, row: object) -> list[Difference]:

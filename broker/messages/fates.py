@@ -48,13 +48,13 @@ MESSAGE_FATES: Final = (
 ACKNOWLEDGED: Final[i64] = 0
 #: The message was delivered to a consumer that need not acknowledge it.
 AUTO_ACKNOWLEDGED: Final[i64] = 1
-#: The time to live of the message was over.
+#: The time to live (TTL) of the message was over: the message expired.
 EXPIRED: Final[i64] = 2
-#: The queue was full.
+#: The queue exceeded the limit on its messages or bytes, and dropped the message.
 OVER_LIMIT: Final[i64] = 3
-#: A QoS 0 message for a client that does not read fast enough.
+#: The message had QoS 0, and its client did not read fast enough.
 DROPPED: Final[i64] = 4
-#: A QoS 0 message for a client that is not connected.
+#: The message had QoS 0, and its client was not connected.
 OFFLINE: Final[i64] = 5
 #: The protocol of the consumer cannot represent the message or its topic. Exported as
 #: `not_representable`.

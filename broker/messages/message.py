@@ -201,7 +201,7 @@ class Address:
 
 
 def topic_of(key: str) -> bytes:
-    """Return the MQTT form of a routing key, as in `Address`."""
+    """Return the MQTT form of a routing key: its bytes with `.` and `/` swapped (see `Address`)."""
     return key.encode("utf-8", "surrogateescape").translate(SWAP_SEPARATORS)
 
 

@@ -64,7 +64,7 @@ class Outlet:
             self.wake()
 
     def attach(self, data: bytes) -> None:
-        """Append bytes to the output without copying them."""
+        """Append bytes, such as a large body, to the output without copying them."""
         out = self.out
         if len(out) > 0:
             self._close_buffer()

@@ -34,7 +34,7 @@ class TracedAddress(Address):
 
 
 def readdressed(old: Address, new: Address) -> Address:
-    """Return `new` as the address of a message whose address was `old`: its trace stays."""
+    """Return the address `new`, which continues the trace of the address `old` if it has one."""
     return TracedAddress(new, old.trace) if isinstance(old, TracedAddress) else new
 
 
@@ -62,7 +62,9 @@ def report_requeue(message: Message, attempts: i64, place: str) -> None:
 
 
 def report_paged(message: Message) -> None:
-    """Report that a copy of a traced message leaves the memory: its trace is lost."""
+    """Report that a copy of a traced message is paged to disk: the trace does not follow it
+    further.
+    """
     report(message, "paged", "", "a copy moved to disk; its later steps are not traced")
 
 

@@ -1,4 +1,4 @@
-"""The times at which the waiting messages of a queue came, from a few marks.
+"""Arrival times of the waiting messages of a queue, estimated from a few marks.
 
 A mark says when the message with a sequence number came. The marks begin anew when a message comes
 to the empty queue. A queue makes at most one mark in MARK_MS, and keeps at most MARKS_MAX marks.
@@ -33,14 +33,15 @@ class Arrivals:
         self._spacing: i64 = MARK_MS
 
     def mark(self, sequence: i64, now: i64, oldest: i64) -> i64:
-        """Add a mark for the message that came now, and return the time of the next mark in ms.
+        """Add a mark for the message that came now; return when the next mark is due, in ms.
 
         `oldest` is the lowest sequence number of a waiting message: marks that are not needed for
         this and later messages are dropped.
         """
         sequences, times = self._sequences, self._times
         if sequences and sequence <= sequences[-1]:
-            return now + self._spacing  # A message that was returned, not a new one.
+            # The message was returned to the queue: it came before the last mark.
+            return now + self._spacing
         passed = 0
         while passed + 1 < len(sequences) and sequences[passed + 1] <= oldest:
             passed += 1
@@ -55,10 +56,10 @@ class Arrivals:
         return now + self._spacing
 
     def time_of(self, sequence: i64) -> i64:
-        """Return the time of the last mark up to a message: the message came then or soon after.
+        """Return the time of the last mark at or before a message, in ms: about its arrival.
 
-        If there is none, the message was returned to the queue, and came before the first mark:
-        return the time of the first mark.
+        If there is no such mark, return the time of the first mark: the message came before it, and
+        was returned to the queue.
         """
         found: i64 = self._times[0]
         for at, marked in enumerate(self._sequences):

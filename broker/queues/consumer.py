@@ -151,7 +151,7 @@ class Consumer:
 
     @abstractmethod
     def redeliver(self, delivery: Delivery) -> None:
-        """Write a message to the outlet again, after it was returned to the queue."""
+        """Write a message to the outlet again, because it was returned to the queue."""
         raise NotImplementedError
 
     def cancelled(self) -> None:
@@ -163,7 +163,7 @@ NO_CONSUMERS: Final[list[Consumer]] = []
 
 
 class MessageSource(Destination):
-    """The consumers' view of a queue: its settling methods, its consumers, and its counters."""
+    """The part of a queue that consumers use: settling methods, list of consumers, and counters."""
 
     def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool) -> None:
         super().__init__(name)
@@ -177,7 +177,7 @@ class MessageSource(Destination):
         self.paused = False
         self.acknowledged: i64 = 0
         self.auto_acknowledged: i64 = 0
-        #: The consumers that take turns, and those that stand by: consumers of lower priority, or
+        #: The consumers that take turns, and the standby consumers: consumers of lower priority, or
         #: consumers that wait to become the single active consumer.
         self.consumers: list[Consumer] = NO_CONSUMERS
         self.standby: list[Consumer] = NO_CONSUMERS

@@ -55,7 +55,7 @@ class DeduplicatedQueue(LimitedQueue):
 
     @property
     def entries(self) -> int:
-        """The number of values that the queue remembers."""
+        """The number of header values that the queue remembers for deduplication."""
         return len(self._known)
 
     def memory_bytes(self) -> i64:
@@ -87,7 +87,7 @@ class DeduplicatedQueue(LimitedQueue):
             evict_oldest(self._known)
 
     def _forget(self, message: Message) -> None:
-        """Forget the value of a message that leaves the queue."""
+        """Forget the header value of a message that leaves the queue."""
         value = _value_of(message) if self._known else None
         if value is not None and self._known.get(value) == message.position:
             del self._known[value]

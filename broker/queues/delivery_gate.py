@@ -1,10 +1,11 @@
-"""The gate of a durable queue, which decides which messages the queue may deliver now.
+"""The gate of a durable queue: the queue delivers only messages up to its delivery mark.
 
     Queue.permits --> DeliveryGate.permits --> DeliveryWindow (delivery_window.py) --> a higher mark
                             waiting tasks <-- mark_durable <--------------------------------'
 
-A durable queue delivers only messages up to its mark. After a crash, messages up to the mark are
-marked as redelivered. Messages above the mark wait until a higher mark is durable.
+A durable queue delivers only messages at positions up to its delivery mark, which the log holds.
+After a crash, messages up to the mark are delivered as redelivered. Messages above the mark wait
+until a higher mark is durable.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class GatedQueue(Protocol):
     agenda: Agenda
 
     def set_delivery_limit(self, position: i64) -> None:
-        """Deliver messages up to a position without asking the gate."""
+        """Let the queue deliver messages up to a position in the store without asking the gate."""
 
     def schedule_drain(self) -> None:
         """Drain the queue at the end of this turn, if messages wait."""
@@ -43,12 +44,12 @@ class DeliveryGate:
 
     def __init__(self, queue: GatedQueue) -> None:
         self.queue = queue
-        #: The basic.get tasks that wait until a higher mark is durable.
+        #: The tasks of basic.get that wait until a higher delivery mark is durable.
         self._tasks: list[Task] = []
 
     @abstractmethod
     def restore(self, restored: RestoredDeliveries) -> None:
-        """Set the marks that the log recorded before the broker started."""
+        """Set the marks and delivery counts that the log recorded before the broker started."""
         raise NotImplementedError
 
     @abstractmethod
@@ -63,7 +64,7 @@ class DeliveryGate:
 
     @abstractmethod
     def holds_back(self, head: Message) -> bool:
-        """True while the first message must wait until a higher mark is durable."""
+        """True while the first message must wait until a higher delivery mark is durable."""
         raise NotImplementedError
 
     @abstractmethod
@@ -74,18 +75,18 @@ class DeliveryGate:
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Append a mark for the first messages of a new consumer, if the queue needs one."""
+        """Append a delivery mark to the log for the first messages of a new consumer, if needed."""
 
     def lower_below(self, newest: Message | None) -> None:
-        """Lower the mark below a new message, because too many messages wait below the mark."""
+        """Lower the delivery mark below a new message, because too many messages wait below it."""
 
     @property
     def covers_later(self) -> bool:
-        """True if messages that come later will be below the present mark."""
+        """True if messages that come later will be below the present delivery mark."""
         return False
 
     def wait(self, task: Task) -> None:
-        """Run `task` once the higher mark for which the first message waits is durable."""
+        """Run `task` once the higher delivery mark for which the first message waits is durable."""
         self._tasks.append(task)
 
     # -- called by the windows
@@ -108,10 +109,10 @@ class DeliveryGate:
         raise NotImplementedError
 
     def window_changed(self) -> None:
-        """Deliver up to the new mark of a window."""
+        """Let the queue deliver messages up to the new mark of a window."""
 
     def mark_durable(self) -> None:
-        """Deliver the messages that waited until a higher mark was durable."""
+        """Deliver the messages that waited until a higher delivery mark was durable."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             self.queue.agenda.add_bulk(task)
@@ -119,7 +120,7 @@ class DeliveryGate:
 
 
 class FifoGate(DeliveryGate):
-    """The gate of a queue without priorities: it has one mark."""
+    """The gate of a queue without priorities, which has one delivery mark."""
 
     def __init__(self, queue: GatedQueue, store: Store, waiting: WaitingMessages) -> None:
         super().__init__(queue)

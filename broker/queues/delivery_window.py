@@ -1,9 +1,9 @@
 """The delivery window: the messages of a durable queue that may be delivered now.
 
 A message that was delivered, and not settled before the broker crashed, must come back as
-redelivered. A record for each delivery would be too expensive. Instead, the log has a mark for each
-queue: messages at positions up to the mark may have been delivered. The queue delivers no message
-above its durable mark, and moves the mark ahead before its deliveries reach it:
+redelivered. A record for each delivery would be too expensive. Instead, the log has a delivery mark
+for each queue: messages at positions up to the mark may have been delivered. The queue delivers no
+message above its durable mark, and moves the mark ahead before its deliveries reach it:
 
     positions      ... delivered ... | may be delivered ............ | not delivered
                                             ^ renew_above             ^ mark
@@ -38,7 +38,8 @@ from broker.agenda import Agenda, Task
 from broker.store.contract import Store, Ticket, Waiter
 from broker.store.entries import DeliveryCounted, DeliveryMark
 
-#: Largest number of messages that wait below a mark, as a multiple of `Store.waiting_marked`.
+#: Largest number of messages that wait below a delivery mark, as a multiple of
+#: `Store.waiting_marked`.
 FASTEST: Final[i64] = 8
 
 
@@ -60,7 +61,7 @@ class WindowOwner(Protocol):
         """
 
     def window_changed(self) -> None:
-        """Deliver up to the new mark of the window."""
+        """Let the queue deliver messages up to the new mark of the window."""
 
     def mark_durable(self) -> None:
         """Deliver the messages that were waiting for the mark to become durable."""
@@ -105,16 +106,17 @@ class DeliveryWindow(Waiter):
 
     @property
     def top(self) -> i64:
-        """The last mark that was appended."""
+        """The last delivery mark that was appended to the log."""
         return self.mark if self._ticket is None else max(self.mark, self._next)
 
     @property
     def waits(self) -> bool:
-        """True while messages wait until a higher mark is durable."""
+        """True while messages wait until a higher delivery mark is durable."""
         return self._ticket is not None and not self._overdue
 
     def permits(self, position: i64, last: bool) -> bool:
-        """True if the message at a position may be delivered now. Append a higher mark if needed.
+        """True if the message at a position may be delivered now. Append a higher delivery mark if
+        needed.
 
         `last` is True if no other message waits.
         """
@@ -140,7 +142,7 @@ class DeliveryWindow(Waiter):
             self._owner.mark_durable()
 
     def prepare(self) -> None:
-        """Append a higher mark, because a consumer has subscribed and no message waits.
+        """Append a higher delivery mark, because a consumer has subscribed and no message waits.
 
         The mark is valid at once: all messages that the consumer gets will be stored after the
         mark.
@@ -189,7 +191,7 @@ class DeliveryWindow(Waiter):
         self._owner.mark_durable()
 
     def lower(self, mark: i64) -> None:
-        """Append a lower mark, because undelivered messages above `mark` are waiting."""
+        """Append a lower delivery mark, because undelivered messages above `mark` are waiting."""
         if mark < self.top:
             self._ticket = None
             self._overdue = False
@@ -199,7 +201,7 @@ class DeliveryWindow(Waiter):
         self._owner.window_changed()
 
     def write_exact(self, mark: i64, undelivered: list[int]) -> None:
-        """Write the lowest mark that covers all delivered messages of the rank.
+        """Append the lowest delivery mark that covers all delivered messages of the rank.
 
         `undelivered` are positions of waiting messages that were not delivered. The undelivered
         messages below the mark get a delivery count of 0.
@@ -221,7 +223,7 @@ class RestoredDeliveries:
     def __init__(self, marks: dict[int, int], counts: dict[int, int]) -> None:
         self.marks = marks
         self._counts = counts
-        #: No message above this position was delivered.
+        #: Position above which no message was delivered.
         self.top: i64 = max([*marks.values(), *counts], default=0)
 
     def end_at(self, position: i64) -> None:
@@ -229,15 +231,13 @@ class RestoredDeliveries:
         self.top = min(self.top, position)
 
     def attempts(self, position: i64, rank: i64) -> i64:
-        """Return how often a message was returned to its queue. Call this only once per message."""
+        """Return how often a message was returned to its queue, and forget the stored count."""
         attempts = self.peek_attempts(position, rank)
         self._counts.pop(int(position), None)
         return attempts
 
     def peek_attempts(self, position: i64, rank: i64) -> i64:
-        """Return how often a message was returned to its queue, without affecting calls of
-        `attempts`.
-        """
+        """Return how often a message was returned to its queue; keep the stored count."""
         count = self._counts.get(int(position), -1)
         if count >= 0:
             return count

@@ -69,7 +69,7 @@ class HeapQueue(LimitedQueue):
         return [entry[2] for entry in self._heap]
 
     def mark_rank(self, message: Message) -> i64:
-        """Return the rank whose mark covers the message (delivery_window.py)."""
+        """Return the rank whose delivery mark covers the message (delivery_window.py)."""
         return 0
 
     def restore(self, positions: array[int], sequence: i64) -> None:
@@ -102,7 +102,8 @@ class HeapQueue(LimitedQueue):
             self.store.page_out(returned.message)
             self._paged_heap.push(rank, sequence, returned.message)
         else:
-            returned.counted = self._count_number  # The caller counts its body.
+            # The caller adds the size of the body to `waiting_bytes`.
+            returned.counted = self._count_number
             self._push(rank, sequence, returned)
         self._load_head()
         if self.depth > self._waiting.paged:

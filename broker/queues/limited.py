@@ -80,7 +80,7 @@ class LimitedQueue(Queue):
         self._unused_expiry: UnusedExpiry | None = None
 
     def latest_expiry(self) -> i64:
-        """Return the latest time at which a message put now expires, in ms of the agenda's clock.
+        """Return the latest time at which a message that is put now expires, in ms of Agenda.now.
 
         Return -1 if the queue has no time to live (TTL). The TTL is `arguments.ttl`. `Queue.expire`
         discards expired messages.
@@ -178,7 +178,7 @@ class LimitedQueue(Queue):
         else:
             self.count(OVER_LIMIT)
 
-    # -- in
+    # -- messages that come in, and returned messages
 
     def put(self, message: Message) -> None:
         ttl: i64 = self.arguments.ttl
@@ -287,17 +287,17 @@ class LimitedQueue(Queue):
         super().keep_up()
 
     def expire(self, limit: i64) -> None:
-        """Discard expired messages; none while too many dead letters of the queue wait."""
+        """Discard expired messages, at most `limit` now; none while too many dead letters wait."""
         host = self._host
         if limit != UNLIMITED and host is not None and not self._upkeep_waits():
             if host.is_behind(self):
                 self._schedule_upkeep()
-        super().expire(limit)  # While bulk work waits, this does nothing.
+        super().expire(limit)  # Discards nothing while bulk work of the queue waits.
 
     def _over_limit(self) -> bool:
         """True if more messages, or more bytes, wait than the arguments allow.
 
-        False while the head is on disk and no file descriptor is left to read it.
+        False while the head is on disk and no file descriptor is left to read the head.
         """
         arguments = self.arguments
         return self.depth > self._waiting.paged and (
@@ -322,7 +322,7 @@ class LimitedQueue(Queue):
         if self._over_limit() and not self.arguments.reject_publish:
             self._schedule_upkeep()
 
-    # -- out
+    # -- deliveries, and messages that leave
 
     def run(self) -> None:
         """Drain the queue: deliver while messages wait and a consumer is ready."""
@@ -386,7 +386,7 @@ class LimitedQueue(Queue):
                 size: i64 = returned.message.encoding.size(returned.message.content)
                 self.waiting_bytes = max(0, self.waiting_bytes - size)
             else:
-                returned.counted = self._count_number  # Removed: do not count it later.
+                returned.counted = self._count_number  # Removed: no later slice counts its body.
         return returned
 
     def _is_counted(self, returned: ReturnedMessage, was_returned: bool) -> bool:
@@ -432,7 +432,7 @@ class LimitedQueue(Queue):
         self.touch()
 
     def expire_unused(self) -> None:
-        """Delete the queue, unless it has consumers again."""
+        """Delete the queue after its `x-expires` period without use, unless it has consumers."""
         if self._host is not None and self.consumer_count == 0 and not self.dead:
             self._host.expire_queue(self)
 

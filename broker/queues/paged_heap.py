@@ -31,17 +31,17 @@ _POSITION_SHIFT: Final = _FLAG_BITS + _EXPIRY_BITS
 _SEQUENCE_SHIFT: Final = _POSITION_SHIFT + _POSITION_BITS
 _RANK_SHIFT: Final = _SEQUENCE_SHIFT + _SEQUENCE_BITS
 _NEVER: Final = (1 << _EXPIRY_BITS) - 1
-#: Added to a rank, because an entry must not be negative.
+#: Number that is added to a rank, because an entry must not be negative.
 _RANK_OFFSET: Final = 1 << 16
 
 
 def rank_of(entry: int) -> int:
-    """Return the rank in an entry."""
+    """Return the rank that an entry holds."""
     return (entry >> _RANK_SHIFT) - _RANK_OFFSET
 
 
 def sequence_of(entry: int) -> int:
-    """Return the sequence number in an entry."""
+    """Return the sequence number that an entry holds."""
     return entry >> _SEQUENCE_SHIFT & (1 << _SEQUENCE_BITS) - 1
 
 
@@ -51,7 +51,7 @@ def key_of(entry: int) -> tuple[int, int]:
 
 
 def position_of(entry: int) -> int:
-    """Return the position in an entry."""
+    """Return the position in the store that an entry holds."""
     return entry >> _POSITION_SHIFT & (1 << _POSITION_BITS) - 1
 
 
@@ -74,7 +74,7 @@ class PagedHeap:
         self.waits = False
 
     def push(self, rank: int, sequence: int, message: Message) -> None:
-        """Add a message that the store keeps."""
+        """Add a stored message: the heap keeps its numbers, not its content."""
         heapq.heappush(self.entries, _pack(rank, sequence, message))
 
     def precedes(self, rank: int, sequence: int) -> bool:

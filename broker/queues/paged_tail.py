@@ -25,14 +25,15 @@ from broker.store.contract import Store
 CHUNK_MESSAGES: Final[i64] = 256
 #: Memory of a message's position, expiry and flags in bytes.
 POSITION_SIZE: Final[i64] = 17
-#: Added to the QoS in a message's flags if the message was published with the retain flag.
+#: Number that is added to the QoS in a message's flags if the message was published with the retain
+#: flag.
 _RETAINED: Final = 4
-#: Flags of a restored message: it has the QoS and the retained flag that the store returns.
+#: Flags of a restored message: its QoS and its retain flag are those that the store returns.
 _AS_STORED: Final = -1
 
 
 class Chunk:
-    """A run of messages of the tail: for each message its position, its expiry, and its flags.
+    """Consecutive messages of the tail: for each, its position in the store, expiry and flags.
 
     The flags are the QoS with which the message goes to this queue, and whether it was retained.
     """
@@ -47,7 +48,7 @@ class Chunk:
         self.transient_bytes: i64 = 0
 
     def push(self, message: Message) -> None:
-        """Append a message."""
+        """Append a message to this chunk."""
         position: i64 = message.position
         self.positions.append(position)
         self.expires.append(message.expires)
@@ -57,7 +58,9 @@ class Chunk:
             self.transient_bytes += len(message.content)
 
     def split(self, count: i64, transient: i64) -> Chunk:
-        """Remove and return the first `count` messages; `transient` of them are transient."""
+        """Remove and return the first `count` messages, among which are `transient` transient
+        messages.
+        """
         first = Chunk()
         first.positions, self.positions = self.positions[:count], self.positions[count:]
         first.expires, self.expires = self.expires[:count], self.expires[count:]
@@ -111,7 +114,7 @@ class PagedTail:
             self._last = chunk
 
     def _open_chunk(self) -> Chunk:
-        """Return the last chunk, or a new one if the last is full."""
+        """Return the last chunk of the tail; append a new chunk if the last one is full."""
         if len(self._last.positions) >= CHUNK_MESSAGES or self._chunks.size == 0:
             self._last = Chunk()
             self._chunks.push(self._last)
@@ -143,13 +146,13 @@ class PagedTail:
         return self._pop_chunk().positions
 
     def _pop_chunk(self) -> Chunk:
-        """Remove and return the next chunk."""
+        """Remove and return the first chunk of the tail."""
         chunk = self._chunks.pop()
         self._drop(chunk)
         return chunk
 
     def _drop(self, chunk: Chunk) -> None:
-        """Subtract the messages of a removed chunk from the counts."""
+        """Subtract the transient messages of a removed chunk from the tail's counts."""
         self._transient -= len(chunk.transient)
         self._transient_bytes -= chunk.transient_bytes
 
@@ -252,12 +255,14 @@ def read_stored(
 
 
 def flags_of(message: Message) -> int:
-    """Return the QoS with which the message goes to its queue, and whether it was retained."""
+    """Return the flags of a message: its QoS, plus _RETAINED if it was published with RETAIN."""
     return int(message.qos) + (_RETAINED if message.retained else 0)
 
 
 def for_queue(message: Message, expires: i64, kind: i64) -> Message:
-    """Return the message with the expiry `expires` (ms) and the flags `kind` of its queue."""
+    """Return the message as its queue holds it: with the expiry `expires` (ms) and the flags
+    `kind`.
+    """
     if kind == _AS_STORED:
         kind = message.qos + (_RETAINED if message.retained else 0)
         expires = message.expires if expires < 0 or 0 < message.expires < expires else expires

@@ -1,4 +1,4 @@
-"""Pauses a queue: the queue takes messages and delivers none until an operator resumes it.
+"""Pauses a queue: until an operator resumes it, the queue accepts messages but delivers none.
 
 A pause is one hold of the queue (`Queue.hold`). A consumer keeps the messages that it has; it may
 settle and return them. A client that polls (basic.get) gets no message. Messages expire, and limits
@@ -11,7 +11,7 @@ from broker.queues.queue import Queue
 
 
 def pause(queue: Queue) -> bool:
-    """Deliver nothing until `resume`. Return False if the queue is paused already."""
+    """Stop the deliveries of a queue until `resume`; return False if it is paused already."""
     if queue.paused:
         return False
     queue.paused = True
@@ -20,7 +20,7 @@ def pause(queue: Queue) -> bool:
 
 
 def resume(queue: Queue) -> bool:
-    """Deliver again. Return False if the queue is not paused."""
+    """End the pause of a queue. Return False if the queue is not paused."""
     if not queue.paused:
         return False
     queue.paused = False

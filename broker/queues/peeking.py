@@ -85,7 +85,10 @@ def set_head_aside(queue: Queue) -> ReturnedMessage:
 
 
 def put_aside_back(queue: Queue, returned: ReturnedMessage) -> None:
-    """Put a message of `set_head_aside` back at its old place; release it if the queue is dead."""
+    """Put a message of `set_head_aside` back at its old place.
+
+    If the queue was deleted meanwhile, release the message in the store.
+    """
     while queue.replacement is not None:
         queue = queue.replacement
     if queue.dead:
@@ -97,7 +100,7 @@ def put_aside_back(queue: Queue, returned: ReturnedMessage) -> None:
 
 
 def _peek_plain(queue: Queue, after: i64, most: i64) -> list[PeekedMessage]:
-    """Return messages with sequence numbers above `after`: returned, waiting, then paged ones."""
+    """Return messages with numbers above `after`: first returned, then in memory, then paged."""
     found: list[PeekedMessage] = []
     waiting = queue._waiting
     for returned in waiting.returned.in_order():
@@ -143,7 +146,10 @@ def _peek_heap(queue: HeapQueue, cursor: PeekCursor, most: i64) -> list[PeekedMe
 def _merged(
     queue: HeapQueue, memory: list[tuple[int, int, ReturnedMessage]], packed: list[int]
 ) -> list[PeekedMessage]:
-    """Return the messages of two sorted lists in one order, up to the last that was read."""
+    """Return the messages of two sorted lists in one order: in memory, and read from the store.
+
+    The result ends before the first paged message that the store did not read in this call.
+    """
     found = [(entry[0], entry[1], _of_returned(entry[2], entry[0])) for entry in memory]
     read = read_entries(queue.store, queue.number, packed) if packed else []
     for number, message in read:
@@ -151,7 +157,7 @@ def _merged(
         found.append((rank, sequence, PeekedMessage(message, rank, sequence, 0)))
     found.sort(key=_place)
     if len(read) < len(packed):
-        # A message that was not read in this call must come before the messages behind it.
+        # The next call must return the unread message before the messages behind it.
         end = key_of(packed[len(read)])
         found = [one for one in found if (one[0], one[1]) < end]
     return [one[2] for one in found]

@@ -18,7 +18,7 @@ from broker.queues.arguments import BY_POLICY, EMPTY, QueueArguments
 ALTERNATE: Final = "alternate-exchange"
 #: The keys of a policy that have an effect.
 EFFECTIVE_KEYS: Final = frozenset([*BY_POLICY, ALTERNATE])
-#: The values of `apply-to`.
+#: The values that `apply-to` of a policy may have.
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 #: The values of `apply-to` that include exchanges.
 _EXCHANGE_KINDS: Final = ("all", "exchanges")
@@ -167,7 +167,7 @@ class Policies:
 
 
 def _best(policies: Mapping[str, Policy], name: str, kinds: tuple[str, ...]) -> Policy | None:
-    """Return the policy of the highest priority that applies to an object, or None."""
+    """Return the matching policy of the highest priority; None if no policy matches the name."""
     best: Policy | None = None
     for policy in policies.values():
         if (best is None or policy.priority > best.priority) and policy.applies_to(name, kinds):
@@ -232,5 +232,5 @@ def operator_policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Poli
         )
     for key in policy.definition:
         if key in _NOT_FOR_OPERATORS:
-            raise PreconditionFailed(f"{thing}: operators cannot set the key '{key}'")
+            raise PreconditionFailed(f"{thing}: operator policies cannot set the key '{key}'")
     return policy

@@ -41,7 +41,7 @@ class Rank:
                 self.window.lower(position - 1)
 
     def remove(self, position: i64) -> None:
-        """Remove a message, and all messages before it."""
+        """Remove the message at a position, and all messages before it."""
         first = self.waiting.peek()
         while first is not None and first <= position:
             self.waiting.pop()
@@ -54,7 +54,7 @@ class RankedGate(DeliveryGate):
     def __init__(self, queue: PriorityQueue) -> None:
         super().__init__(queue)
         self._ranked = queue
-        #: Priority -> its messages and its mark.
+        #: The Rank of each priority: its messages and its delivery mark.
         self._ranks: dict[int, Rank] = {}
 
     def _rank_of(self, priority: i64) -> Rank:
@@ -65,7 +65,7 @@ class RankedGate(DeliveryGate):
         return rank
 
     def add(self, message: Message) -> None:
-        """Add a waiting message that was not delivered."""
+        """Add a waiting message, which was never delivered, to the messages of its priority."""
         rank = self._rank_of(self._ranked.mark_rank(message))
         rank.add(message.position, self._ranked.store.waiting_marked)
 

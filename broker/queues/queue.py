@@ -87,7 +87,7 @@ class Queue(MessageSource):
         #: Messages up to this position may be delivered without asking the gate. If the store
         #: does not record deliveries, the value is above all positions.
         self._deliver_up_to: i64 = 0 if durable and store.keeps_deliveries else NO_LIMIT
-        #: None until the first delivery.
+        #: The gate of a durable queue; None until the first delivery.
         self._gate: DeliveryGate | None = None
         self._max_length: i64 = UNLIMITED
         #: `put` calls `_overflow` above this depth.
@@ -108,7 +108,7 @@ class Queue(MessageSource):
         self._max_length = limit
         self._set_overflow_depth()
 
-    # -- in
+    # -- messages that come in, and returned messages
 
     def put(self, message: Message) -> None:
         """Deliver the message at once if no message waits and a consumer is ready, else enqueue it.
@@ -137,7 +137,7 @@ class Queue(MessageSource):
     def _overflow(self) -> None:
         """Apply the limits after a message was added.
 
-        Lower the mark if too many messages wait below it.
+        Lower the delivery mark if too many messages wait below it.
 
         Move the newest message to the tail if the queue has a tail or exceeds the store's window.
         Drop the oldest message if the queue exceeds `max_length`.
@@ -150,7 +150,8 @@ class Queue(MessageSource):
         if self.depth > self._max_length and self.depth > waiting.paged:
             self.drop_head(OVER_LIMIT)
             if self.depth > self._max_length and self.depth > waiting.paged:
-                self.drop_head(OVER_LIMIT)  # Messages came while the head could not be read.
+                # The queue grew while its head could not be read: each new message now drops two.
+                self.drop_head(OVER_LIMIT)
         self._set_overflow_depth()
 
     def _set_overflow_depth(self) -> None:
@@ -170,7 +171,7 @@ class Queue(MessageSource):
         return self._waiting.reserve()
 
     def skip(self, count: int) -> None:
-        """Leave out the next sequence numbers. Only while no message waits that was never sent."""
+        """Skip `count` sequence numbers. Every waiting message must have been delivered before."""
         self._waiting.sequence += count
 
     def next_sequence(self) -> i64:
@@ -221,43 +222,43 @@ class Queue(MessageSource):
     def permits(self, message: Message) -> bool:
         """True if the message may be delivered now; else a drain is scheduled once it may.
 
-        The caller must first remove a waiting message from the queue.
+        Before the call, the caller must have removed the message from the waiting messages.
         """
         if self.private:
-            self._deliver_up_to = NO_LIMIT  # MQTT sessions keep this state.
+            self._deliver_up_to = NO_LIMIT  # The MQTT session itself records its deliveries.
             return True
         return self._open_gate().permits(message, self.depth == 0)
 
     def _open_gate(self) -> DeliveryGate:
-        """Return the queue's gate. The first delivery opens it."""
+        """Return the gate of the durable queue; create the gate for the first delivery."""
         if self._gate is None:
             self._gate = FifoGate(self, self.store, self._waiting)
         return self._gate
 
     def set_delivery_limit(self, position: i64) -> None:
-        """Deliver messages up to a position without asking the gate."""
+        """Let the queue deliver messages up to a position in the store without asking the gate."""
         self._deliver_up_to = position
         self._set_overflow_depth()
 
     def wait_for_mark(self, task: Task) -> None:
-        """Run `task` once the higher mark for which the first message waits is durable."""
+        """Run `task` once the higher delivery mark for which the first message waits is durable."""
         self._open_gate().wait(task)
 
     @property
     def waits_for_mark(self) -> bool:
-        """True while the first message must wait until a higher mark is durable."""
+        """True while the first message must wait until a higher delivery mark is durable."""
         if self._gate is None or self.depth == self._waiting.paged:
             return False
         return self._gate.holds_back(self._head())
 
     def subscribe(self, consumer: Consumer) -> None:
         super().subscribe(consumer)
-        # A higher mark now lets the first message pass without a wait.
+        # With a higher mark now, the first message need not wait for the disk.
         if self.depth == 0 and self._deliver_up_to <= self.store.position and not self.private:
             self._open_gate().prepare()
 
     def write_deliveries(self) -> None:
-        """Write the exact set of delivered messages, because the broker stops cleanly.
+        """Store which messages were delivered. A clean stop of the broker calls this method.
 
         While a client holds a message, the present mark stays: the client may settle the message.
         """
@@ -313,13 +314,13 @@ class Queue(MessageSource):
         self.note(RESTORED_UNACKED)
 
     def latest_expiry(self) -> i64:
-        """Return the latest time at which a message put now expires, in ms of the agenda's clock.
+        """Return the latest time at which a message that is put now expires, in ms of Agenda.now.
 
         Return -1 if the queue has no time to live.
         """
         return -1
 
-    # -- out
+    # -- deliveries
 
     def schedule_drain(self) -> None:
         """Drain the queue at the end of this turn, if messages wait."""
@@ -636,7 +637,7 @@ class Queue(MessageSource):
             self._open_upkeep().expire_at(expires)
 
     def drop_head(self, fate: i64) -> None:
-        """Discard the first message of the queue, with this fate."""
+        """Discard the first message of the queue, and count it with this fate."""
         self.discard(self._pop_head().message, fate)
 
     def note(self, event: i64, times: int = 1) -> None:
@@ -651,7 +652,9 @@ class Queue(MessageSource):
 
     @property
     def head_attempts(self) -> int:
-        """Number of times that the first message was returned to the queue; 0 without messages."""
+        """Number of times that the first message was returned to the queue; 0 if the queue is
+        empty.
+        """
         returned = self._waiting.returned
         return int(returned.peek().attempts) if returned.count > 0 else 0
 
@@ -662,7 +665,7 @@ class Queue(MessageSource):
 
     @property
     def paged(self) -> int:
-        """Number of waiting messages in the tail, which is on disk."""
+        """Number of waiting messages that are only on disk, in the tail."""
         return int(self._waiting.paged)
 
     def memory_bytes(self) -> i64:

@@ -16,7 +16,7 @@ COUNTED_PER_SLICE: Final[i64] = 20_000
 
 
 def uncounted_size(returned: ReturnedMessage, number: i64) -> i64:
-    """Return the size of a message's body, or 0 if the count `number` already includes the body.
+    """Return the size of a message's body in bytes; 0 if the count `number` includes the body.
 
     Afterwards, the count includes the body.
     """
@@ -29,7 +29,8 @@ def uncounted_size(returned: ReturnedMessage, number: i64) -> i64:
 class Recount:
     """The count of the bodies that waited in one queue when the count began.
 
-    Messages that come later are counted by the queue. `number` is the number of the count.
+    The queue itself counts messages that come later. `number` distinguishes the count from earlier
+    counts of the same queue.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Recount:
 
     @property
     def finished(self) -> bool:
-        """True if all bodies are counted."""
+        """True if the count includes all bodies that waited when it began."""
         return self._next >= self._end and not self._returned
 
     def contains(self, sequence: i64) -> bool:
@@ -56,7 +57,7 @@ class Recount:
         return not self._next <= sequence < self._end
 
     def count_slice(self, head: i64, waiting: Fifo[Message]) -> i64:
-        """Return the size of the next bodies; skip messages that have left the queue.
+        """Return the total size in bytes of the next bodies; skip messages that left the queue.
 
         `waiting` are the waiting messages now, and `head` is the sequence number of the first one.
         """

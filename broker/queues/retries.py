@@ -53,7 +53,7 @@ class RetryDelay(BulkTask):
         self._queue = queue
         #: Heap of (end of the delay in ms, sequence number, message); the earliest end comes first.
         self._heap: list[tuple[int, int, ReturnedMessage]] = []
-        #: The time for which the timer is set, in ms; 0 for none.
+        #: The time of the timer in ms of Agenda.now; 0 if no timer is set.
         self._due: i64 = 0
 
     def add(self, returned: ReturnedMessage, ends: i64) -> None:

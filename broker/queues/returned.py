@@ -31,7 +31,7 @@ class ReturnedMessages:
         self._later: list[ReturnedMessage] = []
 
     def insert(self, returned: ReturnedMessage) -> None:
-        """Insert a message by its sequence number."""
+        """Insert a returned message at the place that its sequence number gives it."""
         first = self._first
         if not first:
             first.append(returned)
@@ -51,7 +51,7 @@ class ReturnedMessages:
         return returned
 
     def peek(self) -> ReturnedMessage:
-        """Return the message with the lowest sequence number. Only if there is a message."""
+        """Return the message with the lowest sequence number. `count` must be above 0."""
         return self._first[-1]
 
     def in_order(self) -> list[ReturnedMessage]:

@@ -17,11 +17,12 @@ from broker.messages.fates import ACKNOWLEDGED, AUTO_ACKNOWLEDGED
 
 # Rare events of a queue. Each number is a position in the list of a queue's events.
 
-#: A consumer or a client that polled returned the message, or rejected it.
+#: A consumer, or a client that polled (basic.get), returned or rejected the message.
 RETURNED: Final[i64] = 0
 #: The message was delivered to a client again.
 REDELIVERED: Final[i64] = 1
-#: The message was fetched by basic.get, with manual and with automatic acknowledgement.
+#: Two events: the message was fetched by basic.get with manual acknowledgement, or with automatic
+#: acknowledgement.
 FETCHED: Final[i64] = 2
 FETCHED_AUTO: Final[i64] = 3
 #: The message was restored when the broker started.
@@ -30,8 +31,8 @@ RESTORED: Final[i64] = 4
 RESTORED_UNACKED: Final[i64] = 5
 #: The full queue refused the message. The message has a fate, although it never was in the queue.
 NOT_TAKEN: Final[i64] = 6
-#: The message was dead-lettered: because it expired, because the queue was full, because a consumer
-#: rejected it, and because it was returned too often. The order is that of DEATH_REASONS.
+#: Four events, in the order of DEATH_REASONS: the message was dead-lettered because it expired,
+#: because the queue was full, because a consumer rejected it, or because it was returned too often.
 DEAD_EXPIRED: Final[i64] = 7
 DEAD_MAXLEN: Final[i64] = 8
 DEAD_REJECTED: Final[i64] = 9

@@ -25,7 +25,7 @@ class UnusedExpiry(Task):
         self.queue: Queue | None = queue
         self._expire: Callable[[], None] = expire
         self._expires: i64 = 0
-        #: When the agenda's timer runs next, in ms; 0 if no timer is set.
+        #: The time of the timer in ms of Agenda.now; 0 if no timer is set.
         self._timer_due: i64 = 0
 
     def renew(self) -> None:

@@ -18,7 +18,9 @@ class KeptQueue(Protocol):
     agenda: Agenda
 
     def keep_up(self) -> None:
-        """Do one slice of the queue's bulk work."""
+        """Do one slice of the queue's bulk work: discard expired messages, and messages over a
+        limit.
+        """
 
     def retry_tail(self) -> None:
         """Read the tail after a shortage of file descriptors, and continue the queue's work."""
@@ -42,16 +44,18 @@ class QueueUpkeep(BulkTask):
         #: None once the queue is deleted, so that a pending timer does not keep it in memory.
         self._queue: KeptQueue | None = queue
         self._requested = False
-        #: The time of the timer in ms; 0 if no timer is set.
+        #: The time at which the timer runs out, in ms of Agenda.now; 0 if no timer is set.
         self._due: i64 = 0
 
     def request(self) -> None:
-        """Schedule a call of `keep_up` in the next slice."""
+        """Schedule a call of `keep_up` as bulk work of the agenda."""
         self._requested = True
         self.schedule()
 
     def expire_at(self, when: i64) -> None:
-        """Schedule a call of `keep_up` at the time `when` (ms), unless an earlier call is."""
+        """Schedule a call of `keep_up` at the time `when` (ms), unless an earlier call is
+        scheduled.
+        """
         due: i64 = self._due
         if due == 0 or when < due:
             self._due = when
@@ -60,7 +64,7 @@ class QueueUpkeep(BulkTask):
                 self._agenda.drop_timer()
 
     def end(self) -> None:
-        """Cancel the calls, because the queue is deleted."""
+        """Cancel all calls of `keep_up`, because the queue is deleted."""
         self._queue = None
         if self._due > 0:
             self._due = 0

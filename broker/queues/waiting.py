@@ -65,9 +65,9 @@ class WaitingMessages:
         #: The deliveries recorded before the broker started. None once the tail holds no message
         #: from before the start.
         self._restored: RestoredDeliveries | None = None
-        #: When the messages came; None until a message waits.
+        #: The arrival times of the messages; None until a message waits.
         self._arrivals: Arrivals | None = None
-        #: From this time on, in ms, the arrival of the next message is marked.
+        #: Time in ms from which on the arrival of the next message is marked.
         self.next_mark: i64 = 0
 
     def reserve(self) -> i64:
@@ -76,19 +76,19 @@ class WaitingMessages:
         return self.sequence
 
     def push(self, message: Message) -> None:
-        """Append a message in memory."""
+        """Append a new message to the messages in memory."""
         if self.memory is _NO_MESSAGES:
             self.memory = Fifo()
         self.memory.push(message)
 
     def insert(self, returned: ReturnedMessage) -> None:
-        """Insert a message at its old place."""
+        """Insert a message, which a consumer returned, at its old place in the queue."""
         if self.returned is NO_RETURNED:
             self.returned = ReturnedMessages()
         self.returned.insert(returned)
 
     def head(self) -> Message:
-        """Return the first message. Only if a message waits in memory."""
+        """Return the first message. At least one message must wait in memory."""
         if self.returned.count > 0:
             return self.returned.peek().message
         message = self.memory.peek()
@@ -96,7 +96,7 @@ class WaitingMessages:
         return message
 
     def pop(self) -> ReturnedMessage:
-        """Remove and return the first message. Only if a message waits in memory."""
+        """Remove and return the first message. At least one message must wait in memory."""
         if self.returned.count > 0:
             return self.returned.pop()
         self.sequence += 1
@@ -130,7 +130,7 @@ class WaitingMessages:
             total += self._tail.memory_bytes()
         return total + self.returned.memory_bytes()
 
-    # -- when the messages came
+    # -- arrival times
 
     def mark_first(self, sequence: i64, now: i64) -> None:
         """Mark that a message, the only one that waits, came now or was returned now."""
@@ -149,22 +149,22 @@ class WaitingMessages:
             self.next_mark = self._arrivals.mark(newest, now, oldest)
 
     def mark_among(self, sequence: i64, now: i64) -> None:
-        """Mark that a message came now, in a queue that has an order of its own."""
+        """Mark that a message came now, for a queue that does not order messages by arrival."""
         if self._arrivals is None:
             self.mark_first(sequence, now)
         else:
             self.next_mark = self._arrivals.mark(sequence, now, 0)
 
     def head_sequence(self) -> i64:
-        """Return the sequence number of the first message. Only if messages wait."""
+        """Return the sequence number of the first message. At least one message must wait."""
         return self.returned.peek().sequence if self.returned.count > 0 else self.sequence + 1
 
     def head_age(self, now: i64) -> int:
-        """Return the time since the first message came, in ms. Only if messages wait."""
+        """Return the age of the first message in ms. At least one message must wait."""
         return self.age_of(self.head_sequence(), now)
 
     def age_of(self, sequence: i64, now: i64) -> int:
-        """Return the time since a waiting message came, in ms."""
+        """Return the time since the waiting message with this sequence number came, in ms."""
         return 0 if self._arrivals is None else int(now - self._arrivals.time_of(sequence))
 
     # -- the tail
@@ -205,7 +205,7 @@ class WaitingMessages:
 
     @property
     def restored_mark(self) -> i64:
-        """No message of the tail above this position was delivered before the broker started."""
+        """Position above which no message of the tail was delivered before the broker started."""
         return self._restored.top if self._restored is not None and self.paged > 0 else 0
 
     @property

@@ -53,7 +53,7 @@ class BatchAssembly:
 
     @property
     def is_empty(self) -> bool:
-        """True if no chunk of an incomplete batch is held."""
+        """True if no incomplete batch is being assembled."""
         return not self._chunks
 
     def discard(self) -> None:

@@ -5,7 +5,7 @@ does the same work in single steps, between its reads of the replicated log.
 
 Only full segments are read or removed, and the stored state of the node is never older than the
 last batch in these segments (durable.py). So a node that reads batches again after a crash misses
-none.
+no batch.
 """
 
 from __future__ import annotations

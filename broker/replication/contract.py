@@ -116,7 +116,8 @@ class Sleep:
 
 
 Step = Append | Read | Apply | Sleep
-#: A sequence of steps with a result. The engine sends the result of each step into the generator.
+#: The generator type of LogOwner and Standby: a sequence of steps with a result. The engine sends
+#: the result of each step into the generator.
 Steps = Generator[Step, Any, Result]
 
 
@@ -132,7 +133,9 @@ class Timing:
     beat: float = 0.3
 
     def __post_init__(self) -> None:
-        """Check the rules. Raises ReplicationError."""
+        """Raise ReplicationError unless twice `beat` is below `lease`, and `lease` below
+        `silence`.
+        """
         if not 0 < 2 * self.beat < self.lease < self.silence:
             raise ReplicationError(
                 f"silence {self.silence:g} s, lease {self.lease:g} s and beat {self.beat:g} s do "
@@ -142,8 +145,8 @@ class Timing:
 
 #: Seconds between two reads of a standby that has read all records.
 POLL_SECONDS: Final = 0.05
-#: Two answers of the log prove that it also answered in between only if they are at most this many
-#: seconds apart.
+#: Two answers of the log count as proof that the log answered all the time between them only if
+#: they are at most this many seconds apart.
 ANSWER_GAP_MAX: Final = 0.6
 #: Default for the largest payload of a chunk in bytes.
 CHUNK_SIZE: Final = 8 << 20

@@ -28,12 +28,14 @@ class NodeDescription:
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
     def encode(self) -> str:
-        """Return the description as text."""
+        """Return the description as a text, which `decode` reads."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def decode(text: str) -> NodeDescription:
-        """Return the description in a text; an empty one if the text holds none."""
+        """Return the description in a text of `encode`; an empty description if the text holds
+        none.
+        """
         try:
             found = json.loads(text)
         except ValueError:

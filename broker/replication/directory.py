@@ -4,10 +4,10 @@ The directory holds the same records at the same positions, with the same salt, 
 definitions as the directory of the owner. The state of the node is stored in the catalog, in the
 transaction of the definitions.
 
-The stored state may be older than the log: batches without definitions store none (durable.py). The
-node then reads these batches again. A batch whose records the log already has is compared, and not
-appended again. If the log ends within a batch, the log is cut back to the end of the batch before.
-The files of streams are followed in the same way (broker/stream/replica.py).
+The stored state may be older than the log: batches without definitions store no state (durable.py).
+The node then reads these batches again. A batch whose records the log already has is compared, and
+not appended again. If the log ends within a batch, the log is cut back to the end of the batch
+before. The files of streams are followed in the same way (broker/stream/replica.py).
 
 Opening the directory changes no record and no definition: recovery only closes its files, and
 cuts off bytes that are no complete record. When the node owns the replicated log, the broker opens
@@ -315,7 +315,9 @@ class ReplicaDirectory:
         """
         log = self._log
         if log is None or self._uncounted or log.last > self.state.position:
-            return False  # The log may have live records that are not counted as live.
+            # A file of the log may look dead although it has live records, which are not counted
+            # yet.
+            return False
         assert self._compaction is not None
         return self._compaction.step()
 

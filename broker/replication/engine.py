@@ -24,18 +24,21 @@ from broker.replication.report import NodeReport
 class ReplicatedLog(Protocol):
     """One partition of a cluster that speaks the Kafka protocol.
 
-    Each call blocks, so it belongs in a thread, never in the event loop. Three threads may call at
-    a time: one appends, one reads, and one does the rest.
+    The tip of the log is the offset that its next record will have. Each call blocks, so it belongs
+    in a thread, never in the event loop. Three threads may call at a time: one appends, one reads,
+    and one makes all other calls.
     """
 
     @property
     def identity(self) -> str:
-        """The identity of the log: that of another log under the same name differs."""
+        """A text that identifies the log: a log that replaces a deleted log of the same name has
+        another identity.
+        """
 
     def expect(self, identity: str) -> None:
-        """Check that this is the log of an identity; "" is that of any log.
+        """Check that the log has this identity; "" stands for any identity.
 
-        Raises ReplicationError if this is another log.
+        Raises ReplicationError if the log has another identity.
         """
 
     def append(self, data: bytes) -> int:
@@ -58,7 +61,7 @@ class ReplicatedLog(Protocol):
         """Remove the records before an offset. Raises LogUnreachable."""
 
     def report(self, report: NodeReport) -> None:
-        """Replace the report of this node. Raises LogUnreachable."""
+        """Replace the report of this node (NodeReport) in the cluster. Raises LogUnreachable."""
 
     def reports(self) -> dict[str, NodeReport]:
         """Return the reports of all nodes of the cluster by name. Raises LogUnreachable."""
@@ -79,8 +82,8 @@ def carry_out(
     """Carry out the steps of a flow until the flow ends, and return the flow's result.
 
     `apply` makes a batch and a state durable, and may raise ReplicaFull; `sleep` waits for a number
-    of seconds. The errors of the contract are thrown into the flow; this function raises all other
-    errors, and the flow does not continue.
+    of seconds. The errors that the contract names are thrown into the flow; this function raises
+    all other errors, and the flow does not continue.
     """
     try:
         step = next(steps)
@@ -102,7 +105,7 @@ def _carry_out(
     apply: Callable[[Apply], None],
     sleep: Callable[[float], None],
 ) -> int | LogSpan | None:
-    """Carry out one step, and return its result."""
+    """Carry out one step (Append, Read, Apply or Sleep), and return its result."""
     if isinstance(step, Append):
         return log.append(step.data)
     if isinstance(step, Read):

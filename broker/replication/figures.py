@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ClusterFigures:
-    """The figures of one node at one moment."""
+    """The figures of one node of a cluster at one moment."""
 
     #: Name of the broker, the same on all its nodes.
     cluster: str
@@ -31,6 +31,7 @@ class ClusterFigures:
     trimmed: int = -1
     #: Size in bytes of the batches that this node appended as the owner, and that are in the log.
     log_bytes: int = 0
-    #: Number of nodes for which the log is kept, and of struck nodes; 0 for a standby.
+    #: Number of listed nodes, for which the log is kept, and of nodes that were struck from the
+    #: list; 0 on a standby.
     listed: int = 0
     struck: int = 0

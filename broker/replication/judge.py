@@ -30,7 +30,7 @@ from broker.replication.records import (
 
 
 class LogGap(ReplicationError):
-    """Records that the reader needs are missing from the log."""
+    """The reader lacks records of the log: it cannot judge the records that follow."""
 
 
 class ForeignLog(ReplicationError):
@@ -89,7 +89,9 @@ class Judge:
         return True
 
     def _claim(self, claim: Claim) -> bool:
-        """Return True if the claim is valid, and put it in force."""
+        """Put a claim in force if it is valid, and return True; return False if the claim is
+        void.
+        """
         state = self.state
         if claim.state.name != state.name:
             raise ForeignLog(

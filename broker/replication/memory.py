@@ -7,7 +7,7 @@ from broker.replication.report import NodeReport
 
 
 class MemoryLog:
-    """Records with consecutive offsets; trimming moves the first offset."""
+    """The records of a log in memory, with consecutive offsets; trimming moves the first offset."""
 
     def __init__(self) -> None:
         self.low = 0
@@ -21,7 +21,7 @@ class MemoryLog:
         return self.low + len(self._records)
 
     def append(self, data: bytes) -> int:
-        """Append a record, and return its offset."""
+        """Append a record to the log in memory, and return its offset."""
         self._records.append(data)
         return self.tip - 1
 
@@ -55,7 +55,7 @@ class MemoryNodeLog:
         self._node = node
 
     def expect(self, identity: str) -> None:
-        """Accept each identity."""
+        """Do nothing: a log in memory accepts every identity."""
 
     def append(self, data: bytes) -> int:
         """Append a record, and return its offset."""

@@ -130,7 +130,7 @@ class LogOwner:
         return ReceivedBatch(state.number + 1, first, state.position, position, payload)
 
     def beat(self) -> Steps[None]:
-        """Append a beat. Raises Fenced."""
+        """Append a beat, a record that says only that the owner is there. Raises Fenced."""
         yield from self._append(LogRecord(BEAT, *self._claim, self._wall()))
 
     def mark(self) -> Steps[None]:
@@ -142,7 +142,7 @@ class LogOwner:
         self.marks.append(offset)
 
     def hand_over(self, nonce: int, description: str) -> Steps[None]:
-        """Claim the log in the name of a successor, and own it no more.
+        """Claim the log in the name of a successor, which owns the log from then on.
 
         `nonce` is the number in the successor's report, `description` that of the successor. Call
         this after the last batch. Raises Fenced.

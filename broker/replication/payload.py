@@ -28,9 +28,9 @@ from broker.store.entries import Defined, StoreEntry, Undefined
 from broker.store.stream_contract import ShippedRows, StreamGarbage
 from broker.stream.removal import SegmentRemoval
 
-#: The format of payloads.
+#: The number of the payload format, the first byte of each payload.
 FORMAT: Final = 1
-#: Kinds of sections.
+#: Kinds of sections of a payload.
 DEFINITIONS: Final = 1
 RECORDS: Final = 2
 STREAMS: Final = 3
@@ -39,7 +39,7 @@ _FORMAT: Final = struct.Struct(">B")
 _SECTION: Final = struct.Struct(">BQ")
 _HEADER_SIZE: Final = struct.Struct(">I")
 
-#: A position, and the definition that was made, changed or removed at it.
+#: A position in the log, and the definition that was made, changed or removed at this position.
 Change = tuple[int, StoreEntry]
 
 
@@ -107,7 +107,7 @@ def decode(data: bytes) -> Payload:
 
 
 def _sections(data: bytes) -> dict[int, bytes]:
-    """Return the sections of a payload by their kinds."""
+    """Return the content of each section of a payload, by the kind of the section."""
     found: dict[int, bytes] = {}
     at = _FORMAT.size
     while at < len(data):

@@ -30,14 +30,16 @@ MARK: Final = 4
 CALL: Final = 5
 KINDS: Final = {CLAIM: "claim", BATCH: "batch", BEAT: "beat", MARK: "mark", CALL: "call"}
 
-#: Magic number, version, kind, epoch, nonce, the writer's wall clock in ms of Unix time.
+#: Header of each record: magic number, version, kind, epoch, nonce, the writer's wall clock in ms
+#: of Unix time.
 _HEAD: Final = struct.Struct(">4sBBIQq")
-#: Epoch, nonce, last, salt, format, position, number, batch offset, wall clock, lengths of the name
-#: and of the owner's description.
+#: Fields of a ClusterState: epoch, nonce, last, salt, format, position, number, batch offset, wall
+#: clock, lengths of the name and of the owner's description.
 _STATE: Final = struct.Struct(">IQqIHqqqqHH")
-#: `seen`, digest of the settings, length of the state.
+#: Fields of a Claim: `seen`, digest of the settings, length of the state.
 _CLAIM: Final = struct.Struct(">q32sH")
-#: Number, chunk, chunks, position before, offset of the batch before, position after.
+#: Fields of a BatchChunk: number, chunk, chunks, position before, offset of the batch before,
+#: position after.
 _BATCH: Final = struct.Struct(">qIIqqq")
 
 #: Size in bytes of a batch record without its payload.
@@ -106,7 +108,9 @@ class ClusterState:
         )
 
     def after_batch(self, number: int, position: int, batch_offset: int) -> ClusterState:
-        """Return the state after the last chunk of a batch."""
+        """Return the state after a batch, from its number, last position and first chunk's
+        offset.
+        """
         return ClusterState(
             self.name,
             self.epoch,

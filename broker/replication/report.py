@@ -18,7 +18,7 @@ TEXT_MAX: Final = 4_000
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """The report of one node."""
+    """The report of one node of a cluster: the offset from which it would read, and its state."""
 
     #: The offset at which the node would begin to read after a crash: its directory has all records
     #: before this offset.
@@ -40,7 +40,10 @@ class NodeReport:
     forgotten: bool = False
 
     def encode(self) -> str:
-        """Return all but the offset as text."""
+        """Return the report without its offset as text, which Kafka stores beside the offset.
+
+        If the text would be longer than TEXT_MAX, it lacks the description.
+        """
         fields = asdict(self)
         del fields["offset"]
         text = json.dumps(fields)
@@ -65,5 +68,5 @@ class NodeReport:
 
     @property
     def server(self) -> NodeDescription:
-        """The description of the node."""
+        """The NodeDescription of the reporting node."""
         return NodeDescription.decode(self.description)

@@ -29,10 +29,11 @@ CALL_SHARE = 2 / 3
 class Standby:
     """A node that does not own the log.
 
-    Silence counts only while the log answers and this node has read all of it: an unreachable log
-    proves nothing about its owner. Silence also counts only while the log commits records: after
-    two thirds of the silence the standby appends a call, which a stalled log does not acknowledge.
-    When a stalled log recovers, the pending batch of the owner comes before the call.
+    Silence of the owner counts only while the log answers and this node has read the whole log: an
+    unreachable log proves nothing about its owner. Silence also counts only while the log commits
+    records: after two thirds of the silence the standby appends a call, which a stalled log does
+    not acknowledge. When a stalled log recovers, the pending batch of the owner comes before the
+    call.
     """
 
     def __init__(
@@ -101,7 +102,9 @@ class Standby:
                     return owner
 
     def _read(self) -> Steps[None]:
-        """Read the next records. If none of them counts (see `Judge`), add to `quiet`."""
+        """Read the next records. If no record counts (see `Judge`), add the elapsed time to
+        `quiet`.
+        """
         try:
             span = yield from self._read_span()
         except LogUnreachable:
@@ -128,7 +131,7 @@ class Standby:
         return span
 
     def _reset(self) -> None:
-        """Count the silence of the owner from 0."""
+        """Begin to count the owner's silence anew, because a record of the owner was read."""
         self.quiet = 0.0
         self._answered = self._call_acknowledged = None
 

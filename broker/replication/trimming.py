@@ -17,16 +17,16 @@ from broker.replication.report import NodeReport
 
 @dataclass(frozen=True, slots=True)
 class NodeList:
-    """The listed nodes of a cluster, and the struck ones with the offsets of their last reports."""
+    """The listed nodes of a cluster, and the struck nodes, each with its last reported offset."""
 
     listed: frozenset[str] = frozenset()
     struck: Mapping[str, int] = field(default_factory=dict)
     #: Offset of the last mark. The list is stored again after each mark: a batch with a definition
-    #: lets each node store its state, and so the nodes are certain of all that is before the mark.
+    #: lets each node store its state, so each node has durable state up to the mark.
     mark: int = -1
 
     def value(self) -> dict[str, object]:
-        """Return the list as a value for JSON."""
+        """Return the list of nodes as a value that JSON can hold; `from_value` reads it."""
         return {
             "listed": sorted(self.listed),
             "struck": dict(sorted(self.struck.items())),
@@ -35,7 +35,9 @@ class NodeList:
 
     @staticmethod
     def from_value(value: object) -> NodeList:
-        """Return the list in a value; an empty one if the value holds none."""
+        """Return the list of nodes in a value that `value` made; an empty list for any other
+        value.
+        """
         found = value if isinstance(value, dict) else {}
         listed, struck, mark = found.get("listed"), found.get("struck"), found.get("mark")
         return NodeList(

@@ -1,10 +1,13 @@
 """Routing: from an identity, an exchange and a routing key to the queues that get a message.
 
 Reading order: route, plan, publish_context (the route cache), planner (a miss of the cache),
-binding, exchanges, subscriber, relay. Beside them: authorization (permissions to declare and
-bind), equivalence (a repeated declaration), deduplication (idempotent producers), prewarming and
-topology_stream.
+plan_search (the search for destinations), plan_index, binding, exchanges, subscriber, relay.
 
-For operators: explanation (where a message would go), match_reasons, queue_verdicts, near_misses
-and key_differences.
+Other modules: authorization (permissions to declare and bind), equivalence (a repeated
+declaration), deduplication (idempotent producers), resolved_targets (the destinations of a
+transaction's messages), prewarming, topology_stream and topic_groups (counters of unroutable
+messages).
+
+For operators: tracing (follows messages), explanation (where a message would go), match_reasons,
+queue_verdicts, near_misses and key_differences.
 """

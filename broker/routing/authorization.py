@@ -69,13 +69,16 @@ class DeclarationRights:
         self._queues = queues
         self._discarding = discarding
         self._policies = policies
-        #: The number of queues and exchanges that the checks so far have walked over.
+        #: The number of queues and exchanges that the checks have examined so far.
         self.walked: i64 = 0
 
     def check_exchange(
         self, name: str, kind: str, arguments: Mapping[str, object], known: bool
     ) -> None:
-        """Check the declaration of an exchange; `known` is True if the exchange exists."""
+        """Raise AccessRefused if the user may not declare this exchange.
+
+        `known` is True if the exchange exists already.
+        """
         alternate = _text(arguments, ALTERNATE)
         self._require("exchange", name, alternate)
         if known:
@@ -93,7 +96,10 @@ class DeclarationRights:
             self._check_ways_to(name)
 
     def check_queue(self, name: str, arguments: Mapping[str, object], known: bool) -> None:
-        """Check the declaration of a queue; `known` is True if the queue exists."""
+        """Raise AccessRefused if the user may not declare this queue.
+
+        `known` is True if the queue exists already.
+        """
         dead_letter_exchange = _text(arguments, DEAD_LETTER_EXCHANGE)
         self._require("queue", name, dead_letter_exchange)
         if known:
@@ -109,12 +115,16 @@ class DeclarationRights:
             return  # A stream has no dead letters.
         for policy in self._policies.all_for_queue(name, kind):
             target = _text(policy.arguments, DEAD_LETTER_EXCHANGE)
-            # If the policy sets both the exchange and the key, its author has chosen the one topic.
+            # If the policy sets exchange and routing key, the author of the policy chose the topic,
+            # not this user.
             if target is not None and (key is not None or DEAD_LETTER_KEY not in policy.arguments):
                 self._check_target(target, key, f"{role} by policy '{policy.name}'")
 
     def check_binding(self, source: Exchange, key: str, destination: Exchange | None) -> None:
-        """Check the topics of a binding. `destination` is None if the binding leads to a queue."""
+        """Raise AccessRefused if topic rules forbid the user to bind `destination` to `source`.
+
+        `key` is the binding key. `destination` is None if the binding leads to a queue.
+        """
         check_source(self._identity, source, key, self._vhost)
         if destination is not None:
             self._check_target(
@@ -122,7 +132,7 @@ class DeclarationRights:
             )
 
     def check_policy(self, policy: Policy) -> None:
-        """Check the arguments that a policy gives to queues and exchanges."""
+        """Raise AccessRefused if the user may not name the exchanges that the policy names."""
         thing = f"policy '{policy.name}'"
         target = _text(policy.arguments, DEAD_LETTER_EXCHANGE)
         if target is not None:
@@ -131,9 +141,10 @@ class DeclarationRights:
             self._check_target(policy.alternate, None, f"alternate exchange of {thing}")
 
     def _require(self, kind: str, name: str, target: str | None) -> None:
-        """Check the permissions to declare an object whose messages may pass to `target`.
+        """Raise AccessRefused if the user may not declare an object whose messages may go to
+        `target`.
 
-        `target` is an exchange, or None if the declaration names none.
+        `target` is the name of an exchange, or None if the declaration names no exchange.
         """
         may = self._identity.may
         may("configure", kind, name, self._vhost)
@@ -158,7 +169,7 @@ class DeclarationRights:
         """Raise AccessRefused if forbidden topics could pass to the new topic exchange `target`.
 
         Topics could pass if an existing queue, exchange or policy names this exchange as its
-        target. This method walks over all queues, exchanges and policies of the virtual host, and
+        target. This method examines all queues, exchanges and policies of the virtual host, and
         compares one string of each, or two of a policy.
         """
         self.walked += len(self._exchanges)
@@ -166,7 +177,7 @@ class DeclarationRights:
             self.walked += 1
             if queue.arguments.dead_letter_exchange == target:
                 given = queue.arguments.arguments
-                # A key that only a policy gives may change.
+                # A routing key that a policy sets may change, so any key is possible.
                 key = _text(given, DEAD_LETTER_KEY) if DEAD_LETTER_EXCHANGE in given else None
                 self._check_target(target, key, f"dead letter exchange of queue '{queue.name}'")
         for exchange in self._exchanges.values():

@@ -42,7 +42,7 @@ PRODUCERS_MAX: Final = 100_000
 REFUSAL_MS: Final = 3_600_000
 #: Size in bytes of the longest producer name.
 NAME_MAX: Final = 255
-#: Decimal digits of the largest sequence number, 2**63 - 1.
+#: Number of decimal digits of the largest sequence number, 2**63 - 1.
 _DIGITS: Final = 19
 
 

@@ -62,7 +62,7 @@ def check_queue(
 ) -> None:
     """Raise PreconditionFailed if the existing queue differs from a new declaration.
 
-    Raise ResourceLocked if only one of the queue and the declaration is exclusive.
+    Raise ResourceLocked if the queue is exclusive and the declaration is not, or the reverse.
     """
     thing = f"queue '{known.name}'"
     if exclusive != (known.exclusive_to is not None):

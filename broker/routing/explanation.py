@@ -27,7 +27,7 @@ from broker.routing.exchanges import DelayedExchange, Exchange, FanoutExchange, 
 from broker.routing.plan_search import PlanSearch, SearchScope, SearchSlot
 from broker.routing.subscriber import Subscriber
 
-#: Steps of a search, and bindings, that one step of an explanation handles at most.
+#: Largest number of search steps, and of bindings, that one step of an explanation handles.
 STEPS: Final = 256
 
 
@@ -56,7 +56,9 @@ class WalkedExchange:
 
 
 class RouteExplanation:
-    """The explanation of one route. `steps` must be exhausted before the attributes are read."""
+    """The explanation of one route. The attributes are valid once the iterator `steps` is
+    exhausted.
+    """
 
     def __init__(
         self, scope: SearchScope, exchange: Exchange, keys: list[str], properties: Properties
@@ -74,7 +76,7 @@ class RouteExplanation:
         self.targets: list[tuple[Queue | Subscriber, int]] = []
         #: The subscribers and queues that match, but cannot represent the routing key.
         self.unrepresentable: list[Queue | Subscriber] = []
-        #: True if bindings changed while the broker explained them.
+        #: True if bindings changed while the explanation was computed.
         self.outdated = False
 
     @property
@@ -85,7 +87,7 @@ class RouteExplanation:
         return found
 
     def steps(self) -> Iterator[None]:
-        """Do the work, one bounded step for each element."""
+        """Compute the explanation; the iterator does one bounded step for each element."""
         slot = SearchSlot(STEPS)
         while not self._search.advance(slot):
             yield None
@@ -110,7 +112,7 @@ class RouteExplanation:
         return versions
 
     def _look_up(self, walked: WalkedExchange) -> Iterator[None]:
-        """Find the bindings of an exchange that match, for each routing key of the message."""
+        """Find the bindings of an exchange that match one of the message's routing keys."""
         exchange = walked.exchange
         inner = exchange.inner if isinstance(exchange, DelayedExchange) else exchange
         if isinstance(inner, RandomExchange):
@@ -150,7 +152,9 @@ class RouteExplanation:
             yield None
 
     def _connect(self) -> Iterator[None]:
-        """Say for each exchange how the message reaches it."""
+        """Set `entered` of each exchange: the binding or exchange through which the message reaches
+        it.
+        """
         by_name = {one.exchange.name: one for one in self.walked}
         for walked in self.walked:
             for number, matched in enumerate(walked.matched):

@@ -13,9 +13,9 @@ from mypy_extensions import i64
 from matching.fields.criteria import PRESENT, Criteria, Fields, token
 from matching.grammar import AMQP, Grammar, swap
 
-#: Kinds of differences, the most telling first: upper and lower case; `/` instead of `.`; an empty
-#: word, such as at a leading separator; the value of a header; one character of a word; one word
-#: more; one word less.
+#: Kinds of differences, the most probable mistake first: upper and lower case; `/` instead of `.`;
+#: an empty word, such as at a leading separator; the value of a header; one character of a word;
+#: one word more; one word less.
 CASE: Final = "case"
 SEPARATOR: Final = "separator"
 EMPTY_WORD: Final = "empty_word"
@@ -27,7 +27,8 @@ KINDS: Final = (CASE, SEPARATOR, EMPTY_WORD, HEADER, CHARACTER, MORE, LESS)
 
 #: The noun of a routing key that an MQTT client publishes.
 TOPIC: Final = "topic"
-#: A word that differs by one character must be at least this long, or `a` would resemble `b`.
+#: Least length in characters of a word that may differ by one character; otherwise `a` would
+#: resemble `b`.
 _WORD_MIN: Final = 2
 
 
@@ -64,7 +65,9 @@ class KeyComparison:
         self._last_half = self._key[self._half :]
 
     def difference(self, binding_key: str, wildcards: bool) -> NearDifference | None:
-        """Return the difference to a binding key; None if there is none or more than one.
+        """Return the one difference between the routing key and a binding key.
+
+        Return None if there are several differences, or none.
 
         `wildcards` is True if the exchange is a topic exchange.
         """
@@ -75,8 +78,11 @@ class KeyComparison:
             if len(binding_key) == self._size and binding_key.casefold() == self._folded:
                 return _of_case(self._key, binding_key)
             if has_wildcard:
-                return None  # A direct exchange takes `*` and `#` as plain words.
-            # One change leaves the first or the last half of the key as it is.
+                # A direct exchange compares `*` and `#` literally, so this binding key is no near
+                # miss.
+                return None
+            # A single change leaves the first or the last half of the key unchanged: if both halves
+            # differ, there are several changes.
             if not is_mixed and not (
                 binding_key.startswith(self._first_half) or binding_key.endswith(self._last_half)
             ):
@@ -91,7 +97,11 @@ class KeyComparison:
         return self._plain_difference(words) if -2 < gap < 2 else None
 
     def _other_separator(self, binding_key: str, words: list[str]) -> NearDifference | None:
-        """Return the difference if the keys agree once all separators are equal."""
+        """Return the difference if the keys differ only in separators, `/` instead of `.` or the
+        reverse.
+
+        Return None otherwise.
+        """
         uniform = words
         if self._other in binding_key:
             uniform = binding_key.replace(self._other, self._separator).split(self._separator)
@@ -107,7 +117,7 @@ class KeyComparison:
         )
 
     def _matches(self, pattern: list[str], words: list[str]) -> bool:
-        """True if the pattern, with at most one wildcard for many words, matches the words."""
+        """True if the pattern matches the words. False for a pattern with several `#` wildcards."""
         one, many = self._one, self._many
         if many in pattern:
             at = pattern.index(many)
@@ -125,7 +135,7 @@ class KeyComparison:
         return True
 
     def _agreeing(self, pattern: list[str], words: list[str]) -> i64:
-        """Return how many words agree, counted from the first word."""
+        """Return the number of words at the beginning that match the pattern."""
         one = self._one
         count: i64 = 0
         most: i64 = len(pattern)
@@ -136,7 +146,10 @@ class KeyComparison:
         return count
 
     def _plain_difference(self, pattern: list[str]) -> NearDifference | None:
-        """Compare a pattern without a wildcard for many words; the lengths differ by 1 at most."""
+        """Return the one difference to a pattern without `#`, at most one word longer or shorter.
+
+        Return None if there are several differences, or none.
+        """
         words = self._words
         size: i64 = len(words)
         wanted: i64 = len(pattern)
@@ -154,11 +167,11 @@ class KeyComparison:
         if not self._agrees_to_end(pattern, words, front, front + 1):
             return None
         if size == 2 and words[1 - front] == "":
-            return None  # The empty routing key would be left, which has no word.
+            return None  # Without a word, the routing key would be empty.
         return self._of_less(words[front])
 
     def _agrees_to_end(self, pattern: list[str], words: list[str], mine: i64, theirs: i64) -> bool:
-        """True if pattern[mine:] and words[theirs:], of equal length, agree."""
+        """True if pattern[mine:] matches words[theirs:], which has the same length."""
         one = self._one
         size: i64 = len(pattern)
         while mine < size:
@@ -169,7 +182,12 @@ class KeyComparison:
         return True
 
     def _of_word(self, wanted: str, given: str, place: int) -> NearDifference | None:
-        """Return the difference of one word, the only word that differs."""
+        """Return the difference between a word of the key, `given`, and the word of the binding
+        key.
+
+        Return None if the words differ in more than case or one character. `place` is the index of
+        the word.
+        """
         if len(wanted) == len(given) and wanted.casefold() == given.casefold():
             return _of_case(given, wanted)
         if wanted == "" or given == "" or not _is_one_change(wanted, given):
@@ -181,7 +199,7 @@ class KeyComparison:
         )
 
     def _of_all_case(self, pattern: list[str]) -> NearDifference | None:
-        """Return the difference if several words differ in upper and lower case only."""
+        """Return the difference if all words agree but for upper and lower case; None otherwise."""
         one, folded = self._one, self._folded_words
         for number, wanted in enumerate(pattern):
             if wanted != one and wanted.casefold() != folded[number]:
@@ -189,7 +207,9 @@ class KeyComparison:
         return _of_case(self._key, self._separator.join(pattern))
 
     def _open_difference(self, pattern: list[str]) -> NearDifference | None:
-        """Compare a pattern with one wildcard for many words."""
+        """Return the one difference to a pattern with one `#`; None for several differences or
+        none.
+        """
         at = pattern.index(self._many)
         head, tail = pattern[:at], pattern[at + 1 :]
         words = self._words
@@ -218,7 +238,8 @@ class KeyComparison:
     def _of_more(self, word: str) -> NearDifference:
         if word == "":
             return NearDifference(
-                EMPTY_WORD, "the binding key has a separator more, at an end or twice in a row"
+                EMPTY_WORD,
+                "the binding key has one more separator, at an end or twice in a row",
             )
         return NearDifference(
             MORE, f"the binding would match if the {self._noun} had one more word"
@@ -227,7 +248,8 @@ class KeyComparison:
     def _of_less(self, word: str) -> NearDifference:
         if word == "":
             return NearDifference(
-                EMPTY_WORD, f"the {self._noun} has a separator more, at an end or twice in a row"
+                EMPTY_WORD,
+                f"the {self._noun} has one more separator, at an end or twice in a row",
             )
         return NearDifference(
             LESS,
@@ -290,7 +312,7 @@ def header_difference(arguments: Fields, headers: Fields) -> NearDifference | No
 def _is_similar(arguments: Fields, headers: Fields) -> bool:
     """True unless several headers differ at first sight: most bindings are ruled out here.
 
-    Dicts are compared, because compiled code takes ten times as long for a Mapping.
+    The parameters are dicts, because compiled code takes ten times as long for a Mapping.
     """
     wanted: dict[str, object] = arguments if isinstance(arguments, dict) else dict(arguments)
     given: dict[str, object] = headers if isinstance(headers, dict) else dict(headers)

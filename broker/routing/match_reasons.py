@@ -109,9 +109,9 @@ def matched_words(
 
 
 def _fits(grammar: Grammar, piece: list[str], words: list[str], start: int) -> bool:
-    """True if a part of a pattern without `many` matches the words from `start` on."""
+    """True if `piece`, a part of a pattern without `#`, matches the words from index `start` on."""
     if start + len(piece) > len(words):
-        return True  # The words do not match the pattern: stop the search.
+        return True  # The words do not match the pattern: return True to end the caller's search.
     for number, wanted in enumerate(piece):
         if wanted != grammar.one and wanted != words[start + number]:
             return False

@@ -34,16 +34,16 @@ from broker.routing.match_reasons import headers_of
 from broker.routing.plan_search import SearchScope
 from matching.grammar import AMQP, MQTT
 
-#: Most near misses of an answer, and of each kind while the search runs.
+#: Largest number of near misses in the result of `best`, and of each kind during the search.
 NEAR_MISSES_MAX: Final = 10
-#: Most bindings and queue names that a search examines, and that one of its steps examines.
+#: Largest number of bindings and queue names that a search examines, and that one step examines.
 CANDIDATES_MAX: Final = 250_000
 CANDIDATES_PER_STEP: Final = 256
-#: Most other exchanges that are asked if one of their bindings matches.
+#: Largest number of other exchanges in which the search looks for a matching binding.
 EXCHANGES_MAX: Final = 1_000
 #: The kind of a near miss whose binding belongs to another exchange.
 OTHER_EXCHANGE: Final = "exchange"
-#: All kinds, the most telling first.
+#: All kinds, the most probable mistake first.
 _ORDER: Final = (*KINDS[:4], OTHER_EXCHANGE, *KINDS[4:])
 
 
@@ -69,9 +69,9 @@ class NearMiss:
 
 
 class NearMissSearch:
-    """The search for the near misses of one explanation, which must be complete.
+    """The search for near misses of the message of one explanation, whose `steps` are exhausted.
 
-    `steps` must be exhausted before `best` is called.
+    The iterator `steps` of the search must be exhausted before `best` is called.
     """
 
     def __init__(
@@ -82,7 +82,9 @@ class NearMissSearch:
         properties: Properties,
         noun: str = "routing key",
     ) -> None:
-        """Create a search; `noun` names the routing key in texts: an MQTT client has a topic."""
+        """Create a search. Texts call the routing key `noun`: "topic" for the message of an MQTT
+        client.
+        """
         self._scope = scope
         self._walked = {one.exchange: None for one in explanation.walked}
         self._reached = explanation.reached
@@ -98,14 +100,14 @@ class NearMissSearch:
         self._mqtt = KeyComparison(MQTT, key, noun)
 
     def best(self) -> list[NearMiss]:
-        """Return the best near misses, at most NEAR_MISSES_MAX."""
+        """Return up to NEAR_MISSES_MAX near misses, the most probable mistakes first."""
         found: list[NearMiss] = []
         for kind in _ORDER:
             found += sorted(self._found.get(kind, []), key=_order)
         return found[:NEAR_MISSES_MAX]
 
     def steps(self) -> Iterator[None]:
-        """Do the work, one bounded step for each element."""
+        """Search for near misses; the iterator does one bounded step for each element."""
         for exchange in self._walked:
             inner = exchange.inner if isinstance(exchange, DelayedExchange) else exchange
             if exchange.name == "":
@@ -177,7 +179,9 @@ class NearMissSearch:
                 yield None
 
     def _ask_others(self) -> Iterator[None]:
-        """Ask the exchanges that the message does not reach if it would match a binding there."""
+        """Search the exchanges that the message does not reach for a binding that matches the
+        message.
+        """
         asked = 0
         for exchange in list(self._scope.exchanges.values()):
             if exchange in self._walked or exchange.dead:

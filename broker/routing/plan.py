@@ -71,7 +71,7 @@ class Plan:
         self.reliable_queues = self.queues + [
             subscriber.inbox for subscriber, qos in subscribers if qos > AT_MOST_ONCE
         ]
-        #: Inboxes that get a QoS 2 message with QoS 1, because their subscription asks for QoS 1.
+        #: Inboxes that get a QoS 2 message with QoS 1, because their subscription grants QoS 1.
         self.qos1_inboxes = [
             subscriber.inbox for subscriber, qos in subscribers if qos == AT_LEAST_ONCE
         ]
@@ -83,7 +83,7 @@ class Plan:
             [subscriber for subscriber, qos in subscribers if qos == AT_MOST_ONCE]
         )
         self.streams = [queue for queue in self.queues if isinstance(queue, StreamQueue)]
-        #: The number of destinations besides the histories of exchanges.
+        #: The number of destinations without the histories of recent-history exchanges.
         reached = copies - sum(isinstance(queue, RecentQueue) for queue in queues)
         #: Queues for which the store keeps messages published with QoS 1 or 2.
         self.durable = [
@@ -91,7 +91,8 @@ class Plan:
             for queue in self.reliable_queues
             if queue.durable and not isinstance(queue, StreamQueue)
         ]
-        #: The number of destinations, streams not counted. Streams record it with each message.
+        #: The number of destinations that are no streams. Streams record this number with each
+        #: message.
         self.routed: i64 = reached - len(self.streams)
         #: True if a stream records the messages.
         self.recorded = bool(self.streams)
@@ -119,7 +120,7 @@ class Plan:
         #: The error that publishing with this plan raises: the exchange does not exist, or the
         #: publisher lacks a permission. None if publishing is permitted.
         self.refusal: BrokerError | None = None
-        #: The fate of each message.
+        #: The fate of each message that is published with this plan.
         self.fate: i64 = ROUTED if reached else UNROUTABLE
         #: The number of copies of each message, including the copies that a destination cannot
         #: represent.
@@ -171,7 +172,7 @@ class Plan:
         )
 
     def twin(self) -> Plan:
-        """Return another plan with the same destinations, which shares the lists and relays."""
+        """Return a new plan with the same destinations; both plans share their lists and relays."""
         other = Plan([], 0, self.by_headers, self.by_publishing_session)
         other.filters = self.filters
         other.delays, other.queues, other.streams = self.delays, self.queues, self.streams

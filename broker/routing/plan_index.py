@@ -33,17 +33,17 @@ PLANS_PER_SLICE: Final = 1_000
 
 
 def first_word(key: str) -> str:
-    """Return the first word of a routing key."""
+    """Return the first word of a routing key: the text before the first `.`."""
     return key.partition(".")[0]
 
 
 def bucket_of(word: str) -> i64:
-    """Return the bucket of a first word."""
+    """Return the number of the bucket for routing keys that begin with this word."""
     return hash(word) & (BUCKETS - 1)
 
 
 class PlanPlace:
-    """The exchanges a plan depends on, and the bucket of the first word of its routing keys."""
+    """The exchanges that a plan depends on, and the bucket of its routing keys' first word."""
 
     __slots__ = ("_hash", "bucket", "exchanges")
 
@@ -75,7 +75,7 @@ class PlanIndex:
         #: Plans by key. A key identifies the input from which the plan was made, and begins with a
         #: PlanPlace.
         self._plans: dict[tuple[object, ...], Plan] = {}
-        #: For each exchange and bucket, the plans with their keys.
+        #: For each exchange and bucket, its plans and their keys in the index.
         self._buckets: dict[tuple[str, i64], dict[Plan, tuple[object, ...]]] = {}
         #: The plans that depend on more than EXCHANGES_MAX exchanges.
         self._broad: dict[Plan, tuple[object, ...]] = {}
@@ -165,7 +165,7 @@ class PlanIndex:
                     del self._buckets[exchange, place.bucket]
 
     def retire_all(self) -> None:
-        """Make all plans stale."""
+        """Make all plans of the virtual host stale."""
         self._release_of_messages()
         plans, self._plans = self._plans, {}
         self._buckets, self._broad, self._twins = {}, {}, {}

@@ -42,9 +42,9 @@ from matching.matcher import Search
 NAME_BYTES: Final = 255
 #: Steps that a search takes in one turn. Compiled, 4,096 nodes of a trie take 0.1 to 0.9 ms.
 STEPS_PER_TURN: Final[i64] = 4_096
-#: Steps of a search that must not pause.
+#: The number of steps in a turn for a search that must not pause: practically no limit.
 UNLIMITED: Final[i64] = 1 << 60
-#: Steps of the lookup of one routing key in an exchange, in addition to the matcher's steps.
+#: Number of steps that the lookup of one routing key counts, in addition to the matcher's steps.
 _KEY_STEPS: Final[i64] = 10
 #: The cost of a step in units of a connection's work budget (protocols/connection.py).
 STEP_COST: Final[i64] = 2
@@ -160,7 +160,7 @@ class PlanSearch:
         self._scope_version: i64 = self._scope.version
         #: For each relay format, True if it can represent the topic.
         self._formats: dict[object, bool] | None = None
-        #: Exchanges that are still to be walked, apart from the source.
+        #: Exchanges that the search must still walk, apart from the source.
         self._ahead: list[Exchange] | None = None
         #: The exchange that is walked now.
         self._source: Exchange | None = None
@@ -306,7 +306,8 @@ class PlanSearch:
             self._walk_later(target)
             return
         if not isinstance(target, Subscriber):
-            representable = False  # A queue, and the routing key does not fit.
+            # Consumers of a queue cannot receive a routing key of more than NAME_BYTES bytes.
+            representable = False
         else:
             if binding.arguments:
                 if NO_LOCAL in binding.arguments:
@@ -336,7 +337,7 @@ class PlanSearch:
         """
         if not target.may_read(self._topic):
             return False
-        at = self._next_key - 1  # The key whose bindings are followed now.
+        at = self._next_key - 1  # The routing key whose matching bindings the search follows now.
         return at == 0 or target.may_read(topic_of(self._keys[at]))
 
     def _changed(self) -> bool:

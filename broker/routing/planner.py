@@ -210,7 +210,7 @@ class Planner(PlanResolver):
         )
 
     def admit(self, identity: Identity, exchange: str, routes: list[Route]) -> Exchange:
-        """Return the exchange if the identity may publish there.
+        """Return the exchange if the identity may publish messages of these routes to it.
 
         Raise NotFound if the exchange does not exist, AccessRefused if the identity may not publish
         to it.

@@ -163,7 +163,9 @@ class PublishContext:
         self._unrepresentable += unrepresentable
 
     def _collect(self, route: Route) -> None:
-        """Move the count of a route into the counts of this context."""
+        """Add the publications that a route counted to the counts of this context; reset the
+        route's count.
+        """
         if route.count > 0:
             self.count(route.plan, route.count)
             self._resolver.count(route, route.plan, route.count)
@@ -197,7 +199,7 @@ class IngressCounters:
         self.misses = 0
 
     def add(self, context: PublishContext) -> None:
-        """Add the counts of a context."""
+        """Add the counts of a publish context to these counters."""
         fates, copies, unrepresentable = context.totals()
         self.received += int(context.received)
         self.copies += copies
@@ -206,7 +208,7 @@ class IngressCounters:
         sum_into(self.fates, fates)
 
     def merge(self, other: IngressCounters) -> None:
-        """Add the counts of `other`."""
+        """Add the counts of other counters to these counters."""
         self.received += other.received
         self.copies += other.copies
         self.unrepresentable += other.unrepresentable
@@ -231,7 +233,8 @@ class PublishContexts:
         self._limits = limits
         self._contexts: dict[tuple[Identity, str], PublishContext] = {}
         self._past: dict[str, IngressCounters] = {}
-        #: The stream that records each connection that opens or closes, if there is one.
+        #: The stream `$topology`, which records each connection that opens or closes; None if there
+        #: is none.
         self.topology: TopologyStream | None = None
         #: Number of connections in this virtual host, and of wills that wait to be published.
         self.users = 0

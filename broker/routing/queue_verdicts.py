@@ -88,16 +88,20 @@ def _of_limited(queue: LimitedQueue) -> QueueVerdict:
         return QueueVerdict(REFUSES, f"full ({full}), and x-overflow refuses new messages{dead}")
     if full and (arguments.max_length == 0 or arguments.max_bytes == 0):
         return QueueVerdict(
-            NEEDS_CONSUMER, f"the length limit is 0; else the message is {_end(queue)}"
+            NEEDS_CONSUMER,
+            f"the length limit is 0: without a ready consumer, the message is {_end(queue)}",
         )
     if full:
         return QueueVerdict(DROPS_OLDEST, f"full ({full}): the oldest message is {_end(queue)}")
     if arguments.ttl == 0:
         return QueueVerdict(
-            NEEDS_CONSUMER, f"the time to live is 0 ms; else the message is {_end(queue)}"
+            NEEDS_CONSUMER,
+            f"the time to live is 0 ms: without a ready consumer, the message is {_end(queue)}",
         )
     if queue.behind:
-        return QueueVerdict(TAKES, "publishers wait, because many dead letters of the queue wait")
+        return QueueVerdict(
+            TAKES, "publishers wait, because many dead letters of the queue are not published yet"
+        )
     if arguments.ttl > 0:
         return QueueVerdict(TAKES, f"after {arguments.ttl} ms the message is {_end(queue)}")
     return QueueVerdict(TAKES, "")

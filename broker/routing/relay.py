@@ -47,7 +47,7 @@ class Relay:
         self.send(packets, count)
 
     def offer(self, message: Message) -> None:
-        """Call `Subscriber.offer` of each subscriber, with one decoded message."""
+        """Offer one decoded message to each subscriber (`Subscriber.offer`)."""
         for target in self.targets:
             target.offer(message)
 

@@ -54,13 +54,13 @@ class ResolvedTargets:
         return (self._unrepresentable, len(self._journals), *self._journals, *self._targets)
 
     def plan(self) -> Plan:
-        """Return a new plan of the destinations."""
+        """Return a new plan that leads to these destinations."""
         plan = Plan(self._targets, self._unrepresentable, False)
         plan.add_journals(self._journals, self._publisher)
         return plan
 
     def destinations(self) -> list[Destination]:
-        """Return the destinations and the journals."""
+        """Return the destinations, followed by the journals that record the message."""
         found: list[Destination] = [target for target, _ in self._targets]
         found += self._journals
         return found

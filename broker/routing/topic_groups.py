@@ -26,7 +26,7 @@ class TopicGroups:
         self.unroutable: dict[str, int] = dict.fromkeys([*self._filters, OTHER], 0)
 
     def count(self, key: str, messages: i64) -> None:
-        """Count unroutable messages of a routing key."""
+        """Count unroutable messages with this routing key in the groups whose filter matches."""
         topic = swap(key)
         found = [one for one in self._filters if MQTT.matches(one, topic)] or [OTHER]
         for one in found:

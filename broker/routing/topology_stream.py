@@ -87,11 +87,11 @@ class TopologyStream:
         )
 
     def connected(self, user: str, protocol: str) -> None:
-        """Record a new connection."""
+        """Record that a client opened a connection as this user, by this protocol."""
         self._record("connect", {"user": user, "protocol": protocol})
 
     def disconnected(self, user: str, protocol: str) -> None:
-        """Record the end of a connection."""
+        """Record that a connection of this user, by this protocol, has ended."""
         self._record("disconnect", {"user": user, "protocol": protocol})
 
     def snapshot(self, restarted: bool) -> None:
@@ -125,7 +125,7 @@ class TopologyStream:
 
 
 def binding_facts(source: str, binding: Binding, session: bool) -> dict[str, object]:
-    """Return the fields of a binding of the exchange `source`, as people know them.
+    """Return the fields of a binding of the exchange `source`, in the form that operators know.
 
     `session` is True if the binding is a subscription of an MQTT session.
     """

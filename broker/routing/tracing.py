@@ -80,7 +80,7 @@ class TraceFilter:
         )
 
     def leads_to(self, queues: list[Queue]) -> bool:
-        """True if a message that goes to these queues matches."""
+        """True if the filter names no queue, or one of these queues."""
         return not self.queue or any(queue.name == self.queue for queue in queues)
 
     def matches(self, plan: Plan, message: Message, publisher: Outlet | None) -> bool:
@@ -95,8 +95,8 @@ class TraceFilter:
 class TraceEvent:
     """A step of one message, at a time in seconds since the epoch.
 
-    `number` counts the events of the trace, `message` its messages. `place` is the name of the
-    exchange, queue or session.
+    `number` is the sequence number of the event in its trace, from 1; `message` that of the
+    message. `place` is the name of the exchange, queue or session.
     """
 
     def __init__(
@@ -122,24 +122,25 @@ class Trace(Task):
         self.number = number
         self.chosen = chosen
         self.rate = rate
-        #: Number of messages that are followed, and that matched but were not followed.
+        #: Number of messages that the trace followed, and that matched but exceeded `rate`.
         self.followed = 0
         self.skipped = 0
-        #: Number of events so far, and of events that were removed before they were read.
+        #: Number of events that were added, and of events that were removed before they were read.
         self.reported = 0
         self.lost = 0
         self.ended = False
         self._traces = traces
         self._agenda = agenda
         self._events: deque[TraceEvent] = deque()
-        #: The second (of the agenda's clock) of `_followed_now`, the messages followed in it.
+        #: The present second of the agenda's clock, and the number of messages followed in this
+        #: second.
         self._second: i64 = 0
         self._followed_now = 0
         self._idle_from: i64 = agenda.now
         agenda.at(agenda.now + IDLE_MS, self)
 
     def run(self) -> None:
-        """End the trace if it has not been read for IDLE_MS; else look again later."""
+        """End the trace if it has not been read for IDLE_MS; otherwise set the timer again."""
         if self.ended:
             return
         end: i64 = self._idle_from + IDLE_MS
@@ -165,7 +166,7 @@ class Trace(Task):
         return FollowedMessage(self, self.followed)
 
     def add(self, message: int, step: str, place: str, detail: str) -> None:
-        """Add an event, if the trace still runs."""
+        """Add an event about the message with this number, if the trace still runs."""
         if self.ended:
             return
         self.reported += 1
@@ -178,7 +179,9 @@ class Trace(Task):
         )
 
     def read(self, after: int, most: int) -> list[TraceEvent]:
-        """Return the next events after the event `after`, and forget that and earlier events."""
+        """Return up to `most` events after the event number `after`; remove all events up to
+        `after`.
+        """
         self._idle_from = self._agenda.now
         while self._events and self._events[0].number <= after:
             self._events.popleft()
@@ -203,7 +206,9 @@ class FollowedMessage(MessageTrace):
 
 
 class Traces:
-    """The traces that run in one virtual host. `retire` makes all its plans stale."""
+    """The traces that run in one virtual host. The function `retire` makes all plans of the host
+    stale.
+    """
 
     def __init__(self, agenda: Agenda, retire: Callable[[], None]) -> None:
         self.running: list[Trace] = []
@@ -283,7 +288,7 @@ class Traces:
         _report_destinations(known, plan, message)
 
     def follow_repeated(self, context: PublishContext, route: Route, message: Message) -> None:
-        """Report a message that its publisher repeats, and that is not published again."""
+        """Report a repeated message: it is confirmed and dropped because of its sequence number."""
         publisher, self.publisher = self.publisher, None
         if route.plan.traced:
             user = context.identity.name
@@ -316,12 +321,12 @@ class Traces:
 
 
 def _exchange_of(route: Route) -> str:
-    """Return the name of the exchange; that of the default exchange as operators know it."""
+    """Return the name of the route's exchange; "amq.default" for the default exchange."""
     return route.exchange or "amq.default"
 
 
 def _origin(context: PublishContext, message: Message, publisher: Outlet | None) -> str:
-    """Return the key, the publisher, and the properties of a message that an operator needs."""
+    """Return a text for operators: routing key, publisher, client, QoS, size and message_id."""
     names = () if publisher is None else publisher.client_names()
     client = f" from client {' '.join(names)}" if names else ""
     identifier = message.properties.get("message_id")
@@ -384,5 +389,5 @@ def _relay_step(subscriber: Subscriber) -> tuple[str, str]:
 
 
 def _cut(text: str) -> str:
-    """Return a text of at most TEXT_MAX characters that is valid UTF-8."""
+    """Return the text, cut to TEXT_MAX characters and with escape sequences for invalid UTF-8."""
     return shown(text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…")

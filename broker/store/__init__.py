@@ -3,6 +3,7 @@
 Modules, in reading order:
 
     contract     how a message is made durable: append, take, write, written
+    audit        the audit trail: which user changed which definition
     stream_contract
                  the rows of streams in a batch, and their files to remove
     entries      the entries that the broker appends
@@ -18,6 +19,7 @@ Modules, in reading order:
                  parts of records, and the records of a batch
     records      encodes entries as records
     reading      decodes records into entries
+    received     records that another node of a cluster encoded
     files        the files of the log: heads, indexes, scanning
     segments     the log: append, sync
     log_reader   reads records of the log by position
@@ -35,6 +37,7 @@ Modules, in reading order:
                  when a checkpoint is worth it
     catalog      definitions of queues, exchanges, users, ..., in SQLite
     values       definitions as JSON
+    renaming     names that are not UTF-8, and the repair of them
     wal          checks the catalog's write-ahead log for damage
     disk, ram    files of the operating system, files in memory
     inspect      `trellis store verify`, `dump` and `repair`

@@ -238,7 +238,7 @@ def _open(path: str) -> OpenedFile:
 
 
 def _is_at(descriptor: int, path: str) -> bool:
-    """True if a path still names the open file."""
+    """True if the path still names the file that the descriptor has open."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:

@@ -82,7 +82,7 @@ _STEPS: Final[list[list[str]]] = [
 VERSION: Final = len(_STEPS)
 
 
-#: Errors that SQLite raises. Text that is not UTF-8 is damage.
+#: Errors that a read of the catalog raises: UnicodeDecodeError means that a text is damaged.
 _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
@@ -130,7 +130,8 @@ class Catalog:
             raise CatalogError(f"cannot read '{path}-wal': {unread.strerror or unread}") from unread
         if self.wal.damage:
             raise self._damage_error(f"'{path}-wal', {self.wal.damage}")
-        create_private(path)  # SQLite gives the write-ahead log the mode of this file.
+        # Create the file as private: SQLite gives the write-ahead log the same permissions.
+        create_private(path)
         try:
             # One thread opens the database and another thread writes it later, never both at the
             # same time.
@@ -390,7 +391,7 @@ class Catalog:
     # -- closing
 
     def close(self) -> None:
-        """Close the catalog. Later writes are refused."""
+        """Close the catalog; later writes raise CatalogError."""
         self.broken = self.broken or f"the catalog {self.path} is closed"
         self._db.close()
 

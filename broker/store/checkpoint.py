@@ -110,7 +110,7 @@ class Checkpointing:
         self._reclaimable = log.reclaimable
         #: True once the checkpoint has replaced the files.
         self.completed = False
-        #: The first error of removing a replaced file.
+        #: The first error that the removal of a replaced file raised.
         self._failure: StoreError | None = None
         #: The files that the present stage reads, and the size up to which it reads each of them.
         self._sources = files
@@ -118,8 +118,8 @@ class Checkpointing:
         self._file_at = 0
         self._range_at = 0
         self._scan: FileScan | None = None
-        #: Name of a later file -> number of its entries about the replaced files. Then the sums of
-        #: `live` and of `balance` of the replaced files. The stage LOOK sets all three.
+        #: Set in the stage LOOK: for each later file, by name, the number of its entries about the
+        #: replaced files; the sum of `live`, and the sum of `balance`, of the replaced files.
         self._late_needs: dict[str, int] = {}
         self._late_live: i64 = 0
         self._late_balance: i64 = 0
@@ -266,7 +266,8 @@ class Checkpointing:
         needs: dict[str, int] = {}
         sizes: list[int] = []
         for file in log.files[len(self._files) :]:
-            # The number is read before the size: the writer may add entries between the two.
+            # Read the number of entries before the size of the file: the writer may add entries in
+            # between, and the size must include all counted entries.
             number = sum(file.needs.get(name, 0) for name in names)
             if number:
                 needs[file.name] = number
@@ -293,7 +294,8 @@ class Checkpointing:
 
     def _copy_record(self, file: LogFile, reader: RecordReader) -> None:
         if reader.kind == GROUP:
-            # The members have taken effect together, so each live one can be a record of its own.
+            # All members of the group have taken effect, so each live member can become a record of
+            # its own.
             for member in group_members(reader.data, reader.position, reader.start, reader.end):
                 self._copy_if_live(member, file, reader, False)
         elif reader.kind != CLOSED:

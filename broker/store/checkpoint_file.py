@@ -78,7 +78,7 @@ class CheckpointFile:
         return Head(CHECKPOINT, self._log.salt, self.file.last, 0).encode()
 
     def count_live(self, position: i64, holders: list[int]) -> None:
-        """Count an entry as live, for each holder of its message."""
+        """Count an entry as live in this file: once for each queue that holds its message."""
         file = self.file
         file.live += len(holders)
         for holder in holders:
@@ -87,7 +87,7 @@ class CheckpointFile:
     def write_record(
         self, kind: i64, position: i64, head: bytes, data: bytes, start: i64, end: i64
     ) -> None:
-        """Write a record with the payload `head + data[start:end]`."""
+        """Collect a record with the payload `head + data[start:end]`; `flush` writes it."""
         before = BytesWriter()
         write_i32_be(before, i32(version_of(kind) << 24 | kind << 16))
         write_i32_be(before, 0)
@@ -103,7 +103,7 @@ class CheckpointFile:
         self._append(data, start, end)
 
     def write_verbatim(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
-        """Write the record `data[start:end]` unchanged."""
+        """Collect the record `data[start:end]` unchanged; `flush` writes it."""
         self._count(kind, position, end - start)
         self._append(data, start, end)
 

@@ -1,4 +1,4 @@
-"""When a checkpoint is worth it, and of which files."""
+"""Decides when a checkpoint is worth its cost, and which files it replaces."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def files_worth_checkpoint(log: SegmentLog) -> list[LogFile]:
 
 
 def _is_barred(log: SegmentLog) -> bool:
-    """True if no checkpoint may begin now."""
+    """True if no checkpoint may begin: the log is stopped or damaged, or a write of a head
+    failed.
+    """
     return bool(log.poisoned or log.no_checkpoint_reason) or log.unsure_head is not None
 
 

@@ -44,19 +44,23 @@ from broker.store.stream_contract import StreamGarbage, StreamIntake, StreamWrit
 
 #: Default number of messages that a durable queue keeps in memory.
 WINDOW: Final = 4_096
-#: Largest number of messages that wait below the mark of their queue without having been delivered.
+#: Largest number of messages that wait below the delivery mark of their queue although they were
+#: never delivered.
 WAITING_MARKED: Final = 1_024
-#: Number of positions by which the mark of a queue is ahead of the store while no message waits.
+#: Number of positions by which the delivery mark of a queue is ahead of the store while no message
+#: waits.
 MARK_SPAN: Final = 1 << 18
-#: Longest time that a message waits for the mark of its queue, in ms. A disk that syncs faster
-#: never reaches this limit.
+#: Longest time that a message waits for the delivery mark of its queue to become durable, in ms. If
+#: the disk syncs faster, no message waits so long.
 MARK_PATIENCE: Final = 100
-#: Size of the contents in bytes at which `Store.fetch` stops to read further messages.
+#: Total size of contents, in bytes, at which `Store.fetch` reads no further messages.
 FETCH_BYTES: Final[i64] = 256 << 10
 
 
 def bounded(messages: Iterator[Message | None]) -> list[Message | None]:
-    """Return the messages up to the one whose content brings the sum to FETCH_BYTES."""
+    """Return the first messages, up to the message whose content brings the total to
+    FETCH_BYTES.
+    """
     found: list[Message | None] = []
     size: i64 = 0
     for message in messages:
@@ -159,8 +163,8 @@ class Store:
         self.waiting_marked: i64 = WAITING_MARKED
         self.mark_span: i64 = MARK_SPAN
         self.mark_patience: i64 = MARK_PATIENCE
-        #: Number of messages that were delivered although their mark was not durable, because the
-        #: disk was too slow or full.
+        #: Number of messages that were delivered although the delivery mark that covers them was
+        #: not durable, because the disk was too slow or full.
         self.unmarked_deliveries: i64 = 0
         #: The store calls this function for the first entry of a batch, and again for the first
         #: ticket of the batch, so that the server calls `take`.
@@ -289,7 +293,7 @@ class Store:
             self.request_batch()
 
     def wait_for_next_batch(self, ticket: Ticket) -> None:
-        """Make the ticket wait for the next batch."""
+        """Make the ticket wait until the next batch is durable."""
         ticket.outstanding += 1
         self._add_ticket(self.position + 1, ticket)
 
@@ -353,7 +357,7 @@ class Store:
             self.request_batch()
 
     def batch(self, tickets: list[Ticket]) -> WriteBatch:
-        """Return a new batch for these tickets."""
+        """Return a new batch of the entries since the last call, for which these tickets wait."""
         raise NotImplementedError
 
     def written(self, batch: WriteBatch) -> None:

@@ -24,7 +24,7 @@ DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 TRANSIENT: Final = (*DISK_FULL, *NO_DESCRIPTORS)
 
-#: Size of the largest single write in bytes.
+#: Largest number of bytes that one system call writes.
 _WRITE_MAX: Final[i64] = 1 << 26
 
 
@@ -139,7 +139,7 @@ class Disk:
         raise NotImplementedError
 
     def free(self, directory: str) -> i64:
-        """Return the free space for a directory, in bytes."""
+        """Return the free space of the file system that holds a directory, in bytes."""
         raise NotImplementedError
 
     def keep_spares(self) -> None:
@@ -412,7 +412,7 @@ class Lock:
             ) from refusal
 
     def release(self) -> None:
-        """Release the lock."""
+        """Release the lock on the data directory."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)

@@ -38,7 +38,7 @@ from broker.store.reading import Decoder
 from broker.store.records import Recorder
 from broker.store.segments import SegmentLog
 
-#: Largest number of marks that a batch appends again, in up to 0.2 ms.
+#: Largest number of delivery marks that a batch appends again, in up to 0.2 ms.
 MARKS_PER_BATCH: Final = 100
 
 
@@ -73,18 +73,19 @@ class DurableStore(Store):
         self._changes: list[tuple[int, StoreEntry]] = []
         self._paged = PagedMessages()
         self._paged_release = PagedRelease(self.agenda)
-        #: The messages of deleted queues that the next batch takes as its `released`.
+        #: Queue number and position (i64 each) of messages of deleted queues, which the next batch
+        #: takes as `DurableBatch.released`.
         self._released = BytesWriter()
         self._writing: DurableBatch | None = None
         self.keeps_deliveries = True
         #: Appends batches to the replicated log; None without a cluster.
         self.shipping: BatchShipping | None = None
-        #: (queue, rank) -> its mark, and the number of segments begun before the mark was appended.
-        #: The marks are in the order in which they were appended.
+        #: (queue, rank) -> its delivery mark, and the number of segments that were begun before the
+        #: mark was appended. The marks are in the order in which they were appended.
         self._marks: dict[tuple[int, int], tuple[int, int]] = {}
 
     def restore_marks(self, marks: dict[int, dict[int, int]]) -> None:
-        """Take over the marks that recovery found: queue -> rank -> mark."""
+        """Take over the delivery marks that recovery found: queue -> rank -> mark."""
         for queue, ranks in marks.items():
             for rank, mark in ranks.items():
                 self._marks[queue, rank] = mark, -1
@@ -139,10 +140,10 @@ class DurableStore(Store):
         self._marks[key] = int(entry.mark), self.log.rolls
 
     def _refresh_marks(self) -> None:
-        """Append again the oldest marks whose last record is in a full segment.
+        """Append again the oldest delivery marks whose last record is in a full segment.
 
-        Otherwise the mark of a queue that seldom needs a new mark would keep an old segment without
-        another live entry. At most MARKS_PER_BATCH marks join a batch.
+        Without this, the delivery mark of a queue with few deliveries could be the only live entry
+        of an old segment, which could not be dropped. At most MARKS_PER_BATCH marks join a batch.
         """
         left = MARKS_PER_BATCH
         rolls = self.log.rolls
@@ -305,6 +306,7 @@ class DurableStore(Store):
         if self._writing is None and not self.unbatched:
             self.log.settle(queue, position)
         else:
-            # The deletion of the queue may not be durable yet.
+            # The deletion of the queue may not be durable yet: settle the message with the next
+            # batch.
             write_i64_be(self._released, queue)
             write_i64_be(self._released, position)

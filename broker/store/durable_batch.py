@@ -29,7 +29,9 @@ class BatchShipping:
         raise NotImplementedError
 
     def written(self) -> None:
-        """Record that the last shipped batch is written to the disk."""
+        """Take note that the batch that was shipped last is now written to the disk of this
+        node.
+        """
         raise NotImplementedError
 
 
@@ -142,7 +144,7 @@ class DurableBatch(WriteBatch):
             log.unstored_batches = 0
 
     def _note_segment(self) -> None:
-        """Write to the catalog that the log has a new segment: a later loss of it is noticed.
+        """Write to the catalog that the log has a new segment, so that its loss would be noticed.
 
         If the catalog cannot be written now, the next batch tries again.
         """

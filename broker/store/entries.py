@@ -21,8 +21,8 @@ EXPIRY_SECONDS_MAX: Final = 2_000_000_000
 class StoreEntry:
     """One change of the durable state.
 
-    The effect is fully determined by its fields: applying it reads no clock and no random numbers,
-    so that recovery arrives at the same state.
+    The fields of an entry fully determine its effect: to apply an entry, no clock and no random
+    number is read. So recovery arrives at the same state.
     """
 
 
@@ -151,11 +151,11 @@ class Sequenced(StoreEntry):
 
 @mypyc_attr(acyclic=True)
 class DeliveryMark(StoreEntry):
-    """The mark of a queue: its messages at positions up to `mark` may have been delivered.
+    """The delivery mark of a queue: messages at positions up to `mark` may have been delivered.
 
-    A queue delivers no message above its durable mark. `rank` is 0, except in a priority queue,
-    which has a mark for each priority. The last mark of a queue and a rank replaces the marks
-    before it.
+    A queue delivers no message above its durable delivery mark. `rank` is 0, except in a priority
+    queue, which has a mark for each priority. The last mark of a queue and a rank replaces the
+    marks before it.
     """
 
     def __init__(self, queue: i64, rank: i64, mark: i64) -> None:
@@ -168,7 +168,8 @@ class DeliveryMark(StoreEntry):
 class DeliveryCounted(StoreEntry):
     """The number of times that the message at a position was returned to a queue.
 
-    The count overrides the queue's mark. With the count 0, the message was never delivered.
+    The count overrides the queue's delivery mark. With the count 0, the message was never
+    delivered.
     """
 
     def __init__(self, queue: i64, position: i64, count: i64) -> None:

@@ -1,4 +1,4 @@
-"""The order of the log's files, by their heads: which were dropped, and which follow each other."""
+"""The order of the log's files, by their heads: finds dropped files, and gaps between files."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Head:
 
     @property
     def name(self) -> str:
-        """The name of the file."""
+        """The file name that belongs to this head, such as `checkpoint-...420.log`."""
         return f"{'checkpoint-' if self.kind == CHECKPOINT else ''}{self.first:020d}.log"
 
 
@@ -134,7 +134,7 @@ def parse_name(name: str) -> tuple[int, int] | None:
 
 
 def seed_of(salt: i64) -> i64:
-    """Return the checksum seed of a log with this salt."""
+    """Return the number from which all checksums of a log with this salt start."""
     return crc32(int(salt).to_bytes(4, "big"))
 
 
@@ -158,11 +158,11 @@ def open_for_reading(disk: Disk, path: str) -> File:
 
 
 def _drop(file: File | None) -> None:
-    """Do nothing: the caller's reference to `file` lives until this call.
+    """Do nothing. The argument keeps the file open while the caller sets its attribute to None.
 
-    A caller uses this function to set its attribute to None before the file is closed. Compiled
-    code that sets an attribute drops the old value first. If the file were closed then, another
-    thread could run during the system call, and read from the closed file.
+    Compiled code that sets an attribute drops the old value first, and so would close the file
+    while the attribute still refers to it. Another thread that runs during the close could read
+    from the closed file. With this call, the file is closed after the attribute was set.
     """
 
 
@@ -350,7 +350,7 @@ class FileScan:
 
     @property
     def record_start(self) -> i64:
-        """The offset of the current record."""
+        """The offset in the file at which the current record begins, in bytes."""
         return self.reader.base + self.reader.record_start
 
     def advance(self) -> bool:

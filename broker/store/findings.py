@@ -10,9 +10,9 @@ from broker.store.disk import Disk, File
 CUT: Final = "cut"
 #: Damaged data is copied to the quarantine.
 QUARANTINED: Final = "quarantined"
-#: Data should exist and does not.
+#: Data is missing that should exist.
 MISSING: Final = "missing"
-#: A file is not used. A file of the log is moved to the quarantine.
+#: A file is not used: a file of the log is moved to the quarantine.
 IGNORED: Final = "ignored"
 #: Data is undamaged, but contradicts other data.
 WRONG: Final = "wrong"

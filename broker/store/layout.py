@@ -43,7 +43,7 @@ STREAM_EXTENDED: Final[i64] = 9
 SEQUENCED: Final[i64] = 10
 DELIVERY_MARK: Final[i64] = 11
 DELIVERY_COUNTED: Final[i64] = 12
-#: The highest kind.
+#: The highest number of a kind of record.
 KIND_MAX: Final[i64] = DELIVERY_COUNTED
 #: Size of a CLOSED record in bytes.
 CLOSING_SIZE: Final[i64] = HEADER_SIZE + 20
@@ -63,7 +63,7 @@ KINDS: Final = (
     "marked",
     "counted",
 )
-#: Added to the QoS of a message that was published with the retain flag.
+#: Number that is added to the stored QoS if the message was published with the retain flag.
 RETAINED_FLAG: Final[i64] = 4
 #: Annotations are stored modulo this number, which fits into 31 bits. It is a multiple of 65,535,
 #: the number of MQTT's packet identifiers.
@@ -73,8 +73,8 @@ QUEUE_SIZE: Final[i64] = 12
 #: Size of the payload of a DELIVERY_MARK record, and of a DELIVERY_COUNTED record, in bytes.
 MARK_SIZE: Final[i64] = 18
 COUNTED_SIZE: Final[i64] = 20
-#: Added to the kind of the first record of a batch. This bit means that all bytes before the record
-#: were durable when the batch was written.
+#: The bit that is added to the kind of the first record of a batch. The bit means that all bytes
+#: before the record were durable when the batch was written.
 BATCH_START: Final[i64] = 0x80
 
 #: Smallest distance between two records in the index of a file, in bytes.

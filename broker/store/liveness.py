@@ -47,13 +47,13 @@ class Liveness:
         #: Grows by one before and after each change, so it is odd while counts change. Another
         #: thread has read consistent counts if this number was even before and the same afterwards.
         self.changes: i64 = 0
-        #: Session -> packet identifier -> position of the entry that holds it.
+        #: Session -> packet identifier -> position of the entry that holds the identifier.
         self._held: dict[int, dict[int, int]] = {}
         #: Stream -> position of the last entry about its end.
         self._streams: dict[int, int] = {}
         #: (virtual host, producer) -> position of the entry with its last sequence number.
         self._sequences: dict[tuple[str, str], int] = {}
-        #: Queue -> rank -> position of its last mark.
+        #: Queue -> rank -> position of the entry with its last delivery mark.
         self._marks: dict[int, dict[int, int]] = {}
 
     def recovered(
@@ -63,7 +63,7 @@ class Liveness:
         sequences: dict[tuple[str, str], int],
         marks: dict[int, dict[int, int]],
     ) -> None:
-        """Take over the positions that recovery found."""
+        """Take over the positions of the last entries by key, which recovery found."""
         self._held, self._streams, self._sequences = held, streams, sequences
         self._marks = marks
 

@@ -52,7 +52,8 @@ class MemoryStore(Store):
         super().written(batch)
         if self.state.remove_links() and not self.unbatched:
             self.unbatched = True
-            self.request_batch()  # The next slice comes with the next batch.
+            # The next slice of links is removed when the next batch is written.
+            self.request_batch()
 
     def fetch(
         self, queue: i64, positions: list[int], expiring: bool = False

@@ -41,7 +41,7 @@ class PagedMessages:
         return None if part is None else part.get(position)
 
     def take(self) -> list[dict[i64, Message]]:
-        """Remove and return all parts."""
+        """Remove and return all parts, so that PagedRelease can free their messages."""
         parts, self._parts = self._parts, {}
         return list(parts.values())
 

@@ -1,4 +1,4 @@
-"""Base class of the writers of segments: stops the writer once the disk's content is unknown."""
+"""Base class of the writers of segments: the writer stops once the disk's content is unknown."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ class PoisonableWriter:
         try:
             self.disk.remove(path)
         except OSError as failure:
-            self.poison(f"{reason}, and cannot remove it: {failure.strerror or failure}")
+            self.poison(f"{reason}, and cannot remove the file: {failure.strerror or failure}")
         raise WriteFailed(reason, error.errno or 0) from error

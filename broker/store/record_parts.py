@@ -96,21 +96,21 @@ def wrapped_annotation(annotation: i64) -> i64:
 
 
 def write_numbers(out: BytesWriter, queue: i64, position: i64) -> bytes:
-    """Write the number of a queue and a position. Return the empty rest of the payload."""
+    """Write the number of a queue and a position, and return b"": the payload has no more parts."""
     write_i64_be(out, queue)
     write_i64_be(out, position)
     return b""
 
 
 def write_packet_id(out: BytesWriter, session: i64, packet_id: i64) -> bytes:
-    """Write the number of a session and a packet identifier. Return the empty rest."""
+    """Write a session's number and a packet identifier, and return b"": the payload ends here."""
     write_i64_be(out, session)
     write_u16(out, packet_id)
     return b""
 
 
 def write_u16(out: BytesWriter, number: i64) -> None:
-    """Write a number of 16 bits. Raise StoreError if the number does not fit."""
+    """Write a number as 16 bits without sign. Raise StoreError if the number does not fit."""
     if number > _U16 or number < 0:
         raise StoreError(
             f"cannot store an entry: {number} does not fit into 16 bits, so a name is longer than"

@@ -85,16 +85,16 @@ class Recorder:
 
     @property
     def count(self) -> int:
-        """Number of records since the last `take`."""
+        """Number of records that were encoded since the last `take`."""
         return int(self._records.count)
 
     @property
     def size(self) -> int:
-        """Size of the records since the last `take`, in bytes."""
+        """Size of the records that were encoded since the last `take`, in bytes."""
         return int(self._records.size)
 
     def take(self) -> Records:
-        """Return the records that were added since the last call."""
+        """Return the records that were encoded since the last call, and begin a new batch."""
         records = self._records
         if len(self._out):
             records.parts.append(self._out.getvalue())

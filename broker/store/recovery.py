@@ -85,7 +85,7 @@ class Recoverer:
             pass
 
     def start(self) -> None:
-        """Choose the files to read."""
+        """Read the heads of all files, and choose the files to read."""
         try:
             self._read_heads()
             self._names = self._choose_files()
@@ -95,7 +95,7 @@ class Recoverer:
         self.report.bytes_total = sum(self._sizes[name] for name in self._names)
 
     def next(self) -> bool:
-        """Read the next file; return False if there are no more."""
+        """Recover the next file of the log; return False if no file is left."""
         report = self.report
         if self._next_name < len(self._names):
             self._next_name += 1
@@ -130,7 +130,7 @@ class Recoverer:
     # -- which files
 
     def _read_heads(self) -> None:
-        """Read the heads of all files."""
+        """Read the heads of all files of the log; note files with damaged heads."""
         disk = self.disk
         for name in disk.list(self.directory):
             path = f"{self.directory}/{name}"
@@ -179,7 +179,7 @@ class Recoverer:
         checkpoints = sorted(name for name, head in heads.items() if head.kind == CHECKPOINT)
         segments = sorted(name for name, head in heads.items() if head.kind == SEGMENT)
         if segments and segments[-1] in self._headless and self._sizes[segments[-1]] <= DATA_START:
-            # The crash came before the head was durable, hence before the first record.
+            # A crash came before the head of this file was durable, hence before its first record.
             self._remove(segments.pop())
         if not checkpoints:
             return segments
@@ -219,7 +219,8 @@ class Recoverer:
             if not file.checkpoint:
                 file.last = self._last
             self._quarantine(file, 0, min(DATA_START, size), "both heads are damaged")
-            file.holes.clear()  # The records behind the heads are read all the same.
+            # Only the heads are damaged: the records after them can be read.
+            file.holes.clear()
         elif (
             not file.checkpoint and head.previous_last != self._last and not self._follows_damage()
         ):
@@ -252,8 +253,8 @@ class Recoverer:
             file.last = max(scan.reader.last, covered)
         elif file.records or file.holes or file.closed:
             file.last = scan.reader.last
-        # In the third case, the file never got a record: the position in its head may never have
-        # been written.
+        # A segment without records, damage or closing record is skipped: the position in its head
+        # may never have been written.
         self._last = max(self._last, file.last)
 
     def _finish(self) -> None:
@@ -282,7 +283,8 @@ class Recoverer:
         try:
             writable.write(file.size, end)
         except OSError:
-            writable.truncate(file.size)  # The disk is full. The closing record is optional.
+            # The disk is full: leave out the closing record, which is optional.
+            writable.truncate(file.size)
         else:
             file.size += len(end)
         writable.sync()
@@ -422,7 +424,7 @@ class Recoverer:
             finding.reason += f" (not copied: {error.strerror or error})"
 
     def _move_to_quarantine(self, name: str, kind: str, reason: str) -> None:
-        """Move a whole file to the quarantine, and report that."""
+        """Move a whole file of the log to the quarantine, and add a finding of this kind."""
         finding = Finding(kind, name, 0, 0, reason)
         self.report.findings.append(finding)
         if self._changes_files:

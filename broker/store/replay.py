@@ -27,7 +27,7 @@ class Recovery:
         self.findings: list[Finding] = []
 
     def findings_of(self, kind: str) -> list[Finding]:
-        """Return the findings of one kind."""
+        """Return the findings of one kind, such as CUT or MISSING."""
         return [finding for finding in self.findings if finding.kind == kind]
 
     @property
@@ -41,11 +41,11 @@ class Replay:
     """A receiver of the records of the log, in their order."""
 
     def record(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
-        """Process a record with the payload `data[start:end]`."""
+        """Process the next record of the log, whose payload is `data[start:end]`."""
         raise NotImplementedError
 
     def file(self, files: list[LogFile]) -> None:
-        """Process the beginning of a file, which is the last file in `files`."""
+        """Prepare for the records of the next file, which is the last file in `files`."""
 
     def batch(self) -> None:
         """Process the beginning of a batch.

@@ -84,7 +84,7 @@ class SegmentLog(PoisonableWriter):
         #: While disk space is short, the size of the live records is measured again once the sum of
         #: `reclaimable` has this value, in bytes.
         self.short_check_reclaimable: i64 = 0
-        #: The salt of the log's files, once the log is open.
+        #: The salt in the heads of the log's files; valid once the log is open.
         self.salt: i64 = salt
         #: Counts the live entries of each file.
         self.liveness = Liveness()
@@ -119,12 +119,12 @@ class SegmentLog(PoisonableWriter):
 
     @property
     def size(self) -> int:
-        """Size of all files in bytes."""
+        """Total size of the log's files in bytes."""
         return sum(int(file.size) for file in self.files)
 
     @property
     def live_size(self) -> int:
-        """The estimated size of the live records in bytes."""
+        """The estimated total size of the log's live records in bytes."""
         return sum(int(file.size) - file.reclaimable for file in self.files)
 
     @property
@@ -278,7 +278,7 @@ class SegmentLog(PoisonableWriter):
         try:
             handle.truncate(file.size)
         except OSError as failure:
-            self.poison(f"{reason}, and cannot truncate it: {failure.strerror or failure}")
+            self.poison(f"{reason}, and cannot truncate the file: {failure.strerror or failure}")
         raise WriteFailed(reason, error.errno or 0) from error
 
     def _roll(self, first: i64) -> tuple[LogFile, File]:
@@ -331,7 +331,8 @@ class SegmentLog(PoisonableWriter):
         return sum(file.reclaimable for file in self.sealed())
 
     def postpone_checkpoint(self, live: i64, measured: i64) -> None:
-        """Set the sizes at which a checkpoint is considered again: now it would free too little.
+        """Set the sizes from which on a checkpoint is considered again; now it would free too
+        little.
 
         The sizes are the total size of the full files (`check_size`) and the size of the
         reclaimable part of these files (`check_reclaimable`). `live` is the size of the live
@@ -339,8 +340,9 @@ class SegmentLog(PoisonableWriter):
         this reading began: an entry that was settled later may have been read as live.
 
         While disk space is short, the next checkpoint is considered earlier
-        (`short_check_reclaimable`): when the reclaimable part has grown by an eighth of the other
-        part of the files. So the files are read about five times until the other part has halved.
+        (`short_check_reclaimable`): when the reclaimable part has grown by an eighth of the part
+        that is not reclaimable. So the files are read about five times until the latter part has
+        halved.
         """
         total: i64 = sum(int(file.size) for file in self.sealed())
         self.check_size = max(2 * live, total + total // 4)

@@ -61,7 +61,7 @@ class State:
         self.streams: dict[int, int] = {}
         #: (virtual host, producer) -> its last sequence number.
         self.sequences: dict[tuple[str, str], int] = {}
-        #: Queue -> rank -> its mark. (queue, position) of a message -> its delivery count.
+        #: Queue -> rank -> its delivery mark. (queue, position) of a message -> its delivery count.
         self.marks: dict[int, dict[int, int]] = {}
         self.counts: dict[tuple[int, int], int] = {}
         #: Number of an exchange, queue or session -> keys of its bindings and subscriptions.

@@ -1,4 +1,4 @@
-"""The live records of the log, which recovery restores and a checkpoint copies.
+"""Finds the live records of the log (survivors): recovery restores them, a checkpoint copies them.
 
 Only the positions of messages are kept: 20 bytes a message, more if it is in several queues.
 """
@@ -104,7 +104,7 @@ class LiveMessages:
                     del self._shared[position]
 
     def is_held(self, queue: i64, position: i64) -> bool:
-        """True if the queue still holds the message."""
+        """True if the queue still holds the message at this position."""
         at = self._find(position)
         if at < 0:
             return False
@@ -182,7 +182,7 @@ class Survivors(Replay):
         self.streams: dict[int, tuple[int, int]] = {}
         #: (virtual host, producer) -> last sequence number, and the position of its entry.
         self.sequences: dict[tuple[str, str], tuple[int, int]] = {}
-        #: Queue -> rank -> its mark, and the position of the mark's entry.
+        #: Queue -> rank -> its delivery mark, and the position of the mark's entry.
         self.marks: dict[int, dict[int, tuple[int, int]]] = {}
         #: (queue, position) of a message -> its delivery count, and the position of the entry.
         self.counts: dict[tuple[int, int], tuple[int, int]] = {}
@@ -345,7 +345,7 @@ class Survivors(Replay):
             file.counted = True
 
     def marks_of(self, queue: int) -> dict[int, int]:
-        """Return the marks of a queue by rank."""
+        """Return the delivery marks of a queue by rank."""
         return {rank: mark for rank, (mark, _) in self.marks.get(queue, {}).items()}
 
     def counts_by_queue(self) -> dict[int, dict[int, int]]:

@@ -32,7 +32,7 @@ _U32: Final[i64] = 0xFFFFFFFF
 
 
 class WalChecksum:
-    """A running checksum as SQLite computes it."""
+    """The running checksum of a write-ahead log, as SQLite computes it."""
 
     def __init__(self, little: bool) -> None:
         self._little = little

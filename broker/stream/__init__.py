@@ -18,6 +18,7 @@ Modules, in reading order:
                  the messages of the next batch, and the encoded batch
     rows         converts messages to rows
     segments     files `<epoch>-<base offset>.arrow` and their indexes
+    open_files   the open files of all streams, at most a given number
     archive      the segments of one stream
     archive_write
                  the rows of one stream in one batch of the store

@@ -144,7 +144,9 @@ class SegmentWriter(PoisonableWriter):
             try:
                 file.truncate(place)
             except OSError as failure:
-                self.poison(f"{reason}, and cannot truncate it: {failure.strerror or failure}")
+                self.poison(
+                    f"{reason}, and cannot truncate the file: {failure.strerror or failure}"
+                )
             raise WriteFailed(reason, error.errno or 0) from error
         placed = WrittenBatch(segment, place, encoded)
         placed.add_to(written)
@@ -175,7 +177,7 @@ class SegmentWriter(PoisonableWriter):
             size += len(encoded.data)
 
     def _next_epoch(self) -> int:
-        """Return an epoch above all epochs in the directory."""
+        """Return an epoch above the epochs of all segments in the stream's directory."""
         try:
             names = self.disk.list(self.directory)
         except FileNotFoundError:
@@ -209,7 +211,7 @@ class SegmentWriter(PoisonableWriter):
         return self._written
 
     def forget(self) -> None:
-        """Remove the file of the deleted stream from the open files."""
+        """Remove the file of this deleted stream from the list of open files."""
         self._writing.forget(self._active)
 
     def finish(self) -> None:
@@ -285,7 +287,7 @@ class SegmentWriter(PoisonableWriter):
         self.disk.sync_directory(self.directory)
 
     def _begin_epoch(self, planned: int) -> None:
-        """Make the directory, and begin the planned epoch, or one above all epochs in it if 0.
+        """Make the directory, and begin the planned epoch, or a new epoch if `planned` is 0.
 
         If the stream is new, remove the files of a deleted stream with the same name. (The deleted
         stream may have had the same number too, if its declaration was never confirmed.) The
@@ -386,7 +388,7 @@ class Archive:
         self.size = sum(int(segment.size) for segment in segments)
 
     def extend(self, placed: list[WrittenBatch]) -> None:
-        """Add batches that are durable."""
+        """Add batches, which are durable now, to the segments."""
         segments = self.segments
         for batch in placed:
             segment = batch.segment

@@ -93,7 +93,9 @@ class ArchiveWrite(StreamWrite):
         return [shipped(archive, batch) for batch in batches]
 
     def write(self) -> None:
-        """Write the rows and sync them. Runs in the writer's thread."""
+        """Write the batch's rows to the stream's segments, and sync them. Runs in the writer's
+        thread.
+        """
         captured, self._captured = self._captured, None
         if captured is not None:
             self.archive.row_writer.write(captured, self._appender)

@@ -116,7 +116,7 @@ class BatchBuilder:
         write_i64_le(self._nodes, nulls)
 
     def _add_buffer(self, data: bytes) -> None:
-        """Add the next buffer."""
+        """Add the next buffer of the batch, padded to 8 bytes."""
         size: i64 = len(data)
         write_i64_le(self._table, self._size)
         write_i64_le(self._table, size)
@@ -128,13 +128,13 @@ class BatchBuilder:
             self._size += size + rest
 
     def add_numbers(self, data: bytes) -> None:
-        """Add a column of numbers without nulls."""
+        """Add a column of numbers, encoded in `data`, without nulls."""
         self._add_node(0)
         self._add_buffer(b"")
         self._add_buffer(data)
 
     def add_texts(self, ends: bytes, data: bytes) -> None:
-        """Add a column of texts without nulls."""
+        """Add a column of texts without nulls: their encoded ends, and the concatenated texts."""
         self._add_node(0)
         self._add_buffer(b"")
         self._add_buffer(ends)
@@ -154,7 +154,7 @@ class BatchBuilder:
         self._size += size + rest
 
     def add_sparse(self, column: SparseColumn) -> None:
-        """Add a column with nulls."""
+        """Add a column of numbers or texts that may be null."""
         nulls: i64 = self.rows - column.count
         self._add_node(nulls)
         self._add_buffer(
@@ -221,7 +221,7 @@ class BatchView:
         return self.buffers_start + read_i64_le(self.data, self.at + BUFFERS + 16 * buffer)
 
     def published_at(self, row: i64) -> i64:
-        """Return the time when a row was published, in microseconds."""
+        """Return the time when a row was published, in microseconds of Unix time."""
         return read_i64_le(self.data, self.buffer_start(_TIMES_BUFFER) + 8 * row)
 
     def has_no_nulls(self, column: str) -> bool:
@@ -238,7 +238,7 @@ class BatchView:
         return bits >> (row & 7) & 1 == 0
 
     def text(self, column: str, row: i64) -> bytes:
-        """Return the bytes of a text; empty for null."""
+        """Return the bytes of the text in a column and row; empty for null."""
         data = self.data
         ends: i64 = self.buffer_start(i64(FIRST_BUFFER[column]) + 1) + 4 * row
         texts: i64 = self.buffer_start(i64(FIRST_BUFFER[column]) + 2)

@@ -22,12 +22,12 @@ class BatchScan:
     """A scan over the intact batches of a segment's file, from `place` on."""
 
     def __init__(self, file: File, place: i64, size: i64) -> None:
-        #: The place of the next batch.
+        #: The place of the next batch: its byte position in the file.
         self.place: i64 = place
         self._file = file
         self._size: i64 = size
         self._data = b""
-        #: The place of `_data` in the file.
+        #: The byte position of `_data` in the file.
         self._start: i64 = place
 
     def next(self) -> BatchView | None:

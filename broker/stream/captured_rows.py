@@ -11,7 +11,7 @@ class CapturedRows:
 
     def __init__(self, base: i64) -> None:
         self.base: i64 = base
-        #: Messages and PublishRuns.
+        #: The publications: messages, and PublishRuns of packets that are not parsed yet.
         self.items: list[object] = []
         #: For each item, the number of queues to which it was routed.
         self.routed = BytesWriter()
@@ -50,5 +50,5 @@ class BatchSink:
     """A receiver of encoded batches."""
 
     def add(self, encoded: EncodedBatch) -> None:
-        """Take the next batch."""
+        """Take the next encoded batch of the stream."""
         raise NotImplementedError

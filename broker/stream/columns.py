@@ -1,4 +1,4 @@
-"""Columns of a batch that is being built.
+"""Columns of an Arrow record batch that is being built from the rows of a stream.
 
 Values are added in runs: a value that is equal in consecutive rows is added once.
 
@@ -77,7 +77,7 @@ class EndsColumn:
         self.total = total
 
     def encode(self) -> bytes:
-        """Return the encoded ends."""
+        """Return the ends of all texts in Arrow's encoding."""
         out = self._out
         return equal_ends(self._step, self.rows) if out is None else out.getvalue()
 
@@ -91,12 +91,12 @@ class TextColumn:
         self._data = BytesWriter()
 
     def add_run(self, text: bytes, count: i64) -> None:
-        """Add `count` rows with a text."""
+        """Add `count` consecutive rows with this text."""
         self.ends.add_run(len(text), count)
         self._data.write(text if count == 1 else text * int(count))
 
     def encode(self) -> bytes:
-        """Return the concatenated texts."""
+        """Return the texts of all rows, concatenated."""
         return self._data.getvalue()
 
 
@@ -114,7 +114,7 @@ class BodyColumn:
         self._small = BytesWriter()
 
     def add(self, body: bytes) -> None:
-        """Add a body. Hot path."""
+        """Add the body of the next row's message. Hot path."""
         size: i64 = len(body)
         self.total += size
         if size < _SMALL_BODY:
@@ -129,7 +129,7 @@ class BodyColumn:
             self._small.truncate(0)
 
     def parts(self) -> list[bytes]:
-        """Return the bodies as a list of parts to be concatenated."""
+        """Return the bodies of all rows, as a list of bytes to be concatenated."""
         self._gather()
         return self._parts
 
@@ -143,7 +143,7 @@ class NumberColumn:
         self._out = BytesWriter()
 
     def add_run(self, number: i64, count: i64) -> None:
-        """Add `count` rows with a number."""
+        """Add `count` consecutive rows with this number."""
         out = self._out
         if count > 2:
             out.write(
@@ -160,7 +160,7 @@ class NumberColumn:
             count -= 1
 
     def encode(self) -> bytes:
-        """Return the encoded numbers."""
+        """Return the numbers of all rows in Arrow's encoding."""
         return self._out.getvalue()
 
 
@@ -181,7 +181,9 @@ class SparseColumn:
         self._values: list[bytes] = []
 
     def add_run(self, first: i64, count: i64, value: bytes) -> None:
-        """Add a run of `count` rows with a value. Runs must come in the order of rows."""
+        """Add a run of `count` rows with this value, from the row `first` on. Runs must come in the
+        order of rows.
+        """
         write_i64_le(self._runs, first)
         write_i64_le(self._runs, count)
         self._values.append(value)
@@ -195,7 +197,7 @@ class SparseColumn:
             self._values = []
 
     def encode_validity(self, rows: i64) -> bytes:
-        """Return the bitmap of the rows that are not null."""
+        """Return Arrow's validity bitmap: one bit for each row, 1 if the row is not null."""
         out = BytesWriter()
         out.write(bytes((int(rows) + 7) // 8))
         places = self._runs.getvalue()
@@ -214,7 +216,7 @@ class SparseColumn:
         return out.getvalue()
 
     def encode_numbers(self, rows: i64) -> bytes:
-        """Return the encoded numbers, with 0 for null."""
+        """Return the numbers of all rows in Arrow's encoding, with 0 for null."""
         parts: list[bytes] = []
         places = self._runs.getvalue()
         done: i64 = 0

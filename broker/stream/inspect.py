@@ -19,7 +19,7 @@ from broker.stream.archive import directory_name
 from broker.stream.leftover import find_foreign_files, remove_deleted_streams
 from broker.stream.recovery import StreamRecovery
 
-#: Advice for each kind of finding.
+#: Advice to the operator for each kind of finding.
 _ADVICE: Final = {
     CUT: "the next start of the broker cuts it",
     QUARANTINED: "`trellis store repair` copies the file to quarantine/ beside it, and keeps the"

@@ -20,7 +20,7 @@ from broker.errors import PreconditionFailed
 from broker.stream.archive import Archive
 from broker.stream.pages import StreamPages
 
-#: Words that `x-stream-offset` may be.
+#: The words that `x-stream-offset` accepts.
 WORDS: Final = ("first", "last", "next")
 #: The units of an interval in seconds.
 _UNITS: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}

@@ -69,7 +69,8 @@ class StreamPages:
         place: i64 = segment.place_of(offset)
         for page in pages:
             if page.segment is segment and page.end == offset:
-                place = page.place  # The reader continues after this page.
+                # The row is the first one after this page: no search is needed.
+                place = page.place
         page = self._read(segment, place, offset)
         pages.insert(0, page)
         if len(pages) > PAGES_MAX:

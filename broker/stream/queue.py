@@ -108,7 +108,7 @@ class StreamQueue(Queue):
         """The offset of the next row to be published."""
         return self.pending_rows.captured.end
 
-    # -- in
+    # -- rows that come in
 
     def put(self, message: Message) -> None:
         """Add a message, which the writer's thread converts to a row. Hot path: 20 ns."""
@@ -152,10 +152,10 @@ class StreamQueue(Queue):
 
     @property
     def head_age(self) -> int | None:
-        """None: the rows of a stream do not wait for a consumer."""
+        """Always None: the rows of a stream do not wait for a consumer, so they have no age."""
         return None
 
-    # -- out
+    # -- readers and deliveries
 
     def on_extended(self) -> None:
         """Apply retention and serve the readers, after more rows became durable."""
@@ -320,7 +320,7 @@ class StreamQueue(Queue):
             )
 
     def check_retention(self) -> None:
-        """Apply retention again, because segments have become older."""
+        """Drop the segments that have become too old, and schedule the next check."""
         self._retention_check = None
         self._apply_retention()
 
@@ -403,7 +403,8 @@ class StreamBatchWrite(StreamWrite):
         self._archive_write.settle()
         queue = self._queue
         if queue.dead:
-            if queue.pending_rows.idle:  # If not idle, rows wait for the next batch of the store.
+            # If rows still wait for the next batch of the store, `pending_rows` is needed for it.
+            if queue.pending_rows.idle:
                 queue.pending_rows.queue = None
             queue.discard_all()
         else:

@@ -180,10 +180,12 @@ class StreamRecovery:
         size = int(file.size())
         head = read_schema(file.read(0, SCHEMA_SIZE))
         if head is None and size <= int(SCHEMA_SIZE) and (base, epoch) == max(self._segment_names):
-            self._remove(path, names)  # The crash came before the first batch.
+            # A crash came before the first batch of this segment was durable.
+            self._remove(path, names)
             return
         if head is not None and head[0] != self._stream:
-            self._remove(path, names)  # The file is of a deleted queue of this name.
+            # The file belongs to a deleted stream of the same name.
+            self._remove(path, names)
             return
         if base < int(self._cut_offset):
             self._first_offset = min(self._first_offset, base)
@@ -438,7 +440,7 @@ class StreamRecovery:
         self._disk.remove(path)
 
     def _move_to_quarantine(self, name: str, reason: str) -> None:
-        """Move a whole file to the quarantine, and report that."""
+        """Move a whole file of the stream to the quarantine, and add a finding with the reason."""
         size = int(self._disk.open(f"{self._directory}/{name}", False).size())
         self._report(QUARANTINED, name, reason, 0, size, self._quarantine.move(name))
 

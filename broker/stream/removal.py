@@ -31,7 +31,8 @@ class SegmentRemoval(StreamGarbage):
                 path = f"{directory}/{segment_name(epoch, base)}"
                 self._paths += [path, f"{path}.index"]
                 if not self.deleted:
-                    # Oldest first, with a sync after each: a crash must not leave a gap.
+                    # Remove the oldest segment first, and sync the directory after each segment: a
+                    # crash must not leave a gap.
                     self._paths.append(f"{directory}/.")
             if self.deleted:
                 self._paths.append(f"{directory}/")
@@ -44,7 +45,8 @@ class SegmentRemoval(StreamGarbage):
         for epoch, base in segments:
             path = f"{directory}/{segment_name(epoch, base)}"
             if stream_number(disk, path) == self.stream:
-                # The index first: a later start finds the segment, and removes it then.
+                # Remove the index before its segment: if a crash comes between the two, the next
+                # start finds the segment and removes it.
                 paths += [f"{path}.index", path, f"{directory}/."]
         if self.deleted:
             paths.append(f"{directory}/")

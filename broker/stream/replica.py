@@ -45,7 +45,7 @@ class StreamCopy:
         self._disk = disk
         #: The virtual host and the name of the stream.
         self.place = vhost, name
-        #: True once bytes after the last batch of the active segment were removed.
+        #: True once an incomplete batch at the end of the active segment was removed.
         self._trimmed = False
         try:
             self._open()
@@ -114,7 +114,10 @@ class StreamCopy:
     # -- rows
 
     def write(self, rows: ShippedRows) -> None:
-        """Write rows, unless the files have them. Raise StreamDiffers, StoreError."""
+        """Write shipped rows to the stream's files, unless they have the rows already.
+
+        Raise StreamDiffers or StoreError.
+        """
         batch = self._view(rows)
         active = self.writer.written
         if self.missing:
@@ -276,7 +279,8 @@ class StreamReplica:
                 copy.write(share)
             except WriteFailed:
                 if copy.writer.written is None:
-                    self.forget(share.stream)  # A new segment could not be made: read the old one.
+                    # No new segment could be made: the retry reads the files again.
+                    self.forget(share.stream)
                 raise
         for copy in touched.values():
             if not copy.missing:
@@ -296,7 +300,7 @@ class StreamReplica:
 
 
 class ReplicaWrite(StreamWrite):
-    """The rows of a batch that a node which follows has read."""
+    """The stream rows of one batch that a standby has read from the replicated log."""
 
     def __init__(self, replica: StreamReplica, rows: list[ShippedRows]) -> None:
         self._replica = replica
@@ -306,4 +310,4 @@ class ReplicaWrite(StreamWrite):
         self._replica.write(self._rows)
 
     def settle(self) -> None:
-        """Do nothing: a node that follows has no readers."""
+        """Do nothing: a standby has no readers of streams."""

@@ -80,10 +80,10 @@ class RowName:
 
 
 class StreamRows:
-    """A receiver of publications without properties."""
+    """A receiver of parsed publications that have no properties."""
 
     def add_plain(self, name: RowName, body: bytes) -> None:
-        """Add a row for a publication."""
+        """Add a row for a publication with this name and body, without properties."""
         raise NotImplementedError
 
 
@@ -101,7 +101,7 @@ class PacketParser:
         raise NotImplementedError
 
     def protocol(self, packets: PublishRun) -> bytes:
-        """Return the name of the protocol of a run."""
+        """Return the name of the protocol of the publications in a run, for their rows."""
         raise NotImplementedError
 
 

@@ -33,19 +33,19 @@ class RowWriter(StreamRows):
         self._header_codec = codecs.header_codec
         self._sink = BatchSink()
         self._used = False
-        #: Exchange and key, encoded as in Address.short_strings -> name.
+        #: Cache of names: exchange and key, encoded as in Address.short_strings -> RowName.
         self._names: dict[bytes, RowName] = {}
         #: Names of exchanges, so that equal names are one object.
         self._exchange_names: dict[bytes, bytes] = {}
         self._next: i64 = 0
         self._published: i64 = 0
         self._properties = [SparseColumn(width) for width in PROPERTIES.values()]
-        #: Size of a body -> header of a publication without properties.
+        #: Cache of headers: size of a body -> content header of a publication without properties.
         self._plain_headers: dict[int, bytes] = {}
         #: The header of the last plain publication. (_PLAIN is not a complete header, so no row has
         #: it.)
         self._plain_header = _PLAIN
-        #: The run that is being parsed.
+        #: The PublishRun that is being parsed.
         self._run = _NO_RUN
         self._run_protocol = b""
         self._begin_batch()
@@ -285,7 +285,7 @@ class RowWriter(StreamRows):
         self._origin_at = row
 
     def _finish_batch(self) -> None:
-        """Build a batch of the rows so far, and pass it to the sink."""
+        """Build a batch of the rows that were added so far, and pass the batch to the sink."""
         count: i64 = self._rows
         if count == 0:
             return

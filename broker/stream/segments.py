@@ -78,7 +78,7 @@ class Segment(FileUser):
 
     @property
     def name(self) -> str:
-        """The name of the file."""
+        """The name of the segment's file."""
         return self.path.rpartition("/")[2]
 
     def add_batch(
@@ -110,7 +110,7 @@ class Segment(FileUser):
         return self.base if at == 0 else self._offsets[at - 1]
 
     def batch_places(self) -> list[int]:
-        """Return the places of the batches in the index."""
+        """Return the places of the indexed batches: their byte positions in the segment's file."""
         return list(self._places)
 
     def file(self) -> File:
@@ -130,7 +130,7 @@ class Segment(FileUser):
     # -- index
 
     def encode_index(self) -> bytes:
-        """Return the index in its file format."""
+        """Return the bytes of the index file for this segment."""
         entries = b"".join(
             struct.pack("<qqq", *entry)
             for entry in zip(self._offsets, self._places, self._times, strict=True)

@@ -55,17 +55,17 @@ class Bindings:
     ) -> None:
         self._vhost = vhost
         self._limits = limits
-        #: The number of bindings that were refused because of `pattern_nodes`.
+        #: The number of bindings that were refused because of the limit `limits.pattern_nodes`.
         self.refused = 0
         self._agenda = agenda
         self._store = store
         self._planner = planner
         self._exchanges = exchanges
         self._delete_exchange = delete_exchange
-        #: True while an auto-delete exchange is being deleted, because it lost its last binding.
+        #: True while an auto-delete exchange is being deleted because it lost its last binding.
         self._deleting = False
         self._removal = ExchangeRemoval(self, agenda)
-        #: The stream that records each change, if there is one.
+        #: The stream `$topology`, which records each change of a binding; None if there is none.
         self.topology: TopologyStream | None = None
 
     def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> bool:

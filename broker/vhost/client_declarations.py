@@ -1,4 +1,4 @@
-"""The rules for declarations and purges of clients: rights, the default type, the audit."""
+"""Rules for declarations and purges that clients request: rights, default queue type, audit."""
 
 from __future__ import annotations
 

@@ -157,11 +157,13 @@ class SharedAddresses:
         self._known: dict[tuple[str, str, int], Address] = {}
 
     def of(self, route: Route) -> Address:
-        """Return the shared address for a route of a message that the broker publishes."""
+        """Return the shared Address that has the exchange and the routing key of a route."""
         return self.named(route.exchange, route.key, route)
 
     def named(self, exchange: str, key: str, route: Route) -> Address:
-        """Return the shared address of this exchange and key, for a message that takes `route`."""
+        """Return the shared Address with this exchange and routing key, for a message of
+        `route`.
+        """
         name = (exchange, key, int(route.routed))
         address = self._known.get(name)
         if address is None:
@@ -185,7 +187,7 @@ class QueueMoves(BulkTask):
         self._messages: Fifo[Message] = Fifo()
         #: The number of waiting messages that the queue discarded because it was full.
         self.overflowed = 0
-        #: The search for the destinations of the first message, if it pauses.
+        #: The paused search for the destinations of the first message; None if no search is paused.
         self._slot: SearchSlot | None = None
 
     @property
@@ -249,7 +251,7 @@ class QueueMoves(BulkTask):
                 self._remove_first()
 
     def _remove_first(self) -> None:
-        """Remove the first of the waiting messages."""
+        """Remove the first waiting message from the job."""
         self._messages.pop()
 
     def _amended(self, message: Message, slot: SearchSlot) -> tuple[Route, Message] | None:
@@ -307,7 +309,8 @@ class DeadLetters(QueueMoves):
         assert reason is not None
         properties = message.properties
         headers = _headers_of(properties)
-        # A publisher's own death headers are no history: they are replaced.
+        # A publisher can send the header x-death too: such headers are not deaths, and are
+        # replaced.
         history = headers if message.encoding.is_dead_letter() else {}
         deaths = deaths_of(history)
         copies = copies_of(deaths, reason)
@@ -328,7 +331,8 @@ class DeadLetters(QueueMoves):
             changes[CC] = None
         qos = message.qos
         if qos == AT_MOST_ONCE and properties.get("delivery_mode") == 2:
-            # A persistent message whose queues were all transient has QoS 0 until here.
+            # The queues so far were transient, so the persistent message had QoS 0; the next queue
+            # may be durable.
             qos = AT_LEAST_ONCE
         route = publisher.route_by(
             publisher.internal,

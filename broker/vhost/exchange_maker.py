@@ -1,4 +1,4 @@
-"""Creates exchanges of all types."""
+"""Creates the exchanges of a virtual host, of all types."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WITH_QUEUE: Final = (
 
 
 class ExchangeMaker:
-    """The part of a virtual host that creates its exchanges, with the queues that some need."""
+    """The part of a virtual host that creates exchanges, and the queues that some types need."""
 
     def __init__(
         self, vhost: str, agenda: Agenda, store: Store, limits: BrokerLimits, host: DeadLetterHost

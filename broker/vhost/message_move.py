@@ -37,14 +37,14 @@ from broker.vhost.dead_letters import SEARCH_STEPS, STEPS_PER_SLICE
 from broker.vhost.move_destination import MoveDecision, MoveDestination, decide
 from broker.vhost.vhost import VirtualHost
 
-#: States of a move: it works; all its messages are moved; an operator cancelled it; it cannot
+#: States of a move: it runs; it has moved all its messages; an operator cancelled it; it cannot
 #: continue, and `reason` says why.
 RUNNING: Final = "running"
 DONE: Final = "done"
 CANCELLED: Final = "cancelled"
 STOPPED: Final = "stopped"
 
-#: Steps of a slice for one message besides its copies, as for dead letters.
+#: Number of steps of a slice that one message costs besides its copies, as for dead letters.
 _MESSAGE_STEPS: Final[i64] = 9
 #: Largest number of moved messages that are not durable yet.
 UNSETTLED_MAX: Final[i64] = 5_000
@@ -71,7 +71,7 @@ class _MovedAreDurable(Waiter):
 
 
 class MessageMove(BulkTask):
-    """One move of messages, of which `counts` and `state` are the progress.
+    """The move of messages out of one queue; `state`, `moved` and `refused` show the progress.
 
     At most `count` messages are moved, and at most `rate` in a second (0: as many as possible).
     `identity_now` returns the present identity of the user that moves the messages; None if the
@@ -95,10 +95,10 @@ class MessageMove(BulkTask):
         self.destination = destination
         self.rate = rate
         self.state = RUNNING
-        #: Why the move stopped, or why it waits; "" for neither.
+        #: The reason for which the move stopped or waits; "" if it does neither.
         self.reason = ""
         self.moved: i64 = 0
-        #: Number of messages that can still be moved, and that can still be looked at.
+        #: Number of messages that the move may still move, and number that it may still examine.
         self._left: i64 = count
         self._waiting: i64 = source.depth
         self.wanted = int(min(count, source.depth))
@@ -112,13 +112,14 @@ class MessageMove(BulkTask):
         #: Number of messages that were moved since the ticket was settled last.
         self._unsettled: i64 = 0
         self._ticket = Ticket(_MovedAreDurable(self))
-        #: The search for the queues of the first message, if it pauses, and this message.
+        #: The paused search for the queues of the first message, and this message; None if no
+        #: search is paused.
         self._slot: SearchSlot | None = None
         self._searched: Message | None = None
 
     @property
     def is_complete(self) -> bool:
-        """True if the move has ended, and all that it moved is durable."""
+        """True if the move has ended and all moved messages are durable."""
         return self.state != RUNNING and self._ticket.outstanding == 0
 
     def cancel(self) -> None:
@@ -127,7 +128,7 @@ class MessageMove(BulkTask):
             self._end(CANCELLED, "")
 
     def moved_are_durable(self) -> None:
-        """Continue after the moved messages became durable."""
+        """Continue the move, because the messages that it moved are durable now."""
         self._unsettled = 0
         self.schedule()
 
@@ -183,7 +184,7 @@ class MessageMove(BulkTask):
         return None
 
     def _pause(self, milliseconds: i64, reason: str) -> None:
-        """Continue after a time."""
+        """Pause the move for this time; `reason` tells operators why."""
         self.reason = reason
         self._resumes = self._agenda.now + milliseconds
         self._agenda.at(self._resumes, self)
@@ -287,14 +288,14 @@ class MessageMove(BulkTask):
 
 
 class MessageMoves:
-    """The moves of a broker: those that run, and the last KEPT_MAX that have ended."""
+    """The moves of a broker: the running moves, and the last KEPT_MAX moves that have ended."""
 
     def __init__(self) -> None:
         self._moves: dict[int, MessageMove] = {}
         self._started = 0
 
     def all(self) -> list[tuple[int, MessageMove]]:
-        """Return the moves with their numbers, the oldest first."""
+        """Return the moves with their numbers, in the order of their start."""
         return list(self._moves.items())
 
     def find(self, number: int) -> MessageMove | None:

@@ -1,4 +1,4 @@
-"""Where a message goes when an operator moves it: to a queue, an exchange, or back to its origin.
+"""Destinations of messages that an operator moves: a queue, an exchange, or the origin.
 
 `decide` names the reason if a message cannot be moved. A message is moved only if at least one
 queue takes it and no queue would drop a message for it, so that a move loses nothing.
@@ -23,14 +23,15 @@ from broker.routing.route import Route, new_route
 from broker.stream.queue import StreamQueue
 from broker.vhost.vhost import VirtualHost
 
-#: Longest expiration of a message, in ms, that counts; a longer one is no limit in practice.
+#: Largest property `expiration` of a message, in ms; a larger value counts as this value.
 _EXPIRATION_MAX: Final = 1 << 50
 
 
 class MoveTarget:
-    """Where one message goes: the exchange and key that it is published to, and its new address.
+    """The target of one moved message: where it is published, and the address that it gets.
 
-    `exchange` and `key` are the exchange and the routing key that consumers see then.
+    The message is published to the exchange `to_exchange` with the routing key `to_key`. Its
+    consumers see the exchange `exchange` and the routing key `key`.
     """
 
     __slots__ = ("exchange", "key", "to_exchange", "to_key")
@@ -45,9 +46,9 @@ class MoveTarget:
 class MoveDestination:
     """The destination of a move, which finds the target of each message."""
 
-    #: True if the refusal of one message applies to all messages.
+    #: True if all messages have the same target: if one message is refused, so are all.
     same_for_all = False
-    #: The reason for which a message has no target.
+    #: Text for operators: why a message may have no target.
     missing = ""
 
     @abstractmethod
@@ -92,14 +93,15 @@ class ToExchange(MoveDestination):
 
 
 class ToOrigin(MoveDestination):
-    """The queue in which each dead letter died last. The messages get their first address back."""
+    """For each dead letter, the queue in which it died last. The address of that time returns."""
 
     def __init__(self) -> None:
         self.missing = "not a dead letter: the broker added no header x-death"
 
     def target_of(self, message: Message) -> MoveTarget | None:
         if not message.encoding.is_dead_letter():
-            return None  # A publisher can send any header x-death.
+            # The header x-death may be from the publisher, so it names no origin.
+            return None
         deaths = deaths_of(headers_of(message.properties))
         queue = deaths[0].get("queue") if deaths else None
         if not isinstance(queue, str):
@@ -172,12 +174,14 @@ def _moved(
 ) -> Message:
     """Return the new message, which is published in place of `message`.
 
-    A time to live that the message itself has goes on. If the source has a time to live, the time
-    at which the message would expire without it is unknown, so its own time to live begins again.
+    The message expires when it would have expired in the source. But if the source has a time to
+    live (TTL), this TTL no longer applies: the message's own `expiration` begins again, because the
+    time at which the message was published is unknown.
     """
     qos = message.qos
     if qos == AT_MOST_ONCE and properties.get("delivery_mode") == 2:
-        # A persistent message whose queues were all transient has QoS 0 until here.
+        # The queues so far were transient, so the persistent message had QoS 0; the next queue may
+        # be durable.
         qos = AT_LEAST_ONCE
     address = vhost.addresses.named(target.exchange, target.key, route)
     moved = Message(address, message.content, message.encoding, qos)
@@ -237,7 +241,7 @@ _VALUE: Final = "x-deduplication-header"
 
 
 def _problem_of(queue: Queue, message: Message) -> str:
-    """Return why a queue would drop this or another message; "" if it would drop none."""
+    """Return why the queue would drop this or another message; "" if it would drop no message."""
     if isinstance(queue, DeduplicatedQueue) and queue.repeats(message):
         return f"has a message with the same {_VALUE}"
     if not isinstance(queue, LimitedQueue):

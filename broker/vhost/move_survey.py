@@ -20,16 +20,16 @@ from broker.vhost.message_move import REASONS_MAX
 from broker.vhost.move_destination import MoveDecision, MoveDestination, decide
 from broker.vhost.vhost import VirtualHost
 
-#: Largest number of messages that a survey looks at.
+#: Largest number of messages that a survey examines.
 EXAMINED_MAX: Final = 10_000
 #: Largest number of different queues that a survey counts.
 QUEUES_MAX: Final = 1_000
-#: Number of messages that are read at once.
+#: Number of messages that the survey reads from the queue in one step.
 _AT_ONCE: Final = 32
 
 
 class MoveSurvey:
-    """The counts of a dry run, which `steps` computes."""
+    """The dry run of a move: the iterator `steps` computes how many messages would go where."""
 
     def __init__(
         self,
@@ -43,18 +43,18 @@ class MoveSurvey:
         self._identity = identity
         self._destination = destination
         self._source = source
-        #: Number of messages that the move would look at, and that the survey has looked at.
+        #: Number of messages that the move would examine, and number that the survey has examined.
         self.messages = int(min(count, source.depth))
         self.examined = 0
-        #: Number of messages by the queue that they would go to.
+        #: For each queue to which messages would go, the number of these messages.
         self.queues: dict[str, int] = {}
-        #: Queues of these that are transient: messages in them do not survive a restart.
+        #: The transient queues among `queues`: their messages do not survive a restart.
         self.transient: set[str] = set()
         #: Number of messages that would stay, by reason.
         self.refused: dict[str, int] = {}
 
     def steps(self) -> Iterator[None]:
-        """Look at the messages, and yield after each piece of bounded work.
+        """Examine the messages; the iterator does one bounded step for each element.
 
         Raises OutOfDescriptors if no file descriptor is left to read the messages.
         """

@@ -1,7 +1,7 @@
 """The options of a virtual host that operators set: description, tags, default queue type, limits,
 and protection from deletion.
 
-They are stored in the definition of the virtual host.
+The options are stored in the definition of the virtual host.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class VirtualHostOptions:
         return row
 
     def with_limits(self, limits: Mapping[str, int]) -> VirtualHostOptions:
-        """Return a copy of these options with other limits."""
+        """Return a copy of these options with `limits` instead of the present limits."""
         return VirtualHostOptions(
             self.description, self.tags, self.default_queue_type, limits, self.protected
         )
@@ -96,7 +96,8 @@ def options_of(vhost: str, row: Mapping[str, object]) -> VirtualHostOptions:
             f"vhost '{vhost}': its description has more than {DESCRIPTION_MAX} bytes"
         )
     queue_type = known.get("default_queue_type") or ""
-    if queue_type == "undefined":  # RabbitMQ 3.11 and 3.12 write this if no type is set.
+    # RabbitMQ 3.11 and 3.12 write "undefined" if no default type is set.
+    if queue_type == "undefined":
         queue_type = ""
     if not isinstance(queue_type, str) or queue_type and queue_type not in QUEUE_TYPES:
         raise PreconditionFailed(

@@ -24,8 +24,8 @@ CLUSTER_NAME: Final = "cluster_name"
 OPERATOR_POLICY: Final = "operator_policy"
 #: Largest number of parameters of one virtual host.
 PARAMETERS_MAX: Final = 10_000
-#: Largest size in bytes of one parameter (its names and its value, as the store has them), and of
-#: all parameters of one virtual host.
+#: Largest size in bytes of one stored parameter (component, name and value), and of all parameters
+#: of one virtual host.
 PARAMETER_BYTES_MAX: Final = 64 << 10
 PARAMETERS_BYTES_MAX: Final = 16 << 20
 
@@ -35,7 +35,7 @@ class Parameters:
 
     def __init__(self, vhost: str, store: Store) -> None:
         self.values: dict[tuple[str, str], object] = {}
-        #: Size in bytes of each parameter, and of all of them.
+        #: Size in bytes of each parameter, and of all parameters.
         self._sizes: dict[tuple[str, str], int] = {}
         self.size = 0
         self._vhost = vhost

@@ -25,7 +25,7 @@ def open_reply(vhost: VirtualHost, name: str) -> Queue:
 
 
 def close_reply(vhost: VirtualHost, queue: Queue) -> None:
-    """Delete a queue for direct replies."""
+    """Delete a queue for direct replies, because its consumer has ended."""
     del vhost.replies[queue.name]
     queue.on_deleted()
     vhost.declarations.deleted.add_queue(queue)
@@ -42,7 +42,7 @@ def new_inbox(vhost: VirtualHost, name: str, durable: bool, max_length: int) -> 
 
 
 def add_subscriber(vhost: VirtualHost, subscriber: Subscriber) -> None:
-    """Include a session or a subscription group in the totals."""
+    """Add a session or a subscription group to the virtual host, whose totals include it then."""
     vhost.subscribers[subscriber] = None
 
 

@@ -20,7 +20,7 @@ from broker.routing.plan_search import SearchSlot
 from broker.routing.route import Route
 from broker.vhost.dead_letters import SEARCH_STEPS, STEPS_PER_SLICE, MessagePublisher
 
-#: Steps for one message, besides its copies.
+#: Number of steps that one message costs besides its copies.
 _MESSAGE_STEPS: Final[i64] = 9
 
 
@@ -42,11 +42,11 @@ class HistoryReplay(BulkTask):
         #: The messages still to be published; the next message is at the end.
         self._messages = exchange.recent.recent()
         self._messages.reverse()
-        #: Called once when the task has ended.
+        #: Function that the task calls once, when it has ended; None for no call.
         self.on_end: Callable[[], None] | None = None
-        #: The number of messages at the beginning.
+        #: The number of messages when the task began.
         self.size: i64 = len(self._messages)
-        #: The search for the destinations of the next message, if it pauses.
+        #: The paused search for the destinations of the next message; None if no search is paused.
         self._slot: SearchSlot | None = None
 
     def has_work(self) -> bool:

@@ -66,7 +66,7 @@ class RetainedMessage:
         self.content = message.content
         self.encoding = message.encoding
         self.serial: i64 = serial
-        #: The position of its entry in the store.
+        #: The position of the retained message's entry in the store.
         self.position: i64 = 0
         self.expires: i64 = message.expires
         self.size: i32 = i32(_size(message))

@@ -20,7 +20,7 @@ def store_message(
     refusing: list[LimitedQueue],
     ticket: Ticket | None,
 ) -> None:
-    """Store the message for the durable queues of the plan that do not refuse it."""
+    """Store the message for the plan's durable queues that are not among the `refusing` queues."""
     numbers = plan.numbers
     if refusing:
         numbers = [int(queue.number) for queue in plan.durable if queue not in refusing]

@@ -130,7 +130,7 @@ class VirtualHostTotals:
         )
 
     def whole(self) -> VirtualHostTotals:
-        """Count all objects at once, and return the totals."""
+        """Count all objects in one turn, and return these totals."""
         while self.step(1_000):
             pass
         return self

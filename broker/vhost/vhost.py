@@ -343,7 +343,9 @@ class VirtualHost(DeadLetterHost):
             # Raise a copy: an error object that is raised again and again collects tracebacks.
             raise type(plan.refusal)(str(plan.refusal))
         for known in plan.filters:
-            # Behind another exchange, a filter decides only if no other destination is left.
+            # The filter decides for a message published to its own exchange. If the message came
+            # there through another exchange, the filter decides only if no other destination is
+            # left.
             only = known.name == route.exchange or plan.fate == UNROUTABLE
             if only and known.repeats(message.properties):
                 context.count_fate(REPEATED)

@@ -58,7 +58,7 @@ async def consume() -> None:
 
 
 async def main() -> None:
-    """Publish and consume."""
+    """Publish and consume at the same time, until the program is ended."""
     await asyncio.gather(publish(), consume())
 
 

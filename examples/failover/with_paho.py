@@ -26,13 +26,13 @@ def client(name: str) -> mqtt.Client:
 
 
 def next_node(client: mqtt.Client, *_: Any) -> None:
-    """Let the next attempt go to the next node."""
+    """Make the next connection attempt go to the other node."""
     host, port = next(NODES)
     client.connect_async(host, int(port), keepalive=10)
 
 
 def on_connect(client: mqtt.Client, _: Any, __: Any, reason: Any, ___: Any) -> None:
-    """Subscribe after each connect."""
+    """Subscribe to the numbers after each successful connect."""
     if not reason.is_failure:
         client.subscribe("work/#", qos=1)
         subscribed.set()
@@ -44,7 +44,8 @@ def on_message(_: mqtt.Client, __: Any, message: mqtt.MQTTMessage) -> None:
 
 
 def on_publish(*_: Any) -> None:
-    """Let the next message be published."""
+    """Tell the publisher that its message is acknowledged, so that the next one can be
+    published."""
     published.release()
 
 

@@ -53,7 +53,7 @@ class Criteria:
                 f"invalid x-match field value {kind!r}; expected {', '.join(KINDS)}"
             )
         skip = kind in ("all", "any")
-        #: True if one criterion is enough.
+        #: True if a message needs to meet only one of the criteria (`any`, `any-with-x`).
         self.any: Final = kind in ("any", "any-with-x")
         self.wanted: Final[dict[str, Hashable]] = {
             name: PRESENT if value is None else token(value)

@@ -47,10 +47,11 @@ class HeadersMatcher(Generic[S]):
         self._rows: dict[Hashable, FieldsRow[S]] = {}
         self._tally: PairCounts[S] = PairCounts()
         self._pairs = 0
-        #: The number of rows and of their criteria: a bound of the comparisons of one lookup.
+        #: The number of rows plus the number of their criteria: the most comparisons that one
+        #: lookup can need.
         self.weight = 0
         #: The number of rows that the last lookup examined, for callers that limit the work of
-        #: lookups. If an algorithm does not count them, this is the number of all rows.
+        #: lookups. If an algorithm does not count them, `examined` is the number of all rows.
         self.examined = 0
 
     # Implemented by each algorithm:
@@ -70,9 +71,9 @@ class HeadersMatcher(Generic[S]):
     # Common to all algorithms:
 
     def bind(self, arguments: Fields, subscriber: S) -> bool:
-        """Add the pair. Return False if it was already present. Raises InvalidCriteria.
+        """Add the (arguments, subscriber) pair. Return False if the pair was already present.
 
-        The arguments must not be changed later.
+        The arguments must not be changed later. Raises InvalidCriteria.
         """
         hash(subscriber)  # raise TypeError for an unhashable subscriber before anything changes
         criteria = Criteria(arguments)
@@ -89,7 +90,10 @@ class HeadersMatcher(Generic[S]):
         return True
 
     def unbind(self, arguments: Fields, subscriber: S) -> bool:
-        """Remove the pair. Return False if it was not present. Raises InvalidCriteria."""
+        """Remove the (arguments, subscriber) pair. Return False if the pair was not present.
+
+        Raises InvalidCriteria.
+        """
         identity = Criteria(arguments).identity
         row = self._rows.get(identity)
         if row is None or not holds(row.bucket, subscriber):
@@ -132,11 +136,11 @@ class HeadersMatcher(Generic[S]):
                 yield row.arguments, subscriber
 
     def rows(self) -> list[FieldsRow[S]]:
-        """Return all rows, the oldest first."""
+        """Return all rows, in the order in which they were added."""
         return list(self._rows.values())
 
     def stats(self) -> dict[str, int]:
-        """Return sizes by name, for operators."""
+        """Return the sizes of the index by name, for operators."""
         return {"bindings": self._pairs, "rows": len(self._rows)}
 
     def __len__(self) -> int:

@@ -1,6 +1,6 @@
 """The reference algorithm: tests every row with `Criteria.accept`.
 
-O(rows x criteria) per message. Source: the starting point of articles 3 and 4.
+A message costs O(rows x criteria). Source: the starting point of articles 3 and 4.
 """
 
 from __future__ import annotations

@@ -27,7 +27,11 @@ _PER_STEP = 8
 
 
 class RowGroup(Generic[S]):
-    """Rows that one step of a lookup finds: `plain` rows match, `candidates` are to be compared."""
+    """One group of rows that a lookup lists in one step and then examines row by row.
+
+    `plain` rows match without a comparison. For `candidates`, the search compares the criteria in
+    the dict's values; if `candidates` is not None, `plain` is not used.
+    """
 
     __slots__ = ("candidates", "plain")
 
@@ -41,18 +45,21 @@ class RowGroup(Generic[S]):
 
 
 class FieldsSearch(Search[S]):
-    """A lookup in the index of `Rarest`, which examines one row per step."""
+    """A lookup in the index of `Rarest` that can pause; it examines one row per step."""
 
     __slots__ = ("_at", "_candidates", "_groups", "_rows", "_seen", "_tokens")
 
     def __init__(
         self, groups: list[RowGroup[S]], tokens: dict[str, Hashable], found: list[S]
     ) -> None:
-        """Create a search in these groups, for a message whose headers have these values."""
+        """Create a search in these groups of rows; it appends subscribers to `found`.
+
+        `tokens` maps the names of the message's headers to their comparable values.
+        """
         super().__init__(found)
         self._groups = groups
         self._tokens = tokens
-        #: The rows of the present group, and the index of the next one.
+        #: The listed rows of the present group, and the index of the next row to examine.
         self._rows: list[FieldsRow[S]] = []
         self._at = 0
         self._candidates: dict[FieldsRow[S], list[Criterion]] | None = None
@@ -78,7 +85,7 @@ class FieldsSearch(Search[S]):
         return steps
 
     def _examine(self, row: FieldsRow[S]) -> int:
-        """Take the subscribers of a row if it matches.
+        """If the row matches, append its subscribers to `found`.
 
         Return the cost: the number of compared criteria plus the number of subscribers.
         """

@@ -65,7 +65,7 @@ class WebSocketLayer(Layer):
         self._left: i64 = 0
         self._key = b""
         self._phase: i64 = 0
-        #: True if the message continues in another frame.
+        #: True if the WebSocket message continues in another frame.
         self._unfinished = False
         #: Output of the layer itself. `_reply` (HTTP response, pong) goes before the data of the
         #: next `send`, `_close_frame` after it.

@@ -23,8 +23,8 @@ REQUEST_MAX: Final = 16 << 10
 SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 
 #: Reasons to refuse an upgrade. request: the request is not a valid upgrade; path, origin,
-#: subprotocol: the request has the wrong one; too_large: the request is too large; lost: the client
-#: left before its request was complete; timeout: the client took too long.
+#: subprotocol: the request has a wrong path, Origin or subprotocol; too_large: the request is too
+#: large; lost: the client left before its request was complete; timeout: the client took too long.
 REASONS: Final = ("request", "path", "origin", "subprotocol", "too_large", "lost", "timeout")
 
 _MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -32,8 +32,8 @@ _MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _HERE: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
-#: The default path of the WebSocket, as in RabbitMQ, and a second one, as in other MQTT brokers:
-#: clients that were made for those connect without a changed URL.
+#: The default path of the WebSocket, as in RabbitMQ, and a second path, as in other MQTT brokers:
+#: clients that were made for these brokers connect without a changed URL.
 DEFAULT_PATH: Final = "/ws"
 ALSO_SERVED: Final = "/mqtt"
 
@@ -103,7 +103,7 @@ def upgrade(policy: OriginPolicy, data: bytes, peer: Peer) -> tuple[bytes, bytes
         http.receive_data(data)
         request = http.next_event()
     except h11.RemoteProtocolError as error:
-        error.__traceback__ = None  # h11 makes it part of a reference cycle.
+        error.__traceback__ = None  # h11 makes the traceback part of a reference cycle.
         status = 431 if error.error_status_hint == 431 else 400
         raise UpgradeRefused(
             "too_large" if status == 431 else "request",
@@ -188,7 +188,7 @@ def _check_origin(policy: OriginPolicy, fields: dict[bytes, bytes], peer: Peer) 
         # may have been made to point to this machine.
         peer.local = False
     if b"origin" not in fields:
-        return  # The client is not a browser.
+        return  # Without an Origin, the client is not a browser.
     origin = fields[b"origin"].decode("latin-1").lower()
     page = _host(origin.partition("://")[2])
     if page and page == host or page in _HERE and host in _HERE:

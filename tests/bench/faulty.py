@@ -35,7 +35,8 @@ class FaultyBroker:
 
             def server_bind(self) -> None:
                 if fault == "deaf":
-                    # Accepted sockets inherit the size, so unread data stays with the sender.
+                    # Accepted sockets inherit the small receive buffer, so unread data stays with
+                    # the sender.
                     self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
                 super().server_bind()
 
@@ -68,7 +69,7 @@ class FaultyBroker:
 
 
 class Peer(socketserver.StreamRequestHandler):
-    """The connection of a client."""
+    """The connection of one MQTT client to the faulty broker."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Peer(socketserver.StreamRequestHandler):
     ) -> None:
         self._broker = broker
         broker.peers.append(self)
-        # typeshed has no public type for a request.
+        # typeshed's type for `request` is private.
         super().__init__(request, client_address, server)  # type: ignore[arg-type]
 
     def handle(self) -> None:
@@ -108,7 +109,8 @@ class Peer(socketserver.StreamRequestHandler):
         if kind == 1:
             self.wfile.write(CONNACK)
         elif kind == 8:
-            broker.subscribers.append(self)  # Before the SUBACK, so that it gets the first message.
+            # Forward this message before the SUBACK is sent, so that the new subscriber gets it.
+            broker.subscribers.append(self)
             self.wfile.write(b"\x90\x03" + packet[2:4] + packet[-1:])
         elif kind == 3:
             broker.seen += 1

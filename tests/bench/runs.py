@@ -1,4 +1,5 @@
-"""Runs of small workloads in the process of the tests, against given brokers."""
+"""Helpers that run small workloads of the load generator, in the process of the tests, against
+given brokers."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def small_options(
     rounds: int = 1,
     patience: float = 10.0,
 ) -> BenchOptions:
-    """Return options of a short run."""
+    """Return the options of a short run of the load generator."""
     return BenchOptions(messages, seconds, rate, size, rounds, patience, settle=0.01)
 
 

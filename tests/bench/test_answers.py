@@ -35,7 +35,8 @@ def script(publishers: int = 1, sent: int = 3 * RING) -> TrafficPlan:
 
 
 class Mqtt:
-    """A subscriber with QoS 0 or 1, and the packets for it."""
+    """The load generator's check of an MQTT subscriber (QoS 0 or 1), and the packets to feed to
+    it."""
 
     def __init__(
         self, qos: int = 0, known: bool = True, publishers: int = 1, sent: int = 3 * RING
@@ -60,7 +61,8 @@ class Mqtt:
 
 
 class Amqp:
-    """A consumer of its own queue, and the deliveries for it."""
+    """The load generator's check of an AMQP consumer with a queue of its own, and the deliveries
+    for it."""
 
     def __init__(self, sent: int = 3 * RING) -> None:
         workload = replace(WORKLOADS["amqp-auto"], size=SIZE)

@@ -276,7 +276,8 @@ def test_progress_is_shown_on_a_terminal_only() -> None:
         progress.tick(50)
         progress.end()
     shown = ""
-    while not shown.endswith("\r\x1b[K"):  # A read from a terminal without output would block.
+    # Stop reading at this text: a read from a terminal without further output would block.
+    while not shown.endswith("\r\x1b[K"):
         shown += os.read(leader, 10_000).decode()
     os.close(leader)
     assert "mqtt-qos0 1/3  connecting" in shown

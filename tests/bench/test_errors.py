@@ -77,7 +77,7 @@ def test_broker_that_closes_connections_is_reported() -> None:
 
 
 def test_broker_that_does_not_read_is_reported() -> None:
-    # 8 MB in flight are more than the buffers of the sockets hold.
+    # 8 MB in flight are more than the sockets' buffers hold, so the publisher is blocked.
     with FaultyBroker("deaf") as broker:
         result = ran(
             small("mqtt-qos1"),

@@ -445,7 +445,7 @@ def test_no_usable_contender_ends_with_1(folder: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not BENCHMARKS.exists(), reason="the sources' benchmarks are not here")
+@pytest.mark.skipif(not BENCHMARKS.exists(), reason="needs the directory benchmarks")
 def test_a_report_puts_tables_and_charts_into_a_document(tmp_path: Path) -> None:
     file, document = tmp_path / "run.json", tmp_path / "page.md"
     parts = ["tp", "article", "churn", "splitting"]

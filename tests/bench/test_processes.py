@@ -13,9 +13,7 @@ import pytest
 from trellis.bench.errors import Unreachable
 from trellis.bench.processes import Cpu, Processes
 
-pytestmark = pytest.mark.skipif(
-    not os.path.exists("/proc/self/task"), reason="there is no /proc here"
-)
+pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")
 
 
 def burn(seconds: float) -> None:
@@ -40,7 +38,7 @@ def test_cpu_of_all_threads_is_counted() -> None:
         burn(0.001)
     over.set()
     thread.join()
-    # The thread has ended.
+    # The CPU time of the thread, which has ended, still counts.
     assert me.cpu().since(before).seconds >= 0.1
 
 

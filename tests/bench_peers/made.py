@@ -1,6 +1,5 @@
-"""Made-up results for tests: three peers, three workloads, a loss, a wrong answer, and a peer that
-is not installed.
-"""
+"""Made-up results of the comparison with peers: three peers, three workloads, a loss, a wrong
+answer, and a peer that is not installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tests of benchmarks/control.py: holds while the machine was slow are reported apart."""
+"""Tests of benchmarks/control.py: pauses of the event loop while the machine was slow are reported
+apart."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_a_child_ends_with_all_below_it(tmp_path: Path) -> None:
+def test_a_child_ends_with_all_its_descendants(tmp_path: Path) -> None:
     child = Child(
         ["sh", "-c", "sleep 100 & sleep 100 & echo started; wait"], tmp_path, name="shell"
     )
@@ -69,7 +69,7 @@ def test_ports_are_free_and_differ() -> None:
 def relay(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[int]:
-    """Return the port of a relay."""
+    """Start a relay (blind relay or blind writer); return its port."""
     program = ROOT / "benchmarks" / "relay" / "relay.py"
     child = Child(
         [sys.executable, program, *request.param], tmp_path_factory.mktemp("relay"), name="relay"
@@ -110,7 +110,7 @@ def test_data_goes_to_every_subscriber_but_the_sender(relay: int) -> None:
     assert all(receive(subscriber, len(data)) == data for subscriber in subscribers)
     subscribers[0].sendall(b"\x30\x03\x00\x01a")
     assert receive(subscribers[1], 5) == b"\x30\x03\x00\x01a"
-    publisher.sendall(b"\xe0\x00")  # DISCONNECT is not forwarded
+    publisher.sendall(b"\xe0\x00")  # The relay does not forward the DISCONNECT.
     publisher.close()
     subscribers[1].sendall(b"\x30\x03\x00\x01b")
     assert receive(subscribers[0], 5) == b"\x30\x03\x00\x01b"

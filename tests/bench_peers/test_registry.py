@@ -25,7 +25,7 @@ def refused(name: str) -> dict[str, str]:
 
 @pytest.fixture
 def nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
-    """A machine on which no peer is installed."""
+    """Simulate a machine on which no peer is installed."""
     monkeypatch.setenv("PATH", str(tmp_path))
     for module in ("rabbitmq._SCRIPTS", "nats._DEBIAN", "aedes._PACKAGE"):
         monkeypatch.setattr(

@@ -20,7 +20,7 @@ from tests.bench_peers.made import figures, results
 
 
 def row(text: str, title: str, number: int = 0) -> list[str]:
-    """Return the cells of the table row with this title."""
+    """Return the cells of the row with this title, in the table with this number."""
     lines = [line for line in text.splitlines() if line.startswith(f"| {title} |")]
     return [cell.strip() for cell in lines[number].strip("|").split("|")][1:]
 
@@ -65,7 +65,7 @@ def test_the_table_compares_every_peer_with_trellis() -> None:
 def test_losses_are_shown_as_losses() -> None:
     text = page(results(), {})
     assert row(text, "QoS 1")[1] == "2.00 · **0.50 ×, a loss**"
-    assert row(text, "QoS 0", 1)[1] == "**2.00**"  # thousands a second
+    assert row(text, "QoS 0", 1)[1] == "**2.00**"  # in thousands of messages a second
     assert row(text, "QoS 1", 2)[1] == "11.0 / **20.0** / 91.0"
 
 

@@ -18,7 +18,7 @@ from tests.bench_peers.made import figures
 
 
 class Made(PeerBroker):
-    """A peer without a process."""
+    """A peer without a process, for tests of the plan."""
 
     protocols = frozenset({"mqtt"})
     begun: list[str]
@@ -133,7 +133,8 @@ def test_a_paced_workload_runs_at_half_of_the_reference(
     monkeypatch.setattr(Second, "name", "mosquitto")
     run = Run(tmp_path, "mqtt-qos0-half")
     calibrate(run.plan, run.load, run.lines.append)
-    assert run.plan.rates == {"mqtt-qos0-half": 100.0}  # of 100, 200, 300
+    # half of 200, the median of 100, 200 and 300
+    assert run.plan.rates == {"mqtt-qos0-half": 100.0}
     run.measure()
     assert run.load.measured == [("mqtt-qos0-half", None)] * 3 + [("mqtt-qos0-half", 100.0)] * 6
 

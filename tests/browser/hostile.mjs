@@ -8,7 +8,7 @@ import { chromium as playwright } from 'playwright-core';
 const [site, api] = process.argv.slice(2);
 const browser = await playwright.launch({
   executablePath: await chromium.executablePath(),
-  // Not the arguments of the package: they turn the same-origin policy off.
+  // The default arguments of the package are not used, because they turn off the same-origin policy.
   args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--host-resolver-rules=MAP evil.example 127.0.0.1'],
   headless: true,
 });

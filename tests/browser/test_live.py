@@ -27,7 +27,7 @@ pytestmark = pytest.mark.long
 class Quiet(SimpleHTTPRequestHandler):
     """An HTTP request handler that serves files without logging."""
 
-    # The base class chose the name `format`.
+    # The name `format` of the argument comes from the base class.
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         pass
 
@@ -42,13 +42,13 @@ def site() -> Iterator[str]:
 
 
 class Page:
-    """A page in the browser process."""
+    """The page live.html in a process with a browser."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the page that the browser process prints next."""
+        """Return the next state of the page, as the browser process prints it."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the browser ended"

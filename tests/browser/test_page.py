@@ -21,9 +21,9 @@ from tests.top.running import KNOWN
 
 HERE: Final = Path(__file__).parent
 VIEWS: Final = ["Now", "Queues", "Topics", "Clients", "Routing", "Access", "Streams", "Node"]
-#: Number of queues and of clients of the busy broker.
+#: Number of queues and number of clients of the busy broker.
 QUEUES, CLIENTS = 10_000, 5_000
-#: The views with a selector of an element that each shows once it is complete.
+#: View -> selector of an element that the view shows once it is complete.
 COMPLETE: Final = {
     "#/now": ".sentence b",
     "#/queues": "caption, p.soft",
@@ -56,7 +56,8 @@ class Page:
         return answer
 
     def check(self, name: str, width: int) -> None:
-        """Take a picture; the page must be accessible, fit its width, and load nothing foreign."""
+        """Take a screenshot, and check the page: accessible, not wider than `width`, nothing loaded
+        from elsewhere."""
         seen = self.do("picture", name=name)
         assert seen["serious"] == [] and seen["complaints"] == [] and seen["elsewhere"] == []
         assert seen["wide"] <= width

@@ -13,17 +13,17 @@ from typing import Final
 from tests.cluster.nodes import PATIENCE, NodeProcess
 from tests.foreign import require
 
-#: The configuration file, the names of its two nodes, and its ports by listener.
+#: HAProxy's configuration file, the names of the two nodes in it, and its ports by listener.
 CONFIGURATION: Final = Path(__file__).parents[2] / "config" / "ha" / "haproxy.cfg"
 NODES: Final = ("trellis-1", "trellis-2")
 PORTS: Final[Mapping[str, int]] = {"amqp": 5672, "mqtt": 1883, "http": 15672}
 METRICS_PORT: Final = 15692
-#: Flags of nodes that get their connections from the load balancer.
+#: Flags of a node that gets its connections from the load balancer, and trusts its PROXY headers.
 BEHIND: Final = {"amqp-proxies": "127.0.0.1", "mqtt-proxies": "127.0.0.1"}
 
 
 class LoadBalancer:
-    """A HAProxy process. `addresses` has its own host and port of each listener."""
+    """A HAProxy process. `addresses` has its own host and port for each listener."""
 
     def __init__(self, nodes: tuple[NodeProcess, NodeProcess], directory: Path) -> None:
         self.addresses = {name: ("127.0.0.1", _free_port()) for name in PORTS}
@@ -46,7 +46,7 @@ class LoadBalancer:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def wait_for_port(self, listener: str) -> None:
-        """Wait until the load balancer listens."""
+        """Wait until the load balancer accepts connections for this listener."""
         end = time.monotonic() + PATIENCE
         while True:
             try:
@@ -57,13 +57,13 @@ class LoadBalancer:
                 assert self._process.poll() is None
 
     def close(self) -> None:
-        """End the process."""
+        """End the HAProxy process."""
         self._process.kill()
         self._process.wait(PATIENCE)
 
 
 def _replaced(text: str, old: str, new: str) -> str:
-    """Return a text with one part replaced, which it must have once."""
+    """Return the text with `old`, which it must have exactly once, replaced by `new`."""
     assert text.count(old) == 1, (old, text)
     return text.replace(old, new)
 

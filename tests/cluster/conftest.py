@@ -16,7 +16,7 @@ from trellis.cluster.kafka_log import KafkaLog
 from trellis.cluster.topic import KafkaTopic
 from trellis.settings.cluster import ClusterSettings
 
-#: Opens the log of a cluster for a node.
+#: The type of a function that opens the replicated log of a cluster for the node with this name.
 OpenLog = Callable[[ClusterSettings, str], KafkaLog]
 
 
@@ -63,13 +63,13 @@ def server() -> Iterator[LogServer]:
 
 @pytest.fixture
 def name(unique: str) -> str:
-    """Return a name for a broker that no other test uses."""
+    """Return a broker name that no other test uses."""
     return re.sub(r"[^A-Za-z0-9-]", "-", unique)[-40:].strip("-")
 
 
 @pytest.fixture
 def open_log() -> Iterator[OpenLog]:
-    """Return a function that opens logs, which are closed after the test."""
+    """Return a function that opens replicated logs; close the logs after the test."""
     logs: list[KafkaLog] = []
 
     def opened(cluster: ClusterSettings, node: str) -> KafkaLog:
@@ -85,18 +85,21 @@ def open_log() -> Iterator[OpenLog]:
 
 @pytest.fixture
 def brief_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make requests that Kafka does not answer end soon."""
+    """Shorten the time after which a request fails that Kafka does not answer."""
     monkeypatch.setattr(topic, "REQUEST_SECONDS", 2.0)
 
 
 def cluster_on(
     servers: str, name: str, silence: float = 0.5, lease: float = 0.3, beat: float = 0.1
 ) -> ClusterSettings:
-    """Return the settings of a cluster with short lease, silence and beat."""
+    """Return the settings of a cluster on these Kafka servers, with short times for the tests.
+
+    `silence`, `lease` and `beat` are in seconds.
+    """
     return ClusterSettings(name=name, servers=servers, silence=silence, lease=lease, beat=beat)
 
 
 def created(cluster: ClusterSettings, replicas: int = 3) -> ClusterSettings:
-    """Create the topic of a cluster, and return the cluster."""
+    """Create the Kafka topic of a cluster, and return the cluster's settings."""
     KafkaTopic(cluster).create(replicas)
     return cluster

@@ -1,7 +1,7 @@
 """A replicated log in memory that broker processes reach over a loopback socket.
 
-A request is a line of JSON, and an answer is too. The server stands for Kafka in tests of the
-broker's own part; the tests of the connection to Kafka use Kafka itself.
+Each request and each answer is a line of JSON. In tests of the broker's own part, the server stands
+for Kafka; the tests of the connection to Kafka use Kafka itself.
 """
 
 from __future__ import annotations
@@ -79,7 +79,10 @@ class LogServer:
 
 
 class SocketLog:
-    """A `ReplicatedLog` over connections to a LogServer: to append, to read, and for the rest."""
+    """A `ReplicatedLog` over three connections to a LogServer.
+
+    One connection is for appends, one for reads, and one for other requests.
+    """
 
     def __init__(self, port: int, node: str) -> None:
         self._node = node
@@ -138,7 +141,7 @@ class SocketLog:
 
 
 class Channel:
-    """One connection to a LogServer."""
+    """One connection to a LogServer, which sends requests one by one."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
@@ -146,7 +149,7 @@ class Channel:
         self._file = self._socket.makefile("rb")
 
     def ask(self, request: dict[str, Any]) -> Any:
-        """Send a request, and return its answer. Raises OSError."""
+        """Send a request, and return its answer. Raise OSError if the server cannot be reached."""
         self._socket.sendall(json.dumps(request).encode() + b"\n")
         line = self._file.readline()
         if not line:

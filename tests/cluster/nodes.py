@@ -33,7 +33,7 @@ class NodeProcess:
     """A process of one node. Its lines on standard output are read by a thread."""
 
     def __init__(self, directory: Path, *command: str) -> None:
-        """Start the process; `command` are the arguments after `python -m`."""
+        """Start `python -m` with the arguments `command`; read its lines in a thread."""
         directory.mkdir(exist_ok=True)
         self.errors = directory.parent / f"{directory.name}.log"
         with self.errors.open("ab") as errors:
@@ -55,7 +55,7 @@ class NodeProcess:
         self.addresses = dict(word.split("=", 1) for word in words[1:])
 
     def health(self, path: str) -> int:
-        """Return the status of a health request."""
+        """Return the status of a health request (`/healthz`, `/readyz`) to the node."""
         url = f"http://{self.addresses['metrics']}{path}"
         try:
             with urllib.request.urlopen(url, timeout=PATIENCE) as response:
@@ -64,7 +64,8 @@ class NodeProcess:
             return error.code
 
     def metrics(self) -> dict[Any, float]:
-        """Return the metrics of the cluster by name; the key of a state is ("state", state)."""
+        """Return the node's metrics about the cluster by name; the key of a state is ("state",
+        state)."""
         url = f"http://{self.addresses['metrics']}/metrics"
         with urllib.request.urlopen(url, timeout=PATIENCE) as response:
             text = response.read().decode()
@@ -91,7 +92,7 @@ class NodeProcess:
 
 
 def node_over(server: LogServer, directory: Path, times: str = TIMES) -> NodeProcess:
-    """Return a node over the log of a LogServer."""
+    """Return a node, not waited for, whose replicated log is that of a LogServer."""
     arguments = str(server.port), str(directory), times
     return NodeProcess(directory, "tests.cluster.node_process", *arguments)
 
@@ -151,7 +152,7 @@ def publish(channel: BlockingChannel, numbers: range) -> None:
 
 
 def consume(channel: BlockingChannel, count: int) -> list[int]:
-    """Get and acknowledge messages."""
+    """Get and acknowledge `count` messages of the queue QUEUE; return their numbers."""
     found: list[int] = []
     for _ in range(count):
         method, _, body = channel.basic_get(QUEUE)
@@ -163,7 +164,7 @@ def consume(channel: BlockingChannel, count: int) -> list[int]:
 
 
 def consume_stream(channel: BlockingChannel, first: int, count: int) -> dict[int, bytes]:
-    """Return the bodies of rows of a stream by their offsets, from an offset on."""
+    """Return offset -> body of `count` rows of a stream, from the offset `first` on."""
     found: dict[int, bytes] = {}
     channel.basic_qos(prefetch_count=100)
     arguments = {"x-stream-offset": first}

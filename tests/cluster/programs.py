@@ -25,9 +25,9 @@ from trellis.demo.errors import DemoError
 from trellis.demo.kafka_node import KafkaProgram, free_ports, write_settings
 
 HERE: Final = Path(__file__).parent
-#: Seconds that a start and a stop may take.
+#: Seconds that the start and the stop of a Kafka node may take.
 PATIENCE: Final = 60.0
-#: Seconds of one attempt to reach the nodes, and between two attempts.
+#: Timeout of one attempt to reach the nodes, and the pause between two attempts, in seconds.
 ATTEMPT: Final = 0.2
 
 
@@ -48,15 +48,15 @@ class Kfake:
         assert self._line() == "ok"
 
     def pause(self) -> None:
-        """Stop all nodes; connections stay open."""
+        """Stop all nodes of kfake from answering; connections stay open."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Resume the stopped nodes."""
+        """Let the nodes answer again."""
         self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End the process."""
+        """End the kfake process."""
         self._process.kill()
         self._process.communicate(timeout=PATIENCE)
 
@@ -96,12 +96,12 @@ class KafkaNodes:
         self._processes[node].wait(PATIENCE)
 
     def pause(self) -> None:
-        """Stop all nodes; connections stay open."""
+        """Stop all nodes from answering; connections stay open."""
         for process in self._processes.values():
             process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Resume the stopped nodes."""
+        """Let the nodes answer again."""
         for process in self._processes.values():
             process.send_signal(signal.SIGCONT)
 

@@ -16,7 +16,7 @@ from trellis.cli import main
 from trellis.cluster.client_options import MESSAGE_MAX
 from trellis.settings.cluster import ClusterSettings
 
-#: Settings of a topic without findings.
+#: Settings of a topic for which the check has no findings.
 SAFE = {
     "cleanup.policy": "delete",
     "max.message.bytes": str(MESSAGE_MAX),

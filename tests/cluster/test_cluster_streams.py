@@ -119,7 +119,7 @@ def test_retention_of_the_owner_removes_the_segments_of_all_nodes(
     assert segments(tmp_path / "second") == kept
     first.kill()
     second.wait_for("ready")
-    # A start applies retention again, to the active segment as well.
+    # The start as the owner applies retention again, now to the active segment too.
     offset = sorted(int(name.partition("-")[2].partition(".")[0]) for name in kept)[1]
     found = consume_stream(second.channel(), offset, 300 - offset)
     assert found == {n: body(n, 1_000) for n in range(offset, 300)}

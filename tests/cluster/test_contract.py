@@ -19,7 +19,7 @@ from broker.replication.report import NodeReport
 from broker.replication.standby import Standby
 from tests.cluster.conftest import OpenLog, cluster_on, created
 
-#: Opens the test's log for a node.
+#: The type of a function that opens the log of the test for the node with this name.
 OfNode = Callable[[str], ReplicatedLog]
 CHUNK = 8 << 20
 #: Pytest marks of tests on a real Kafka: all these tests run in one process, which starts the node
@@ -29,7 +29,7 @@ KAFKA = [pytest.mark.long, pytest.mark.xdist_group("kafka")]
 
 @pytest.fixture(params=["memory", "kfake", pytest.param("kafka", marks=KAFKA)])
 def of_node(request: pytest.FixtureRequest, name: str, open_log: OpenLog) -> Iterator[OfNode]:
-    """Return a function that opens one log for several nodes."""
+    """Return a function that opens the same replicated log for each node name that it is given."""
     if request.param == "memory":
         memory = MemoryLog()
         yield lambda node: MemoryNodeLog(memory, node)
@@ -41,7 +41,7 @@ def of_node(request: pytest.FixtureRequest, name: str, open_log: OpenLog) -> Ite
 
 
 def read_all(log: ReplicatedLog, offset: int) -> list[tuple[int, bytes]]:
-    """Return all records from an offset on."""
+    """Return the (offset, data) pairs of all records from an offset on."""
     records: list[tuple[int, bytes]] = []
     while (span := log.read(offset + len(records))).records:
         records += span.records
@@ -145,11 +145,12 @@ class Node:
         )
 
     def run(self, steps: Any) -> Any:
-        """Carry out steps on this node."""
+        """Carry out steps of the protocol (such as an append) on this node, and return their
+        result."""
         return carry_out(steps, self.log, self._apply, time.sleep)
 
     def follow(self, offset: int) -> None:
-        """Follow the log up to an offset."""
+        """Read and apply the records of the log up to an offset."""
         follower = self.standby.follower
         while follower.next < offset:
             self.run(follower.take(self.log.read(follower.next)))

@@ -31,7 +31,7 @@ DEMO = [sys.executable, "-m", "trellis", "cluster", "demo"]
 
 
 def run_demo(directory: Path, *flags: str) -> tuple[int, str, str]:
-    """Run the demonstration with temporary files below `directory`.
+    """Run `trellis cluster demo` with temporary files below `directory`.
 
     Return its exit code, its output, and its errors.
     """
@@ -46,7 +46,7 @@ def run_demo(directory: Path, *flags: str) -> tuple[int, str, str]:
 
 
 def count(output: str, name: str) -> int:
-    """Return a figure of the demonstration's output."""
+    """Return the number in the line of the demonstration's output that has this name."""
     found = re.search(rf"^{name} +([\d,]+) ", output, re.MULTILINE)
     assert found is not None, output
     return int(found[1].replace(",", ""))
@@ -169,7 +169,7 @@ def test_java_of_java_home_comes_first_and_a_java_that_does_not_run_is_named(
         find_java(str(java))
 
 
-# The downloads
+# -- downloads
 
 
 class _Repository(BaseHTTPRequestHandler):

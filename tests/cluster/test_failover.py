@@ -55,7 +55,8 @@ def test_a_standby_takes_over_with_all_confirmed_messages(
     publish(channel, range(100))
     check_metrics(first, second)
     assert consume(channel, 10) == list(range(10))
-    publish(channel, range(100, 110))  # Confirmed last, so the acknowledgements are kept.
+    # The confirms of these later messages prove that the acknowledgements are durable.
+    publish(channel, range(100, 110))
     first.kill()
 
     second.wait_for("ready")
@@ -130,7 +131,7 @@ def test_a_log_that_stands_still_freezes_the_owner_and_loses_no_connection(
     channel.queue_declare(QUEUE, durable=True)
     server.moves.clear()
     threading.Timer(1.0, server.moves.set).start()
-    publish(channel, range(3))  # The call waits for the log.
+    publish(channel, range(3))  # The confirms wait for the log.
     assert server.moves.is_set()
     assert consume(channel, 3) == list(range(3))
 

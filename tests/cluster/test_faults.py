@@ -19,7 +19,7 @@ from trellis.cluster.kafka_log import KafkaLog
 from trellis.cluster.topic import KafkaTopic
 from trellis.settings.cluster import ClusterSettings
 
-#: Times for which the outcome of an append is unknown after 2.4 s (with `impatient`).
+#: Times of a node (with `impatient`) for which the outcome of an append is unknown after 2.4 s.
 SHORT = {"silence": 0.2, "lease": 0.15, "beat": 0.05}
 
 
@@ -34,7 +34,7 @@ def admin_of(cluster: ClusterSettings) -> AdminClient:
 
 
 def delete(cluster: ClusterSettings) -> None:
-    """Delete the topic of a cluster."""
+    """Delete the Kafka topic of a cluster."""
     KafkaTopic(cluster).delete()
 
 
@@ -109,7 +109,8 @@ def test_stopped_cluster_is_unreachable_and_a_late_record_arrives_once(
         kfake.resume()
         log.append(b"b")
         found = [data for _, data in read_all(log, 0)]
-        # The request with the late record was in flight, and the nodes may still carry it out.
+        # The request with the record `late` was in flight, so the nodes may still append the
+        # record.
         assert found in ([b"a", b"b"], [b"a", b"late", b"b"])
     finally:
         kfake.close()

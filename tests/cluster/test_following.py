@@ -70,7 +70,7 @@ class Standby:
         assert isinstance(self.join(), FollowingStopped)
 
     def contents(self) -> list[bytes]:
-        """Return the contents of the messages that a broker started on the directory restores."""
+        """Return the contents of all messages that a broker started on the directory has."""
         opened = open_store(
             self.disk, str(self.path), codecs(), SALT, pytest.fail, lambda recovery: None
         )
@@ -100,7 +100,7 @@ class Owner:
         assert self.log.append(chunk.encode()) == step.batch.offset
 
     def skip_positions(self) -> None:
-        """Make the next batch begin after a batch that the log lacks."""
+        """Let the next batch begin at a later position, as if the log lacked a batch."""
         self.batches.state = replace(self.batches.state, position=9)
 
 

@@ -13,7 +13,7 @@ from trellis.settings.cluster import ClusterSettings
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a new Python process."""
+    """Run Python code in a new process; return the ended process with its output."""
     return subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )

@@ -36,10 +36,10 @@ class Client:
         self._chance = chance
         self.next = 0
         self.confirmed: set[int] = set()
-        #: The numbers that were delivered, and the numbers whose settlement is durable.
+        #: Numbers of the delivered messages; numbers of the messages whose settlement is durable.
         self.delivered: set[int] = set()
         self.settled: set[int] = set()
-        #: Numbers settled on the present connection before any later confirm.
+        #: Numbers of the messages settled on the present connection since the last confirm.
         self._unproven: set[int] = set()
         self._last_delivered = -1
 
@@ -49,7 +49,7 @@ class Client:
         self._unproven.clear()
 
     def step(self, channel: BlockingChannel) -> None:
-        """Publish a number, and sometimes consume."""
+        """Publish the next number, and sometimes consume messages."""
         number, self.next = self.next, self.next + 1
         channel.basic_publish(
             "", QUEUE, b"%d" % number, pika.BasicProperties(delivery_mode=2), mandatory=True
@@ -114,7 +114,7 @@ class Pair:
         self.nodes[standby] = self._start(standby)
 
     def stop_log(self) -> None:
-        """Stop the log for longer than the lease: no node is replaced meanwhile."""
+        """Stop the log for 0.9 s, which is longer than the lease, but too short for a takeover."""
         self._server.moves.clear()
         threading.Timer(0.9, self._server.moves.set).start()
 

@@ -55,7 +55,7 @@ class Writer(threading.Thread):
 
 
 def leader_of(cluster: ClusterSettings) -> int:
-    """Return the node that leads the log."""
+    """Return the number of the Kafka node that leads the partition of the log."""
     admin = AdminClient({"bootstrap.servers": cluster.servers, "log_level": 0})
     topic = admin.list_topics(cluster.log_topic, timeout=10).topics[cluster.log_topic]
     return int(topic.partitions[0].leader)
@@ -104,7 +104,8 @@ def test_log_without_enough_replicas_commits_nothing_until_a_node_is_back(
     kafka_nodes: KafkaNodes, name: str, open_log: OpenLog
 ) -> None:
     cluster = created(ClusterSettings(name=name, servers=kafka_nodes.servers, silence=10.0))
-    # The settings of the topic come from Kafka's controller, which two lost nodes may take along.
+    # `created` waits until the topic exists. Kafka's controller knows its settings, and two lost
+    # nodes may include the controller.
     log, reader = open_log(cluster, "one"), open_log(cluster, "two")
     assert log.append(b"a") == 0
     leader = leader_of(cluster)

@@ -26,7 +26,7 @@ from tests.foreign import require
 
 @pytest.fixture
 def nodes(kfake: Kfake, name: str, tmp_path: Path) -> Iterator[tuple[NodeProcess, NodeProcess]]:
-    """Start an active node and a standby."""
+    """Start an active node and a standby, both on kfake."""
     require("haproxy")
     cluster = created(cluster_on(kfake.servers, name, 1.5, 1.0, 0.2))
     with pair_on_kafka(cluster, tmp_path, BEHIND) as pair:

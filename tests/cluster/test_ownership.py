@@ -57,9 +57,9 @@ def claim(log: ThreadedLog, epoch: int = 1) -> Claim:
 
 
 class Owner:
-    """A broker's store that ships its batches to a log.
+    """A broker's store that ships its batches to a replicated log.
 
-    `ends` has the reasons of calls of `end`.
+    `ends` lists the reasons for which the owner called `end`.
     """
 
     def __init__(self, path: Path, chunk_size: int = CHUNK_SIZE) -> None:
@@ -96,7 +96,7 @@ class Owner:
         self.store.written(batch)
 
     def local(self) -> int:
-        """Return the number of bytes of records in the local log."""
+        """Return the size of the records in the local log, in bytes."""
         return sum(len(data) for path, data in self.disk.contents().items() if "/log/" in path)
 
 
@@ -225,7 +225,7 @@ def test_a_late_void_claim_in_between_does_not_end_the_owner(owner: Owner) -> No
     owner.write(QUEUE)
     late = Claim(
         CLAIM, 2, 9, 0, 0, ClusterState("broker", salt=SALT, format=1), bytes(32)
-    )  # The node has not read the batch.
+    )  # This claim is void, because the node that wrote it has not read the last batch.
     owner.log.append(late.encode())
     owner.write(stored())
     assert owner.settled == [1, 2] and owner.ends == []

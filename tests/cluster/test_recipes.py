@@ -28,8 +28,8 @@ from tests.interop.test_toolchains import BUILT, build
 from trellis.demo.kafka_node import free_ports
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples" / "failover"
-#: The programs, and the listener that each of them uses. A directory has a program to compile,
-#: which the long tests run.
+#: The programs in examples/failover, each with the listener that it uses. A directory holds a
+#: program that must be compiled, which only the long tests run.
 PROGRAMS: Final = (
     ("with_pika.py", "amqp"),
     ("with_aio_pika.py", "amqp"),
@@ -41,13 +41,13 @@ PROGRAMS: Final = (
 )
 #: The packages of the clients that run on Node.
 MODULES: Final = Path(__file__).parents[1] / "node" / "node_modules"
-#: Numbers that must be confirmed and received before the kill, and confirmed after it.
+#: Counts of numbers: confirmed and received before the kill, and confirmed after the kill.
 COUNT: Final = 20
 
 
 @pytest.fixture
 def nodes(kfake: Kfake, name: str, tmp_path: Path) -> Iterator[tuple[NodeProcess, NodeProcess]]:
-    """Start an active node and a standby."""
+    """Start an active node and a standby, both on kfake."""
     cluster = created(cluster_on(kfake.servers, name, 1.5, 1.0, 0.2))
     with pair_on_kafka(cluster, tmp_path) as pair:
         yield pair
@@ -66,7 +66,7 @@ class Recipe:
             start_new_session=True,
         )
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        #: Numbers by the first word of their lines; the other lines.
+        #: Numbers by the first word of their line; `lines` has all other lines of the program.
         self.numbers: dict[str, set[int]] = {"confirmed": set(), "received": set()}
         self.other: list[str] = []
         threading.Thread(target=self._read, daemon=True).start()
@@ -78,7 +78,7 @@ class Recipe:
         self._lines.put("")
 
     def wait_for(self, confirmed: int) -> None:
-        """Wait until so many numbers are confirmed, and all confirmed numbers are received."""
+        """Wait until `confirmed` numbers are confirmed, and all confirmed numbers are received."""
         end = time.monotonic() + 2 * PATIENCE
         done, received = self.numbers["confirmed"], self.numbers["received"]
         while len(done) < confirmed or not set(range(confirmed)) <= received:

@@ -23,7 +23,7 @@ USE_ANOTHER_SERVER, SERVER_UNAVAILABLE = 0x9C, 0x88
 
 
 def connack(node: NodeProcess, listener: str, protocol: MQTTProtocolVersion) -> tuple[int, Any]:
-    """Return reason code and properties of the CONNACK that a node answers a CONNECT with."""
+    """Send a CONNECT to a node; return reason code and properties of the CONNACK."""
     answers: SimpleQueue[tuple[int, Any]] = SimpleQueue()
     client = paho.Client(
         CallbackAPIVersion.VERSION2,
@@ -45,14 +45,14 @@ def connack(node: NodeProcess, listener: str, protocol: MQTTProtocolVersion) -> 
 
 
 def refusal(node: NodeProcess) -> str:
-    """Return the text with which a node refuses pika."""
+    """Return the text of the error with which a node refuses a connection of pika."""
     with pytest.raises(AMQPConnectionError) as refused:
         node.channel()
     return repr(refused.value)
 
 
 def answer(node: NodeProcess, path: str) -> tuple[int, str | None, str]:
-    """Return status, Location and body of an answer of the http port."""
+    """Return status, Location header and body of the node's response on its HTTP port."""
     connection = http.client.HTTPConnection(node.addresses["http"], timeout=PATIENCE)
     connection.request("GET", path)
     response = connection.getresponse()
@@ -89,7 +89,7 @@ def test_standby_names_the_active_node_to_clients_of_each_protocol(
         assert properties.ServerReference == f"127.0.0.1:{port(first, listener)}"
     assert (
         connack(second, "mqtt", MQTTProtocolVersion.MQTTv311)[0] == SERVER_UNAVAILABLE
-    )  # Return code 3.
+    )  # return code 3
     status, location, text = answer(second, "/api/queues/%2F?page=1")
     assert status == 503
     assert location == f"http://127.0.0.1:{port(first, 'http')}/api/queues/%2F?page=1"

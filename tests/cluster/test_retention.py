@@ -1,4 +1,4 @@
-"""Tests of the marks and of the trimming of an owner."""
+"""Tests of an owner that appends marks to the replicated log and trims the log up to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMITS = Retention(1_000, 60.0, 5_000)
 
 
 class Nodes:
-    """A list of nodes that is durable at once, or when `write` is called."""
+    """A store of the node list, which is durable at once, or only when the test calls `write`."""
 
     def __init__(self) -> None:
         self.durable = NodeList()
@@ -32,7 +32,7 @@ class Nodes:
 
 
 class Cluster:
-    """An owner, its retention, and the reports of nodes."""
+    """An owner, its retention, and the reports of the other nodes."""
 
     def __init__(self, path: Path) -> None:
         self.owner, self.nodes = Owner(path), Nodes()
@@ -51,7 +51,7 @@ class Cluster:
         self.report("owner", 0)
 
     def report(self, node: str, offset: int | None = None, forgotten: bool = False) -> None:
-        """Let a node report an offset; None is the end of the log."""
+        """Let a node report the offset up to which it has read; None is the end of the log."""
         at = self.log.records.tip if offset is None else offset
         self.log.reported[node] = NodeReport(at, forgotten=forgotten)
 
@@ -63,7 +63,8 @@ class Cluster:
         return self.log.records.low
 
     def listed(self) -> tuple[set[str], dict[str, int]]:
-        """Return the listed and the struck nodes."""
+        """Return the listed nodes, and node -> number of the nodes that were struck from the
+        list."""
         nodes = self.nodes.durable
         return set(nodes.listed), dict(nodes.struck)
 

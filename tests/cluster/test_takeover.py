@@ -32,7 +32,7 @@ class Stopped(Exception):
 
 
 class Node(threading.Thread):
-    """A standby that follows the log until it owns the log, and then appends batches."""
+    """A standby that follows the log until it owns the log, and from then on appends batches."""
 
     def __init__(self, log: KafkaLog, nonce: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Node(threading.Thread):
             self.failure = error
 
     def wait_for(self, batches: int) -> None:
-        """Wait until this node has shipped some more batches."""
+        """Wait until this node has shipped `batches` further batches."""
         with self._changed:
             wanted = self.shipped + batches
             assert self._changed.wait_for(lambda: self.shipped >= wanted, 60), self.failure

@@ -11,7 +11,8 @@ from tests.cluster.log_server import LogServer
 from tests.cluster.nodes import PATIENCE, QUEUE, TIMES, NodeProcess, consume, publish, start
 from trellis.app import MISCONFIGURED
 
-#: A mark each second.
+#: Silence, lease, beat and keep_time of a node, in seconds; with this keep_time, the owner appends
+#: a mark each second.
 OFTEN = f"{TIMES},1"
 
 

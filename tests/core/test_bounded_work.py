@@ -171,7 +171,7 @@ class Bounded(World):
         self.clients[0].send(declared)
 
     def publish(self, client: Amqp) -> None:
-        """Publish several hundred messages, in chunks."""
+        """Publish several hundred messages by a client, in chunks of input."""
         for _ in range(self.random.choice((1, 10, 25))):
             exchange, key = self.random.choice(
                 (
@@ -183,7 +183,7 @@ class Bounded(World):
             self.give(client.connection, publication(exchange, key, b"x", delivery_mode=2) * CHUNK)
 
     def bind(self, client: Amqp) -> None:
-        """Bind a queue with many keys."""
+        """Bind a queue to an exchange with many keys."""
         queue = self.random.choice(QUEUES)
         for at in range(0, len(KEYS), CHUNK):
             self.give(
@@ -200,7 +200,7 @@ class Bounded(World):
             )
 
     def consume(self, client: Amqp) -> None:
-        """Consume a queue."""
+        """Start a consumer of a queue, by a client."""
         self.serial += 1
         self.send(
             client,
@@ -281,7 +281,7 @@ class Bounded(World):
         self.give(client.connection, b"".join(marshal(1, method) for method in methods))
 
     def step(self) -> None:
-        """Do one random command."""
+        """Carry out one random command of a random client."""
         command = self.random.choice(
             (
                 self.publish,

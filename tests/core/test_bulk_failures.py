@@ -69,7 +69,8 @@ class Failing:
 
 
 def finish(world: World, *work: Callable[[], object]) -> int:
-    """Call each of `work`, then run turns until no work is left; return the number of failures."""
+    """Call each function in `work`, then run turns until no work is left; return the number of
+    exceptions."""
     failures = 0
     for step in work:
         try:
@@ -154,7 +155,7 @@ def test_a_purge_releases_the_messages_behind_one_that_fails(
     assert len(world.store.state.messages) == many
     failing = Failing(monkeypatch, MemoryStore, "append_settled", 5, MESSAGES_PER_SLICE + 9)
     assert finish(world, world.queue("q").purge) == failing.failures == 2
-    # Only the messages whose release failed are left in the store.
+    # The store holds only the messages whose release failed.
     assert len(world.store.state.messages) == 2
 
 
@@ -230,7 +231,7 @@ def test_a_pass_over_shared_subscriptions_follows_one_whose_last_subscription_fa
     world.store.sync()
     session = world.mqtt_front.sessions.all()[0]
     assert 0 < failing.calls < many
-    # The client accepts messages again while the first pass is not over.
+    # The session resumes its deliveries while the first pass over its subscriptions is unfinished.
     session.resume_deliveries()
     finish(world)
     assert failing.failures == 1 and failing.calls == 2 * many
@@ -331,7 +332,7 @@ def test_the_deliveries_of_a_small_settlement_behind_one_that_fails_are_settled(
     finish(world, lambda: client.connection.receive_data(data))
     assert failing.failures == 2 and failing.calls == many
     assert world.queue("q").unacked == world.queue("q").depth == 0
-    # Only the messages whose release failed are left in the store.
+    # The store holds only the messages whose release failed.
     assert len(world.store.state.messages) == 2
 
 
@@ -468,7 +469,7 @@ def test_a_virtual_host_is_removed_once_its_queues_can_be_deleted(
         except RuntimeError:
             reported += 1
     assert failing.failures == reported == len(failing_calls)
-    # All other queues are deleted at once, and those that failed after a pause.
+    # All other queues are deleted now; those whose deletion failed are deleted after a pause.
     assert len(vhost.queues) == len(failing_calls) and "v" in world.broker.vhosts
     world.sleep(RETRY_PAUSE_MS)
     world.sleep(SLICE_PAUSE_MS)
@@ -550,7 +551,7 @@ def test_a_commit_that_fails_closes_its_connection_with_an_internal_error(
     data = marshal(1, spec.Tx.Commit())
     assert finish(world, lambda: client.connection.receive_data(data)) == failing.failures == 1
     if client.connection.state == states.RUNNING:
-        # The first slice runs with the input: the link closes the connection.
+        # The first slice runs while input is handled, where the link would close the connection.
         assert (method, at) == ("prepare", 1)
         client.connection.close(INTERNAL_ERROR)
     frames = client.read()
@@ -576,7 +577,7 @@ def test_a_check_of_consumers_that_fails_closes_their_connection(
     other.send(spec.Queue.Declare(queue="r"), spec.Basic.Consume(queue="r", nowait=True))
     client.read_bytes()
     world.guests.identities["u"] = Identity("u", ".*", ".*", "^none$")
-    # One of the first calls is for `other`, or for the last consumer of the first slice.
+    # The failing call is an early one: for `other`, or for the last consumer of the first slice.
     failing = Failing(monkeypatch, ChannelReceiver, method, 2 if many == 3 else 3)
     assert finish(world, world.amqp_front.reauthorize) == failing.failures == 1
     closed = [
@@ -585,7 +586,7 @@ def test_a_check_of_consumers_that_fails_closes_their_connection(
         if isinstance(one, spec.Connection.Close)
     ]
     assert closed == [541]
-    # No consumer is left, whether its connection was checked or closed.
+    # No consumer is left: the broker checked it or closed its connection.
     assert all(world.queue(name).consumer_count == 0 for name in ("q", "r"))
 
 

@@ -10,7 +10,7 @@ from protocols.mqtt.session.deadlines import Deadline, Deadlines
 
 
 class Note(Task):
-    """A task that notes its number."""
+    """A task that appends its number to a list."""
 
     def __init__(self, number: int, ran: list[int]) -> None:
         self._number = number

@@ -40,7 +40,7 @@ BINDINGS = st.lists(
 def explained(
     world: World, exchange: str, key: str, headers: dict[str, Any] | None = None
 ) -> RouteExplanation:
-    """Return the complete explanation of a message."""
+    """Return the explanation of a message's route, with all its steps carried out."""
     explanation = RouteExplanation(
         world.vhost.declarations.planner.scope,
         world.vhost.exchange(exchange),
@@ -55,7 +55,7 @@ def explained(
 def near_misses(
     world: World, exchange: str, key: str, headers: dict[str, Any] | None = None
 ) -> NearMissSearch:
-    """Return the complete search for the near misses of a message."""
+    """Return the completed search for near misses of a message: bindings that nearly match."""
     search = NearMissSearch(
         world.vhost.declarations.planner.scope,
         explained(world, exchange, key, headers),
@@ -130,7 +130,7 @@ def test_an_explanation_names_what_a_message_reaches(
     assert queues >= expected
     left_out = led_to - explanation.reached
     assert left_out == set(explanation.unrepresentable)
-    # Each exchange is entered from one that is listed, and each binding has a reason.
+    # Each listed exchange is entered from another listed exchange, and each binding has a reason.
     for walked in explanation.walked:
         assert walked.entered
         for one in walked.matched:
@@ -207,7 +207,7 @@ def test_an_answer_has_few_near_misses_of_many() -> None:
     for number in range(200):
         world.vhost.declare_queue(f"q{number}")
         world.vhost.bind("amq.direct", Binding(f"k{number}", world.queue(f"q{number}")))
-    search = near_misses(world, "amq.direct", "k1x")  # k1 and k10 to k19 differ by one character
+    search = near_misses(world, "amq.direct", "k1x")  # k10 to k19 differ from k1 by one character.
     assert len(search.best()) == NEAR_MISSES_MAX
     assert [one.key for one in near_misses(world, "amq.direct", "K1").best()] == ["k1"]
 
@@ -256,7 +256,7 @@ def test_an_exchange_that_changes_during_an_explanation_is_named_as_outdated() -
 
 
 def verdict(world: World, name: str) -> tuple[str, str]:
-    """Return the verdict of a queue: its kind and its text."""
+    """Return what the broker says about a queue: the kind and the text of the verdict."""
     found = verdict_of(world.queue(name), 0)
     return found.kind, found.text
 

@@ -107,7 +107,8 @@ def test_a_further_binding_of_a_replaced_queue_counts_on_the_bound_that_moved() 
     one.replace()
     with pytest.raises(LimitExceeded, match=r"of 'q' to exchange 'amq.topic' refused"):
         one.bind(refused)
-    # After some bindings are removed, the refused one fits, as before the replacement.
+    # The refused binding fits after some bindings are removed, as it would have before the
+    # replacement.
     for pattern in one.model[:40]:
         one.unbind(pattern)
     one.bind(refused)

@@ -83,7 +83,8 @@ def test_exchange_without_keys_is_searched_once_and_a_lookup_costs_its_steps(
     by_headers = kind in ("headers", "x-delayed-message")
     assert names == (["r"] if by_headers else ["q", "r"])
     if kind == "direct":
-        assert slot.spent > len(keys)  # Its keys are looked up one by one.
+        # The search looks up the keys of a direct exchange one by one.
+        assert slot.spent > len(keys)
     else:
         assert many < slot.spent < many + 100
 
@@ -99,7 +100,7 @@ def test_a_search_takes_no_more_steps_in_a_turn_than_it_may_and_finds_all() -> N
     while not search.advance(slot):
         turns += 1
         assert slot.spent <= turns * (STEPS_PER_TURN + 20)
-    # Each of the 2**LEVELS patterns takes at least a step for its node and one for its binding.
+    # Each of the 2**LEVELS patterns takes at least one step for its node and one for its binding.
     assert 8 <= turns <= 40
     assert [target.name for target, _ in search.destinations()] == ["all"]
     assert scope.paused == 1
@@ -272,7 +273,7 @@ def test_a_search_ends_though_bindings_change_in_every_turn() -> None:
     assert reader.read() == mqtt_publish(LONG_TOPIC, b"x")
     route = next(iter(world.vhost.contexts.enter(writer.connection.identity, "none").routes), None)
     assert route is None
-    # The plan of an outdated search serves one message only.
+    # A plan whose search was overtaken by a change serves one message and is not cached.
     writer.connection.receive_data(mqtt_publish(LONG_TOPIC, b"y"))
     assert writer.connection.behind
     world.settle(writer.connection)
@@ -377,7 +378,8 @@ def test_the_patterns_of_one_session_are_limited_by_the_nodes_that_a_topic_can_v
             break
     assert refused == 4
     assert world.vhost.bindings.refused == 4
-    # Filters without a wildcard visit nothing, and the filters of other clients are not concerned.
+    # The limit concerns neither filters without a wildcard, which visit no nodes, nor other
+    # clients.
     assert client.subscribe("plain/topic", 0)[-1] == 0
     other = world.mqtt("other")
     for number in range(200):

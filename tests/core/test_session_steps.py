@@ -55,7 +55,8 @@ def test_very_many_shared_subscriptions_are_attached_and_detached_in_slices() ->
     counts = [steps(client.on_closed), *turns(world)]
     assert len(counts) >= 20 and max(counts) < STEPS_EACH * MEMBERSHIPS_PER_SLICE
     writer = world.mqtt("w")
-    # The last subscription is attached, too: it delivers what came meanwhile, and what comes now.
+    # The returned session has its last subscription too: the session gets the message from before
+    # its return, and the message from after it.
     last = f"f/{many - 1}"
     writer.send(mqtt_publish(last, b"before", qos=1, packet_id=1))
     client, counts = returned(world)
@@ -83,14 +84,13 @@ def test_very_many_shared_subscriptions_without_room_are_drained_in_slices() -> 
         assert 0 < len(some) <= room
         bodies += [int(one.body) for one in some]
         for one in some:
-            # An acknowledgement makes room for a single message of one among very many
-            # subscriptions.
+            # Each acknowledgement makes room for one message of one of very many subscriptions.
             data = puback(one.packet_id)
             ack = max(ack, steps(lambda data=data: client.receive_data(data)))  # type: ignore[misc]
         largest = max([largest, *turns(world)])
     assert sorted(bodies) == list(range(many))
     assert ack < 5 * MEMBERSHIPS_PER_SLICE
-    # One turn drains what several acknowledgements and one slice have woken.
+    # A turn may drain the subscriptions that several acknowledgements and one slice have woken.
     assert largest < 4 * STEPS_EACH * MEMBERSHIPS_PER_SLICE
 
 
@@ -177,7 +177,7 @@ def test_sessions_that_expire_at_one_moment_end_in_slices(count: int, each: int)
         counts.append(steps(agenda.turn))
         left.append(len(sessions))
         assert len(counts) < 1_000
-    # The first slice of sessions ends in the first turn.
+    # The first turn removes exactly the first slice of sessions.
     assert count - left[1] == (int(SLICE) if each == 1 else -(-int(SLICE) // (1 + each // 5)))
     assert len(counts) >= 5 and max(counts) < sum(counts) / 4
     assert sessions.expired == count and not world.vhost.exchanges["amq.topic"].bindings

@@ -211,7 +211,7 @@ def test_a_chain_of_auto_delete_exchanges_is_deleted_in_slices() -> None:
     known = len(world.vhost.exchanges)
     client.connection.receive_data(marshal(1, spec.Queue.Delete(queue="q")))
     assert known - len(world.vhost.exchanges) <= EXCHANGES_PER_SLICE
-    # An exchange that is bound again or deleted meanwhile is not touched.
+    # The deletion must leave an exchange alone that is bound again or deleted meanwhile.
     deleted, kept = f"x{many - 2}", f"x{many - 1}"
     client.queue("r")
     client.send(spec.Queue.Bind(queue="r", exchange=kept, nowait=True))
@@ -275,7 +275,7 @@ def test_a_slice_of_dead_letters_counts_the_steps_of_their_searches() -> None:
     while moved < 100:
         agenda.turn()
         now = int(world.queue("all").depth)
-        # A search takes more than 1,024 steps: it follows as many bindings.
+        # Each search costs more than 1,024 steps, so a slice publishes few messages.
         assert 0 < now - moved <= STEPS_PER_SLICE // (1_024 // SEARCH_STEPS) + 1
         moved = now
     world.fates()

@@ -44,7 +44,7 @@ class Traffic:
         self.out: list[bytes] = []
 
     def do(self, action: str, queue: str, key: str, qos: int) -> None:
-        """Do one action, and keep the bytes that the clients get."""
+        """Carry out one action of a client, and keep the bytes that all clients receive."""
         getattr(self, f"_{action}")(queue, key, qos)
         self.world.turn()
         self.world.durable()
@@ -296,7 +296,7 @@ def test_a_trace_that_is_not_read_ends(world: World, amqp: Amqp) -> None:
     assert not trace.ended
     world.sleep(1_000)
     assert (trace.ended, world.vhost.traces.running) == (True, [])
-    # A message that a trace followed goes on without it.
+    # The end of the trace does not affect a message that it followed.
     amqp.publish("", "q", b"m")
     assert steps_of(trace) == []
 

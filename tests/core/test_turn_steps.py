@@ -36,7 +36,7 @@ CONNECT_5 = packet(0x10, text("MQTT") + b"\5\2\0\x3c\0" + text("c"))
 
 
 def steps(work: Callable[[], object], part: str = "") -> int:
-    """Do the work, and return its steps in files whose path contains `part`."""
+    """Call `work`, and return the number of its steps in files whose path contains `part`."""
     count = 0
 
     def called(frame: FrameType, event: str, argument: object) -> None:
@@ -85,7 +85,8 @@ def test_the_turn_that_applies_a_commit_encodes_no_publication(tmp_path: Path) -
     applying = 0
     while not world.queue("d").depth:
         applying = steps(world.broker.agenda.turn, "/store/records.py")
-    # Of each record, only the figures for checkpoints are counted.
+    # Of the records, the turn only counts the figures for checkpoints; it does not encode them
+    # again.
     assert world.queue("d").depth == many and applying < 3 * many + 100
     world.durable()
     world.crash()
@@ -210,7 +211,7 @@ def test_the_consumers_of_a_deleted_queue_are_cancelled_in_slices() -> None:
     client.send(*[spec.Basic.Consume(queue="q", consumer_tag=tag, nowait=True) for tag in tags])
     assert world.queue("q").consumer_count == many
     counts = [begin(other, spec.Queue.Delete(queue="q"))]
-    # A consumer that is not cancelled yet gets nothing, and its tag is free.
+    # Consumers that later slices will cancel get no deliveries, and their tags can be used again.
     begin(
         client,
         spec.Basic.Cancel(consumer_tag=tags[-1], nowait=True),
@@ -249,7 +250,7 @@ def test_the_auto_delete_queues_of_an_ended_connection_are_deleted_in_slices() -
     other = world.amqp()
     counts = [steps(client.connection.on_closed)]
     assert len(world.vhost.queues) == 4 * CLEARED
-    # A queue that has a consumer again stays, and so does a new queue with the name of an old one.
+    # The later slices keep a queue that has a consumer again, and a new queue with an old name.
     kept = next(iter(world.vhost.queues))
     begin(other, spec.Basic.Consume(queue=kept, nowait=True))
     counts += turns(world)
@@ -401,7 +402,7 @@ def test_a_first_limit_in_bytes_counts_the_waiting_messages_in_slices(
     assert isinstance(queue, LimitedQueue) and queue.depth == 3_700
     tag = 0
     while not world.broker.agenda.idle:
-        # Meanwhile messages are published, taken, acknowledged and returned.
+        # While the policy is applied, messages are published, delivered, acknowledged and requeued.
         tag += 20
         begin(client, *random.choices((spec.Basic.Ack(tag, True), spec.Basic.Nack(tag, True)), k=1))
         other.connection.receive_data(publication("", "q", b"more", priority=random.randrange(4)))

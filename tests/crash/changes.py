@@ -1,8 +1,8 @@
 """Clients that change definitions: exchanges, queues, bindings, sessions, subscriptions, retained
 messages.
 
-Each change is requested after the reply to the one before. So after a crash the broker is in the
-state of the ledger, or one change further.
+A client requests each change after the reply to its last request. So a crash leaves the broker with
+the definitions of the ledger, or with one further change.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Changing(Client):
         self.changes = 0
 
     async def read(self, ports: Ports) -> State:
-        """Return the definitions that the broker lists."""
+        """Return the rows of this client's definitions that the broker lists."""
         raise NotImplementedError
 
     async def check(self, ports: Ports) -> None:
-        """Check the definitions of the broker after a start."""
+        """Check that the broker, after a start, has the definitions of `state` or of `ahead`."""
         found = await self.read(ports)
         if found != self.state and found != self.ahead:
             raise AssertionError(
@@ -55,7 +55,7 @@ class Changing(Client):
         self.changes += 1
 
     def of(self, kind: str) -> list[Any]:
-        """Return the rows of a kind in a fixed order."""
+        """Return the rows of one kind in `state`, sorted."""
         return sorted((row for row in self.state if row[0] == kind), key=repr)
 
 

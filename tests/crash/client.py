@@ -1,4 +1,4 @@
-"""The base of the clients, which work in each life of the broker."""
+"""The base class of the clients that work in each life of the broker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from tests.crash.wire import GONE
 
 
 class Ports:
-    """The ports on which the broker listens now. `killed` is True once its kill was requested."""
+    """The ports on which the broker listens in this life. `killed` is True once a kill was
+    requested."""
 
     def __init__(self, amqp: int, mqtt: int, http: int) -> None:
         self.amqp = amqp

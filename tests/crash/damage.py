@@ -56,22 +56,23 @@ class Home(World):
         Checkpointing(self.log, self.log.sealed(), set(self.store.holder_numbers)).run()
 
     def leave(self) -> None:
-        """Close the files."""
+        """Close the files of the directory."""
         self.catalog.close()
 
     def found(self) -> dict[str, object]:
-        """Return everything: definitions, messages by queue and session, retained messages.
+        """Return all contents: definitions, messages by queue and session, retained messages.
 
-        The broker is not used afterwards.
+        The broker cannot be used afterwards.
         """
-        self.slow_disk = True  # The results of these calls are not needed.
+        # Reading changes the broker's state, but no change needs to reach the disk.
+        self.slow_disk = True
         there: dict[str, object] = dict(listing(self))
         reader = self.amqp()
         for name in sorted(self.vhost.queues):
             if isinstance(self.vhost.queues[name], StreamQueue):
                 there[f"messages of {name}"] = self._rows(name)
                 continue
-            # Deliver without a mark, which would have to be written first.
+            # Permit the delivery of all messages now; usually a durable delivery mark comes first.
             self.vhost.queues[name].set_delivery_limit(1 << 60)
             bodies = reader.bodies(reader.send(spec.Basic.Consume(queue=name, consumer_tag=name)))
             while more := reader.bodies():
@@ -90,7 +91,7 @@ class Home(World):
         return there
 
     def _rows(self, name: str) -> list[bytes]:
-        """Return the rows of a stream from the first on.
+        """Return the rows of a stream from its first offset on.
 
         If the stream is damaged, report the error that the reader gets, and continue at the next
         available offset, if the error names one.
@@ -146,7 +147,8 @@ def build(directory: Path, image: Path) -> None:
     client.queue("last", "x", "last", durable=True)
     for number in range(3):
         client.publish("x", "last", b"last %d" % number, delivery_mode=2)
-    client.queue("empty", durable=True)  # So that the catalog has the position of the log.
+    # A further definition makes the broker write the position of the log to the catalog.
+    client.queue("empty", durable=True)
     shutil.copytree(directory, image)
     world.leave()
 

@@ -19,13 +19,14 @@ class Exchange:
 
     def __init__(self, body: bytes, connection: int) -> None:
         self.body = body
-        #: The connection of the last PUBLISH.
+        #: The number of the connection that carried the last PUBLISH.
         self.connection = connection
         self.received = False
         self.released = False
 
     def take_answer(self, packet: Recorded) -> str:
-        """Take a packet that follows the PUBLISH. Return its fault, or "" if it has none."""
+        """Take a packet after the PUBLISH. Return a description of its fault, or "" if it has
+        none."""
         if packet.kind == PUBREC:
             self.received = True
         elif packet.kind == PUBREL:
@@ -58,7 +59,7 @@ class Exchanges:
         return not self._from_publisher and not self._to_subscriber
 
     def take(self, packet: Recorded) -> None:
-        """Take the next packet of the record."""
+        """Take the next packet of the record, and remember its fault if it has one."""
         if packet.client == self._publisher:
             exchanges, fault = self._from_publisher, self._take_published(packet)
         elif packet.client == self._subscriber:
@@ -78,7 +79,7 @@ class Exchanges:
             del exchanges[packet.packet_id]
 
     def _take_published(self, packet: Recorded) -> str:
-        """Take a packet of the publisher's side. Return its fault, or "" if it has none."""
+        """Take a packet between publisher and broker. Return its fault, or "" if it has none."""
         exchange = self._from_publisher.get(packet.packet_id)
         if packet.kind == PUBLISH:
             if exchange is None:
@@ -93,13 +94,14 @@ class Exchanges:
                 return "PUBLISH after PUBREL"
             return "" if packet.duplicate else "PUBLISH again without DUP"
         if exchange is None:
-            return ""  # A repetition, whose end was lost with the broker.
+            # The packet repeats an exchange whose last packet was lost when the broker was killed.
+            return ""
         if packet.kind == PUBCOMP and not exchange.released:
             return "PUBCOMP without PUBREL"
         return exchange.take_answer(packet)
 
     def _take_delivered(self, packet: Recorded) -> str:
-        """Take a packet of the subscriber's side. Return its fault, or "" if it has none."""
+        """Take a packet between broker and subscriber. Return its fault, or "" if it has none."""
         exchange = self._to_subscriber.get(packet.packet_id)
         if packet.kind == PUBLISH:
             if exchange is None:

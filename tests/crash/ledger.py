@@ -40,7 +40,7 @@ class Feed:
         self.confirmed: set[int] = set()
         #: Number of a message -> how often the message was sent again.
         self.again: dict[int, int] = {}
-        #: For each life of the broker: the first number published in it.
+        #: First number published in each life of the broker.
         self.lives: list[int] = []
 
     def begin(self) -> None:

@@ -27,12 +27,12 @@ from tests.crash.relay import CONNACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Recorde
 from tests.crash.wire import PATIENCE, until
 
 PUBLISHER, SUBSCRIBER, TOPIC = "publisher", "subscriber", "crash/two"
-#: Messages that the publisher may have unacknowledged.
+#: Maximum number of messages of the publisher that are not acknowledged.
 OUTSTANDING: Final = 40
-#: A run publishes more messages than this. It kills the broker more often for that if necessary,
-#: because a kill at the first packet of a life leaves no time to publish.
+#: Minimum number of messages of a run. The run kills the broker more often if it has published
+#: fewer, because a kill at the first packet of a life leaves no time to publish.
 MESSAGES: Final = 100
-#: Packets at which the broker is killed: True if the client sends the packet, the client, the kind.
+#: Moments of a kill: True if the client sends the packet, the client, and the kind of the packet.
 MOMENTS: Final = [
     *((True, PUBLISHER, kind) for kind in (PUBLISH, PUBREL)),
     *((False, PUBLISHER, kind) for kind in (CONNACK, PUBREC, PUBCOMP)),
@@ -80,7 +80,7 @@ class Lives:
         self.exchanges = Exchanges(PUBLISHER, SUBSCRIBER)
         #: For each message: the number of copies that the subscriber's application received.
         self.received: Counter[bytes] = Counter()
-        #: All published messages.
+        #: The bodies of all published messages.
         self.bodies: list[bytes] = []
         self._random = Random(seed)
         self._directory = directory
@@ -139,7 +139,7 @@ class Lives:
         client.enable_logger(_LOGGER)
         client.reconnect_delay_set(_RETRY, _RETRY)
         if level5:
-            # paho has no types for Properties.
+            # paho has no type annotations for Properties.
             properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = 3_600
             client.connect("127.0.0.1", self.relay.port, clean_start=False, properties=properties)
@@ -162,7 +162,7 @@ class Lives:
         )
 
     def _open(self) -> None:
-        """Let the relay connect clients to the broker."""
+        """Tell the relay the MQTT port of the new broker, so that clients can connect."""
         assert self._broker is not None
         self.relay.upstream = self._broker.mqtt.port
 
@@ -172,7 +172,8 @@ class Lives:
         await asyncio.to_thread(self._broker.stop)
 
     async def _live(self, publisher: paho.Client) -> None:
-        """Publish until the broker is killed."""
+        """Publish until a packet of a random kind passes the relay; kill the broker at that
+        packet."""
         random, broker = self._random, self._broker
         assert broker is not None
         moment, left = random.choice(MOMENTS), random.choice((1, 1, 2, 20, 100, 400))
@@ -227,11 +228,11 @@ class Lives:
         await until(ended)
 
     def write_record(self, path: Path) -> None:
-        """Write all recorded packets, a line each."""
+        """Write all recorded packets to a file, one in a line."""
         path.write_text("".join(f"{packet}\n" for packet in self.relay.records))
 
     def _judge(self) -> None:
-        """Pass the packets that were recorded since the last call to `exchanges`."""
+        """Give `exchanges` the packets that were recorded since the last call of this method."""
         records = self.relay.records
         while self._taken < len(records):
             self.exchanges.take(records[self._taken])

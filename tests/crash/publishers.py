@@ -35,7 +35,8 @@ class Confirming(Client):
         self._exchange = exchange
         self._keys = keys
         self._sizes = sizes
-        #: A function that returns True if too many confirmed messages wait for their consumer.
+        #: Returns True if too many confirmed messages wait for their consumer; then the publisher
+        #: waits.
         self.backlogged: Callable[[], bool] = lambda: False
 
     async def live(self, ports: Ports) -> None:

@@ -37,7 +37,7 @@ class Subscriber(Client):
         self._held: set[int] = set()
 
     async def begin(self, ports: Ports) -> None:
-        """Open the session, and subscribe."""
+        """Connect, open the persistent session, and subscribe."""
         client = await Mqtt.connect(ports.mqtt, self.name)
         await client.subscribe((self._filter, 2))
         await client.leave()

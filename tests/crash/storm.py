@@ -87,7 +87,7 @@ KEYS: Final = (
 
 
 class Broker:
-    """A broker process that will be killed."""
+    """A broker process that the test will kill."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, log: Path, expected: tuple[str, ...]
@@ -102,7 +102,7 @@ class Broker:
         """Start a broker; `scarce` is the seed of its shortages, 0 for none."""
         line = command("--data-dir", str(directory), *FLAGS)
         if scarce:
-            # Python, -m, trellis, serve, flags
+            # Replace `-m trellis serve` in the command (words 1 to 3) by the broker with shortages.
             line = [line[0], "-m", "tests.crash.scarce", str(scarce), *line[4:]]
         stderr = os.open(log, os.O_WRONLY | os.O_CREAT)
         try:
@@ -142,9 +142,8 @@ class Broker:
             self.process.kill()
 
     async def end(self) -> None:
-        """Check that the killed broker reported no error, except the expected ones and the torn end
-        of the last batch of the life before.
-        """
+        """Check the log of the killed broker: it reports no error but the expected ones, and no
+        damage but the torn end of the last batch before the kill."""
         await self.process.wait()
         for line in self.log.splitlines():
             word = line.split()[1:2]
@@ -158,7 +157,7 @@ class Broker:
 
 
 class Storm:
-    """All clients, and one data directory."""
+    """All clients of a storm, and the data directory on which the brokers run."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.random = Random(seed)
@@ -168,7 +167,8 @@ class Storm:
         self._logs = directory
         self._lives = 0
         self.feeders = [Confirming(f"feeder{one}", seed, "crash", KEYS) for one in range(2)]
-        #: Publishes large messages that are consumed soon, so that checkpoints become due.
+        #: This publisher sends large messages that are consumed soon, so that checkpoints become
+        #: due.
         self.bulk = Confirming("bulk", seed, "crash", [("work", ("work",))], (4_000, 12_000))
         self.dealer = Confirming("dealer", seed, "crash", [("deals", ("deals",))])
         self.mourner = Confirming(
@@ -217,12 +217,13 @@ class Storm:
 
     async def start(self, last: bool = False) -> Broker:
         self._lives += 1
-        # Every second life has shortages. The last one ends in order, with everything written.
+        # Every second life has shortages. The last life ends with a clean stop, so everything is
+        # written.
         scarce = self._lives if self._lives % 2 == 0 and not last else 0
         return await Broker.start(self.directory, self._logs / f"life-{self._lives}.log", scarce)
 
     async def live(self, kind: str) -> None:
-        """Run one life that ends with a kill."""
+        """Start the broker, let the clients work, and kill it at a moment of this kind."""
         broker = await self.start()
         try:
             if kind == IN_RECOVERY:
@@ -257,13 +258,15 @@ class Storm:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _has_locked(self, broker: Broker) -> None:
-        """Wait until the broker has locked its directory."""
+        """Wait until this broker has locked the data directory."""
         lock, ours = self.directory / "lock", str(broker.process.pid)
         await until(lambda: lock.exists() and lock.read_text() == ours)
 
     async def _moment(self, kind: str, tasks: list[asyncio.Task[None]]) -> None:
-        """Wait for the moment of a kill: until enough messages are confirmed and, unless `kind` is
-        AT_WORK, a checkpoint is being written. Return early if a client fails.
+        """Wait for the moment of a kill.
+
+        Enough messages must be confirmed and, unless `kind` is AT_WORK, a checkpoint must be being
+        written. Return early if a client fails.
         """
         enough = self.confirmed + self.random.randrange(1, WORK)
         log = self.directory / "log"
@@ -394,7 +397,7 @@ class Storm:
         return found
 
     async def _read(self, ports: Ports, queue: str) -> list[Row]:
-        """Read all rows of a stream."""
+        """Return all rows of a stream."""
         client = await Amqp.connect(ports.amqp)
         async with asyncio.timeout(PATIENCE):
             rows = await read_stream(client, queue, 0, await client.depth(queue))
@@ -465,7 +468,8 @@ class Storm:
 
 
 async def storm(directory: Path, seed: int, kills: list[str]) -> Storm:
-    """Kill a broker on one directory repeatedly, and check it."""
+    """Run a storm: kill a broker on one directory `kills` times under load, then judge what it
+    kept."""
     made = Storm(directory, seed)
     for kind in kills:
         await made.live(kind)

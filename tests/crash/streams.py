@@ -30,7 +30,7 @@ class Row:
 
 
 async def read_stream(client: Amqp, queue: str, offset: int, count: int) -> list[Row]:
-    """Read some rows of a stream from an offset on."""
+    """Read `count` rows of a stream from an offset on, and return them."""
     await client.consume(queue, prefetch=200, x_stream_offset=offset)
     rows: list[Row] = []
     while len(rows) < count:
@@ -68,7 +68,7 @@ class Numbering(Client):
         random, feed = self.random, self.feed
         client = await Amqp.connect(ports.amqp)
         await client.call(spec.Confirm.Select(), (85, 11))
-        # Send some confirmed messages again, too.
+        # The producer repeats some confirmed messages too: the broker must drop these duplicates.
         sent = [*list(self._done)[-random.randrange(1, 10) :], *self._open]
         confirmed = 0
         for number in sent:

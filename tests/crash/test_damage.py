@@ -1,4 +1,4 @@
-"""Damage to any file of a data directory, and missing files.
+"""Tests that damage or remove any file of a data directory.
 
 The broker must refuse to start with a clear error, or start and report the loss. The broker must
 never deliver a wrong message, and never lose a message silently.
@@ -23,7 +23,7 @@ from tests.store.test_faults import harm
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that a killed broker left."""
+    """Return a data directory that a killed broker left."""
     directory = tmp_path_factory.mktemp("left")
     (directory / "data").mkdir()
     build(directory / "data", directory / "image")
@@ -32,7 +32,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(left: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """The contents of the undamaged directory."""
+    """Return the contents of the undamaged directory."""
     there = tmp_path_factory.mktemp("whole") / "data"
     shutil.copytree(left, there)
     home = Home(there)
@@ -48,7 +48,7 @@ def files_of(directory: Path) -> list[str]:
     )
 
 
-def test_the_directory_has_something_of_everything(left: Path, whole: dict[str, object]) -> None:
+def test_the_directory_has_data_of_every_kind(left: Path, whole: dict[str, object]) -> None:
     files = files_of(left)
     assert (
         sum("checkpoint-" in name for name in files) == 1
@@ -68,7 +68,11 @@ def test_the_directory_has_something_of_everything(left: Path, whole: dict[str, 
 
 
 def judge(directory: Path, whole: dict[str, object]) -> list[str]:
-    """Return the lines that a start prints, the error first if there is one."""
+    """Start a broker on a damaged directory, and check that it serves no wrong message and reports
+    each loss.
+
+    Return the lines that the start prints, with the error first if there is one.
+    """
     before = {
         name: (directory / name).read_bytes()
         for name in files_of(directory)
@@ -79,7 +83,8 @@ def judge(directory: Path, whole: dict[str, object]) -> list[str]:
     except StoreError as error:
         said = str(error)
         assert str(directory) in said and "\n" not in said, said
-        if "catalog" in said:  # The log is not changed before the catalog is read.
+        # The catalog is read before the log is changed, so its error leaves the log as it was.
+        if "catalog" in said:
             assert {name: (directory / name).read_bytes() for name in before} == before
         return [f"error: {said}"]
     found = home.found()

@@ -21,8 +21,8 @@ LIVES = 10
 
 def run(directory: Path, level: int, patient: bool, kind: type[paho.Client]) -> Lives:
     """Kill a broker repeatedly; a failure names the seed and the file with all packets."""
-    # paho waits with select(), which takes descriptors below 1,024 only. The logs that earlier
-    # tests damaged stay open until their objects are collected.
+    # paho waits with select(), which accepts only file descriptors below 1,024. The logs that
+    # earlier tests damaged stay open until their objects are collected.
     gc.collect()
     seed = int(os.environ.get("TRELLIS_CRASH_SEED") or Random().randrange(1 << 32))
     lives = Lives(directory / "data", seed, level, patient, kind)
@@ -59,9 +59,9 @@ def test_each_message_arrives_once_however_often_the_broker_is_killed(
 def test_only_a_publisher_that_publishes_again_causes_a_repetition(
     level: int, patient: bool, tmp_path: Path
 ) -> None:
-    """An unchanged paho client publishes some messages twice if connecting fails.
+    """An unchanged paho client publishes some messages twice if its connection attempts fail.
 
-    `patient`: connections wait for the broker instead of being refused.
+    With `patient`, the relay keeps connections waiting for the broker instead of refusing them.
     """
     lives = run(tmp_path, level, patient, paho.Client)
     repeated = {body for body, count in lives.exchanges.published.items() if count > 1}
@@ -73,7 +73,8 @@ def test_only_a_publisher_that_publishes_again_causes_a_repetition(
 
 
 def record(*packets: tuple[str, int, int, bytes, bool], connection: int = 1) -> list[Recorded]:
-    """Return packets of these values: direction, kind, packet identifier, body and DUP."""
+    """Return recorded packets with these values: direction, kind, packet identifier, body and
+    DUP."""
     return [
         Recorded(
             0.0,
@@ -94,7 +95,7 @@ OUT, BACK = f"broker > {SUBSCRIBER}", f"{SUBSCRIBER} > broker"
 
 
 def published(packet_id: int, body: bytes = b"x") -> list[Recorded]:
-    """Return the packets of a publisher up to its PUBREL."""
+    """Return the packets of a publication from PUBLISH to PUBREL, without the PUBCOMP."""
     return record(
         (UP, PUBLISH, packet_id, body, False),
         (DOWN, PUBREC, packet_id, b"", False),
@@ -103,7 +104,7 @@ def published(packet_id: int, body: bytes = b"x") -> list[Recorded]:
 
 
 def delivered(packet_id: int, body: bytes = b"x") -> list[Recorded]:
-    """Return the packets of a whole delivery."""
+    """Return all packets of a delivery, from PUBLISH to PUBCOMP."""
     return record(
         (OUT, PUBLISH, packet_id, body, False),
         (BACK, PUBREC, packet_id, b"", False),
@@ -113,7 +114,8 @@ def delivered(packet_id: int, body: bytes = b"x") -> list[Recorded]:
 
 
 def faults(packets: list[Recorded]) -> tuple[list[str], list[str]]:
-    """Return the faults of the publisher and those of the broker, without the packets."""
+    """Return the faults of the publisher and those of the broker that the verdict finds in the
+    packets."""
     exchanges = Exchanges(PUBLISHER, SUBSCRIBER)
     for packet in packets:
         exchanges.take(packet)

@@ -111,7 +111,8 @@ def test_a_second_process_is_refused_and_the_first_is_not_disturbed(tmp_path: Pa
         broker.stop()
     finally:
         broker.kill()
-    again = BrokerProcess("--data-dir", str(tmp_path))  # The killed process released its lock.
+    # The lock of the directory ends with the process that holds it.
+    again = BrokerProcess("--data-dir", str(tmp_path))
     try:
         run(lambda: _all(again.amqp.port, 20))
         again.stop()
@@ -158,7 +159,7 @@ def mount(*arguments: str) -> bool:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
+    """Mount a file system of 4 MiB for the test, and yield its path; skip the test without root."""
     there = tmp_path / "disk"
     there.mkdir()
     if os.geteuid() != 0 or not mount("-t", "tmpfs", "-o", "size=4m", "none", str(there)):
@@ -195,7 +196,7 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
     count, size = (
         600,
         6_000,
-    )  # Too much for the disk with the ballast, but not without it.
+    )  # The messages do not fit onto the disk beside the ballast, but they fit without the ballast.
 
     async def work() -> None:
         client = await confirming(broker.amqp.port)
@@ -203,7 +204,7 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
         await confirmed(client, count // 2)
         await publish(client, count // 2, count, size)
         await until(lambda: "store_blocked" in broker.log)
-        # The broker still serves stored and transient messages.
+        # While its store is blocked, the broker still serves other clients.
         other = await Amqp.connect(broker.amqp.port)
         assert await other.depth("q") == count
         await other.leave()
@@ -269,7 +270,7 @@ def _breaks(
     size: int,
     directory: Path,
 ) -> None:
-    """Publish before and after the fault that `do` causes.
+    """Call `do`, which causes a fault, between publications, and check the end of the broker.
 
     The broker must end with an error that contains `reason`. After a restart, the confirmed
     messages must be there.
@@ -322,7 +323,8 @@ def _breaks(
 
 
 async def _first(port: int, count: int, size: int) -> None:
-    """Check that the confirmed messages are there in order; unconfirmed messages may follow."""
+    """Check that the first `count` messages are in the queue in order; unconfirmed ones may
+    follow."""
     client = await Amqp.connect(port)
     there = await client.depth("q")
     await client.leave()

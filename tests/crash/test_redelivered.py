@@ -54,7 +54,7 @@ async def publish(port: int, random: Random, first: int) -> int:
 
 
 async def hold(port: int, random: Random, held: Held) -> None:
-    """Consume until the broker ends, and settle a part of the messages."""
+    """Consume until the broker ends, and settle some of the messages."""
     try:
         while True:
             client = await Amqp.connect(port)
@@ -98,7 +98,8 @@ async def life(directory: Path, random: Random, first: int, helds: list[Held]) -
 
 
 async def check_rest(directory: Path, helds: list[Held]) -> None:
-    """Consume all messages; check that each message delivered before is marked as redelivered."""
+    """Consume all messages; check that each message delivered in an earlier life is marked as
+    redelivered."""
     broker = BrokerProcess("--data-dir", str(directory))
     try:
         for held in helds:

@@ -17,7 +17,7 @@ from tests.clients import connect_packet, marshal, mqtt_publish, packet, publica
 #: Exceptions that a connection raises when the broker has ended.
 GONE: Final = (ConnectionError, asyncio.IncompleteReadError)
 PATIENCE: Final = 20.0
-#: Seconds between two polls.
+#: Seconds between two checks of the condition in `until`.
 GLANCE: Final = 0.001
 
 
@@ -51,7 +51,7 @@ class Answered(NamedTuple):
 
 
 class Socket:
-    """A connected socket."""
+    """A connected TCP socket, with reads of an exact size."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -128,7 +128,8 @@ class Amqp(Socket):
     async def consume(
         self, queue: str, prefetch: int = 0, no_ack: bool = False, **arguments: Any
     ) -> None:
-        """Consume a queue; the consumer tag is its name. In names of arguments, `_` becomes `-`."""
+        """Consume a queue; the consumer tag is the queue's name. In names of arguments, `_` becomes
+        `-`."""
         if prefetch:
             await self.call(spec.Basic.Qos(0, prefetch), (60, 11))
         await self.call(
@@ -172,7 +173,7 @@ class Mqtt(Socket):
         return client
 
     async def packet(self) -> tuple[int, bytes]:
-        """Return the first byte and the body of the next packet."""
+        """Return the first byte of the next packet, and its data after the remaining length."""
         first, size_byte = await self.reader.readexactly(2)
         length, shift = size_byte & 127, 7
         while size_byte > 127:
@@ -222,7 +223,8 @@ def read_publish(first: int, data: bytes) -> Publication:
 
 
 def short(first: int, packet_id: int) -> bytes:
-    """Return an acknowledgement packet."""
+    """Return an MQTT packet that consists of its first byte and a packet identifier, such as
+    PUBACK."""
     return bytes([first, 2]) + packet_id.to_bytes(2, "big")
 
 
@@ -259,7 +261,7 @@ async def until(truth: Callable[[], bool], patience: float = PATIENCE) -> None:
 
 
 async def listing(port: int, kind: str) -> list[dict[str, Any]]:
-    """Return the rows of `trellis list`."""
+    """Return the rows of `trellis list KIND` for the broker with this HTTP port."""
     sock = Socket(*await asyncio.open_connection("127.0.0.1", port))
     login = base64.b64encode(b"guest:guest").decode()
     await sock.send(

@@ -164,7 +164,7 @@ class Transacting(Client):
     def judge(self, left: list[Message], found: dict[str, list[bytes]], feed: Feed) -> None:
         """Check that each transaction had all of its effects or none.
 
-        Each message was taken once, or still waits.
+        Each message of the first queue was taken once, or still waits.
         """
         there = {
             queue: {body: at for at, body in enumerate(bodies)} for queue, bodies in found.items()

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import pytest
 
-#: Outcome of a publication: confirmed, rejected by the broker, or confirmed after basic.return
-#: (mandatory and unroutable).
+#: The outcome of a publication: confirmed by the broker, rejected by the broker, or returned before
+#: the confirm (a mandatory message without a queue).
 Fate = Literal["ack", "nack", "returned"]
 #: Message properties by their names in AMQP 0-9-1 (section 1.8.3), with underscores. `timestamp` is
 #: in seconds; `expiration` is a text with milliseconds.

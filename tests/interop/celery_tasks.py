@@ -61,12 +61,12 @@ def note(path: str, line: str) -> None:
 
 @app.task(bind=True, max_retries=3)
 def stubborn(self: object, path: str) -> int:
-    """Fail twice, then return the number of attempts."""
+    """Fail at the first two attempts; at the third one, return the number of attempts."""
     with open(path, "a") as file:
         file.write("x")
     tries = os.path.getsize(path)
     if tries < 3:
-        # `self` is the task: bind=True.
+        # With bind=True, `self` is the task.
         raise self.retry(countdown=0.1)  # type: ignore[attr-defined]
     return tries
 

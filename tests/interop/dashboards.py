@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from trellis.monitoring.stream_protocol import ERRORS
 
-#: The labels that a Prometheus in Kubernetes adds to all metrics of the scraped broker.
+#: The labels that a Prometheus in Kubernetes adds to all metrics of a scraped broker.
 NAMESPACE: Final = "messaging"
 INSTANCE: Final = "broker:15692"
 #: The node name of the broker, which is the name of its cluster.
@@ -37,7 +37,7 @@ ONE_JOB: Final = ("overview-channels", "overview-global", "stream")
 
 
 class Panel(NamedTuple):
-    """One query of a panel."""
+    """One query (PromQL) of a panel, with the names of the dashboard and the panel."""
 
     dashboard: str
     number: str
@@ -82,7 +82,7 @@ def rate(metric: str) -> str:
 
 
 def by_node(join: Join, *terms: str) -> str:
-    """Return the query for the sum of the terms on each node."""
+    """Return a query that adds up the terms for each node."""
     return f"sum({' + '.join(f'({join(term)})' for term in terms)}) by(rabbitmq_node)"
 
 
@@ -104,7 +104,7 @@ RATES: Final = {
     "48": "connections_opened_total",
     "49": "connections_closed_total",
 }
-#: Panel -> gauge that the panel shows for each node.
+#: Panel -> gauge whose value the panel shows for each node.
 GAUGES: Final = {
     "8": "disk_space_available_bytes",
     "57": "queues",
@@ -120,13 +120,14 @@ SUMS: Final = {
     "38": "channels",
     "67": "build_info",
 }
-#: Panel -> limit and used amount, whose difference the panel shows.
+#: Panel -> (limit, used amount): the panel shows their difference.
 LEFT: Final = {
     "7": ("resident_memory_limit_bytes", "process_resident_memory_bytes"),
     "2": ("process_max_fds", "process_open_fds"),
     "5": ("process_max_tcp_sockets", "process_open_tcp_sockets"),
 }
-#: Panel -> counter whose rate the panel shows: in the first revision, and in the later ones.
+#: Panel -> counters whose rate the panel shows: the one of the first revision, the one of later
+#: revisions.
 MESSAGES: Final = {
     "13": ("channel_messages_published_total", "global_messages_received_total"),
     "18": ("channel_messages_confirmed_total", "global_messages_confirmed_total"),

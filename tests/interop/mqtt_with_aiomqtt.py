@@ -34,7 +34,7 @@ class AiomqttClient(MqttClient):
             "protocol": aiomqtt.ProtocolVersion.V311,
         }
         if login.version == 5:
-            # paho has no types for Properties.
+            # paho has no type annotations for Properties.
             properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = 0 if login.clean else EXPIRY
             version = {

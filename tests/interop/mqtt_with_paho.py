@@ -49,7 +49,7 @@ class PahoClient(MqttClient):
         )
         client.on_disconnect = lambda *_: self._closed.set()
         if mqtt5:
-            # paho has no types for Properties.
+            # paho has no type annotations for Properties.
             properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = 0 if login.clean else EXPIRY
             client.connect(
@@ -100,4 +100,4 @@ class PahoClient(MqttClient):
         self.disconnect()
 
     def idle(self, seconds: float) -> None:
-        time.sleep(seconds)  # The network thread keeps working.
+        time.sleep(seconds)  # paho's network thread sends pings meanwhile.

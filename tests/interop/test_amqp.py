@@ -89,7 +89,7 @@ def test_rejected_message_is_requeued_or_removed(amqp: AmqpClient, unique: str) 
     assert amqp.depth(unique) == 0
 
 
-# Without kombu, because py-amqp has no basic.nack.
+# kombu is left out, because py-amqp has no basic.nack.
 @pytest.mark.parametrize("amqp_name", ["pika", "aio-pika", "amqplib"])
 def test_nack_of_multiple_messages_requeues_them_in_order(amqp: AmqpClient, unique: str) -> None:
     amqp.declare_queue(unique)
@@ -301,8 +301,8 @@ def test_bodies_of_any_size_arrive_whole(amqp: AmqpClient, size: int, unique: st
 
 
 def test_properties_arrive_as_they_were_sent(amqp: AmqpClient, unique: str) -> None:
-    # Only the publishing library reads this header: amqplib cannot read the 64-bit integers that
-    # py-amqp writes.
+    # Only the publishing library reads this header back: amqplib cannot read the 64-bit integers
+    # that py-amqp writes.
     sent = PROPERTIES | {"headers": HEADERS | {"long long": 2**40}}
     amqp.declare_queue(unique)
     amqp.publish(b"", unique, properties=sent)

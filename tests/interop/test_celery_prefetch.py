@@ -15,7 +15,7 @@ import pytest
 
 from tests.broker import BrokerProcess
 
-#: Queues of the worker.
+#: Queues that the worker consumes.
 QUEUES = ("one", "two", "three")
 #: Number of tasks in each queue.
 TASKS = 40

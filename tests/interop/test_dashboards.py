@@ -39,7 +39,7 @@ FAMILIES: Final = (
 SCRAPES: Final = 3
 #: Milliseconds between the times that Prometheus stores for two scrapes.
 INTERVAL: Final = 15_000
-#: Pages of which the operator chooses one for the dashboards with totals.
+#: The two pages of metrics with which the dashboards of totals must work; an operator scrapes one.
 PAGES: Final = ("/metrics", "/metrics/per-object")
 
 

@@ -131,7 +131,9 @@ def test_both_brokers_do_the_same(broker: BrokerProcess, rabbitmq: RabbitMq, see
     for client in (trellis, peer):
         for name, args, given in steps(seed):
             client.do(name, *args, **given)
-        client.connection.sleep(0.2)  # Dead letters are routed after the confirm.
+        # Dead letters are routed after the confirm of their message, so the messages are read
+        # later.
+        client.connection.sleep(0.2)
         for number in range(5):
             client.drain(f"d{seed}-q{number}")
         for number in range(5):

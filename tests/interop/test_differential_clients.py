@@ -55,7 +55,8 @@ class RawAmqp:
         self._socket.sendall(data)
 
     def until(self, *names: str) -> list[Any]:
-        """Return the methods received up to the first one with one of these names, or a close."""
+        """Return the methods received up to and including the first one with one of these names, or
+        a close."""
         heard: list[Any] = []
         while True:
             while len(self._input) >= 8:
@@ -74,7 +75,7 @@ class RawAmqp:
             self._input += data
 
     def call(self, method: Any) -> Any:
-        """Return the answer to a method on channel 1."""
+        """Send a method on channel 1, and return the broker's reply."""
         self.say(method, channel=1)
         return self.until(f"{method.name}Ok")[-1]
 
@@ -246,13 +247,14 @@ def connect(name: str, level: int, flags: int = 2, client_id: str = "c") -> byte
 
 
 def limited(size: int) -> bytes:
-    """Return a CONNECT of level 5 with a Maximum Packet Size."""
+    """Return a CONNECT of level 5 with this Maximum Packet Size in bytes."""
     rest = text("MQTT") + b"\5\2\0\x3c\5\x27" + size.to_bytes(4, "big") + text("c")
     return bytes([0x10, len(rest)]) + rest
 
 
 def answers(port: int, first: bytes, *said: bytes) -> bytes:
-    """Return the answer to CONNECT, and the answers to the other packets up to a PINGRESP.
+    """Send `first` and other packets; return the reply to the first one, and the replies up to a
+    PINGRESP.
 
     b"" means a closed connection.
     """

@@ -62,7 +62,8 @@ SAME: Final = (
 
 @pytest.fixture(scope="module")
 def moving() -> ModuleType:
-    """Return the module tools/rabbitmq_metrics.py, which lists the differences."""
+    """Return the module tools/rabbitmq_metrics.py, which lists the accepted differences of
+    metrics."""
     path = Path(__file__).parents[2] / "tools" / "rabbitmq_metrics.py"
     spec = importlib.util.spec_from_file_location("rabbitmq_metrics", path)
     assert spec is not None and spec.loader is not None

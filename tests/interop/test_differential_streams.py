@@ -25,7 +25,7 @@ _INEQUIVALENT = "PRECONDITION_FAILED - inequivalent arg '{}' for queue '{}' in v
 
 
 def declared(**given: Any) -> tuple[str, dict[str, Any]]:
-    """Return a queue.declare of a stream; `x_max_age` is the argument x-max-age."""
+    """Return the call queue_declare of a stream; `x_max_age` is the argument x-max-age."""
     arguments = {
         name.replace("_", "-"): given.pop(name) for name in list(given) if name.startswith("x_")
     }
@@ -38,7 +38,7 @@ def declared(**given: Any) -> tuple[str, dict[str, Any]]:
 
 
 def consumed(offset: Any = "first", **given: Any) -> tuple[str, dict[str, Any]]:
-    """Return a basic.consume of a stream."""
+    """Return the call basic_consume of a stream from `offset` on, with its arguments."""
     return "basic_consume", {
         "queue": "{}",
         "on_message_callback": print,

@@ -63,7 +63,7 @@ class Examples:
         return process
 
     def line(self, process: subprocess.Popen[str]) -> str:
-        """Return the next line of output."""
+        """Return the next line that the example prints."""
         assert process.stdout is not None
         return process.stdout.readline().rstrip("\n")
 

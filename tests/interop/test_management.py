@@ -24,11 +24,11 @@ class Admin:
     def __init__(self, broker: BrokerProcess) -> None:
         host, port = broker.addresses["http"]
         self._program = [sys.executable, require("rabbitmqadmin"), "-H", host, "-P", str(port)]
-        #: The commands that were run, such as `list queues` and `export`.
+        #: The commands that the test has run, such as `list queues` and `export`.
         self.commands: set[str] = set()
 
     def __call__(self, *words: str) -> str:
-        """Run a command, and return its output."""
+        """Run a command of rabbitmqadmin, and return its output."""
         done = subprocess.run(
             [*self._program, *words], capture_output=True, text=True, timeout=30, check=False
         )

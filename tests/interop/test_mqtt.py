@@ -55,7 +55,7 @@ def test_wildcards(mqtt: MqttClient, topic_filter: str, expected: list[str], uni
     assert mqtt.receive() == (sentinel, b"last", 0, False)
 
 
-# Without mosquitto, because mosquitto_sub cannot unsubscribe while it runs.
+# mosquitto is left out, because mosquitto_sub cannot unsubscribe while it runs.
 @pytest.mark.parametrize("mqtt_name", [name for name in MQTT if "mosquitto" not in name])
 def test_unsubscribed_filter_receives_nothing(mqtt: MqttClient, unique: str) -> None:
     mqtt.subscribe(f"{unique}/a", 1)
@@ -77,7 +77,8 @@ def test_retained_message_reaches_new_subscriptions_until_it_is_cleared(
         late.subscribe(topic_filter, 1)
         assert late.receive() == (topic, b"on", 1, True)
         mqtt.publish(topic, b"on", 1, retain=True)
-        # Without the retain flag: the subscription existed when this message was published.
+        # The message comes without the retain flag, because the subscription existed when it was
+        # published.
         assert late.receive() == (topic, b"on", 1, False)
     mqtt.publish(topic, b"", 1, retain=True)
     too_late = mqtt_peer(mqtt_name)
@@ -115,7 +116,7 @@ def test_will_is_published_when_the_client_is_lost(
     )
 
 
-# Without mosquitto5, which sends DISCONNECT with will message (0x04).
+# mosquitto5 is left out, because it sends a DISCONNECT with will message (0x04).
 @pytest.mark.parametrize("mqtt_name", [name for name in MQTT if name != "mosquitto5"])
 def test_disconnect_discards_the_will(mqtt_name: str, mqtt_peer: MqttPeers, unique: str) -> None:
     witness = mqtt_peer("paho")

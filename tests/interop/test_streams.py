@@ -92,7 +92,7 @@ def test_every_library_reports_refusals_of_a_stream(
         amqp.declare_queue(unique, durable=True)
     with amqp.refused(406, "invalid property 'non-durable'"):
         amqp.declare_queue(f"{unique}-2", arguments=STREAM)
-    amqp.prefetch(1)  # Each refusal closed a channel.
+    amqp.prefetch(1)  # Set the prefetch count again, because each refusal closed the channel.
     tag = amqp.consume(unique)
     amqp_peer("pika").delete_queue(unique)
     assert amqp.cancelled() == tag

@@ -170,7 +170,8 @@ class Terraform:
         )
 
     def api(self, method: str, path: str, body: object = None) -> Any:
-        """Send a request to the HTTP API, as another tool would; return None for status 404."""
+        """Send a request to the HTTP API, as another tool would; return the decoded answer, or None
+        for status 404."""
         login = base64.b64encode(b"guest:guest").decode()
         request = urllib.request.Request(
             f"{self._endpoint}/api/{path}",

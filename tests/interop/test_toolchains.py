@@ -228,7 +228,7 @@ class History:
         for version in (aiomqtt.ProtocolVersion.V311, aiomqtt.ProtocolVersion.V5):
             async with aiomqtt.Client(host, port, protocol=version) as client:
                 await client.publish(f"{self.name}/sent", self.expect_row(b"\x00mqtt\xff"), 1)
-        # paho has no types for Properties.
+        # paho has no type annotations for Properties.
         properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         properties.ContentType, properties.CorrelationData, properties.UserProperty = (
             "text/five",

@@ -1,4 +1,5 @@
-"""Stands in for rabbitmqctl and RabbitMQ's Makefile, which the Java suite calls.
+"""Stands in for rabbitmqctl and RabbitMQ's Makefile, which the tests of RabbitMQ's Java client
+call.
 
 The suite runs `rabbitmqctl COMMAND` and `make TARGET`. Here both names are small scripts, which
 pass their arguments to a `Control` in the test's process. A command becomes requests to the HTTP
@@ -105,7 +106,7 @@ class Control:
         while True:
             try:
                 link, _ = self._listener.accept()
-            except OSError:  # The listener was shut down.
+            except OSError:  # `stop` has shut the listener down.
                 return
             with link, link.makefile("rw") as lines:
                 arguments = json.loads(lines.readline())
@@ -123,12 +124,13 @@ class Control:
             return 0, self._rabbitmqctl(words), ""
         except Refused as error:
             return 64, "", f"{error}\n"
+        # An error must be answered, because the suite waits for the answer and reports it.
         except (
             AssertionError,
             AMQPError,
             OSError,
             LookupError,
-        ) as error:  # The suite waits for an answer, and reports it.
+        ) as error:
             return 70, "", f"{error!r}\n"
 
     def _make(self, words: list[str]) -> None:
@@ -149,7 +151,7 @@ class Control:
                     raise Refused(f"there is no target {target}")
 
     def _rabbitmqctl(self, words: list[str]) -> str:
-        """Do a command of rabbitmqctl, and return its output."""
+        """Carry out a command of rabbitmqctl, and return its output."""
         options, words = _divided(words)
         if not words:
             raise Refused("Commands: " + " ".join(sorted(_COMMANDS)))
@@ -178,9 +180,10 @@ class Control:
         return json.loads(text) if text else None
 
     def _set_alarm(self, source: str, on: bool) -> None:
-        """Note whether the suite wants an alarm, and turn the memory alarm on or off to match.
+        """Remember whether the suite wants the alarm `source`, and turn the memory alarm on or off
+        to match.
 
-        Wait until the broker has done so.
+        Wait until the broker has turned the alarm on or off.
         """
         (self._alarms.add if on else self._alarms.discard)(source)
         wanted = bool(self._alarms)

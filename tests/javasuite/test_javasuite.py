@@ -26,7 +26,7 @@ from tests.javasuite.control import Control
 
 HERE = Path(__file__).parent
 FETCH = HERE.parents[1] / "tools" / "get-java-client-tests.sh"
-#: The package of the tests.
+#: The Java package that has the tests.
 PACKAGE: Final = "com.rabbitmq.client.test"
 #: Seconds for the tests of one package, most of which wait for time to pass.
 PATIENCE: Final = 600

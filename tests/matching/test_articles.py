@@ -28,7 +28,7 @@ def found(matcher: Matcher[int], topic: str) -> set[int]:
     return set(first)
 
 
-# Article 1
+# -- article 1
 
 
 def test_article_1_messages_are_routed_to_the_subscribers_whose_requests_match(name: str) -> None:
@@ -109,7 +109,7 @@ def test_articles_1_and_2_the_example_of_the_specification(name: str) -> None:
     assert found(matcher, "stock.nasdaq") == set()
 
 
-# Article 3
+# -- article 3
 
 
 def test_article_3_a_topic_and_its_immediate_child(name: str) -> None:
@@ -182,7 +182,7 @@ def test_article_3_the_filters_of_mqtt(name: str) -> None:
     assert found(matcher, "SENSOR") == {0}
 
 
-# Article 4
+# -- article 4
 
 
 def test_article_4_the_matches_of_each_topic_save_that_a_wildcard_is_exactly_one_word(
@@ -226,7 +226,7 @@ def test_article_4_filtering_tests_for_any_match(name: str) -> None:
     assert not matcher.matches_any("stock")
 
 
-# Article 5
+# -- article 5
 
 
 def test_article_5_the_patterns_of_the_drawn_trie(name: str) -> None:

@@ -128,7 +128,7 @@ def test_word_cache_keeps_a_set_per_word_up_to_its_capacity() -> None:
     assert (matcher.stats()["words"], matcher.stats()["kept"]) == (2, 5)
 
 
-def test_word_cache_forgets_when_a_subscription_fills_it() -> None:
+def test_word_cache_is_emptied_when_a_subscription_fills_it() -> None:
     matcher: Matcher[str] = WordCache(AMQP, capacity=4)
     matcher.subscribe("a.*", "x")
     assert matcher.match("a.b") == ["x"]

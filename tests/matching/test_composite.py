@@ -105,7 +105,7 @@ def test_every_subscriber_is_found_once_however_many_there_are(people: int, othe
     assert sorted(both.match("a.b")) == list(range(min(people - 1, 0), people + others))
 
 
-# Both grammars.
+# -- both grammars
 
 
 def test_subscribers_of_both_grammars_receive_one_topic() -> None:

@@ -165,7 +165,7 @@ def test_covering_is_reflexive_and_transitive(grammar: Grammar, data: st.DataObj
         assert covers(a, c, grammar)
 
 
-# Sets of patterns.
+# -- sets of patterns
 
 
 def test_coverage_names_the_rules_that_decide() -> None:
@@ -238,7 +238,7 @@ def test_without_the_needless_ones_nothing_is_missed_and_nothing_is_needless(
         assert a == b or not covers(a, b, grammar)
 
 
-# Costs.
+# -- costs
 
 LONG = {
     "63 many": ".".join(["#.a"] * 63),

@@ -125,7 +125,7 @@ def test_an_exploding_pattern_stays_in_the_budget_and_nothing_is_made_twice() ->
     assert dfa.stats()["states"] == states
 
 
-def test_after_as_many_changes_as_states_it_starts_over_and_frees_the_old_ones_bit_by_bit() -> None:
+def test_a_dfa_starts_over_after_as_many_changes_as_states_and_frees_old_states_in_parts() -> None:
     budget = 60_000
     dfa: Dfa[str] = Dfa(AMQP, budget)
     dfa.subscribe(EXPLODING, "x")
@@ -213,7 +213,7 @@ def test_a_step_to_a_state_that_is_gone_is_made_again(word: str) -> None:
     known = matcher.stats()["states"]
     matcher.subscribe(
         f"a.{word}.#", 7
-    )  # `a` keeps its children, and one of them leads to another state now
+    )  # The trie node of `a` keeps its children, and one of them leads to another state now.
     assert sorted(matcher.match(f"a.{word}")) == [0 if word == "b" else 1, 7]
     assert sorted(matcher.match(f"a.{word}")) == [0 if word == "b" else 1, 7]
     assert matcher.stats()["states"] == known

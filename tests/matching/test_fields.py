@@ -19,7 +19,7 @@ def matcher(request: pytest.FixtureRequest) -> HeadersMatcher[object]:
     return create(request.param)
 
 
-# Criteria.
+# -- criteria
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones_and_the_nearest() -> Non
         create("rarset")
 
 
-# The contract.
+# -- the contract of headers matchers
 
 
 def test_binding_twice_is_once(matcher: HeadersMatcher[object]) -> None:
@@ -217,7 +217,7 @@ def test_a_binding_is_indexed_under_its_rarest_criterion() -> None:
     assert matcher.match({"market": "forex", "urgent": 1, "trader": 7}) == [7]
 
 
-# Every algorithm equals the definition.
+# -- every algorithm equals the definition
 
 
 class Listed(HeadersMatcher[object]):

@@ -310,7 +310,7 @@ def test_matching_runs_from_a_zip_without_other_packages(tmp_path: Path) -> None
         "print(matcher.match('a.b'), "
         "'mypy_extensions' in sys.modules, 'pyroaring' in sys.modules)\n"
     )
-    # -S: without site-packages, so only the standard library can be imported.
+    # -S leaves site-packages out, so only the standard library can be imported.
     command = [sys.executable, "-I", "-S", "-c", program]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ran.stdout, ran.stderr) == ("['x'] False False\n", "")

@@ -35,7 +35,7 @@ trie = third_party:Third
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that provides matchers."""
+    """Install a package that provides matchers."""
     (tmp_path / "third_party.py").write_text(MODULE)
     about = tmp_path / "third_party-1.0.dist-info"
     about.mkdir()

@@ -19,7 +19,8 @@ ATTACKS = {
     "many, then 100 times one": ".".join(["#", "a", *["*"] * 100]),
 }
 #: Maximum time of a lookup, as a multiple of the time for the simple pattern. The simple pattern
-#: causes 128 visits of nodes, 63 `#` at most 126 x 128. An exponential walk would not end.
+#: causes 128 visits of nodes; a pattern with 63 `#` causes at most 126 x 128. An exponential search
+#: would not end.
 BOUND = 1_000
 
 

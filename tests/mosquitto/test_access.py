@@ -94,7 +94,7 @@ ODD_FILTERS = st.one_of(
 def test_an_import_never_allows_more_than_mosquitto(
     entries: list[tuple[str, str, str]], user: str | None, client_id: str
 ) -> None:
-    # A client identifier with a wildcard loses all patterns in Mosquitto. The import names the
+    # In Mosquitto, no pattern applies to a client identifier with a wildcard. The import names the
     # patterns for which Trellis cannot do this.
     named = [entry for entry in entries if entry[0] == "topic" or "%c" in entry[2]]
     lines = named if set("+#") & set(client_id) else entries
@@ -227,7 +227,8 @@ def test_dynamic_security_decides_as_in_mosquitto(document: dict[str, Any]) -> N
                 for kind in ("subscribe", "receive")
             )
             verdict = allowed.may_read(topic.encode())
-            # Where a variable meets a word, the rules deny topics that they cannot compare.
+            # Rules with a variable deny topics that they cannot compare with the variable's value,
+            # so Trellis may deny more than Mosquitto.
             assert verdict == wanted or (variables and not verdict), topic
 
 

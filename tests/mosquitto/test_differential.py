@@ -146,7 +146,7 @@ async def client(port: int, user: str | None, client_id: str) -> tuple[int, Obse
 async def observe(
     port: int, users: list[str | None], clients: list[str], filters: list[str]
 ) -> dict[tuple[Any, ...], Any]:
-    """Return what each client may do at a broker: connect, publish, receive.
+    """Return the observed actions of each client at a broker: connect, publish, receive.
 
     The key of a result names the action, the user, the client identifier and, for "read", the
     filter. The result of a connect is a bool, that of other actions is the set of topics.
@@ -223,7 +223,7 @@ def words(chance: random.Random, known: tuple[str, ...]) -> str:
 async def compared(
     conf: Path, port: int, users: list[str | None], clients: list[str], filters: list[str]
 ) -> list[tuple[tuple[Any, ...], Any, Any]]:
-    """Return each action with its results: key, result in Mosquitto, result in Trellis."""
+    """Return each action as (key, result in Mosquitto, result in Trellis)."""
     async with mosquitto(conf, port):
         theirs = await observe(port, users, clients, filters)
     async with trellis(conf) as own_port:
@@ -244,11 +244,13 @@ async def test_an_acl_file_gives_the_same_rights(tmp_path: Path, seed: int) -> N
         f"user root\nset_tcp_nodelay true\nlistener {port} 127.0.0.1\nallow_anonymous {anonymous}\n"
         f"password_file {tmp_path}/passwords\nacl_file {tmp_path}/acl\n"
     )
-    # Only patterns that name the identifier are withheld from an identifier with a wildcard.
+    # In Trellis, only patterns that name the client identifier do not apply to an identifier with a
+    # wildcard; so this case runs only with `variables`.
     clients = ["c", "x/y", "d+"] if variables else ["c", "x/y"]
     for key, theirs, ours in await compared(conf, port, list(USERS), clients, list(FILTERS)):
         if variables and "x/y" in key:
-            # A rule does not apply to an identifier with a slash.
+            # In Trellis, a rule with the client identifier does not apply to an identifier with a
+            # slash.
             assert key[0] == "connect" or ours <= theirs, key
         else:
             assert ours == theirs, key

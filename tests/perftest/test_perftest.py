@@ -83,7 +83,7 @@ MODES: Final[dict[str, tuple[str, dict[str, int]]]] = {
     ),
     "stream queue": (
         "-C 2000 -D 2000 --confirm 50 --stream-queue --queue stream -sco first --qos 200",
-        # The acknowledgement of a stream's message only gives credit.
+        # Statistics count no acknowledgement of a stream's message, which only gives credit.
         {"publish": 2000, "confirm": 2000, "deliver": 2000},
     ),
     "rate": (

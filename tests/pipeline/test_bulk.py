@@ -1,4 +1,4 @@
-"""Compares bulk matching on Spark with `naive`."""
+"""Compares the bulk matching of the pipeline on Spark with the matcher `naive`."""
 
 from __future__ import annotations
 

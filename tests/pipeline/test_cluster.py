@@ -107,7 +107,7 @@ def test_a_cluster_runs_our_code_from_the_zip(tmp_path: Path) -> None:
 
 
 def fake(directory: Path, said: str) -> Path:
-    """Return a Java home whose `java` reports this version."""
+    """Make a Java home whose `java` reports this version; return its path."""
     program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{said}\"' >&2\n")

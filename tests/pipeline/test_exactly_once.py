@@ -141,7 +141,8 @@ class Scene:
         process = self.process()
         end = time.monotonic() + PATIENCE
         while not log.in_a_batch(number):
-            if process.poll() == 0:  # the query finished before the kill: give it more rows
+            # The query finished the batch before the kill, so it needs more rows.
+            if process.poll() == 0:
                 base, self.count = self.count, self.count + 8 * self.a_batch
                 self.write(base)
                 process = self.process()

@@ -91,7 +91,8 @@ class Image:
         )
 
     def environment(self) -> dict[str, str]:
-        """Return the stage's ENV, a PATH without another Java, and free ports on loopback."""
+        """Return the environment of a stage: its ENV, a PATH without another Java, and free ports
+        on loopback."""
         [lines] = re.findall(r"^ENV ((?:.*\\\n)*.*)$", self.stage, re.MULTILINE)
         said = dict(word.split("=", 1) for word in lines.replace("\\\n", " ").split())
         made = {
@@ -169,7 +170,8 @@ def until(log: Path, said: str, process: subprocess.Popen[bytes]) -> re.Match[st
 
 
 def counted(table: Path) -> int:
-    """Return the number of messages that the table of `traffic` counts, in its committed files."""
+    """Return the number of messages that the table of the job `traffic` counts, in its committed
+    files."""
     return sum(
         sum(pq.read_table(file, columns=["messages"]).column("messages").to_pylist())
         for file in committed(table)

@@ -272,7 +272,7 @@ def test_audit_finds_the_results_of_plain_python(case: Case) -> None:
 
 
 def reached(document: Document, exchange: str) -> set[str]:
-    """Return the exchanges that a message may reach from this one."""
+    """Return the exchanges that a message may reach from this exchange."""
     found, ahead = set[str](), [exchange]
     while ahead:
         name = ahead.pop()

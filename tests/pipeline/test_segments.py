@@ -116,7 +116,7 @@ def test_wherever_a_segment_is_torn_it_ends_with_its_last_whole_batch(tmp_path: 
         assert [offset for _, offset in read(tmp_path, 0, 5)] == list(range(5))
     writer.path.write_bytes(
         data[:whole] + bytes(4096)
-    )  # the file grew, and the machine failed before the data was written
+    )  # After the file had grown, the machine failed before the data was written.
     assert Directory(str(tmp_path)).bounds() == (0, 5, 1)
     for end in range(0, SCHEMA_SIZE, 97):
         writer.path.write_bytes(data[:end])
@@ -156,7 +156,7 @@ def test_a_full_segment_is_known_by_its_index_and_its_batches_are_not_looked_at(
         index.read_bytes()[:20],
         b"",
         bytes(64),
-    ):  # such an index is not valid
+    ):  # None of these is a valid index, so the pipeline reads the segment itself.
         index.write_bytes(wrong)
         assert divided(Directory(str(tmp_path))) == (rows, data)
 

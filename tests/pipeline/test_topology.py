@@ -177,7 +177,7 @@ def test_a_moment_is_iso_8601(tmp_path: Path) -> None:
         moment("yesterday")
 
 
-# By a command's arguments.
+# -- the time in a command's arguments
 
 
 @pytest.fixture

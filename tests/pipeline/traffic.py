@@ -109,10 +109,11 @@ def subscriptions(rng: random.Random, count: int) -> list[Subscription]:
 def goes(
     document: Document, exchange: str, topic: str, heard: list[Subscription] | None = None
 ) -> tuple[set[str], set[int], bool]:
-    """Return (places, numbers of bindings, unknown) of a message, by the definition of each type.
+    """Return (destinations, numbers of bindings, unknown) of a message, by the definition of each
+    type.
 
-    The places are the queues and sessions that get the message, and the bindings are those that it
-    takes. `unknown` is True if an exchange on its way routes by more than the topic.
+    The destinations are the queues and sessions that get the message. The bindings are those on the
+    message's way. `unknown` is True if an exchange on its way routes by more than the topic.
     """
     types = {each["name"]: each["type"] for each in document["exchanges"]} | {"amq.topic": "topic"}
     alternates = {
@@ -205,7 +206,7 @@ def rows(
     return made
 
 
-# The stream $topology.
+# -- the stream $topology
 
 
 def change(event: str, at: datetime, facts: dict[str, Any]) -> Row:
@@ -298,7 +299,7 @@ def snapshot(
     ]
 
 
-# Sums.
+# -- expected results of the jobs
 
 
 def event_time(each: Row) -> Any:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from broker.stream.arrow import END_OF_STREAM, encode_schema
 from pyspark_trellis.bench import summed
 
-#: The schema that the broker writes.
+#: The Arrow schema of the segments that the broker writes.
 SCHEMA: Final = pa.ipc.read_schema(pa.BufferReader(encode_schema(1, 1, 0)))
 START: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 _DEFAULTS: Final = {
@@ -68,7 +68,8 @@ class Writer:
 def journal(
     directory: Path, rows: Iterable[Row], a_batch: int = 7, a_segment: int = 40, epoch: int = 1
 ) -> list[Row]:
-    """Write a whole journal of these rows; return them."""
+    """Write a whole journal of these rows, in segments of `a_segment` rows and batches of `a_batch`
+    rows; return the rows."""
     found = list(rows)
     for start in range(0, len(found), a_segment):
         part = found[start : start + a_segment]

@@ -38,13 +38,13 @@ class RandomLog:
 
 
 class Author:
-    """Writes one random log."""
+    """Writes one random log of the records of several owners, with faults."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.log = RandomLog(seed)
         self.state = ClusterState(NAME)
-        #: Epoch and nonce of the claims that the author meant to be valid, the oldest first.
+        #: Epoch and nonce of each claim that the author meant to be valid, in the order of the log.
         self.owners: list[tuple[int, int]] = []
         self.offset = 0
 
@@ -87,10 +87,11 @@ class Author:
             self.beat()
         return self.log
 
-    # Writing.
+    # -- writing records
 
     def append(self, event: str, record: LogRecord, counts: bool = False) -> None:
-        """Append the record. `counts` is True if the record is meant to count."""
+        """Append a record, and remember the event that it belongs to. `counts` is True if the judge
+        should count the record."""
         offset = self.offset
         self.log.records.append((offset, record))
         self.log.events.append(event)
@@ -131,7 +132,7 @@ class Author:
         )
 
     def any_record(self, epoch: int, nonce: int) -> LogRecord:
-        """Return a chunk, a beat or a mark."""
+        """Return a random record of an owner: a chunk of a batch, a beat or a mark."""
         kind = self.random.choice((BATCH, BEAT, MARK))
         if kind == BATCH:
             return self.chunk(epoch, nonce, 0, 1)
@@ -149,7 +150,7 @@ class Author:
             *head, number, index, chunks, state.position, state.batch_offset, position, payload
         )
 
-    # Claims.
+    # -- claims
 
     def right_seen(self) -> int:
         """Return the offset of the last record that counts, or of a void record after it."""

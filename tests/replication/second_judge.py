@@ -110,7 +110,7 @@ def proves_gap(record: LogRecord, epoch: int) -> bool:
 
 
 def counting(earlier: list[Entry], given: list[str]) -> list[Entry]:
-    """Return the records that count."""
+    """Return the earlier records whose verdict in `given` is that they count."""
     return [entry for entry, word in zip(earlier, given, strict=False) if word == COUNTS]
 
 

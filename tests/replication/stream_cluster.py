@@ -51,11 +51,13 @@ class Cluster(BatchShipping):
         self.log: list[Apply] = []
         self.state = FIRST
         self.nodes = [Node(self, path / f"node{number}") for number in range(3)]
-        #: (stream, its number) -> bodies by offset, as the owner's clients published them.
+        #: (stream name, stream number) -> bodies by offset of the rows in the log.
         self.rows: dict[tuple[str, int], list[bytes]] = {}
-        #: Bodies as in `rows`, with those of the rows that are not in the log yet.
+        #: (stream name, stream number) -> bodies by offset, including rows that are not in the log
+        #: yet.
         self.pending: dict[tuple[str, int], list[bytes]] = {}
-        #: Offsets behind the rows whose publisher has a confirm.
+        #: (stream name, stream number) -> offset after the last row whose publisher has its
+        #: confirm.
         self.confirmed: dict[tuple[str, int], int] = {}
         self.kills = self.takeovers = self.seeds = 0
         #: True if the owner is killed when it ships the next batch, before the log has it.
@@ -82,7 +84,7 @@ class Cluster(BatchShipping):
         return self.state.encode()
 
     def written(self) -> None:
-        """Do nothing: no beat depends on it."""
+        """Do nothing: this cluster has no beats, so nothing depends on the time of the write."""
 
     # -- the owner
 
@@ -139,7 +141,7 @@ class Cluster(BatchShipping):
             self.pending[self._key(name)].append(body)
 
     def write(self) -> None:
-        """Write a batch of the owner, which may be killed meanwhile."""
+        """Ship and write a batch of the owner; kill the owner meanwhile at random."""
         home, disk = self.home, self.owner.disk
         self.kills_before_ship = self.random.random() < 0.03
         if self.random.random() < 0.15:
@@ -181,7 +183,10 @@ class Cluster(BatchShipping):
         self.check()
 
     def seed(self) -> None:
-        """Replace the directory of a standby by a copy of the owner's, made while that goes on."""
+        """Replace the directory of a standby by a copy of the owner's directory.
+
+        The owner continues to write while its directory is copied.
+        """
         self.seeds += 1
         owner = self.owner
         node = self.random.choice([one for one in self.nodes if one is not owner])
@@ -296,7 +301,7 @@ class Node:
         self.open()
 
     def write(self, write: object) -> None:
-        """Call a function that writes, with a disk that may be full for some of its calls."""
+        """Call `write` with a disk that may be full for some of its calls, until it succeeds."""
         assert callable(write)
         chance = self.cluster.random
         if self.disk.refuse("", "") == 0 and chance.random() < 0.1:

@@ -65,7 +65,8 @@ class Place:
             self.directory.apply(step)
 
     def crash(self, kept: float = 1.0, seed: int = 1) -> ReplicaDirectory:
-        """Kill the node and open the directory again; `kept`: see SimulatedDisk.crashed."""
+        """Kill the node and open the directory again; each unsynced change is kept with the chance
+        `kept`."""
         self.directory.catalog.close()
         self.disk = self.disk.crashed(random.Random(seed), kept)
         return self.open()
@@ -77,7 +78,8 @@ class Place:
         return open_store(self.disk, self.path, Codecs(), 1, pytest.fail, lambda _: None, SEGMENT)
 
     def contents(self) -> list[bytes]:
-        """Return the contents of all messages in queues, in order, and end the directory's use."""
+        """Stop the use of the directory; return the contents of all messages in queues, in
+        order."""
         opened = self.recover()
         reader = LogReader(opened.store.log)
         found: list[bytes] = []
@@ -209,7 +211,7 @@ def test_the_state_is_stored_with_definitions_and_new_segments_only(place: Place
     place.apply(batches.make(QUEUE))
     first = batches.state
     assert place.directory.stored_state == first
-    place.apply(batches.make(stored()))  # The first record begins a segment.
+    place.apply(batches.make(stored()))  # The first record begins a segment of the log.
     second = batches.state
     place.apply(batches.make(stored()), batches.make(stored()))
     assert place.directory.stored_state == second

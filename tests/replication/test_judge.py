@@ -28,7 +28,8 @@ from tests.replication.second_judge import COUNTS, STOP, VOID, Entry, verdicts
 
 End = tuple[int, int, int]
 
-#: Minimum count of each event with its verdict in 1,000 logs. No event gets another verdict.
+#: (event, verdict) -> the minimum count in 1,000 random logs. Every verdict on an event must be
+#: listed.
 EXPECTED: Final = {
     ("claim", COUNTS): 2_200,
     ("claim with future seen", COUNTS): 150,
@@ -169,7 +170,7 @@ def test_judges_agree_on_many_logs() -> None:
     compare(20_000, first_seed=1_000_000)
 
 
-# The judge alone.
+# -- the judge alone
 
 
 def claim(epoch: int, nonce: int, seen: int, name: str = NAME, salt: int = 7) -> Claim:
@@ -255,7 +256,7 @@ def test_no_record_counts_before_the_first_claim(kind: int) -> None:
         MARK: Mark(MARK, 0, 0, 0, ClusterState(NAME)),
     }
     assert not judge.judge(0, records[kind])
-    # The first claim of a node that has read nothing is therefore valid.
+    # No record has counted so far, so the first claim of a node that has read nothing is valid.
     assert judge.judge(1, claim(1, 11, -1))
 
 

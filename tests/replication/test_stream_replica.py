@@ -32,7 +32,8 @@ class Copy:
         self.streams = StreamReplica(self.disk, "/streams")
 
     def ship(self, *bodies: bytes) -> list[ShippedRows]:
-        """Return the rows of a batch with these messages."""
+        """Publish messages to the stream; return the rows of the batch that the owner shipped for
+        them."""
         for body in bodies:
             self.cluster.client.publish("", "s", body)
         self.cluster.home.store.sync()

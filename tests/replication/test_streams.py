@@ -106,7 +106,8 @@ class AppendedFirst(Cluster):
 
 
 class OwnPlaces(Cluster):
-    """A standby chooses the places of rows itself: it begins a segment for each takeover later."""
+    """A standby chooses the places of rows itself: it begins new segments later than the owner
+    does."""
 
     def ship(self, batch: DurableBatch) -> bytes:
         for rows in batch.rows:

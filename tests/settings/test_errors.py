@@ -12,7 +12,7 @@ from trellis.settings import Amqp, Mqtt, Settings, SettingsError, load
 from trellis.settings.checks import problems
 from trellis.settings.options import OPTIONS, USER_OPTIONS, Option
 
-# --- what is wrong, in one line ---
+# --- one line about each problem ---
 
 
 PORT = "must be a whole number 0..65535"
@@ -336,7 +336,7 @@ def test_missing_home_directory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     assert load(flags={"data.dir": "/data"}, environ={}).data.directory == Path("/data")
 
 
-# --- errors that repeat themselves ---
+# --- errors without repeated words ---
 
 
 INVALID = ["(", "a b", "", "x,y", "rw", "a=", "allow", "allow publish a/#/b", "\0", "\udcff", "?"]

@@ -47,7 +47,7 @@ def test_default_file_sets_every_key_to_its_default() -> None:
         "amqtt.plugins",
         "cluster.options",
         "tls.names",
-    }  # shown as examples
+    }  # The default file shows these settings as examples in comments.
 
 
 def test_examples_in_the_default_file_are_valid_without_their_number_sign() -> None:
@@ -140,7 +140,7 @@ SAMPLES: dict[str, st.SearchStrategy[Any]] = {
     "check_host": st.sampled_from(["", "broker-1.example.org", "10.0.0.5", "::1"]),
 }
 
-#: Times that fit together in every combination.
+#: Ranges of the cluster's times from which every combination is valid.
 FITTING = {
     "cluster.silence": st.floats(20, 600),
     "cluster.lease": st.floats(11, 19),

@@ -18,7 +18,7 @@ from trellis.settings import Amqp, Mqtt, Settings, fill, load, load_with_sources
 from trellis.settings.loading import OTHER_VARIABLES, SERVICE_LINK, read_environment
 from trellis.settings.options import OPTIONS, USER_OPTIONS
 
-# --- which value holds ---
+# --- the source whose value holds ---
 
 
 def test_settings_without_a_source_are_the_defaults() -> None:
@@ -185,7 +185,7 @@ CORE: list[type] = [AmqpOptions, BrokerLimits, MqttOptions]
 
 
 def attributes(options: object) -> dict[str, object]:
-    """Return the attributes of an options object by name."""
+    """Return name -> value of the attributes of an options object."""
     names = [name for name in dir(options) if not name.startswith("_")]
     return {name: getattr(options, name) for name in names}
 

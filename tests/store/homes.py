@@ -22,10 +22,10 @@ from trellis.server.recovery import codecs
 
 
 def restore(files: dict[Path, bytes]) -> None:
-    """Write back the files of a catalog, as they were before a batch.
+    """Write the files of a catalog, with their content from before a batch.
 
     The catalog is written after the log is synced, so a crash that tears the batch in the log has
-    not written it.
+    not written the catalog.
     """
     for path, data in files.items():
         path.write_bytes(data)
@@ -45,7 +45,10 @@ class Home(World):
         segment_size: int = SEGMENT_SIZE,
         shipping: BatchShipping | None = None,
     ) -> None:
-        """`shipping` is the replicated log of a cluster in the hands of this node."""
+        """Start a broker on a directory.
+
+        `shipping` is the replicated log if the broker is a node of a cluster.
+        """
         directory.mkdir(exist_ok=True)
         #: Reports of the store about messages that it cannot read.
         self.complaints: list[str] = []
@@ -72,7 +75,7 @@ class Home(World):
         return self.opened.store.catalog
 
     def crash(self) -> None:
-        """Crash: lose everything that is not written."""
+        """Crash the broker: every change that is not written to the disk is lost."""
         self.catalog.close()
 
     def records(self) -> list[str]:
@@ -91,7 +94,7 @@ def options(seconds: int) -> MqttOptions:
 
 
 def listing(world: World) -> dict[str, object]:
-    """Return all durable definitions."""
+    """Return all durable definitions of a broker, by name, in a form that can be compared."""
     vhost, sessions = world.vhost, world.mqtt_front.sessions.all()
     return {
         "exchanges": {

@@ -33,8 +33,9 @@ from broker.store.survivors import Survivors
 DIRECTORY = "/data/log"
 QUEUES = (3, 4, 5)
 
-#: Messages in order of position, (queue, position) of messages with a PUBREC, (session, packet
-#: identifier) of held identifiers, retained messages, marks, delivery counts.
+#: The comparable form of a state: messages in order of position, (queue, position) of messages with
+#: a PUBREC, (session, packet identifier) of held identifiers, retained messages, delivery marks,
+#: delivery counts.
 Digest = tuple[
     tuple[tuple[int, bytes, tuple[int, ...]], ...],
     frozenset[tuple[int, int]],
@@ -151,7 +152,8 @@ class Log:
         return first
 
     def checkpoint(self, files: int | None = None, holder_numbers: set[int] | None = None) -> None:
-        """Make a checkpoint of the first sealed files."""
+        """Make a checkpoint of the first `files` sealed files; of all sealed files if `files` is
+        None."""
         chosen = self.log.sealed()[:files]
         Checkpointing(
             self.log, chosen, set(QUEUES) | {9} if holder_numbers is None else holder_numbers
@@ -215,5 +217,5 @@ def random_entry(random: Random, log: Log, nested: bool = False) -> StoreEntry:
 
 
 def read_all(disk: Disk, segment_size: int = 2_000) -> Log:
-    """Open the log in its present state on the disk."""
+    """Open the log with the present content of the disk."""
     return Log(disk, segment_size)

@@ -50,9 +50,10 @@ class Inode:
             elif random.random() < 0.5:
                 put(
                     there, offset, data[: random.randrange(len(data) + 1)]
-                )  # Torn: its beginning is kept.
+                )  # A torn write: only its beginning is kept.
             else:
-                # Torn: some of its sectors are kept, or a part of the first one.
+                # A torn write: only some of its sectors are kept, or only a part of the first
+                # sector.
                 for start in range(0, len(data), SECTOR):
                     if random.random() < 0.5:
                         put(

@@ -245,7 +245,7 @@ def test_a_late_undefined_binding_leaves_one_that_was_made_anew(tmp_path: Path) 
     catalog.close()
 
 
-def test_a_thing_declared_over_one_that_is_there_is_another_one(tmp_path: Path) -> None:
+def test_a_queue_declared_over_a_refused_queue_replaces_it_and_its_bindings(tmp_path: Path) -> None:
     """A queue that a start refused cannot be deleted before a client declares it again."""
     catalog = Catalog(str(tmp_path / "c"))
     catalog.write([(1, queue("q")), (2, way("-4:1:k", -4, 1)), (3, queue("q"))], 0)
@@ -366,7 +366,7 @@ def test_catalog_may_be_written_by_another_thread_than_its_opener(tmp_path: Path
     catalog.close()
 
 
-# -- files that are no catalog, or another one
+# -- files that are not a catalog, or have another schema version
 
 
 def test_a_newer_catalog_is_refused_and_left_alone(tmp_path: Path) -> None:

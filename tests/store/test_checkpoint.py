@@ -250,7 +250,7 @@ def test_a_checkpoint_pays_when_half_of_the_full_files_is_dead() -> None:
     for _ in range(20):
         log.put(
             MessageStored("/", message(b"x" * 1_000), [3])
-        )  # This puts the settlements into a full file.
+        )  # These messages fill the file that has the settlements, so it is sealed.
     files = files_worth_checkpoint(log.log)
     assert files == log.log.sealed()
     before = log.log.size

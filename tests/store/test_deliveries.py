@@ -192,7 +192,8 @@ def test_the_delivery_count_and_its_limit_go_on_after_restarts(tmp_path: Path, c
         client = home.amqp()
     assert client.bodies(client.send(B.Get(queue="dead"))) == [b"0"]
     [(message, (flag, _))] = deliveries(client.send(B.Get(queue="q"))).items()
-    # A crash may count a message as delivered that was not; a clean stop does not.
+    # After a crash, a message may be marked as redelivered although it was not delivered; after a
+    # clean stop it may not.
     assert message == 1 and not (clean and flag)
     home.crash()
 
@@ -250,7 +251,7 @@ def test_a_delivery_waits_until_its_mark_is_durable(tmp_path: Path) -> None:
     assert not deliveries(client.send(B.Consume(queue="q")))
     home.durable()
     assert len(deliveries(client.read())) == 3
-    # A message that is stored after the mark is delivered before it is durable, as before.
+    # A message stored after the mark is delivered before its own record is durable.
     fill(client, 3, 4)
     assert home.queue("q").unacked == 4
     home.crash()
@@ -286,10 +287,11 @@ def test_a_slow_disk_does_not_hold_back_deliveries(
     home.sleep(1)
     assert {*deliveries(client.read()), *deliveries(other.read())} == {*range(11)}
     client.send(B.Ack(5))
-    # The disk is still slow, so later messages do not wait again.
+    # Deliveries on this slow disk have stopped waiting for marks, so the later message is delivered
+    # at once.
     assert home.queue("q").unacked == 11
     assert home.store.unmarked_deliveries == 12
-    # When the disk has caught up, a crash remembers these deliveries, too.
+    # Once the marks are written, a crash remembers these deliveries too.
     home.durable()
     home.durable()
     home.slow_disk = False
@@ -311,8 +313,8 @@ def test_a_mark_catches_up_with_the_messages_that_a_slow_disk_did_not_hold_back(
     client.send(B.Qos(prefetch_count=30), B.Consume(queue="q"))
     home.sleep(MARK_PATIENCE)
     assert len(deliveries(client.read())) == 30
-    home.durable()  # The mark that the first message waited for: 3 places ahead.
-    home.durable()  # The mark that covers the other 27.
+    home.durable()  # This makes the first mark durable, which covers 3 messages.
+    home.durable()  # This makes the second mark durable, which covers the other 27.
     home = restart(home)
     found = flags(home)
     assert {number for number, flag in found.items() if flag} >= {*range(30)}

@@ -184,7 +184,7 @@ def check(home: Home, directory: Path, disk: SimulatedDisk, kept: float = 1.0) -
 
 
 def openings(directory: Path) -> int:
-    """Return the number of openings in a life without a shortage."""
+    """Return how many files a life without a shortage opens."""
     disk = SimulatedDisk()
     home = ScarceHome(directory, disk)
     shortage = Shortage(disk, 0, 0, 0)

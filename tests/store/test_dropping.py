@@ -214,8 +214,8 @@ def test_old_live_entry_does_not_hold_the_files_behind_it(kind: str, lag: int) -
         if len(held) > lag:
             speed.put(MessageSettled(3, held.pop(0)))
     assert speed.largest < SLACK
-    # After the first checkpoint, the files behind it are dropped, unless messages that it copied
-    # are settled later.
+    # The first checkpoint copies live messages, and later dead files are dropped. Only copied
+    # messages that are settled late make further checkpoints due.
     assert speed.checkpoints <= (1 if lag <= 150 else 25)
     assert speed.reads <= (10 if lag <= 150 else 250)
     check_end(speed)
@@ -403,7 +403,8 @@ def test_no_checkpoint_begins_while_a_head_is_partly_overwritten(nth: int) -> No
         again = Log(disk.crashed(Random(nth), chance), 1_000)
         assert again.recovered == digest(log.state) and not again.recovery.findings
     assert (begun is not None) == (nth == 2)
-    drop_dead_files(log.log)  # This writes both copies of the head.
+    # This call writes both copies of the head, so a checkpoint may follow.
+    drop_dead_files(log.log)
     Checkpointing(log.log, log.log.sealed(), EXIST).run()
     again = Log(SimulatedDisk(disk.contents()), 1_000)
     assert again.recovered == digest(log.state) and not again.recovery.findings

@@ -24,7 +24,7 @@ from tests.store.logs import DIRECTORY, QUEUES, Log, digest, message, random_ent
 from tests.store.simulated import SimulatedDisk
 
 EXIST = {*QUEUES, 9}
-#: The salt of the logs in this module, for recovery without any intact head.
+#: The salt of the logs in this module. Recovery gets it if no head of a file is intact.
 SALT = 7
 
 
@@ -93,7 +93,8 @@ def test_a_write_that_fails_is_said_and_the_same_batch_may_be_written_later(
                     and os.strerror(number) in str(failure)
                     and DIRECTORY in str(failure)
                 )
-                # All earlier batches are there, also after a crash; nothing of the failed batch is.
+                # After the failed batch, and after a crash, the log has all earlier batches and no
+                # part of the failed one.
                 crashed = Log(disk.crashed(Random(1), 1.0))
                 assert crashed.recovered == digest(Log(SimulatedDisk(disk.contents())).state)
                 assert crashed.log.last == records.first - 1 and not crashed.recovery.findings
@@ -112,7 +113,7 @@ def test_a_write_that_fails_and_cannot_be_cut_back_poisons_the_log() -> None:
     disk.refuse = lambda operation, path: errno.EIO if operation in ("write", "truncate") else 0
     with pytest.raises(
         Poisoned,
-        match=r"cannot write .*: Input/output error, and cannot truncate it: Input/output error",
+        match=r"cannot write .*: Input/output error, and cannot truncate the file: Input/output",
     ):
         log.log.append(records)
     disk.refuse = lambda operation, path: 0
@@ -326,10 +327,11 @@ def test_changed_bytes_are_never_read_and_always_reported(seed: int, times: int)
     ]
     again = Log(disk)
     findings = again.recovery.findings
-    # Each entry that is read was written at its position. (A checkpoint splits groups.)
+    # Each entry that is read was written at its position. Single entries are compared, because a
+    # checkpoint splits groups of entries.
     found = entries_of(disk)
     assert all(known.get(position) == entry for position, entry in found.items())
-    # All damage is reported, by `verify` too, and nothing else is reported.
+    # The findings, also those of `verify`, report all damage and nothing else.
     if again.recovered != wanted:
         assert findings or _lost_its_end(before, disk, log)
     if findings:
@@ -344,7 +346,7 @@ def test_changed_bytes_are_never_read_and_always_reported(seed: int, times: int)
         or any(finding.kind in ("cut", "missing") for finding in findings)
         or _lost_its_end(before, disk, log)
     )
-    # A second recovery gives the same result, and one after a repair has no finding.
+    # A second recovery restores the same state, and after a repair, `verify` has no finding.
     once_more = Log(disk)
     assert once_more.recovered == again.recovered
     recovered = again.recovered
@@ -374,7 +376,8 @@ def test_a_record_that_makes_no_sense_is_reported_and_the_others_are_read() -> N
     )
     [path] = disk.names
     data = disk.names[path].now
-    at = data.index(b"two") - len("key") - len("amq.topic") - len("/") - 4  # The length of the key.
+    # Offset of the byte with the key's length.
+    at = data.index(b"two") - len("key") - len("amq.topic") - len("/") - 4
     data[at] = 0xEE
     start = data.index((2).to_bytes(8, "big")) - 16
     size = 24 + int.from_bytes(data[start : start + 4], "big")

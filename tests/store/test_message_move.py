@@ -45,7 +45,7 @@ def move_of(
 
 
 def run(world: World, move: MessageMove) -> MessageMove:
-    """Run a move until it has ended and all is durable."""
+    """Run a move of messages until it has ended and all changes are durable."""
     MessageMoves().start(move)
     while not move.is_complete:
         world.turn()

@@ -28,9 +28,9 @@ SEEDS: list[Any] = [
     *range(1),
     *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 30)),
 ]
-#: A window that no test exceeds.
+#: A window so large that no queue of a test is paged.
 ENDLESS = 1 << 40
-#: Arguments of a queue with priorities.
+#: Arguments of the queues, some with priorities.
 KINDS: list[dict[str, Any]] = [
     {},
     {"x_max_length": 25},
@@ -292,7 +292,8 @@ def test_without_descriptors_messages_wait_and_none_is_overtaken(
     monkeypatch.setattr(store, "fetch", refused)
     taken = [client.bodies(client.send(B.Get(queue="q", no_ack=True))) for _ in range(4)]
     assert taken == [[b"0"], [b"1"], [], []]
-    # A later message waits behind the others, although it is in memory; a higher one goes first.
+    # A message in memory of the same priority waits behind the messages on disk, and one of a
+    # higher priority is delivered before them.
     client.publish("", "q", b"transient")
     client.publish("", "q", b"first", priority=2)
     assert client.bodies(client.send(B.Get(queue="q", no_ack=True))) == [b"first"]

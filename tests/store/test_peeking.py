@@ -22,7 +22,7 @@ B = spec.Basic
 
 
 def everything(queue: Queue, at_once: int = 3) -> list[PeekedMessage]:
-    """Read all messages of a queue, a few in each call."""
+    """Read all messages of a queue by peek, `at_once` messages in each call."""
     cursor, found = PeekCursor(), []
     more = peek(queue, cursor, at_once)
     while more:

@@ -23,7 +23,8 @@ from tests.store.logs import QUEUES, Digest, Log, digest, message, random_entry
 from tests.store.simulated import SimulatedDisk
 
 EXIST = {*QUEUES, 9}
-#: (queue, content). Contents are unique, while positions may depend on the design.
+#: A copy of a message: (queue, content). Contents are unique, while positions may depend on the
+#: design.
 Copy = tuple[int, bytes]
 
 
@@ -50,13 +51,13 @@ class History:
         self.ever: dict[int, set[Copy]] = {0: set()}
 
     def note(self, log: Log) -> None:
-        """Note an added entry."""
+        """Remember the state after an added entry."""
         self.digests[log.position] = digest(log.state)
         now = self.copies[log.position] = copies(log.state)
         self.ever[log.position] = self.ever[max(self.ever)] | now
 
     def writes(self, log: Log) -> None:
-        """Note that all added entries are written, synced and confirmed."""
+        """Remember that all added entries are written, synced and confirmed."""
         self.begun.append((len(self.disk.events), log.position))
         log.write()
         self.confirmed.append((len(self.disk.events), log.position))
@@ -87,7 +88,7 @@ Stepper = Callable[[Log, list[LogFile]], Iterator[None]]
 
 
 def right(log: Log, files: list[LogFile]) -> Iterator[None]:
-    """Make checkpoints as the broker does."""
+    """Make a checkpoint of these files as the broker does."""
     checkpointing = Checkpointing(log.log, files, EXIST)
     while checkpointing.step():
         yield
@@ -305,7 +306,7 @@ def test_checkpoint_written_over_the_last_one_loses_confirmed_messages() -> None
 
 
 def never(log: Log, files: list[LogFile]) -> Iterator[None]:
-    """No checkpoints: only dead files are dropped."""
+    """Make no checkpoint: in this run, only dead files are dropped."""
     return iter(())
 
 

@@ -135,7 +135,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(count=st.sampled_from([1, 3, 400]))
     def consume(self, count: int) -> None:
-        """Consume some messages, and cancel."""
+        """Start a consumer that takes up to `count` messages, and cancel it."""
         self.taker.credit = count
         self.queue.subscribe(self.taker)
         while not self.agenda.idle:
@@ -248,7 +248,7 @@ TestBrief = Brief.TestCase
 TestLong = Long.TestCase
 for one in (TestPlain, TestShort, TestBrief, TestLong):
     one.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
-del one  # without this, it would be collected again
+del one  # pytest would collect `one` as a further test class.
 
 
 def test_a_message_that_cannot_be_read_leaves_no_other_message_out() -> None:
@@ -291,5 +291,6 @@ def test_large_messages_of_a_long_queue_are_read_a_few_at_a_time(
         parts = client.bodies(client.send(spec.Basic.Get(queue="q", no_ack=True)))
         assert b"".join(parts) == b"%d" % number + body
         most = max(most, int(queue.memory_bytes()))
-    # The messages in memory: the first one, then two read from the store at a time.
+    # At most these messages are in memory: the first one, and two at a time that are read from the
+    # store.
     assert most <= 2 * (len(body) + 1 + MESSAGE_SIZE) + 9 * CHUNK_MESSAGES * POSITION_SIZE

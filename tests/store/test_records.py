@@ -398,7 +398,7 @@ def test_entry_too_large_for_a_record_is_refused_and_leaves_the_batch_unchanged(
 
 
 @pytest.mark.skipif(
-    str(records.__file__).endswith(".so"), reason="compiled code takes no such bytes"
+    str(records.__file__).endswith(".so"), reason="compiled code accepts no subclass of bytes"
 )
 def test_a_record_is_never_larger_than_a_reader_takes() -> None:
     class Long(bytes):
@@ -429,7 +429,7 @@ def test_a_time_to_live_goes_on_in_another_process() -> None:
         assert isinstance(entry, MessageStored) and entry.message.expires == expires
 
 
-def test_messages_of_one_address_share_it() -> None:
+def test_messages_of_one_address_share_the_address_object() -> None:
     found = decode(
         encode(
             *(MessageStored("/", Message(Address("x", "k"), b"", PLAIN, 1), [1]) for _ in range(3))
@@ -508,7 +508,7 @@ def test_a_large_group_is_neither_copied_nor_summed_before_it_is_written() -> No
             ] == bodies
 
 
-def test_the_entries_of_a_many_must_fill_it() -> None:
+def test_the_entries_of_a_group_must_fill_the_group() -> None:
     data = encode(EntryGroup([MessageSettled(1, 1), MessageSettled(2, 1)]))
     payload = data[HEADER_SIZE:]
     assert [part.position for part in group_members(payload, 7, 0, len(payload))] == [7, 8]

@@ -22,7 +22,7 @@ PROPERTIES: dict[str, Any] = {
 
 
 def again(world: Home, now: int = 1_000, wall: float = 1_700_000_000.0) -> Home:
-    """Kill the broker, and start it again."""
+    """Kill the broker, and start it again with these readings of its two clocks."""
     world.crash()
     back = Home(world.directory, now=now, wall=wall)
     assert back.complaints == []

@@ -211,7 +211,7 @@ def test_a_publication_that_follows_its_release_is_another_message(tmp_path: Pat
     lives.start()
     publication = mqtt_publish("t", b"x", 2, FIRST)
     assert lives.clients[PUBLISHER].send(publication) == pubrec(FIRST)
-    lives.clients[PUBLISHER].send(pubrel(FIRST))  # The PUBCOMP is lost.
+    lives.clients[PUBLISHER].send(pubrel(FIRST))  # The broker's PUBCOMP is lost.
     lives.start()
     assert lives.clients[PUBLISHER].send(publication) == pubrec(FIRST)
     [first] = lives.subscriber.held

@@ -49,7 +49,7 @@ def again(world: Home, after: float, clean: bool = False) -> Home:
 
 
 def told(world: Home) -> list[bytes]:
-    """Return the retained message of the will."""
+    """Return [body] of the retained message that the will leaves, or [] if it is not published."""
     world.turn()
     held = world.vhost.retained.get("will")
     return [] if held is None else [held.body]
@@ -81,7 +81,7 @@ def test_the_will_of_a_client_that_was_here_is_published_after_a_crash_when_its_
     world = again(world, 1)
     world.sleep(delay * 1_000)
     Client5(world, "reader", clean=False, session_expiry_interval=10_000)
-    assert world.fates() == {}  # One check is enough.
+    assert world.fates() == {}  # One check of the state after the start is enough.
     world.crash()
 
 
@@ -198,7 +198,7 @@ def test_a_will_that_may_not_be_published_is_not_kept(tmp_path: Path, topic: str
 
 
 def test_a_will_of_the_last_one_of_its_name_is_published() -> None:
-    """The will keeps the exchange through which it is published."""
+    """The will keeps its user's publish context until the will is published."""
     world = World()
     world.guests.identities["lonely"] = Identity("lonely")
     Client5(

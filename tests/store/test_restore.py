@@ -197,7 +197,7 @@ declarations: st.SearchStrategy[Step] = st.one_of(
 
 
 def go(world: World) -> None:
-    """Close all connections."""
+    """Close all AMQP and MQTT connections, and run turns until no work is left."""
     for front in (world.amqp_front, world.mqtt_front):
         for connection in list(front.connections):
             connection.on_closed()
@@ -342,14 +342,16 @@ def test_a_binding_key_may_have_any_bytes(tmp_path: Path) -> None:
 def test_bindings_of_a_deleted_queue_leave_in_slices_and_its_successor_keeps_its_own(
     tmp_path: Path,
 ) -> None:
-    """Crash after any turn."""
+    """The broker may crash after any turn of the deletion."""
     most = 2 * BINDINGS_PER_SLICE + 100
     world = Home(tmp_path / "first")
     client = world.amqp()
     client.send(queue("q"), exchange("e"), exchange("f", "fanout"))
     keys = [f"k{number}" for number in range(most)]
     client.connection.receive_data(
-        b"".join(  # queue.bind to one exchange, exchange.bind to the other, with nowait.
+        # Bind the queue to one exchange by queue.bind, and the exchanges by exchange.bind, both
+        # with nowait.
+        b"".join(
             method(
                 1,
                 50,

@@ -14,7 +14,7 @@ from tests.store.redeclared import amqp, bind, exchange, queue, visit
 from tests.wire.amqp.speech import names
 from tests.wire.mqtt.client import RESUMED, Client, connect, subscribe
 
-#: A valid binding.
+#: A valid binding, as the catalog stores it.
 WAY: dict[str, object] = {
     "source": -4,
     "destination": 1,

@@ -42,7 +42,7 @@ def test_session_is_restored_with_its_subscriptions_and_gets_its_messages(
     for serial, topic in enumerate(["a", "b", "c/x", "d"], start=1):
         writer.send(mqtt_publish(topic, topic.encode(), 2, serial))
     client = Client(world, connect("c", clean=False))
-    # The numbers of an inbox that was empty do not begin again at 1.
+    # The packet identifiers of an inbox that was empty at the crash do not begin at 1 again.
     first = publications(client.greeting)[0].packet_id
     assert first > 1
     assert client.greeting == RESUMED + mqtt_publish("b", b"b", 2, first) + mqtt_publish(
@@ -107,7 +107,7 @@ def test_a_session_in_use_at_a_crash_is_away_from_the_first_start_on(tmp_path: P
     world.sleep(1_000_000)
     world.crash()
     wall = 1_700_002_000.0
-    for start in range(3):  # the client does not reconnect, and the broker crashes again
+    for start in range(3):  # The client does not reconnect, and the broker crashes again.
         world = Home(tmp_path, mqtt=options(100), wall=wall + 30 * start)
         world.turn()
         assert alive(world) == ["c"]

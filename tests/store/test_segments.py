@@ -117,7 +117,7 @@ def test_every_record_is_found_by_its_position_and_nothing_else_is(size: int) ->
             wanted[position + 2] = (int(SETTLED), b"")
             log.position += random.randrange(
                 3
-            )  # Definitions take positions, and are not in the log.
+            )  # A definition takes a position, but has no record in the log.
         else:
             log.put(kept(position))
 
@@ -178,7 +178,7 @@ def test_the_torn_end_of_the_last_batch_is_cut_and_said() -> None:
         again = Log(torn)
         [finding] = again.recovery.findings_of("cut") if again.recovery.findings else [None]
         if finding is None:
-            assert again.log.last == 2  # Cut between two records.
+            assert again.log.last == 2  # The file ends between two records, so no record is torn.
             continue
         assert finding.size > 0 and finding.offset + finding.size == size
         assert (
@@ -187,7 +187,7 @@ def test_the_torn_end_of_the_last_batch_is_cut_and_said() -> None:
         )
         assert again.recovered[0][0] == before[0][0] and again.log.last in (1, 2)
         assert again.recovery.next > again.log.last
-        # The missing record is reported once.
+        # The missing record is reported only once.
         assert not Log(torn).recovery.findings
 
 
@@ -201,7 +201,8 @@ def test_damage_before_a_later_batch_is_put_aside_and_the_rest_is_read() -> None
     at = data.index(b"two")
     data[at] ^= 1
     harmed = SimulatedDisk({path: bytes(data)})
-    for _ in range(2):  # The damage is found again, and copied once.
+    # The second recovery finds the same damage, and does not copy it a second time.
+    for _ in range(2):
         again = Log(harmed)
         assert [content for _, content, _ in again.recovered[0]] == [b"one", b"three"]
         [finding] = again.recovery.findings
@@ -273,7 +274,7 @@ def test_a_segment_is_read_without_its_heads() -> None:
         again = Log(SimulatedDisk(contents), 500)
         assert again.recovered == digest(log.state)
         assert [finding.kind for finding in again.recovery.findings] == ["quarantined"]
-    # For a single file, the salt comes from the closing record, or from the caller.
+    # If a file is recovered alone, its salt comes from its closing record, or from the caller.
     for closed, salt in ((True, 1), (False, 7)):
         disk = SimulatedDisk()
         log = Log(disk)
@@ -430,7 +431,8 @@ class NotedFile(File):
 
 
 def test_a_file_is_forgotten_before_it_is_closed() -> None:
-    # While a file is closed, another thread may read from it: it must find no closed file.
+    # Another thread may read from the file while it is closed, so the closed file must not be found
+    # any more.
     file = LogFile(MemoryDisk(), "log", Head(SEGMENT, 1, 1, 0))
     open_then: list[bool] = []
     file.attach(NotedFile(lambda: open_then.append(file.is_open)))
@@ -454,5 +456,5 @@ def test_messages_read_one_after_the_other_share_reads_of_the_disk() -> None:
     log.put(*(MessageStored("/", message(bytes(4_000)), [3]) for _ in range(160)))
     reader, before = LogReader(log.log), disk.reads
     assert all(reader.read(position) for position in range(1, 161))
-    # 160 records of 4 KB, and 64 KiB in a read.
+    # A read fetches 64 KiB, so 160 records of 4 KB need about 10 reads.
     assert disk.reads - before <= 12

@@ -23,7 +23,7 @@ def durable_bytes_of(queue: StreamQueue) -> list[bytes]:
 
 
 def rows_of(queue: StreamQueue) -> list[dict[str, Any]]:
-    """Return all rows, checked by pyarrow."""
+    """Return all rows of a stream, read from its segments by pyarrow."""
     found: list[dict[str, Any]] = []
     for data in durable_bytes_of(queue):
         found += rows_in(data)

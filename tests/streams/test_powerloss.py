@@ -79,11 +79,11 @@ def test_the_rows_that_the_log_knows_of_survive(seed: int) -> None:
             again.replay(event)
         known = max(there for at, there in synced if at <= stop)
         before = max((there for at, there in synced if there < known), default=0)
-        # The last batch of the log may be torn: it then covers a part of the last rows.
+        # The last batch of the log may be torn: then the log covers only a part of the last rows.
         owed = random.choice((known, known, random.randint(before, known)))
         crashed = again.crashed(random, random.choice((0.0, 0.5, 0.9, 1.0)))
         judge(crashed, owed)
-        # The power fails once more during the repair: the result is the same.
+        # A second power loss during the repair must not change the result.
         judge(crashed.crashed(random, random.choice((0.0, 0.5, 1.0))), owed)
 
 

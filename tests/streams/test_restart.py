@@ -88,7 +88,7 @@ def test_a_batch_of_which_the_log_knows_a_part_is_there_in_part(tmp_path: Path) 
     restore(catalog)
     [segment] = sorted((tmp_path / "d" / "log").glob("0*.log"))[-1:]
     data = segment.read_bytes()
-    segment.write_bytes(data[:-40])  # The last record has the end of the stream.
+    segment.write_bytes(data[:-40])  # Cut off the last record, which has the end of the stream.
     home = Home(tmp_path / "d")
     assert bodies(home) == [b"0", b"1", b"2"] and home.queue("q").depth == 1
     fill(home.amqp(), 3, 2)

@@ -1,4 +1,4 @@
-"""Tables are equal however many rows share values, and wherever batches and turns end."""
+"""Tables are equal however many adjacent rows share values, and wherever batches and turns end."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from protocols.mqtt.codec.journal_codec import MqttPacketParser
 from tests.clients import mqtt_publish
 from tests.streams.test_template import FRAMES, KeptBatches, content, table
 
-#: Few origins, so that adjacent rows share one; two origins are equal but different objects.
+#: Few origins, so that adjacent rows have the same one; two origins are equal but different
+#: objects.
 ORIGINS = [Origin("ann", "amqp091"), Origin("ann", "amqp091"), Origin("b\xe9", "amqp091")]
-#: Routing keys. The last key is one byte longer than the longest key that an address keeps.
+#: Routing keys of the rows. The last two differ only after the first 255 bytes, which is all that
+#: an Address keeps of a key.
 KEYS = [
     "",
     "k",
@@ -73,7 +75,7 @@ RUN = st.tuples(
 PLAINLY = st.tuples(
     st.just("plain"), st.sampled_from(KEYS), st.sampled_from(BODIES), st.integers(0, 2)
 )
-#: An action, the number of its repetitions, and True if a turn begins with it.
+#: A step: the action, the number of its repetitions, and True if a turn begins with the step.
 STEP = st.tuples(st.one_of(AMQP, RUN, PLAINLY), st.sampled_from([1, 1, 2, 3, 8, 9]), st.booleans())
 LONG = (("amqp", "amq.topic", "k", ORIGINS[0], PROPERTIES[1], b"x", 0, 1), 4_200, True)
 LONG_RUN = (
@@ -122,7 +124,7 @@ def header_of(body: bytes, mode: int) -> bytes:
 
 
 def play(steps: list[Any], captured: CapturedRows) -> list[dict[str, Any]]:
-    """Capture publications; return the expected rows."""
+    """Capture the publications of all steps; return the rows that the table must have."""
     rows: list[dict[str, Any]] = []
     now = 1_700_000_000_000_000
     for (kind, *what), count, turn in steps:
@@ -269,7 +271,7 @@ def test_ends_of_texts_of_one_length(step: int, rows: int) -> None:
 
 
 def test_names_that_share_a_place_are_told_apart() -> None:
-    """Use more names than the parser's cache holds."""
+    """The names outnumber the places of the parser's cache, so several names share a place."""
     opener, codecs, kept = MqttPacketParser(), RowCodecs(), KeptBatches()
     codecs.header_codec, codecs.packet_parser = AmqpHeaderCodec(), opener
     names = [f"n/{number}/{'x' * (number % 23)}" for number in range(3_000)] + [

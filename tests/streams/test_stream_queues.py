@@ -223,7 +223,8 @@ def test_unsupported_uses_of_a_stream_are_refused() -> None:
 
 
 def test_a_server_names_no_stream() -> None:
-    """A stream with a name from the server would be stored, and no client would find it again."""
+    """The broker refuses to choose a stream's name: the stream would be durable, and no client
+    would find it again."""
     code, text = reason(declare(World().amqp(), ""))
     assert (code, text) == (
         406,

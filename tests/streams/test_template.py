@@ -39,7 +39,7 @@ def content(body: bytes, **properties: Any) -> bytes:
 
 
 class KeptBatches(BatchSink):
-    """A sink that keeps the batches."""
+    """A sink that keeps the batches written to it."""
 
     def __init__(self) -> None:
         self.encoded: list[EncodedBatch] = []

@@ -1,4 +1,4 @@
-"""Runs commands of the command line in this process against a broker of the test."""
+"""Runs `trellis` commands in this process against a broker of the test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from trellis import cli
 
 
 class Commands:
-    """The command line for one broker. `stdin` is the input of the next command, not a terminal."""
+    """`trellis` commands for one broker. `stdin` is the input of the next command, not a
+    terminal."""
 
     def __init__(
         self, broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -119,7 +119,7 @@ class SmallDisk(HandledDisk):
     def __init__(self, directory: str, capacity: int) -> None:
         super().__init__()
         self.capacity = capacity
-        #: Bytes that other programs have written.
+        #: Bytes that other programs have written to the disk.
         self.ballast = 0
         self._directory = directory
         self.refuse = self._refuse

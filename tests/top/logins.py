@@ -23,7 +23,8 @@ _METHODS = {(10, 10): "start", (10, 30): "tune", (10, 50): "close"}
 
 
 class Client:
-    """One login: its first data, and its data after the greeting."""
+    """One login: the data to send at the connect, and the data to send after the server's first
+    answer."""
 
     def __init__(
         self, number: int, port: int, protocol: str, kind: str, user: str, password: str

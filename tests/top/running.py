@@ -49,7 +49,7 @@ _OURS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-#: Counts the brokers that tests started.
+#: Counter of the brokers that the tests have started.
 _starts: Final = itertools.count()
 
 
@@ -63,10 +63,10 @@ def settings(**given: Any) -> Settings:
 
 
 class Running:
-    """An App that serves in the test's event loop."""
+    """A broker (an App) that serves in the test's event loop."""
 
     def __init__(self, chosen: Settings, disk: Disk | None = None) -> None:
-        #: Settings that a reload reads.
+        #: The settings that the next reload reads.
         self.chosen = chosen
         #: The sources of settings that the next reload reads: key -> file, variable or flag.
         self.sources: dict[str, str] = {}
@@ -93,7 +93,8 @@ class Running:
             await self._serving
 
     async def reload(self, chosen: Settings) -> None:
-        """Reload with these settings, as at SIGHUP."""
+        """Make the broker reload its settings, as at SIGHUP, with these settings as the new
+        ones."""
         self.chosen = chosen
         reloading = self.app.reloading
         assert reloading is not None
@@ -141,7 +142,7 @@ class Running:
         return client
 
     async def get(self, listener: str, path: str, headers: str = "") -> tuple[int, bytes]:
-        """Return status and body of an HTTP response."""
+        """Send a GET request, and return status and body of the response."""
         status, _, body = await self.ask(
             listener, f"GET {path} HTTP/1.1\r\nHost: here\r\n{headers}\r\n".encode()
         )
@@ -181,7 +182,7 @@ def parsed(answer: bytes) -> tuple[int, dict[str, str], bytes]:
 
 
 class Scrape:
-    """A page of metrics, as Prometheus reads it."""
+    """A page of metrics, parsed as Prometheus parses it."""
 
     def __init__(self, text: str) -> None:
         self.families = {family.name: family for family in text_string_to_metric_families(text)}
@@ -205,7 +206,7 @@ class Scrape:
 
 
 class Socket:
-    """A TCP connection without any protocol."""
+    """A TCP connection to the broker, without any protocol."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -284,7 +285,7 @@ class Stream(Socket):
 
 
 class Amqp0:
-    """An AMQP client on channel 1."""
+    """An AMQP client on channel 1, over a socket."""
 
     def __init__(self, sock: Socket) -> None:
         self.socket = sock
@@ -306,7 +307,7 @@ class Amqp0:
         await self.call(spec.Channel.Open(), spec.Channel.OpenOk)
 
     async def frame(self) -> Any:
-        """Return the next frame, decoded by pamqp."""
+        """Wait for the broker's next frame, and return it decoded by pamqp."""
         head = await self.socket.exactly(7)
         return pamqp.frame.unmarshal(
             head + await self.socket.exactly(int.from_bytes(head[3:7], "big") + 1)
@@ -337,7 +338,7 @@ class Amqp0:
 
 
 class Mqtt0:
-    """An MQTT 3.1.1 client."""
+    """An MQTT 3.1.1 client, over a socket."""
 
     def __init__(self, sock: Socket) -> None:
         self.socket = sock
@@ -365,7 +366,8 @@ class Mqtt0:
         assert await self.socket.exactly(5) == bytes([0x90, 3, 0, 1, qos])
 
     async def ping(self) -> None:
-        """Wait until the broker has handled all earlier packets."""
+        """Send PINGREQ and wait for PINGRESP, so that the broker has handled all earlier
+        packets."""
         await self.socket.send(b"\xc0\x00")
         assert await self.socket.exactly(2) == b"\xd0\x00"
 
@@ -420,7 +422,11 @@ class Leaks:
         return living
 
     async def check(self) -> None:
-        """Check that all counts are as before, although the garbage collector does not run."""
+        """Check that the counts of descriptors, tasks, links and objects are as at the call of
+        `watch`.
+
+        The garbage collector does not run, so reference cycles count as leaks.
+        """
         gc.disable()
         try:
             for _ in range(500):

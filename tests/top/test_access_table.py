@@ -141,7 +141,7 @@ async def mqtt_may(doors: Doors, door: str, user: str) -> set[tuple[str, str]]:
             before = doors.denied()
             await socket.send(mqtt_publish(topic, b"", 1, 1))
             while (packet := await client.packet())[0] != 0x40:
-                pass  # A message to the client's own subscription.
+                pass  # Other packets are messages to the client's own subscription.
             allowed = doors.denied() == before
             assert packet == (0x40, b"\x00\x01")
         if allowed:

@@ -52,7 +52,7 @@ async def test_purge_says_how_many_messages_are_discarded(
 
 
 class Terminal(io.StringIO):
-    """An input that is a terminal."""
+    """A text input that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True

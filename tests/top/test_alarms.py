@@ -47,8 +47,11 @@ def test_freed_memory_is_given_back_after_enough_was_freed_and_not_too_often() -
     trimmer = HeapTrimmer(clock)
     trimmer.trim()
     clock.now += heap.TRIM_INTERVAL
-    blocks = [bytes(20_000) for _ in range(16_000)]  # Below glibc's limit for blocks of their own.
-    stays = bytes(20_000)  # The end of the heap, so that freeing alone gives nothing back.
+    # Each block is below the size at which glibc maps memory for a single block.
+    blocks = [bytes(20_000) for _ in range(16_000)]
+    # This block stays at the end of the heap, so freeing the other blocks alone returns no memory
+    # to the system.
+    stays = bytes(20_000)
     full = process.resident_bytes()
     assert not trimmer.trim_if_worthwhile()
     blocks.clear()
@@ -111,7 +114,7 @@ def test_estimate_follows_held_objects_although_freed_memory_stays(
         resident = max(resident, held + uncounted)
         used = estimate.update(resident, held)
         assert used <= resident
-        # Growth that fits into freed memory is invisible; all other growth is found.
+        # Growth that fits into freed memory cannot be seen; the estimate includes all other growth.
         assert used >= min(held + 300, resident)
         if resident == held + uncounted:
             assert used <= resident
@@ -158,7 +161,7 @@ async def test_the_memory_alarm_ends_when_the_queue_is_empty_although_freed_memo
 
     await reader.socket.send(marshal(1, spec.Basic.Consume(queue="q", consumer_tag="c")))
     await _body_count(reader, count)
-    # Messages that a consumer holds without acknowledging them are still held.
+    # Messages count as held while their consumer has not acknowledged them.
     assert await watch.account.count() > count * len(body)
     assert "memory" in on
     await reader.socket.send(marshal(1, spec.Basic.Ack(count, True)))
@@ -166,12 +169,12 @@ async def test_the_memory_alarm_ends_when_the_queue_is_empty_although_freed_memo
     await _body_count(reader, 2)
     assert await watch.account.count() < 10 * MB
 
-    # Memory that is used again raises the alarm again.
+    # New messages, which use the freed memory again, raise the alarm again.
     await publisher.queue("p")
     sending = asyncio.create_task(publisher.socket.send(publication("", "p", body) * count))
     await running.until(lambda: "memory" in on)
     await reader.call(spec.Queue.Purge(queue="p"), spec.Queue.PurgeOk)
-    await sending  # The publisher continues.
+    await sending  # The blocked publisher continues.
     await running.until(lambda: "memory" not in on)
     resident = 1 * MB
 

@@ -282,9 +282,9 @@ async def test_users_and_permissions_are_made_at_run_time_and_hold_at_once(broke
     assert (await api(broker, "PUT", "permissions/%2F/ann", permission | {"read": "^other"}))[
         0
     ] == 204
-    assert (
-        await client.expect(spec.Channel.Close)
-    ).reply_code == 403  # The client lacks basic.cancel.
+    # The broker closes the channel, because the client did not announce that it understands
+    # basic.cancel.
+    assert (await client.expect(spec.Channel.Close)).reply_code == 403
     assert await api(broker, "DELETE", "users/ann") == (204, None)
     assert (await client.expect(spec.Connection.Close)).reply_code == 320
     assert (await api(broker, "GET", "whoami", user="ann", password="secret"))[0] == 401
@@ -454,7 +454,8 @@ async def test_long_lists_come_in_pages_and_do_not_block_the_loop(broker: Runnin
 async def test_an_alarm_is_told_by_the_checks(start: Start) -> None:
     broker = await start(**users(), limits={"memory": 1e-9})
     status, said = await api(broker, "GET", "health/checks/alarms")
-    while status != 503:  # The first look at the memory comes after the start.
+    # The broker measures its memory for the first time some time after the start.
+    while status != 503:
         status, said = await api(broker, "GET", "health/checks/alarms")
     assert (said["status"], said["alarms"]) == (
         "failed",
@@ -529,7 +530,8 @@ async def test_the_creator_of_a_vhost_has_its_permissions_before_the_disk_answer
     created = asyncio.create_task(api(broker, "PUT", "vhosts/made", user="maker"))
     try:
         await broker.until(lambda: "made" in broker.node.broker.vhosts)
-        # The call could end here: its only wait is for the disk.
+        # The permissions must be there already, because the call only waits for the disk now and
+        # may fail.
         assert broker.node.broker.users.by_name["maker"].permissions == {"made": (".*", ".*", ".*")}
     finally:
         disk.open_for_syncs.set()

@@ -227,7 +227,8 @@ async def test_cache_of_logins_holds_neither_password_nor_hash(accounts: Make) -
     assert len(mark) == 32
     other = accounts()
     await Question(other, "quick", "quick").verdict()
-    assert mark not in other._verified  # Each process has a key of its own.
+    # Each Accounts has a random key of its own for the hashes of verified logins.
+    assert mark not in other._verified
 
 
 async def test_unknown_names_are_hashed_like_wrong_passwords(accounts: Make) -> None:
@@ -299,7 +300,8 @@ async def test_waiting_logins_are_dropped_when_the_authenticator_closes(accounts
 
 async def test_full_queues_are_told_in_the_words_of_the_protocol(start: Start) -> None:
     running = await start(auth={"threads": 1, "queue": 1})
-    release = threading.Event()  # No password is hashed before: the only thread waits.
+    # The only hashing thread waits for this event, so it hashes no password before.
+    release = threading.Event()
     running.node.accounts._pool.submit(release.wait, PATIENCE)
     first = Mqtt0(await running.socket("mqtt"))
     asking = asyncio.create_task(first.connect("first", user="known/known"))
@@ -307,7 +309,7 @@ async def test_full_queues_are_told_in_the_words_of_the_protocol(start: Start) -
     assert (await running.scrape()).value("trellis_logins_waiting") == 1
     assert (
         await Mqtt0(await running.socket("mqtt")).connect("second", user="known/wrong") == 3
-    )  # Server unavailable.
+    )  # return code 3: server unavailable
     status, _ = await running.get(
         "http", "/api/trellis/queues", "Authorization: Basic a25vd246d3Jvbmc=\r\n"
     )
@@ -474,7 +476,7 @@ def guesses_in(seconds: int, parallel: int, local: bool) -> int:
 def test_a_guesser_with_many_connections_is_no_faster_than_with_one(local: bool) -> None:
     serial = guesses_in(60, 1, local)
     assert serial > 10
-    # The first login of the parallel guesser does not wait for the second one to be sent.
+    # The parallel guesser sends its first two logins at once, so it may get one check more.
     assert guesses_in(60, 50, local) <= serial + 1
 
 
@@ -487,7 +489,7 @@ async def test_a_guesser_does_not_keep_the_user_at_another_address_out(accounts:
     user = Question(them, "quick", "quick", False, "198.51.100.7")
     assert await user.name() == "quick"
     assert them.passwords_hashed <= 10
-    # The guesser's own line gave way.
+    # The refused logins are guesses, because the guesser's own queue of waiting logins is full.
     assert sum(one.answered and one.told[0].busy for one in guesses) >= 120 - 2 * 20
     them.close()
 

@@ -266,7 +266,8 @@ async def running(start: Start) -> Running:
 
 
 async def outcomes(running: Running, cases: dict[str, Case]) -> dict[str, bytes]:
-    """Return the answer in each case, cut to the length of the expected answer."""
+    """Run all cases; return case -> the broker's answer, cut to the length of the expected
+    answer."""
     answers = await asyncio.gather(*(case.talk(running) for case in cases.values()))
     return {
         name: answer[: len(case.answer)] if case.answer else answer
@@ -347,7 +348,8 @@ async def test_http_clients_that_break_the_protocol_are_told_and_closed(running:
         for listener in listeners
         for name, case in http_cases(listener).items()
     }
-    assert (await running.get("http", "/api/overview"))[0] == 401  # Starts the gateway.
+    # The first request starts the gateway.
+    assert (await running.get("http", "/api/overview"))[0] == 401
     leaks = await Leaks.watch(running)
     enough = asyncio.Event()
     asking = asyncio.gather(*(_ask(running, listener, enough) for listener in listeners))

@@ -55,7 +55,7 @@ def test_pauses_are_counted(collector: GcPolicy) -> None:
 def test_a_full_collection_waits_until_nothing_happens(collector: GcPolicy) -> None:
     collector.settle()
     collector.check(0)
-    assert collector.full == 0  # Nothing happened: nothing to collect.
+    assert collector.full == 0  # Nothing happened since the start, so there is nothing to collect.
     for turns in range(1, 20):
         collector.check(turns)
     assert collector.full == 0
@@ -74,8 +74,8 @@ def test_no_collection_examines_frozen_objects_however_much_the_broker_holds(
     frozen: list[int] = []
 
     def watch(phase: str, details: dict[str, int]) -> None:
-        # Younger generations never hold objects that were frozen. Counting the frozen objects is
-        # slow.
+        # Younger generations never hold objects that were frozen, so only full collections are
+        # checked: counting the frozen objects is slow.
         if phase == "start" and details["generation"] == 2:
             frozen.append(gc.get_freeze_count())
 
@@ -85,7 +85,9 @@ def test_no_collection_examines_frozen_objects_however_much_the_broker_holds(
             before = gc.get_freeze_count()
             kept += [[number] for number in range(50_000)]
             collector.check(step)
-            collector.check(step)  # Idle since the last check: what is not frozen is collected.
+            # The broker was idle since the last check, so the objects that are not frozen are
+            # collected.
+            collector.check(step)
             # Some of the objects that were frozen before are freed meanwhile.
             assert gc.get_freeze_count() >= before + 49_900
     finally:

@@ -115,7 +115,7 @@ async def test_unroutable_messages_are_counted_by_exchange_and_group_of_topics(
     assert counts["amq.topic"] == (4, 4) and counts["amq.fanout"] == (0, 0)
     _, exchange = await api(broker, "GET", "exchanges/%2F/amq.topic")
     assert exchange["message_stats"]["drop_unroutable"] == 4
-    # A subscription ends it.
+    # With a subscription, messages to the topic are not unroutable any more.
     await (await broker.mqtt("reader", user="known/known")).subscribe("#")
     await sender.socket.send(mqtt_publish("plant/7/temp", b"x"))
     await sender.ping()

@@ -88,12 +88,13 @@ async def test_clients_that_take_all_descriptors_leave_the_store_its_own(
                 other.setblocking(False)
                 other.connect_ex(("127.0.0.1", broker.addresses[listener].port))
                 others.append(other)
-        await client.queue("late", durable=True)  # The catalog can be written too.
+        # The declaration shows that the catalog can still be written.
+        await client.queue("late", durable=True)
         for _ in range(5):  # Each round fills several segments of the log.
             published = await _confirm(client, names[:40], published)
         for other in others:
             other.close()
-        # The door is open again, and for metrics too.
+        # The broker accepts connections again, also on the metrics port.
         reader = await _client_once_accepted(broker)
         await reader.call(
             spec.Basic.Consume(queue="q", consumer_tag="q", no_ack=True), spec.Basic.ConsumeOk

@@ -45,7 +45,7 @@ def assert_private(directory: Path) -> None:
 
 
 async def _fill(running: Running) -> None:
-    """Store a definition, a message and a row of a stream."""
+    """Store a definition, a message and a row of a stream in the data directory."""
     client = await running.amqp()
     stream: Any = {"x-queue-type": "stream"}
     await client.socket.send(

@@ -1,4 +1,4 @@
-"""A broker without a lease acts on nothing: it reads, delivers, expires and answers nothing."""
+"""A broker without a lease does nothing: it reads, delivers, expires and answers nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Lease:
         return self.holds
 
     async def turns(self, count: int = 5) -> None:
-        """Wait until the loop has asked for the lease a number of times."""
+        """Wait until the broker's loop has asked for the lease `count` times."""
         wanted = self.asked + count
         await self._running.until(lambda: self.asked >= wanted)
 
@@ -91,7 +91,8 @@ async def test_the_lease_is_tested_before_each_flush(running: Running) -> None:
         connection.receive_data(PINGREQ)
     turn.may_act = may_act
     turn.run()
-    # One test comes before the agenda, and two before the permitted flushes.
+    # The turn asks may_act() once before the agenda, and then before each flush: two flushes are
+    # permitted.
     assert len(turn._dirty) == 4 and turn.frozen
     for client in clients:
         assert await client.socket.exactly(len(PINGRESP)) == PINGRESP
@@ -142,7 +143,7 @@ async def test_a_fence_aborts_all_connections_from_a_thread(running: Running) ->
     await asyncio.to_thread(fence.abort)
     assert await client.socket.read() == b""
     assert ends == []
-    await asyncio.to_thread(fence.abort)  # Without connections.
+    await asyncio.to_thread(fence.abort)  # There are no connections to abort any more.
 
 
 async def test_a_fence_ends_a_process_whose_event_loop_does_not_answer(running: Running) -> None:

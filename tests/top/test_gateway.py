@@ -171,7 +171,7 @@ async def test_a_process_without_requests_ends_after_a_while() -> None:
     assert not await server.on_tick(1)
     connections.begin(slot)
     connections.active_at -= IDLE_SECONDS
-    assert not await server.on_tick(1)  # A request is being answered.
+    assert not await server.on_tick(1)  # The process is not idle: a request is being answered.
     connections.finish(slot)
     assert not await server.on_tick(1)
     connections.active_at -= IDLE_SECONDS
@@ -344,7 +344,7 @@ async def test_an_address_has_a_limited_number_of_connections(start: Start) -> N
         assert (await response(client))[0] == 200
         silent.append(client)
     assert (await api(broker, "GET", "whoami"))[0] == 200
-    # The connection that was idle for longest gave way; the others still serve.
+    # The connection that was idle for longest was closed to make room; the others still serve.
     assert await silent[0].read() == b""
     for client in silent[1:]:
         await client.send(get("/api/whoami"))
@@ -461,7 +461,7 @@ async def test_a_slow_change_ends_although_a_slow_reading_request_does_not(
         await begun.wait()
         status, answer = await api(broker, "GET", "whoami")
         assert (status, answer["error"]) == (503, "timeout")
-        # The change began first, so its time limit would be over too.
+        # The change began before the GET, so a time limit for changes would have ended it by now.
         assert not change.done()
         finish.set()
         assert (await change)[0] == 201
@@ -510,7 +510,7 @@ async def test_the_description_is_compressed_once(monkeypatch: pytest.MonkeyPatc
     assert [head["status"] for head in heads] == [200] * 3
     bodies = {event["body"] for event in events if event.get("body")}
     assert len(bodies) == 1 and b"openapi" in gzip.decompress(bodies.pop())
-    # A text that is kept has the level 9, which favours size.
+    # A text that is compressed once and kept has compression level 9, the smallest size.
     assert calls == [9]
     transport.close()
     theirs.close()
@@ -567,7 +567,7 @@ async def test_the_api_speaks_https_and_uses_a_new_certificate_after_a_reload(
     authority, other = Authority(tmp_path / "a"), Authority(tmp_path / "b")
     broker = await start(**secure(authority))
     assert await over_tls(broker, authority.client()) == 200
-    # A client that speaks no TLS is closed, and does no harm.
+    # The gateway closes the connection of a client that speaks no TLS, and serves other clients.
     assert await (await talk(broker, get("/api/whoami"))).read_to_end() == b""
     with pytest.raises(ssl.SSLCertVerificationError):
         await over_tls(broker, other.client())

@@ -51,7 +51,7 @@ async def test_deeply_nested_definitions_are_refused_and_the_store_goes_on(
     assert status == 200
     [reason] = answer["refused"]
     assert "nested more than 100 levels" in reason
-    # The store still makes definitions durable.
+    # The definition becomes durable, so the store still works.
     assert (await api(broker, "PUT", "queues/%2F/later", {"durable": True}))[0] == 201
 
 
@@ -99,7 +99,7 @@ async def test_a_request_has_one_meaning(
 
 
 def refused_upload() -> bytes:
-    """Return an upload of 32 MiB with a wrong password."""
+    """Return a request that uploads 32 MiB of definitions with a wrong password."""
     head = f"POST /api/definitions HTTP/1.1\r\nHost: x\r\n{login('admin', 'wrong')}"
     return f"{head}Content-Length: {32 << 20}\r\n\r\n".encode() + bytes(32 << 20)
 
@@ -135,7 +135,7 @@ async def test_a_refused_client_that_never_closes_is_cut_off_after_the_time_limi
 
 
 async def reset(broker: Running, request: bytes) -> None:
-    """Send a request, and reset the connection."""
+    """Send a request, and reset the connection without reading the response."""
     with socket.create_connection(("127.0.0.1", broker.port("http"))) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.sendall(request)

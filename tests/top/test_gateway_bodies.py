@@ -21,8 +21,8 @@ from trellis.http import contract
 from trellis.http.gateway.app import UPLOADS_MAX
 from trellis.http.gateway.bodies import PART_BYTES, cut_document
 
-#: Memory in bytes that two parts of rows of two bytes take, with 64 bytes for each row: the part
-#: that was cut last, and the part that is being cut.
+#: Maximum memory for cutting, in bytes. Two parts of the document are in memory: the last cut part
+#: and the part being cut. Each has a row for each two bytes, and a row takes 64 bytes.
 CUT_MEMORY: Final = 2 * 64 * (PART_BYTES // 2)
 
 values = st.recursive(

@@ -99,6 +99,6 @@ async def test_imported_definitions_are_durable_before_the_answer(
     home = Home(copies[-1])
     assert home.broker.vhosts["/"].queues.keys() == names
     home.crash()
-    # What changes nothing is answered, too.
+    # A repeated request, which changes nothing, is answered too.
     assert (await api(broker, "POST", path, document))[0] == 200
     assert (await api(broker, "POST", path, {"queues": []}))[0] == 200

@@ -74,7 +74,7 @@ async def begun(broker: BrokerProcess, method: str, path: str, size: int) -> Soc
 async def is_served(broker: BrokerProcess, path: str) -> None:
     async with asyncio.timeout(PATIENCE):
         while (await ask(broker, "GET", path))[0] != 200:
-            pass  # The request itself takes time.
+            pass  # No pause is needed: each request takes time.
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
@@ -117,7 +117,7 @@ async def test_requests_that_fill_the_link_are_refused_and_all_are_counted(
 ) -> None:
     assert (await ask(process, "GET", "whoami"))[0] == 200
     rounds, clients, size = 3, 12, 14_000
-    # More than the kernel and the gateway keep together for the broker.
+    # The requests are larger than the unread bytes that kernel and gateway keep for the broker.
     assert rounds * clients * size > 212_992 + UNREAD_MAX
     with stopped(process):
         for _ in range(rounds):
@@ -127,7 +127,7 @@ async def test_requests_that_fill_the_link_are_refused_and_all_are_counted(
     await is_served(process, "whoami")
     async with asyncio.timeout(PATIENCE):
         while await refusals(process) < rounds * clients:
-            pass  # The request itself takes time.
+            pass  # No pause is needed: each request takes time.
     assert await refusals(process) == rounds * clients
 
 

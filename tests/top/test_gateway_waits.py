@@ -53,7 +53,7 @@ async def test_a_change_that_is_not_durable_in_time_says_so(
         patch.setattr(answers, "DURABLE_SECONDS", 0)
         expected = {"error": "timeout", "reason": reason}
         assert await api(broker, method, path, body) == (503, expected)
-    # With the usual limit, the same change is answered.
+    # With the usual time limit, the same change is answered.
     assert (await api(broker, method, path, body))[0] == 204
 
 

@@ -391,8 +391,8 @@ async def test_commands_ask_a_broker(running: Running) -> None:
         ("list", "queues", "--url", url, "--user", "known", "--password", "wrong"),
         ("health", "--url", health),
     ]
-    # The gateway runs before the first command, and the commands run one at a time: each waits a
-    # limited time for its answer, in which the start of many processes would take part.
+    # The gateway is started first, and the commands run one after another, because the time limit
+    # of a command includes the time that its process and the gateway need to start.
     await rows(running, "queues")
     answers = [await trellis(*command) for command in asked]
     for kind, (code, out, err) in zip(kinds, answers, strict=False):
@@ -435,7 +435,7 @@ async def test_clients_that_reset_their_connections_cause_no_traceback(
             for _ in range(turns):
                 await asyncio.sleep(0)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            sock.close()  # The kernel sends RST.
+            sock.close()  # The kernel of the client sends RST instead of FIN.
     await running.until(lambda: not metrics._serving)
     status, _ = await running.get("metrics", "/healthz")
     assert status == 200

@@ -28,7 +28,7 @@ from trellis.server.turn_link import TurnLink
 MIB: Final = 1 << 20
 
 
-# -- the last words
+# -- the last answer before a close
 
 
 async def talk_on(client: Socket, data: bytes) -> bytes:
@@ -87,14 +87,15 @@ async def test_a_client_that_does_not_hang_up_is_cut_off(running: Running) -> No
     client.close()
 
 
-# -- input held back
+# -- input that waits
 
 
 async def test_the_clock_is_told_before_input_is_heard(running: Running) -> None:
     client = await running.amqp()
     (connection,) = running.node.amqp.connections
     told = int(connection.last_input_at)
-    await asyncio.sleep(0.1)  # No input comes, so no turn sets the clock.
+    # No input comes in the meantime, so no turn of the event loop updates the broker's clock.
+    await asyncio.sleep(0.1)
     await client.socket.send(HEARTBEAT_FRAME)
     await running.until(lambda: connection.last_input_at > told)
     # A timer may end a millisecond early, and both clocks are rounded to milliseconds.
@@ -144,7 +145,7 @@ async def test_a_client_that_says_more_than_64_kib_before_its_verdict_is_cut_off
     running, client, link = await greeted(start)
     link.data_received(
         start_ok("slow", "slow").ljust(size, b"\0")
-    )  # All data in one chunk: the kernel might divide it.
+    )  # The data is passed as one chunk, because the kernel might divide data from a socket.
     assert await client.read_to_end() == b""
     assert running.node.amqp.closed == {"too_much_before_login": 1}
 
@@ -178,7 +179,7 @@ async def test_input_behind_the_credentials_is_handled_after_the_verdict(start: 
     client.close()
 
 
-# -- output held back
+# -- output that waits
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
@@ -287,7 +288,7 @@ def test_a_peer_is_local_when_its_address_is_a_loopback_one(
     assert (peer.address, peer.local) == (address, local)
 
 
-@pytest.mark.skipif(trellis.compiled(), reason="what is compiled keeps its constants")
+@pytest.mark.skipif(trellis.compiled(), reason="compiled modules keep constants")
 async def test_leftover_input_of_a_turn_is_handled_in_order_in_later_turns(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from trellis.server.turn import CPU_SAMPLE_SECONDS, LOGGED_SECONDS, LONG_SECONDS
 
 
 class Holding(Task):
-    """A task that holds the event loop for one turn."""
+    """A task of the agenda that calls `hold`, which holds the event loop for one turn."""
 
     def __init__(self, hold: Callable[[], None]) -> None:
         self._hold = hold
@@ -68,7 +68,7 @@ async def test_a_turn_that_works_long_is_told_from_one_that_waited(start: Start)
 async def test_the_cpu_time_of_a_turn_leaves_out_the_time_before_it(start: Start) -> None:
     running = await start()
     turn = running.node.turn
-    work()  # In this task of the loop, before the turn.
+    work()  # This CPU time belongs to the task of the test, before the turn.
     turn.longest_seconds = turn.longest_cpu_seconds = 0.0
     await held(running, wait)
     assert turn.longest_seconds >= 3 * LONG_SECONDS

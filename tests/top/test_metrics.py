@@ -145,8 +145,8 @@ async def test_every_metric_of_the_rules_and_the_dashboard_is_there(
         log={"audit": str(tmp_path / "audit.log")},
     )
     running.node.cluster_figures = lambda: ClusterFigures("orders", "active")
-    # Reasons have a sample once a connection was closed for them, and refused logins once there
-    # was one.
+    # A reason has a sample only after a connection was closed for it; so has the metric of refused
+    # logins, after a refusal.
     await (await running.amqp()).leave()
     login = base64.b64encode(b"unknown:secret").decode()
     await running.get("http", "/api/overview", f"Authorization: Basic {login}\r\n")

@@ -90,14 +90,14 @@ def test_a_companys_definitions_come_out_as_they_went_in(seed: int) -> None:
     out, wanted = exported(world), expected(document)
     for section in (*NAMES, "bindings"):
         assert by_key(out, section) == by_key(wanted, section), section
-    # What has no effect is kept, and each of it is named.
+    # A policy key without an effect is kept, and the report names each such key.
     for at, policy in enumerate(document["policies"]):
         for name in policy["definition"]:
             named = any(
                 f"policies[{at}] {policy['name']!r}: key '{name}'" in line for line in report.notes
             )
             assert named == (judge_policy_key(name, EFFECTIVE_KEYS).kind != EQUAL), name
-    # The same document, and what came out, change nothing.
+    # Another import of the same document, or of its export, changes nothing.
     assert imported(world, document).refused == []
     assert imported(world, out).refused == []
     again = exported(world)
@@ -134,7 +134,7 @@ def test_an_imported_vhost_keeps_the_options_that_the_document_does_not_name() -
     before = exported(world)["vhosts"]
     [row] = [row for row in before if row["name"] == "v"]
     assert row["protected_from_deletion"] and row["limits"] == {"max-queues": 7}
-    # What came out changes nothing; neither does a document that names only some options.
+    # An import of the export changes nothing; neither does a document that names only some options.
     for again in (before, [{"name": "v"}], [{"name": "v", "description": "d"}]):
         assert imported(world, {"vhosts": again}).refused == []
         assert exported(world)["vhosts"] == before

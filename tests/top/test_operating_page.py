@@ -46,7 +46,7 @@ def depth(broker: Running, name: str) -> int:
 
 
 async def put(broker: Running, queue: str) -> None:
-    """Put a message into a queue."""
+    """Publish a message to a queue."""
     client = await broker.amqp()
     before = depth(broker, queue)
     await client.socket.send(publication("", queue, b"x", delivery_mode=2))

@@ -62,7 +62,7 @@ async def test_a_virtual_host_has_as_many_connections_and_queues_as_its_limits(
     status, answer = await api(broker, "PUT", "queues/a/two", {}, "admin")
     assert (status, answer["error"]) == (400, "bad_request")
     assert "queue limit in vhost 'a' (1) is reached" in answer["reason"]
-    # Once the limits are deleted, both are accepted again.
+    # After the limits are deleted, the queue and the connection are accepted.
     assert (await api(broker, "DELETE", "vhost-limits/a/max-queues"))[0] == 204
     assert (await api(broker, "DELETE", "vhost-limits/a/max-queues"))[0] == 404
     assert (await api(broker, "PUT", "vhost-limits/a/max-connections", {"value": -1}))[0] == 204
@@ -114,7 +114,7 @@ async def test_a_user_has_as_many_connections_and_channels_as_its_limits(broker:
             "operator-policies/a/p",
             {"pattern": "q", "definition": {"dead-letter-exchange": "x"}},
             400,
-            "operators cannot set",
+            "operator policies cannot set",
         ),
         (
             "operator-policies/a/p",
@@ -144,7 +144,9 @@ async def test_the_default_queue_type_is_that_of_durable_queues(broker: Running)
     )
     client, _ = await entered(broker)
     await client.call(spec.Channel.Open(), spec.Channel.OpenOk)
-    for _ in range(2):  # A declaration is repeated, also of a queue that is older than the type.
+    # Each declaration is repeated with equal arguments, also that of a queue that is older than the
+    # vhost's default type.
+    for _ in range(2):
         await client.queue("durable", durable=True)
         await client.queue("old", durable=True)
         await client.queue("transient")
@@ -158,7 +160,7 @@ async def test_the_default_queue_type_is_that_of_durable_queues(broker: Running)
         "mine": "classic",
         "classic": "classic",
     }
-    # A change of one option leaves the others.
+    # A request that names one option leaves the other options unchanged.
     assert (await api(broker, "PUT", "vhosts/a", {"description": "new"}))[0] == 204
     row = (await api(broker, "GET", "vhosts/a"))[1]
     assert (row["default_queue_type"], row["description"]) == ("quorum", "new")

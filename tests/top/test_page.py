@@ -36,7 +36,7 @@ async def ask(
 
 
 async def log_in(broker: Running, user: str = "admin", password: str = "known") -> str:
-    """Log in; return the header with the session's cookie."""
+    """Log in to the web page; return the request header with the session's cookie."""
     body = {"user": user, "password": password}
     status, headers, answer = await ask(broker, "POST", "/page/login", body)
     assert status == 200, answer
@@ -235,7 +235,7 @@ async def test_sessions_end_by_time_and_are_bounded(
 
 
 async def events(client: Socket, count: int) -> list[dict[str, Any]]:
-    """Return the next events of a stream."""
+    """Read the next `count` events of a stream of server-sent events, and return their data."""
     found: list[dict[str, Any]] = []
     text = b""
     while len(found) < count:
@@ -261,7 +261,7 @@ async def test_viewers_share_one_sample_a_second(
     viewers = [await watch(broker, cookie) for cookie in cookies]
     received = [await events(viewer, 3) for viewer in viewers]
     assert [one["node"] for one in received[0]] == [broker.node.broker.name] * 3
-    # Each viewer gets a sample at once, and then those of all viewers.
+    # Each new viewer gets one sample made for it; later samples are made once for all viewers.
     assert len(made) <= 3 + len(viewers)
     status, headers, _ = await ask(broker, "GET", "/page/events")
     assert status == 401 and "www-authenticate" not in headers

@@ -59,7 +59,7 @@ def in_jumping_loop(steps: Any) -> None:
 
 
 async def mqtt(port: int, name: str, keep_alive: int, user: str) -> Socket:
-    """Return an MQTT client that is connected."""
+    """Connect an MQTT client with this keep-alive, and return it."""
     client = await Socket.connect(port)
     await client.send(connect(name, keep_alive=keep_alive, user=user, password=user.encode()))
     assert await client.exactly(4) == ACCEPTED
@@ -67,7 +67,7 @@ async def mqtt(port: int, name: str, keep_alive: int, user: str) -> Socket:
 
 
 async def amqp(port: int, heartbeat: int, user: str) -> Amqp0:
-    """Return an AMQP client that has a channel."""
+    """Connect an AMQP client with this heartbeat, open a channel, and return the client."""
     client = Amqp0(await Socket.connect(port))
     await client.log_in(user, user, heartbeat)
     return client

@@ -43,7 +43,7 @@ async def test_messages_are_printed_as_text_or_bytes(commands: Commands) -> None
         "   00000010  10 11 12 13                                      ....",
         "for the messages behind these: --after 2",
     ]
-    # The cut is inside of a character, which is left out.
+    # The limit of 3 bytes cuts a character in two; the command prints no part of it.
     assert (await commands.out("peek", "q", "--after", "2", "--bytes", "3")).splitlines() == [
         "1  sequence 3, 2.7 KiB, not on disk",
         "   exchange '', routing key 'q'",

@@ -20,7 +20,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
-def test_a_line_a_second_says_how_far_it_is_how_fast_and_how_long_it_takes(
+def test_the_progress_of_a_recovery_is_logged_once_a_second(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -42,7 +42,7 @@ async def test_equal_refusals_are_one_line_and_a_number() -> None:
     log.refusals.report()
     assert log.lines[2:] == [("login_refused", {**ann[1], "repeated": 4})]
     assert log.refusals.counts == {"login_refused": 6}
-    # The next minute begins with a line again.
+    # In the next minute, the first refusal is logged with a line again.
     log.refusals.add("login_refused", {"user": "ann", "note": "the password is wrong"})
     assert log.lines[3:] == [ann]
     log.refusals.report()

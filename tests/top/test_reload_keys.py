@@ -41,7 +41,7 @@ def other_value(option: Option, value: Any) -> Any:
 
 
 def changed(base: Settings, key: str, value: Any) -> Settings:
-    """Return settings with another value of one key."""
+    """Return a copy of the settings in which one key has another value."""
     section, _, name = key.rpartition(".")
     if not section:
         return msgspec.structs.replace(base, **{name: value})

@@ -1,4 +1,5 @@
-"""`trellis route` against a broker process and on a definitions file; the page about it."""
+"""`trellis route` against a broker process and on a definitions file, as docs/troubleshooting.md
+shows."""
 
 from __future__ import annotations
 
@@ -16,21 +17,21 @@ from tests.broker import BrokerProcess, run_command
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "troubleshooting.md").read_text()
-#: A command of the page with the output that the page shows; test_trace_command.py has `trace`.
+#: (command, output) pairs of docs/troubleshooting.md; test_trace_command.py has those of `trace`.
 EXAMPLES: Final = re.findall(
     r"^    \.run/bin/trellis (?!trace)(.+)\n\n((?:(?:    .*)?\n)+)", PAGE, re.MULTILINE
 )
 
 
 def block(kind: str) -> str:
-    """Return the one fenced block of this kind in the page."""
+    """Return the only fenced block of this kind in docs/troubleshooting.md."""
     (found,) = re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     return str(found)
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a directory with the files of the page."""
+    """Make a directory with the files of docs/troubleshooting.md."""
     made = tmp_path_factory.mktemp("route")
     (made / "definitions.json").write_text(block("json"))
     (made / "routes.toml").write_text(block("toml"))
@@ -44,7 +45,7 @@ def trellis(directory: Path, *arguments: str, port: int = 1) -> subprocess.Compl
 
 @pytest.fixture(scope="module")
 def port(directory: Path) -> Iterator[int]:
-    """Start a broker with the definitions of the page; return its HTTP port."""
+    """Start a broker with the definitions of docs/troubleshooting.md; return its HTTP port."""
     broker = BrokerProcess()
     http = broker.addresses["http"].port
     assert (

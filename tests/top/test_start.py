@@ -34,7 +34,7 @@ def as_anybody() -> None:
 
 
 def serve(*flags: str) -> subprocess.CompletedProcess[str]:
-    """Run `trellis serve` with settings that cannot work."""
+    """Run `trellis serve` with settings that cannot work, and return the ended process."""
     ports = ["--amqp-port", "0", "--mqtt-port", "0", "--metrics-port", "0", "--http-port", "0"]
     command = [
         sys.executable,

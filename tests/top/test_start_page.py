@@ -29,13 +29,13 @@ PATIENCE: Final = 10
 
 
 def block(kind: str) -> str:
-    """Return the one fenced block of this kind in the page."""
+    """Return the only fenced block of this kind in docs/start.md."""
     (found,) = re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     return str(found)
 
 
 def commands(*words: str) -> list[list[str]]:
-    """Return the commands of the page that begin with these words."""
+    """Return the commands of docs/start.md that begin with these words."""
     found = [command for command in COMMANDS if command[: len(words)] == [*words]]
     assert found, words
     return found

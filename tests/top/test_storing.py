@@ -139,11 +139,11 @@ async def test_publishers_above_the_backlog_of_the_disk_wait_and_continue(
     sending = asyncio.create_task(sock.send(data))
     await running.until(lambda: of(running).backlogged)
     for _ in range(20):
-        await heard(bystander)  # Other clients are still read.
+        await heard(bystander)  # The broker still reads from other clients.
     held = of(running).durable.unwritten_bytes
     assert held < 100_000 + 2 * (
         256 << 10
-    )  # The sensor is not read after the chunk that exceeded the limit.
+    )  # The broker stops reading from the sensor after the chunk that exceeds the limit.
     for _ in range(20):
         await heard(bystander)
     assert of(running).durable.unwritten_bytes == held
@@ -220,7 +220,8 @@ async def test_checkpoints_give_space_back_while_messages_flow(
 async def test_a_stop_does_not_wait_for_a_checkpoint(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storing, "CHECKPOINT_PAUSE", 0.2)  # The checkpoint takes long.
+    # A pause between its steps makes the checkpoint take long.
+    monkeypatch.setattr(storing, "CHECKPOINT_PAUSE", 0.2)
     running = await start(**at(tmp_path, **SMALL))
     client = await confirming(running)
     reader = await running.amqp()
@@ -366,7 +367,7 @@ async def test_publishers_wait_for_a_checkpoint_of_a_log_that_is_too_large_and_g
     assert of(running).backlogged
     await publish(client, *[b"waits"] * 100)
     for _ in range(20):
-        await heard(reader)  # Input of other clients is handled meanwhile.
+        await heard(reader)  # The broker handles input of other clients meanwhile.
     go_on.set()
     await confirmed(client, number + 100)
     await running.until(lambda: not of(running).log_throttled)
@@ -438,7 +439,7 @@ async def test_a_disk_that_fails_ends_the_broker_and_nothing_is_confirmed_any_mo
     await confirmed(client, 1)
     disk.refuse = lambda asked, path: errno.EIO if asked == operation else 0
     await publish(client, b"lost", b"lost too")
-    close = await client.expect(spec.Connection.Close)  # No confirm came before it.
+    close = await client.expect(spec.Connection.Close)  # No confirm comes before connection.close.
     assert close.reply_code == 320
     assert await client.socket.read_to_end() == b""
     await running.stop()

@@ -24,7 +24,7 @@ from trellis.server.tls import RECORD
 
 MIB: Final = 1 << 20
 
-#: First byte of TLS alerts.
+#: First byte of a TLS record with an alert.
 ALERT: Final = 21
 
 
@@ -34,7 +34,7 @@ async def over_tls(running: Running, context: ssl.SSLContext, user: str = "known
     return client
 
 
-# -- the way in
+# -- clients that are accepted
 
 
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -309,7 +309,7 @@ async def test_forged_records_end_the_connection(start: Start, authority: Author
     assert failures(running, "mqtts") == {"malformed": 1}
 
 
-async def test_a_plain_socket_to_the_plain_port_is_served_beside_it(
+async def test_a_client_without_tls_is_served_on_the_plain_port_beside_the_tls_port(
     start: Start, authority: Authority
 ) -> None:
     running = await start(**secure(authority))

@@ -112,7 +112,7 @@ async def test_a_user_name_and_its_password_go_before_the_certificate(
     ("name_from", "name"),
     [("dns", "device.example"), ("email", "device@example.org"), ("common_name", "device")],
 )
-async def test_the_user_name_is_taken_from_where_it_is_said_to_be(
+async def test_the_user_name_is_taken_from_the_field_that_the_setting_names(
     start: Start, authority: Authority, name_from: str, name: str
 ) -> None:
     chosen = mutual(authority, "required", certificate_user=True)
@@ -263,7 +263,7 @@ def test_the_broker_does_not_start_without_its_certificate(tmp_path: Path) -> No
 
 
 async def _try(running: Running, authority: Authority, certificate: Path) -> bool:
-    """Return True if a client with this certificate can log in."""
+    """True if a client with this certificate can log in."""
     client = Mqtt0(await running.tls("mqtts", authority.client(certificate)))
     await client.socket.send(connect_packet("c", user="known/known"))
     return await client.socket.read() == b"\x20\x02\x00\x00"

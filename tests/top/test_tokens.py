@@ -106,7 +106,7 @@ def test_token_names_its_user_and_permissions(keys: Path) -> None:
         ("write:*/x", "a", READ_NONE),
     ],
 )
-def test_a_pattern_is_allowed_where_all_that_it_takes_is(
+def test_a_pattern_is_allowed_if_the_scope_covers_all_its_topics(
     scope: str, key: str, verdict: int
 ) -> None:
     who = TokenIdentity("ann", [Scope(scope)], [], 0).for_vhost("/")
@@ -259,7 +259,8 @@ async def test_a_connection_ends_with_its_token_unless_a_new_one_comes(
     start: Start, keys: Path
 ) -> None:
     running = await start_with(start, keys)
-    soon = int(time.time()) - 9  # The leeway is 10 s.
+    # The token has expired, but is accepted for 1 s more, because the leeway is 10 s.
+    soon = int(time.time()) - 9
     ends, stays = (
         await running.amqp("ann", token(exp=soon)),
         await running.amqp("ann", token(exp=soon)),

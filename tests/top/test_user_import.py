@@ -119,5 +119,7 @@ async def test_users_that_the_broker_refuses_are_named(broker: Running, run: Imp
     code, output, errors = await run("name,password,rules\nann,x,perhaps all #\n")
     assert code == 1 and output == "would import: 1 users, 1 permissions\n"
     assert errors.startswith("refused: topic_rules") and "perhaps" in errors
-    assert errors.endswith("nothing was imported, because the broker would refuse a part\n")
+    assert errors.endswith(
+        "nothing was imported, because the broker would refuse some definitions\n"
+    )
     assert (await api(broker, "GET", "users/ann"))[0] == 404

@@ -66,10 +66,10 @@ async def test_messages_of_any_size_go_both_ways_in_frames_of_any_size(
         assert await exactly(client, len(sent)) == sent
         await client.send(
             [sent[at : at + 30_000] for at in range(0, len(sent), 30_000)]
-        )  # Fragments of one message.
+        )  # The fragments of one WebSocket message.
         assert await exactly(client, len(sent)) == sent
     await client.send(b"\xc0")
-    await client.send(b"\x00")  # A packet over two messages.
+    await client.send(b"\x00")  # An MQTT packet divided into two WebSocket messages.
     assert await client.recv() == b"\xd0\x00"
     await plain.leave()
     await client.close()
@@ -92,7 +92,7 @@ async def test_pings_are_answered_and_a_close_is_a_lost_client(start: Start) -> 
 
 
 async def closed(client: ClientConnection) -> int:
-    """Return the code of the close frame."""
+    """Read until the close frame, and return its code."""
     async with asyncio.timeout(PATIENCE):
         await client.wait_closed()
     assert client.close_code is not None
@@ -258,7 +258,7 @@ async def test_the_subprotocol_is_mqtt(start: Start) -> None:  # [MQTT-6.0.0-4]
         await client.close()
 
 
-async def test_mqtt_over_tcp_is_served_beside_it(start: Start) -> None:
+async def test_mqtt_over_tcp_is_served_beside_mqtt_over_websocket(start: Start) -> None:
     running = await start(ws=WS)
     client, plain = await logged_in(running), await running.mqtt("plain", user="known/known")
     assert isinstance(plain, Mqtt0)

@@ -49,7 +49,7 @@ def codes(packets: list[Any]) -> list[int]:
     return [int(code) for code in answer.reason_codes]
 
 
-# -- allowed in part
+# -- filters that the user may read in part
 
 
 def test_partly_permitted_filter_gets_the_permitted_topics() -> None:
@@ -124,7 +124,7 @@ def test_many_filters_with_many_rules_take_many_turns() -> None:
     assert client.connection.data_to_send()
 
 
-# -- rights that change
+# -- permissions that change
 
 
 def test_a_consumer_that_may_not_read_any_more_is_cancelled_and_hears_of_it() -> None:
@@ -293,7 +293,7 @@ def test_permissions_apply_to_a_session_whose_patterns_are_above_the_limit(here:
         client.connection.on_closed()
     world.guests.identities["u"] = rights("deny subscribe secret/x", "allow all #")
     world.review()
-    # A pattern that visits more nodes is refused still.
+    # A pattern that visits more nodes is still refused.
     again = client if here else client_of(world, clean=False, session_expiry_interval=100)
     assert codes(subscribed(again, "+/b/+/b/+/b/+")) == [QUOTA_EXCEEDED]
     for topic in ("secret/x", "secret/y"):

@@ -114,7 +114,7 @@ def test_a_client_that_was_stalled_within_a_message_when_the_alarm_began_is_clos
     client = connect(world)
     connection = client.connection
     connection.receive_data(part)
-    connection.stall()  # The client waits for something else, such as a full queue.
+    connection.stall()  # The connection is stalled for another reason, such as a full queue.
     world.broker.alarms.set("memory", True)
     world.turn()
     connection.resume_input()

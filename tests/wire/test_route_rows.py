@@ -1,4 +1,5 @@
-"""The rows that explain a route, for topics with MQTT sessions and for queues of all kinds."""
+"""The rows with which the broker explains a route, for topics with MQTT sessions and queues of all
+kinds."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from trellis.monitoring.route_rows import SECTIONS, RouteAnswer, RouteQuestion
 
 
 def rows_of(world: World, question: RouteQuestion) -> dict[str, Any]:
-    """Return the whole answer to a question."""
+    """Return the whole answer to a question about a route: its head, and the rows by section."""
     answer = RouteAnswer(world.vhost, question, world.guests.identity_of, 200)
     sections: dict[str, Any] = {section: [] for section in SECTIONS}
     for row in answer.rows():
@@ -61,7 +62,7 @@ def test_a_shared_subscription_and_a_retained_message_are_named() -> None:
     world = World()
     world.mqtt("one").subscribe("$share/g/a/#", 1)
     publisher = world.mqtt("publisher")
-    publisher.send(b"\x31\x06\x00\x03a/bx")  # PUBLISH with RETAIN
+    publisher.send(b"\x31\x06\x00\x03a/bx")  # a PUBLISH with RETAIN
     answer = rows_of(world, RouteQuestion(mqtt="a/b"))
     assert [(one["name"], one["type"]) for one in answer["queues"]] == [("$share/g/a/#", "session")]
     assert answer["retained"]

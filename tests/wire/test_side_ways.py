@@ -263,7 +263,7 @@ def test_the_target_of_a_way_cannot_become_a_topic_exchange(reference: str, agai
     assert found.code == 403 and "topic rules" in found.text and "'own'" in found.text
     assert "ev" not in client.world.vhost.exchanges
     client = client.world.amqp(user="u")
-    # Another type is allowed. So is the type topic, once nothing names the exchange.
+    # The user may declare `ev` with another type, and with the type topic once no method names it.
     steps = [FANOUT, X.Delete(exchange="ev"), removal, again]
     assert not [one for one in names(client.send(*steps)) if one.endswith("Close")]
 

@@ -193,7 +193,7 @@ class PluginIdentity(Identity):
         return PluginIdentity(self.name, rights, self._session, self._rules)
 
     def fits(self, rights: Identity | None, session: PluginSession) -> bool:
-        """True if a new login of the client may reuse this identity.
+        """True if a new login of the client may reuse this identity with its cached permissions.
 
         `rights` and `session`, the permissions and the Session of the new login, must equal those
         of this identity.
@@ -241,7 +241,7 @@ class PluginIdentity(Identity):
         try:
             return self._rules.allow(self._session, topic.decode(), Action.PUBLISH)
         except UnicodeDecodeError:
-            return False  # amqtt's topics are text.
+            return False  # amqtt's topics are UTF-8 text, so no plugin can allow this one.
 
     def may_subscribe(self, topic_filter: str) -> bool:
         return self._rules.allow(self._session, topic_filter, Action.SUBSCRIBE)
@@ -302,7 +302,8 @@ class PluginAuthenticator(Authenticator):
         self.late = 0
 
     def authenticate(self, credentials: Credentials, answer: VerdictCallback) -> None:
-        if credentials.proven or not self._auth_plugins:  # Plugins do not know certificates.
+        # Plugins know passwords only: the accounts accept a client with a certificate.
+        if credentials.proven or not self._auth_plugins:
             self._ask_accounts(credentials, session_of(credentials), answer)
         elif credentials.user is None and credentials.foreign:
             answer(Verdict(None, "clients in pages of other hosts must give a user name"))
@@ -406,7 +407,7 @@ class PluginAuthenticator(Authenticator):
     def _identity(
         self, credentials: Credentials, session: PluginSession, rights: Identity | None
     ) -> Identity:
-        """Return the identity of a client: the object of its last login if nothing has changed.
+        """Return the identity of a client: the identity of its last login if nothing has changed.
 
         `rights` are the permissions of the account, None for all permissions.
         """

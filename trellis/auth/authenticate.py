@@ -128,13 +128,13 @@ class Accounts(Authenticator):
         self._verified: dict[bytes, float] = {}
         self._checking: dict[bytes, list[PendingLogin]] = {}
         self.login_throttle = LoginThrottle()
-        #: Lines with logins, by address and user name (`_line`). At most `queue` logins wait.
+        #: Login lines by address and user name (`_line`); at most `queue` logins wait in all.
         self._lines: dict[tuple[str, str], LoginLine] = {}
         #: Number of logins that wait now for their turn, or because earlier logins failed.
         self._throttled = 0
         #: Verdicts that are not yet delivered, each with its callback.
         self._verdicts: deque[tuple[VerdictCallback, Verdict]] = deque()
-        decoy_hash()  # Made now: the first login of an unknown user would take longer.
+        decoy_hash()  # Made now: otherwise the first login of an unknown user would take longer.
         self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=lower_priority)
         #: Number of passwords hashed so far.
         self.passwords_hashed = 0
@@ -142,7 +142,7 @@ class Accounts(Authenticator):
 
     @property
     def serves_other_machines(self) -> bool:
-        """True if some client of another machine may log in with a password, or without a user."""
+        """True if a client of another machine can log in, with a password or anonymously."""
         stored = () if self.users is None else self.users.by_name.values()
         return (
             self.anonymous_identity is not None
@@ -186,7 +186,7 @@ class Accounts(Authenticator):
         account = self._find_account(name, credentials.proven)
         details = "" if account is not None else f"no user is named '{name}'"
         if account is not None and account.loopback_only and not credentials.local:
-            # Refused like an unknown user name, and after the same time.
+            # The login is refused like one with an unknown user name, and takes the same time.
             details = "this user may log in from loopback only"
             account = None
         if credentials.proven:
@@ -225,7 +225,7 @@ class Accounts(Authenticator):
         self._drop_empty(line)
 
     def _line(self, credentials: Credentials) -> LoginLine:
-        """Return the line of the login's address; on loopback, the line of its user name."""
+        """Return the login line of a client's address; on loopback, of the client's user name."""
         key = credentials.address, (credentials.user or "")[:MAX_NAME] if credentials.local else ""
         line = self._lines.get(key)
         if line is None:
@@ -233,15 +233,15 @@ class Accounts(Authenticator):
         return line
 
     def _drop_empty(self, line: LoginLine) -> None:
-        """Remove `line` from the table of lines if no login of it waits or is checked."""
+        """Remove a login line from the table if none of its logins waits or is checked."""
         if not line.running and not line.waiting:
             self._lines.pop((line.address, line.user), None)
 
     def _has_room(self, line: LoginLine) -> bool:
-        """True if another login of `line` may wait.
+        """True if one more login may wait in `line`.
 
-        If too many logins wait, the newest login of the longest line is answered as busy, to make
-        room. If no line is longer than `line`, there is no room.
+        If too many logins wait in all lines, the newest login of the longest line is answered as
+        busy, to make room. If no line is longer than `line`, there is no room.
         """
         if self._throttled < self._queue:
             return True
@@ -253,7 +253,7 @@ class Accounts(Authenticator):
         return True
 
     def _begin(self, login: PendingLogin, line: LoginLine) -> None:
-        """Check a login whose turn it is, after a wait if earlier logins failed."""
+        """Check a login at the head of its login line, after a wait if earlier logins failed."""
         loop = asyncio.get_running_loop()
         credentials = login.credentials
         seconds = self.login_throttle.wait(
@@ -275,7 +275,7 @@ class Accounts(Authenticator):
             self._leave(line)
 
     def _leave(self, line: LoginLine) -> None:
-        """End the turn of one login of a line, and begin the next logins of that line."""
+        """End the check of one login of a login line, and begin the next logins of that line."""
         line.running -= 1
         now = asyncio.get_running_loop().time()
         places = self.login_throttle.places(line, now)
@@ -349,7 +349,7 @@ class Accounts(Authenticator):
         return Account(user, user.password_hash, False) if user.password_hash or proven else None
 
     def hash_of(self, name: str) -> str:
-        """Return the hash of a user's password; "" if there is no such user or password."""
+        """Return the stored hash of a user's password; "" if there is no such user or password."""
         account = self._find_account(name, False)
         return "" if account is None else account.password_hash
 
@@ -361,7 +361,7 @@ class Accounts(Authenticator):
         return digest.digest()
 
     def _hash(self, loop: asyncio.AbstractEventLoop, login: PendingLogin) -> None:
-        """Compare a password with its hash, in a hashing thread, and pass on the result."""
+        """Compare a password with its hash, in a hashing thread; the event loop gets the result."""
         good = False
         password_hash, password = login.password_hash, login.credentials.password
         try:

@@ -254,7 +254,7 @@ class Tokens:
             try:
                 scopes.append(Scope(word))
             except ValueError:
-                continue  # A scope for another application.
+                continue  # The scope is for another application.
         return TokenIdentity(user, scopes, tags, expires)
 
 
@@ -315,7 +315,7 @@ class TokenAuthenticator(Authenticator):
         self.refused = 0
 
     def use(self, tokens: Tokens) -> None:
-        """Verify tokens with keys and required claims that were read again."""
+        """Verify tokens with new keys and required claims from now on, after a reload."""
         self._tokens = tokens
 
     def authenticate(self, credentials: Credentials, answer: Answer) -> None:
@@ -358,7 +358,7 @@ class TokenAuthenticator(Authenticator):
 
 
 class TokenConversation(AuthConversation):
-    """An MQTT 5 authentication with the method JWT: one step, with the token."""
+    """The exchange of an MQTT 5 authentication with the method JWT: one step, with the token."""
 
     def __init__(self, authenticator: TokenAuthenticator, credentials: Credentials) -> None:
         self._authenticator = authenticator

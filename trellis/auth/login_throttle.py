@@ -55,17 +55,17 @@ class LoginFailures:
         return len(self._failures)
 
     def count(self, key: str, now: float) -> float:
-        """Return the number of failures of a key that are not forgiven."""
+        """Return the number of failures of an address or user name that are not forgiven."""
         count, last = self._failures.get(key, (0.0, now))
         return max(0.0, count - (now - last) / FORGIVEN_SECONDS)
 
     def wait(self, key: str, now: float) -> float:
-        """Return the seconds that the next login with this key must wait."""
+        """Return the seconds that the next login with this address or user name must wait."""
         over = round(self.count(key, now)) - FREE_FAILURES
         return 0.0 if over < 0 else min(self._wait_max, FIRST_WAIT * 2 ** min(over, 20))
 
     def add(self, key: str, now: float) -> None:
-        """Count a login failure for a key."""
+        """Count a login failure of an address or user name."""
         count = self.count(key, now) + 1
         self._failures.pop(key, None)
         if len(self._failures) >= MAX_KEYS:
@@ -73,7 +73,7 @@ class LoginFailures:
         self._failures[key] = count, now
 
     def remove(self, key: str) -> None:
-        """Forget the failures of a key."""
+        """Remove all counted failures of an address or user name."""
         self._failures.pop(key, None)
 
 
@@ -114,7 +114,8 @@ class PendingLogin:
         self.answer = answer
         self.expires = expires
         self.details = details
-        #: The line in which the login has a place; None if it shares the check of another login.
+        #: The LoginLine in which the login waits; None if the login shares the check of another
+        #: login with the same credentials.
         self.line: LoginLine | None = None
 
 
@@ -155,7 +156,10 @@ class LoginThrottle:
         return seconds
 
     def places(self, line: LoginLine, now: float) -> int:
-        """Return how many logins of a line may be checked at a time: one less per failure."""
+        """Return the number of logins of a line that may be checked at the same time.
+
+        The number falls by one for each failure, down to 1.
+        """
         failures = (
             self.users.count(line.user, now)
             if line.user

@@ -37,8 +37,8 @@ _SHA512_SALT_MAX: Final = 64
 #: Largest number of iterations of an imported PBKDF2 hash (about 0.6 s). Mosquitto makes hashes
 #: with 101 or 1,000 iterations.
 ITERATIONS_MAX: Final = 1_000_000
-#: Bounds of imported argon2 hashes: memory in KiB, memory in KiB times passes (about 0.7 s), and
-#: lanes.
+#: Limits of imported argon2 hashes: memory in KiB, memory in KiB multiplied by passes (about 0.7 s
+#: of work), and lanes.
 ARGON2_MEMORY_MAX: Final = 262_144
 ARGON2_WORK_MAX: Final = 524_288
 ARGON2_LANES_MAX: Final = 16
@@ -139,7 +139,7 @@ def _check_argon2(parameters: argon2.Parameters) -> None:
 
 
 def _parse_mosquitto(password_hash: str) -> tuple[int, bytes, bytes]:
-    """Return iterations, salt and hash of one of Mosquitto's hashes; 0 iterations are SHA-512.
+    """Return iterations, salt and hash of one of Mosquitto's hashes; 0 iterations: SHA-512.
 
     Raises ValueError.
     """

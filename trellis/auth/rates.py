@@ -16,8 +16,8 @@ from trellis.settings.limits import RatesSettings as RateSettings
 
 #: Largest number of shared buckets; the least recently used one is evicted.
 MAX_SHARED_BUCKETS: Final = 10_000
-#: Names of the rate limits, as in the settings, such as `user_bytes`: the owner of the bucket, and
-#: the unit that the bucket counts.
+#: Names of the rate limits, as in the settings: the owner of the token bucket, and the unit that
+#: the bucket counts. `user_bytes` limits the bytes per second of a user.
 LIMITS: Final = tuple(
     f"{owner}_{unit}"
     for owner in ("connection", "user", "vhost", "address")

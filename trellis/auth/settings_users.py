@@ -27,7 +27,7 @@ GENERATED_USER_FILE: Final = "generated-user.json"
 
 
 class GeneratedUser(msgspec.Struct):
-    """Content of GENERATED_USER_FILE."""
+    """The generated user, as GENERATED_USER_FILE stores it."""
 
     name: str
     password_hash: str
@@ -62,7 +62,8 @@ class SettingsIdentity(AccountIdentity):
 class Superuser(AccountIdentity):
     """A user with all permissions in all virtual hosts.
 
-    Permissions that the broker stores for its name replace these, except in the virtual host "/".
+    Permissions that the broker stores for the user's name take precedence, except in the virtual
+    host "/".
     """
 
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:

@@ -43,7 +43,7 @@ HEARTBEAT_FRAME: Final = 8
 #: Bytes that a frame adds to its payload.
 OVERHEAD: Final = 8
 
-#: Names of methods in errors.
+#: Names of AMQP methods, for errors.
 METHOD_NAMES: Final[dict[Method, str]] = {
     START: "connection.start",
     TUNE: "connection.tune",
@@ -135,29 +135,29 @@ def tune_ok(channel_max: int, frame_max: int) -> bytes:
 
 
 def connection_open(vhost: str) -> bytes:
-    """Encode connection.open."""
+    """Encode connection.open for a virtual host."""
     return _method(0, (10, 40), short_string(vhost) + b"\0\0")
 
 
 def connection_close() -> bytes:
-    """Encode connection.close."""
+    """Encode connection.close with the reply code 200 (success)."""
     return _method(0, CLOSE, (200).to_bytes(2, "big") + short_string("done") + b"\0\0\0\0")
 
 
 def channel_open() -> bytes:
-    """Encode channel.open for channel 1. All methods below are for channel 1 too."""
+    """Encode channel.open for channel 1, which all further methods of this module use too."""
     return _method(1, (20, 10), b"\0")
 
 
 def exchange_declare(name: str, kind: str) -> bytes:
-    """Encode exchange.declare."""
+    """Encode exchange.declare of an exchange of type `kind`."""
     return _method(
         1, (40, 10), b"\0\0" + short_string(name) + short_string(kind) + b"\0" + _NO_TABLE
     )
 
 
 def exchange_delete(name: str) -> bytes:
-    """Encode exchange.delete."""
+    """Encode exchange.delete of an exchange."""
     return _method(1, (40, 20), b"\0\0" + short_string(name) + b"\0")
 
 
@@ -179,7 +179,7 @@ def queue_declare(
 
 
 def queue_bind(queue: str, exchange: str, key: str, arguments: Mapping[str, str] = NONE) -> bytes:
-    """Encode queue.bind."""
+    """Encode queue.bind of a queue to an exchange."""
     return _method(
         1,
         (50, 20),
@@ -193,7 +193,7 @@ def queue_bind(queue: str, exchange: str, key: str, arguments: Mapping[str, str]
 
 
 def queue_delete(name: str) -> bytes:
-    """Encode queue.delete."""
+    """Encode queue.delete of a queue."""
     return _method(1, (50, 40), b"\0\0" + short_string(name) + b"\0")
 
 
@@ -203,7 +203,7 @@ def qos(prefetch: int) -> bytes:
 
 
 def consume(queue: str, no_ack: bool) -> bytes:
-    """Encode basic.consume."""
+    """Encode basic.consume of a queue; `no_ack`: the consumer sends no acknowledgements."""
     return _method(
         1,
         (60, 20),
@@ -217,7 +217,7 @@ def ack(tag: int) -> bytes:
 
 
 def confirm_select() -> bytes:
-    """Encode confirm.select."""
+    """Encode confirm.select, which switches publisher confirms on."""
     return _method(1, (85, 10), b"\0")
 
 

@@ -9,7 +9,7 @@ Hot path. The layout of frames (AMQP 0-9-1, section 4.2.3):
     body       bytes of the body, in one or more frames
 
 A delivery is a method frame, a header frame and body frames. `_left` is -2 before the method frame,
--1 before the header frame, and then the number of bytes that the body still lacks.
+-1 before the header frame, and then the number of bytes of the body that have not arrived yet.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class BenchAmqpReader(BenchReader):
 
 
 class BenchAmqpConsumer(BenchAmqpReader):
-    """Reads the deliveries of one consumer on channel 1, and acknowledges them if `acks`.
+    """Reads the deliveries of one consumer on channel 1, and acknowledges them if `acks` is True.
 
     Each entry of `names` is an exchange and a routing key, as short strings. Message n has the
     entry at index n modulo `len(names)`.

@@ -1,7 +1,7 @@
 """Checks that a subscriber receives every published message, once, in order and unchanged.
 
 The body of a message begins with the publisher's number and the message's number, four bytes each.
-The rest, the filler, is the same in all messages:
+The remaining bytes, the filler, are the same in all messages:
 
     body    publisher(4)  number(4)  filler ...
 
@@ -20,7 +20,8 @@ from mypy_extensions import i64
 from trellis.bench.errors import WrongAnswer
 from trellis.bench.latency import Histogram
 
-#: Size in bytes of the publisher's number and the message's number, the smallest body possible.
+#: Size in bytes of the publisher's number and the message's number together: the smallest body
+#: possible.
 HEADER_SIZE: Final = 8
 #: Size in bytes from which comparing in place is cheaper than copying and comparing.
 _LARGE: Final[i64] = 2_048
@@ -37,14 +38,15 @@ def filler(size: int) -> bytes:
 
 
 def body(publisher: int, number: int, rest: bytes) -> bytes:
-    """Return the body of a message with the filler `rest`."""
+    """Return the body of a message: both numbers, then the filler `rest`."""
     return publisher.to_bytes(4, "big") + number.to_bytes(4, "big") + rest
 
 
 class PublishedMessages:
-    """The messages that one publisher has begun to send: their count, and their times if `timed`.
+    """The messages that one publisher has begun to send: their number, and their send times.
 
-    `times` holds the time in ns at which the message with each number was sent last.
+    `times[n]` is the time in ns at which the last message with number n was sent. The list is empty
+    unless latencies are measured (`timed`).
     """
 
     def __init__(self, ring: i64, timed: bool) -> None:
@@ -52,7 +54,7 @@ class PublishedMessages:
         self.times = [0] * int(ring) if timed else []
 
     def send(self, count: i64, at: i64) -> None:
-        """Count the next `count` messages, sent at `at` in ns."""
+        """Count `count` more messages as sent at the time `at`, in ns."""
         if self.times:
             ring: i64 = len(self.times)
             end: i64 = self.count + count
@@ -64,7 +66,7 @@ class PublishedMessages:
 
 
 class TrafficPlan:
-    """The messages of all publishers of a run, and the latencies of deliveries if `timed`."""
+    """The messages of all publishers of a run, and a histogram of the latencies if `timed`."""
 
     def __init__(self, publishers: i64, ring: i64, size: i64, timed: bool) -> None:
         self.ring = ring
@@ -100,9 +102,9 @@ class Checker:
         self.received: i64 = 0
 
     def accept(self, publisher: i64, number: i64, now: i64) -> None:
-        """Check that message `number` of a publisher is an expected one, received at `now` in ns.
+        """Check that an arrived message is an expected one. Raises WrongAnswer.
 
-        Raises WrongAnswer.
+        `number` is the message's number, and `now` the time of its arrival in ns.
         """
         raise NotImplementedError
 
@@ -114,8 +116,10 @@ class Checker:
         raise NotImplementedError
 
     def expected(self) -> str:
-        """Return a phrase for errors: the next message, such as "message 7 of publisher 0", or if
-        that is not known, the source of the message, such as "a shared queue".
+        """Return a phrase for errors that names the expected message.
+
+        It is the next message, such as "message 7 of publisher 0", or if that is not known, the
+        source of the message, such as "a shared queue".
         """
         raise NotImplementedError
 
@@ -240,9 +244,9 @@ class Ordered(Checker):
 
 
 class CompetingCounts:
-    """Counts of received messages, kept by all consumers of one queue together.
+    """Counts of received messages, which all consumers of one queue keep together.
 
-    `laps[publisher][number]` counts the messages with this number in their body.
+    `laps[publisher][number]` counts the received messages with this number in their body.
     """
 
     def __init__(self, script: TrafficPlan) -> None:
@@ -305,7 +309,10 @@ class Competing(Checker):
 
 
 class Receipts:
-    """The acknowledgements that a publisher received; `kind` is their name, such as PUBACK."""
+    """The acknowledgements that one publisher has received.
+
+    `kind` is the name of the acknowledgement, such as PUBACK.
+    """
 
     def __init__(self, where: str, kind: str, published: PublishedMessages) -> None:
         self.where = where

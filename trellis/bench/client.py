@@ -121,7 +121,10 @@ class AmqpClient(BenchConversation):
         return tag, body
 
     def _frame(self, kind: int, awaited: str, timeout: float = TIMEOUT) -> bytes:
-        """Return the payload of the next frame, which must be of type `kind`, after heartbeats."""
+        """Return the payload of the next frame, which must be of type `kind`. Skip heartbeats.
+
+        `awaited` names the expected frame in errors. Raises BenchError.
+        """
         while True:
             head = self.read(7, awaited, timeout)
             payload = self.read(int.from_bytes(head[3:7], "big") + 1, awaited, timeout)
@@ -139,7 +142,7 @@ class AmqpClient(BenchConversation):
                 )
 
     def bind(self, wanted: list[tuple[str, str, Mapping[str, str]]], exchange: str) -> None:
-        """Make the bindings `wanted`, each (queue, key, arguments), to an exchange.
+        """Bind queues to an exchange: `wanted` yields (queue, key, arguments) for each binding.
 
         Up to 500 bindings are requested in one send.
         """

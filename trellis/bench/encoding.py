@@ -13,7 +13,7 @@ from trellis.bench.workloads import ALL, Workload
 #: clients (Trellis above 1 MiB of unsent output).
 _QOS0_IN_FLIGHT: Final = 768 * 1024
 _IN_FLIGHT: Final = 8 * 1024 * 1024
-#: Placeholder in a template for the bytes that differ from message to message.
+#: Placeholder in the template of a message for the bytes that differ from message to message.
 _GAP: Final = b"\xff"
 
 
@@ -24,7 +24,7 @@ class BenchNames:
         self._root = f"b{token}"
         self._count = workload.topics
         self.crossing = workload.publish != workload.consume
-        # Both protocols publish to this predeclared exchange.
+        # The predeclared exchange to which both protocols publish.
         self.exchange = "amq.topic" if self.crossing else f"bench-{token}"
         self.queue = f"bench-{token}"
 
@@ -108,7 +108,7 @@ class BenchEncoding:
         self._frame_max = frame_max
 
     def lap(self, publisher: int) -> bytes:
-        """Return the encoded messages of a publisher with the numbers 0 to `ring` - 1, joined.
+        """Return a lap: one encoded message of a publisher for each number 0 to `ring` - 1, joined.
 
         All messages have the same size.
         """
@@ -139,9 +139,9 @@ class BenchEncoding:
         return b"".join(parts)
 
     def _template(self, protocol: str, qos: int, topic: int) -> tuple[bytes, bytes, bytes]:
-        """Encode a message with a gap for packet identifier, publisher and number.
+        """Encode a message as a template, with a gap for packet identifier, publisher and number.
 
-        Return the bytes before the gap, the gap, and the bytes after it.
+        Return the bytes before the gap, the gap, and the bytes after the gap.
         """
         body = _GAP * HEADER_SIZE + self._filler
         if protocol == "amqp":
@@ -176,7 +176,5 @@ def is_predictable(workload: Workload) -> bool:
 
 
 def numbers_of(workload: Workload, subscriber: int) -> tuple[int, int]:
-    """Return the number of the first message that a subscriber receives, and the step to the next
-    number.
-    """
+    """Return which messages a subscriber receives: the number of the first one, and the step."""
     return (0, 1) if workload.sharing == ALL else (subscriber, workload.topics)

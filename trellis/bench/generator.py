@@ -21,13 +21,13 @@ from mypy_extensions import i64
 from trellis.bench.errors import BenchError
 from trellis.bench.line import BenchConnection
 
-_READ: Final = 1  # EPOLLIN, and POLLIN
-_WRITE: Final = 4  # EPOLLOUT, and POLLOUT
+_READ: Final = 1  # The flag for input: EPOLLIN of epoll, POLLIN of poll.
+_WRITE: Final = 4  # The flag for room to write: EPOLLOUT of epoll, POLLOUT of poll.
 #: Nanoseconds between two checks of the progress. Each check reports the progress to the caller.
 _TICK: Final[i64] = 100_000_000
-#: Tolerated delay in sending a paced message, in nanoseconds. If a message is sent later than that,
-#: its latency counts from the time at which it was due, so that a stalled broker cannot hide its
-#: delay.
+#: Tolerated delay in sending a message at a fixed rate, in nanoseconds. If a message is sent later
+#: than that, its latency counts from the time at which it was due, so that a stalled broker cannot
+#: hide its delay.
 _LATE: Final[i64] = 1_000_000
 
 
@@ -57,7 +57,7 @@ class Poller:
         self._poll.register(fd, _READ)
 
     def writable(self, fd: int, wanted: bool) -> None:
-        """Watch a socket for input, and if `wanted`, also for room to write."""
+        """Watch a socket for input, and if `wanted` is True, also for room to write."""
         self._poll.modify(fd, _READ | _WRITE if wanted else _READ)
 
     def wait(self, ns: i64) -> list[tuple[int, int]]:
@@ -103,8 +103,8 @@ class Generator:
             self._poller.add(fd)
         #: Number of messages passed to publishers for sending, in all runs.
         self.started: i64 = 0
-        #: Number of messages known to be delivered (and acknowledged, if `flow` demands it), in all
-        #: runs.
+        #: Number of messages that all their subscribers received (and the broker acknowledged, if
+        #: `flow` demands it), in all runs.
         self.done: i64 = 0
         self._slow: i64 = 0
         self._turn: i64 = 0
@@ -192,10 +192,10 @@ class Generator:
         return more
 
     def _publish_due(self, now: i64, began: i64, interval: float) -> i64:
-        """Send the messages that are due at `now`; return the ns to wait, at most _TICK.
+        """Send the messages that are due at `now`; return the time to wait in ns, at most _TICK.
 
-        The wait ends when the next message is due; it is _TICK if a message is overdue and cannot
-        be sent.
+        The wait ends when the next message is due. The wait is _TICK if a message is overdue and
+        cannot be sent.
         """
         flow = self._flow
         due: i64 = self._due_at(began, interval)
@@ -259,7 +259,7 @@ class Generator:
             return True
         done: i64 = self.started
         if self._flow.to_all:
-            # The subscriber that was slowest before is most often still behind.
+            # The subscriber that was slowest in the last check is probably still the slowest.
             slow: i64 = self._slow
             if slow < len(self.subscribers) and self.subscribers[slow].reader.count() < wanted:
                 return False
@@ -282,8 +282,9 @@ class Generator:
         return done >= wanted
 
     def _has_pending(self) -> bool:
-        """True if a connection has unsent bytes, or waits for a packet other than a message, such
-        as PUBREL, or for the rest of a packet or frame.
+        """True if a connection has unsent bytes, or waits for input that is not a whole message.
+
+        Such input is a packet such as PUBREL, or the end of a packet or frame.
         """
         for line in self._lines.values():
             if line.unsent() > 0 or line.reader.pending():
@@ -308,7 +309,7 @@ class Generator:
         self._tick(int(self.done - self._base))
 
     def _missing(self) -> str:
-        """Return a phrase for errors: a connection that waits, and the data that it waits for."""
+        """Return a phrase for errors: the connection that waits, and the data it waits for."""
         for line in self.publishers + self.subscribers:
             if line.blocked:
                 return (

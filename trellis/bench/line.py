@@ -85,8 +85,8 @@ class BenchConnection:
     def send(self) -> None:
         """Send until all data is sent or the socket is full.
 
-        The order is: the rest of partly sent answers, then messages, then new answers. So no answer
-        is sent inside a message.
+        The order is: the unsent part of an answer, then messages, then new answers. So no answer is
+        sent inside a message.
         """
         while len(self._left) > 0:
             sent = self._send_data(self._left)
@@ -114,7 +114,7 @@ class BenchConnection:
             self.blocked = True
             return 0
         except OSError:
-            # The connection is closed. Reading from it gives the reason.
+            # The connection is closed. The next read raises an error with the reason.
             self.blocked = True
             return 0
         self.sends += 1

@@ -18,7 +18,7 @@ REFUSALS: Final = {
     4: "bad user name or password",
     5: "not authorised",
 }
-#: Return codes of a refused login.
+#: Return codes of CONNACK that mean a refused login.
 LOGIN_REFUSALS: Final = (4, 5)
 
 
@@ -38,7 +38,7 @@ def remaining_length(length: int) -> bytes:
 
 
 def packet(first: int, rest: bytes) -> bytes:
-    """Encode a packet with this first byte."""
+    """Encode a packet: its first byte, its remaining length, and the bytes `rest`."""
     return bytes([first]) + remaining_length(len(rest)) + rest
 
 
@@ -55,7 +55,7 @@ def subscribe(topic_filter: str, qos: int) -> bytes:
 
 
 def publish(topic: str, body: bytes, qos: int = 0, packet_id: int = 0) -> bytes:
-    """Encode PUBLISH."""
+    """Encode PUBLISH; the packet identifier is left out for QoS 0."""
     return packet(
         0x30 | qos << 1, string(topic) + (packet_id.to_bytes(2, "big") if qos else b"") + body
     )

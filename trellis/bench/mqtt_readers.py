@@ -142,7 +142,7 @@ class MqttSubscriber(BenchReader):
             self._answer(_PUBACK if self._qos == 1 else _PUBREC, data, behind)
 
     def _answer(self, first: i64, data: bytes, at: i64) -> None:
-        """Answer with a packet of type `first` and the packet identifier at `data[at]`."""
+        """Send an acknowledgement of type `first` for the packet identifier at `data[at]`."""
         out = self.out
         out.append(u8(first))
         out.append(2)
@@ -240,7 +240,7 @@ class MqttPublisher(BenchReader):
             )
 
     def _message(self, receipts: Receipts, number: i64) -> i64:
-        """Return the index of the unacknowledged message that has this number."""
+        """Return the index of the unacknowledged message whose body has this number."""
         return receipts.first + (number - receipts.first) % self._ring
 
     def _release(self, packet_id: i64) -> None:

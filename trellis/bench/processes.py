@@ -31,7 +31,7 @@ class Cpu(NamedTuple):
     system: int
 
     def since(self, before: Cpu) -> Spent:
-        """Return the CPU time used since `before`."""
+        """Return the CPU time used between the earlier reading `before` and this one."""
         ns = sum(after - before.threads.get(thread, 0) for thread, after in self.threads.items())
         user, system = self.user - before.user, self.system - before.system
         ticked = round((user + system) / _TICK * 1e9)
@@ -85,7 +85,7 @@ class Processes:
             if entry.name.isdigit() and (columns := _stat(entry)):
                 below.setdefault(int(columns[_PARENT]), []).append(int(entry.name))
         found = list(self._roots)
-        for pid in found:  # The list grows in the loop.
+        for pid in found:  # Children that the loop appends are visited, too.
             found += [child for child in below.get(pid, ()) if child not in found]
         return found
 

@@ -20,7 +20,7 @@ class BenchReader:
     def __init__(self, where: str) -> None:
         self.where = where
         self.out = BytesWriter()
-        #: The beginning of an incomplete packet or frame.
+        #: The received beginning of a packet or frame that is not complete yet.
         self.rest = b""
 
     def receive(self, data: bytes, now: i64) -> None:
@@ -28,15 +28,15 @@ class BenchReader:
         raise NotImplementedError
 
     def count(self) -> i64:
-        """Return the number of messages received, or acknowledged to a publisher."""
+        """Return the number of received messages, or of acknowledgements to a publisher."""
         raise NotImplementedError
 
     def steps(self) -> i64:
-        """Return a number that grows as packets or frames are received, to detect progress."""
+        """Return a number that grows with every received packet or frame, to detect progress."""
         raise NotImplementedError
 
     def pending(self) -> str:
-        """Return a phrase for awaited input other than whole messages; "" if none is awaited.
+        """Return a phrase for the awaited input that is not a whole message; "" if there is none.
 
         Examples: "12 PUBRELs", "the rest of 5 bytes".
         """

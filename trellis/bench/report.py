@@ -38,7 +38,7 @@ class Latency:
 
 @dataclass
 class BrokerReport:
-    """Use of the broker's processes: CPU time in seconds, resident memory in bytes."""
+    """CPU time in seconds and resident memory in bytes of the broker's processes."""
 
     cpu: float
     system_share: float

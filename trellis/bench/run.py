@@ -59,7 +59,7 @@ def run(
     timed = workload.window == 1 or options.rate > 0
     result = _result(workload, options)
     progress.begin(workload.name)
-    # A run creates no reference cycles. Collecting garbage would only interrupt it.
+    # A run makes no reference cycles, so collections would only interrupt it.
     gc.disable()
     try:
         with Scene(workload, targets, timed, progress, options.patience) as scene:
@@ -125,7 +125,7 @@ def _measure(scene: Scene, options: BenchOptions, processes: Processes) -> Round
     messages, deliveries, sends, receives, bytes_out, bytes_in = (
         now - then for now, then in zip(_counters(scene), before, strict=True)
     )
-    # The checkers have compared every message. This compares their total.
+    # The checkers have compared every message. This checks the number of all messages.
     wanted = messages * (scene.workload.subscribers if scene.to_all else 1)
     if deliveries != wanted:
         raise WrongAnswer(

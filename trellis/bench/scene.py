@@ -22,8 +22,8 @@ from trellis.bench.target import BrokerTarget
 from trellis.bench.workloads import ALL, COMPETING, TOPICS, Workload
 from trellis.progress import ProgressLine
 
-#: Largest number of bindings that one queue gets. Some brokers take long to delete a queue with
-#: many bindings.
+#: Largest number of bindings of one queue. Some brokers take long to delete a queue with many
+#: bindings.
 _BINDINGS_OF_A_QUEUE: Final = 1_000
 #: File descriptors that the load generator needs besides those of the workload's connections.
 _OTHER_FILES: Final = 50
@@ -53,7 +53,7 @@ class Scene:
         self.subscribers: list[BenchConnection] = []
         #: Product and version of the AMQP broker.
         self.server = ""
-        #: Seconds for making the bindings that match no message.
+        #: Seconds that it took to make the bindings that match no message.
         self.bind_seconds = 0.0
         self._ring = ring
         self._targets = targets
@@ -88,7 +88,7 @@ class Scene:
 
     @property
     def running(self) -> Generator:
-        """The generator that drives the connections of this scene."""
+        """The generator that drives the connections of this workload."""
         assert self.generator is not None
         return self.generator
 

@@ -82,7 +82,8 @@ def parse(protocol: str, url: str) -> BrokerTarget:
         if parts.username is None
         else ""
     )
-    # In AMQP URIs a missing path means the default virtual host. A lone slash commonly does too.
+    # In AMQP URIs, a missing path means the default virtual host. Most clients treat a lone slash
+    # alike.
     vhost = unquote(parts.path[1:]) or "/"
     return BrokerTarget(protocol, parts.hostname, port or PORTS[protocol], user, password, vhost)
 
@@ -112,7 +113,7 @@ class BenchConversation:
                 f"{self.where}: {self.target} has read nothing for {TIMEOUT:g} s"
             ) from None
         except OSError:
-            pass  # The connection is closed. The next read returns the reason.
+            pass  # The connection is closed. The next read raises an error with the reason.
 
     def read(self, size: int, awaited: str, timeout: float = TIMEOUT) -> bytes:
         """Return the next `size` bytes.

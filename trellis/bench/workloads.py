@@ -122,8 +122,8 @@ def _amqp(
     )
 
 
-#: Messages in flight in workloads with QoS 1 and 2. Above a limit, brokers drop messages for a slow
-#: client (Mosquitto above 1,000, NATS above 1,024).
+#: Largest number of messages in flight in workloads with QoS 1 and 2. Brokers drop messages of a
+#: slow client above a limit (Mosquitto 1,000, NATS 1,024).
 _SMALL_WINDOW: Final = 1_000
 
 _ALL: Final = (
@@ -214,7 +214,8 @@ _ALL: Final = (
         publish="amqp",
         consume="mqtt",
     ),
-    # The last entry, because some brokers are busy for a while after closing so many connections.
+    # This workload comes last, because some brokers are busy for a while after so many connections
+    # were closed.
     _mqtt(
         "fan10000",
         "QoS 0, every message to 10,000 subscribers, one in flight",

@@ -94,7 +94,7 @@ COMMANDS: Final = {
     "completion": "completion",
     "man": "manual",
 }
-#: The commands that look at the parsers of all commands.
+#: The commands that need the parsers of all other commands.
 _WHOLE: Final = frozenset({"completion", "man"})
 
 
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             arguments = root.parse(given)
-        except SystemExit as end:  # argparse has printed --help or --version
+        except SystemExit as end:  # argparse has printed the text of --help or --version.
             return int(end.code or 0)
         if arguments.command is None:
             root.print_help()

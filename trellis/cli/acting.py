@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def add(commands: Commands) -> None:
-    """Add the commands purge, pause, resume and close."""
+    """Add the parsers of the commands purge, pause, resume and close."""
     usage = "QUEUE [--vhost NAME] [--url URL] [--user NAME --password WORD]"
     for name, run, text in (
         ("purge", purge, "discard the waiting messages of a queue"),
@@ -84,7 +84,7 @@ def _purge_lines(row: Row) -> Iterator[str]:
 
 
 def pause_queue(arguments: argparse.Namespace) -> int:
-    """Pause a queue, after a confirmation."""
+    """Pause the deliveries of a queue, after a confirmation."""
     client = ApiClient(arguments)
     row = _queue(client, arguments)
     if row["paused"]:
@@ -106,7 +106,7 @@ def _pause_lines(row: Row) -> Iterator[str]:
 
 
 def resume_queue(arguments: argparse.Namespace) -> int:
-    """Resume a paused queue."""
+    """Resume the deliveries of a paused queue."""
     client = ApiClient(arguments)
     if not _queue(client, arguments)["paused"]:
         print(f"queue '{arguments.queue}' is not paused")
@@ -141,7 +141,7 @@ def _is_named(row: Row, name: str) -> bool:
 
 
 def _close_line(client: ApiClient, row: Row) -> str:
-    """Return what happens when a connection is closed."""
+    """Return the line that tells the user what follows if a connection is closed."""
     line = f"closes {row['name']} of user '{row['user']}' ({row['protocol']})"
     identifier = row.get("variable_map", {}).get("client_id")
     if identifier is not None:

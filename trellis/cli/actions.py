@@ -12,7 +12,7 @@ from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.parsing import Commands, Parser, add_command
 from trellis.cli.table import Row, columns_of, table
 
-#: The permissions of a user or a role in a virtual host: patterns of names.
+#: Names of the three permissions of a user or a role in a virtual host: patterns of names.
 PERMISSIONS: Final = ("configure", "write", "read")
 
 

@@ -25,7 +25,7 @@ USAGE = (
 
 
 def add(commands: Commands) -> None:
-    """Add the command bench with load and matching."""
+    """Add the parser of the command `trellis bench`, with load and matching."""
     command = add_command(
         commands,
         "bench",
@@ -204,7 +204,7 @@ def _show(report: BenchReport) -> None:
 
 
 def _check_writable(path: str | None) -> None:
-    """Raise CommandError if the file cannot be written, before the measurements begin."""
+    """Raise CommandError if a file cannot be written. Called before the measurements begin."""
     try:
         if path not in (None, "-"):
             with open(str(path), "a"):

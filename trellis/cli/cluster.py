@@ -26,12 +26,12 @@ from trellis.settings.cluster import ClusterSettings
 _CHECK = "name each setting of the Kafka cluster and its topic that is unsafe for this broker"
 _STATUS = "show the nodes of the cluster, and how far each of them is behind"
 _SWITCH = "let a standby become the active node; the present one ends its process"
-_SEED = "copy the data directory of a node for a new node, or for one that is too far behind"
+_SEED = "copy the data directory of a node for a new node, or for a node that is too far behind"
 _FORGET = "remove a node that does not run any more, so that the log is not kept for this node"
 
 
 def add(commands: Commands) -> None:
-    """Add the command cluster."""
+    """Add the parser of the command `trellis cluster`."""
     command = add_command(
         commands,
         "cluster",
@@ -41,14 +41,24 @@ def add(commands: Commands) -> None:
     )
     tools = command.add_subparsers(title="tools", metavar="TOOL", dest="tool", parser_class=Parser)
     check = _add_tool(
-        tools, "check", check_cluster, "[--create]", _CHECK, "The exit code is 1 if there is any."
+        tools,
+        "check",
+        check_cluster,
+        "[--create]",
+        _CHECK,
+        "The exit code is 1 if a setting is unsafe.",
     )
     check.add_argument(
         "--create", action="store_true", help="first create the topic, if it does not exist"
     )
     add_settings(check, "cluster")
     found = _add_tool(
-        tools, "status", show_status, "[--json]", _STATUS, "The exit code is 1 if none is active."
+        tools,
+        "status",
+        show_status,
+        "[--json]",
+        _STATUS,
+        "The exit code is 1 if no node is active.",
     )
     add_json(found)
     add_settings(found, "cluster")
@@ -65,7 +75,7 @@ def add(commands: Commands) -> None:
         nargs="?",
         default="",
         metavar="NODE",
-        help="name of the standby [the one that has most of the log]",
+        help="name of the standby [the standby that has most of the log]",
     )
     add_login(switch)
     seed = _add_tool(
@@ -114,7 +124,10 @@ def _needs_tool(arguments: argparse.Namespace) -> int:
 
 
 def _cluster(arguments: argparse.Namespace) -> ClusterSettings:
-    """Return the settings of the cluster. Raises CommandError."""
+    """Return the settings of the section [cluster].
+
+    Raises CommandError if they name no Kafka servers, or Kafka's client is not installed.
+    """
     cluster = load_settings(arguments).settings.cluster
     if not cluster.enabled:
         raise CommandError("cluster.servers is empty: name the Kafka nodes, as HOST:PORT", 2)
@@ -180,14 +193,14 @@ def show_status(arguments: argparse.Namespace) -> int:
 
 
 def switch_cluster(arguments: argparse.Namespace) -> int:
-    """Hand the log over to a standby."""
+    """Ask the active node to hand the replicated log over to a standby, and print its name."""
     answer = ask(arguments, "POST", "trellis", "cluster", "switch", body={"to": arguments.node})
     print(f"handed over to node '{answer['to']}'")
     return 0
 
 
 def seed_node(arguments: argparse.Namespace) -> int:
-    """Copy the data directory of this node for another node."""
+    """Copy this node's data directory for another node, and keep the log for that node."""
     cluster, directory = _cluster(arguments), str(data_directory(arguments))
     from trellis.cluster import status
 
@@ -205,7 +218,7 @@ def seed_node(arguments: argparse.Namespace) -> int:
 
 
 def forget_node(arguments: argparse.Namespace) -> int:
-    """Remove a node from the cluster."""
+    """Remove a node from the cluster: the log keeps no records for it."""
     cluster = _cluster(arguments)
     from trellis.cluster import status
 

@@ -33,7 +33,7 @@ _TEXT: Final = (
 
 
 def add(tools: Any) -> None:
-    """Add the tool demo to `trellis cluster`."""
+    """Add the parser of the command `trellis cluster demo`."""
     tool: Parser = tools.add_parser(
         "demo", prog="trellis cluster demo", usage=USAGE, help=HELP, description=_TEXT
     )
@@ -136,7 +136,7 @@ def _check_jars(jars: Path) -> None:
 
 
 def _class_path(jars: Path | None) -> str:
-    """Return the class path of Kafka's files; download them unless a directory is given."""
+    """Return the Java class path with Kafka's files. Download them unless a directory is given."""
     from trellis.demo.download import cache_directory, fetch_kafka, total_size
 
     if jars is not None:
@@ -166,7 +166,10 @@ def _directory(keep: bool) -> Iterator[Path]:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does: all programs end, and files are removed."""
+    """Within this context, let SIGTERM end the command as Ctrl-C does.
+
+    Then all started programs end, and the files are removed.
+    """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -175,7 +178,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _show(result: DemoResult) -> None:
-    """Print the figures of a demonstration."""
+    """Print the figures of a demonstration: durations in seconds, and counts of messages."""
     _say(f"node-2 is active {result.active:.2f} s after the kill")
     _say(f"first confirm after {result.first_confirm:.2f} s")
     _say(f"first delivery after {result.first_delivery:.2f} s")

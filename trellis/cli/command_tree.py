@@ -37,7 +37,10 @@ class Argument:
 
 
 class Command:
-    """A command or an action of a command, with its arguments and its own actions."""
+    """A command or an action of a command, such as `trellis users add`.
+
+    `arguments` and `flags` are its arguments, `children` its own actions.
+    """
 
     def __init__(self, path: str, text: str, parser: Parser) -> None:
         self.path = path
@@ -58,14 +61,17 @@ class Command:
                 self.arguments.append(Argument(action))
 
     def all(self) -> Iterator[Command]:
-        """Yield this command and all below it."""
+        """Yield this command, its actions, and the actions of these."""
         yield self
         for child in self.children:
             yield from child.all()
 
 
 def children_of(commands: Commands, path: str) -> list[Command]:
-    """Return the commands in the group that `add_subparsers` has returned."""
+    """Return the commands that were added to `commands`, a result of `add_subparsers`.
+
+    `path` is the command line up to these commands, such as `trellis users`.
+    """
     texts: dict[str, Any] = {action.dest: action.help for action in commands._choices_actions}
     return [
         Command(f"{path} {name}", texts.get(name) or "", parser)

@@ -17,7 +17,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 
 
 def add(commands: Commands) -> None:
-    """Add the command completion."""
+    """Add the parser of the command `trellis completion`."""
     command = add_command(
         commands,
         "completion",
@@ -32,7 +32,7 @@ def add(commands: Commands) -> None:
 
 
 def completion(arguments: argparse.Namespace) -> int:
-    """Print the script for the shell of the arguments."""
+    """Print the completion script for the shell that the arguments name."""
     commands = [
         command for child in children_of(arguments.commands, "trellis") for command in child.all()
     ]
@@ -49,12 +49,12 @@ def _quoted(text: str) -> str:
 
 
 def _patterns(commands: Sequence[Command], between: str) -> str:
-    """Return the paths of all commands as alternatives of a `case`."""
+    """Return the paths of all commands as the alternatives of a `case` of the shell."""
     return between.join(_quoted(command.path) for command in commands)
 
 
 def _valued(commands: Sequence[Command]) -> Iterator[tuple[Command, Argument]]:
-    """Yield the flags that take a value, with their commands."""
+    """Yield (command, flag) for each flag that takes a value."""
     for command in commands:
         for flag in command.flags:
             if flag.takes_value:
@@ -101,7 +101,7 @@ def _bash(commands: Sequence[Command], roots: Sequence[Command]) -> Iterator[str
 
 
 def _described(name: str, text: str) -> str:
-    """Return a word and its description as `_describe` of zsh takes them."""
+    """Return a word and its description in the form that zsh's `_describe` reads."""
     return _quoted(f"{name}:{text}") if text else _quoted(name)
 
 

@@ -12,7 +12,7 @@ from trellis.settings.rendering import default_file, effective
 
 
 def add(commands: Commands) -> None:
-    """Add the commands config, check-config and hash-password."""
+    """Add the parsers of the commands config, check-config and hash-password."""
     settings_usage = "[--config FILE]... [FLAG VALUE]..."
     command = add_command(
         commands,

@@ -1,7 +1,8 @@
 """Asks before a command changes something that cannot be undone.
 
-The command prints what it would do, computed from the present state of the broker, and asks. With
---yes it does neither. Without a terminal and without --yes it prints and refuses.
+The command prints what it would do, computed from the present state of the broker, and asks the
+user. With --yes, the command neither prints nor asks. Without a terminal and without --yes, the
+command prints what it would do, and changes nothing.
 """
 
 from __future__ import annotations

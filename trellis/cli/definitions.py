@@ -29,7 +29,7 @@ class ImportResult(msgspec.Struct):
 
 
 def add(commands: Commands) -> None:
-    """Add the command definitions."""
+    """Add the parser of the command `trellis definitions`."""
     usage = "import FILE [--dry-run] | export [FILE] [--url URL] [--user NAME --password WORD]"
     command = add_command(
         commands,

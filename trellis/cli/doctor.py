@@ -29,12 +29,15 @@ from trellis.auth.passwords import check_hash
 from trellis.cli.parsing import CommandError, Commands, add_command
 from trellis.settings.errors import printable
 
-#: Names of objects that a line lists, unless --all is given.
+#: Largest number of object names in a line, unless --all is given.
 NAMES_MAX: Final = 5
 
 
 class Group:
-    """The objects of one section with the same difference."""
+    """Objects of one section of a definitions file that their import changes in the same way.
+
+    `text` describes the difference to RabbitMQ, and `names` has the names of the objects.
+    """
 
     def __init__(self, kind: str, section: str, text: str) -> None:
         self.kind = kind
@@ -43,7 +46,7 @@ class Group:
         self.names: list[str] = []
 
     def line(self) -> str:
-        """Return the group as one line."""
+        """Return the line of the report for this group."""
         shown = ", ".join(self.names[:NAMES_MAX])
         more = len(self.names) - NAMES_MAX
         if more > 0:
@@ -52,7 +55,10 @@ class Group:
 
 
 class Diagnosis:
-    """The findings about a document. An object without findings counts as equal."""
+    """The findings about the objects of a definitions file.
+
+    An object without findings is equal after its import.
+    """
 
     def __init__(self) -> None:
         self.objects: Counter[str] = Counter()
@@ -63,7 +69,7 @@ class Diagnosis:
         self.failed = False
 
     def add(self, section: str, name: str, findings: list[Difference]) -> None:
-        """Add one object."""
+        """Add one object of a section with its findings."""
         at = self.objects[section]
         self.objects[section] += 1
         if not findings:
@@ -93,7 +99,7 @@ class Diagnosis:
 
 
 def add(commands: Commands) -> None:
-    """Add the command doctor."""
+    """Add the parser of the command `trellis doctor`."""
     command = add_command(
         commands,
         "doctor",

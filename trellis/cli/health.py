@@ -12,7 +12,7 @@ from trellis.node_state import standby_state
 
 
 def add(commands: Commands) -> None:
-    """Add the command health."""
+    """Add the parser of the command `trellis health`."""
     health_usage = "[--active] [--url URL] [--config FILE]... [FLAG VALUE]..."
     command = add_command(
         commands,

@@ -21,7 +21,7 @@ _SETTINGS, _DEFINITIONS = "broker.toml", "definitions.json"
 
 
 def add(commands: Commands) -> None:
-    """Add the command import."""
+    """Add the parser of the command `trellis import`."""
     command = add_command(
         commands,
         "import",

@@ -31,7 +31,7 @@ _CLEAR: Final = "\x1b[H\x1b[2J"
 
 
 def add(commands: Commands) -> None:
-    """Add the command list."""
+    """Add the parser of the command `trellis list`."""
     command = add_command(
         commands,
         "list",
@@ -53,7 +53,7 @@ def add(commands: Commands) -> None:
         "COLUMN>NUMBER or COLUMN<NUMBER is true, or that contain this word; may be repeated",
     )
     command.add_argument("--sort", metavar="COLUMN", help="sort by this column")
-    command.add_argument("--reverse", action="store_true", help="the last row first")
+    command.add_argument("--reverse", action="store_true", help="print the rows in reverse order")
     command.add_argument(
         "--limit", type=number(int, 1), metavar="N", help="print at most N rows [all]"
     )
@@ -138,7 +138,7 @@ def _check_column(name: str, known: list[str], arguments: argparse.Namespace) ->
 
 
 def _text(rows: list[Row], arguments: argparse.Namespace) -> str:
-    """Return the rows as a table or as JSON."""
+    """Return the rows as a table, or with --json as JSON."""
     if arguments.json:
         return msgspec.json.format(msgspec.json.encode(rows)).decode()
     if not rows:
@@ -150,7 +150,7 @@ def _text(rows: list[Row], arguments: argparse.Namespace) -> str:
 
 
 def _readable(column: str, cell: Cell) -> Cell:
-    """Return a cell as a person reads it."""
+    """Return the cell of a column as a person reads it: sizes, times and durations with units."""
     if isinstance(cell, str | bool) or cell is None:
         return cell
     if column in _SIZES:

@@ -24,7 +24,7 @@ _COMMON: Final = ("url", "login_user", "login_password", "login_password_file", 
 
 
 def add(commands: Commands) -> None:
-    """Add the command man."""
+    """Add the parser of the command `trellis man`."""
     command = add_command(
         commands, "man", print_manual, "print the manual page: trellis man | man -l -"
     )
@@ -39,7 +39,7 @@ def print_manual(arguments: argparse.Namespace) -> int:
 
 
 def page(commands: list[Command]) -> Iterator[str]:
-    """Yield the lines of the manual page, in the language of `man`."""
+    """Yield the lines of the manual page, in the markup of `man` (roff)."""
     every = [one for command in commands for one in command.all()]
     yield '.TH TRELLIS 1 "" "Trellis" "Trellis Manual"'
     yield ".ad l"
@@ -102,6 +102,6 @@ def _flag(flag: Argument) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Return a text with the characters escaped that have a meaning for `man`."""
+    """Return a text in which characters with a meaning in roff are escaped."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{escaped}" if escaped[:1] in (".", "'") else escaped

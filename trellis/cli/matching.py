@@ -28,7 +28,7 @@ _PEERS = Path("benchmarks", "matching")
 
 
 def add(commands: Commands) -> None:
-    """Add the command matchers."""
+    """Add the parser of the command `trellis matchers`."""
     command = add_command(
         commands, "matchers", matchers, "list the algorithms for topic matching", "[--json]"
     )
@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
 
 
 def add_bench(tools: Any) -> None:
-    """Add the command `trellis bench matching`."""
+    """Add the parser of the command `trellis bench matching`."""
     tool: Parser = tools.add_parser(
         "matching",
         prog="trellis bench matching",
@@ -251,7 +251,7 @@ def _contenders(arguments: argparse.Namespace) -> list[Contender]:
                 f"unknown algorithm {name}; the nearest is {nearest(name, known)}", 2
             )
     if not arguments.part and not arguments.full:
-        known.pop(CACHED, None)  # The route cache is measured in the part `churn` only.
+        known.pop(CACHED, None)  # Only the part `churn` measures the route cache.
     return [known[name] for name in arguments.algorithms or known if name in known]
 
 

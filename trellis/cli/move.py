@@ -17,13 +17,13 @@ from trellis.cli.parsing import CommandError, Commands, Parser, add_command, num
 from trellis.cli.readable import count_text, rate_text
 from trellis.settings.errors import printable
 
-#: Seconds between two questions about the progress.
+#: Seconds between two requests for the progress of a move.
 PAUSE: Final = 0.2
 Row = dict[str, Any]
 
 
 def add(commands: Commands) -> None:
-    """Add the commands move and redrive."""
+    """Add the parsers of the commands move and redrive."""
     command = add_command(
         commands,
         "move",
@@ -34,8 +34,10 @@ def add(commands: Commands) -> None:
         "[--yes] [--json] [--vhost NAME] [--url URL] [--user NAME --password WORD]",
     )
     command.add_argument("queue", metavar="QUEUE", help="queue that has the messages")
-    command.add_argument("--to", metavar="QUEUE", help="queue that gets them")
-    command.add_argument("--exchange", metavar="NAME", help="exchange that gets them")
+    command.add_argument("--to", metavar="QUEUE", help="queue to which the messages are moved")
+    command.add_argument(
+        "--exchange", metavar="NAME", help="exchange to which the messages are published"
+    )
     command.add_argument(
         "--key", metavar="KEY", help="routing key for the exchange [the key of each message]"
     )
@@ -83,7 +85,7 @@ def move(arguments: argparse.Namespace) -> int:
 
 
 def redrive(arguments: argparse.Namespace) -> int:
-    """Move dead letters back. Return 1 if the move stopped before its end."""
+    """Move dead letters back to their queues. Return 1 if the move stopped before its end."""
     return _run(arguments, "redrive", {})
 
 
@@ -116,7 +118,7 @@ def _print_result(row: Row, arguments: argparse.Namespace, lines: Iterator[str])
 
 
 def survey_lines(survey: Row) -> Iterator[str]:
-    """Yield the lines that say what a move would do."""
+    """Yield the lines about a dry run: which messages a move would move, and which would stay."""
     examined, messages = survey["examined"], survey["messages"]
     if not messages:
         yield f"queue '{survey['queue']}' has no waiting message"

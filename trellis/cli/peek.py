@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 def add(commands: Commands) -> None:
-    """Add the command peek."""
+    """Add the parser of the command `trellis peek`."""
     command = add_command(
         commands,
         "peek",
@@ -55,7 +55,7 @@ def add(commands: Commands) -> None:
 
 
 def peek(arguments: argparse.Namespace) -> int:
-    """Print the messages that the arguments ask for. Raises CommandError."""
+    """Print waiting messages of the queue that the arguments name. Raises CommandError."""
     rows = read_messages(ApiClient(arguments), arguments)
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(rows)).decode())
@@ -71,7 +71,10 @@ def peek(arguments: argparse.Namespace) -> int:
 
 
 def read_messages(client: ApiClient, arguments: argparse.Namespace) -> list[Row]:
-    """Return the messages as the HTTP API describes them. Raises CommandError."""
+    """Fetch waiting messages of a queue; return them as the HTTP API describes them.
+
+    Raises CommandError.
+    """
     path = ("queues", arguments.vhost, arguments.queue, "messages")
     query = {
         "count": arguments.count,
@@ -113,7 +116,7 @@ def _head(row: Row) -> str:
 
 
 def body_of(row: Row) -> bytes:
-    """Return the body of a message, as far as the answer has it."""
+    """Return the body of a message as bytes. A long body is cut, as in the broker's answer."""
     payload: str = row["payload"]
     return base64.b64decode(payload) if row["payload_encoding"] == "base64" else payload.encode()
 

@@ -19,7 +19,7 @@ _USAGE: Final = "lake|traffic|whatif|audit|advise|report|bench|demo [ARGUMENT]..
 
 
 def add(commands: Commands) -> None:
-    """Add the command pipeline with its jobs."""
+    """Add the parser of the command `trellis pipeline`, with a parser for each job."""
     command = add_command(
         commands,
         "pipeline",

@@ -27,7 +27,7 @@ _TOO_LARGE: Final = 413
 
 
 def add(commands: Commands) -> None:
-    """Add the command publish."""
+    """Add the parser of the command `trellis publish`."""
     command = add_command(
         commands,
         "publish",
@@ -76,7 +76,10 @@ def add(commands: Commands) -> None:
 
 
 def publish(arguments: argparse.Namespace) -> int:
-    """Publish the message of the arguments. Return 1 if it reached no queue and no session."""
+    """Publish the message that the arguments describe.
+
+    Return 1 if the message reached no queue and no session.
+    """
     exchange, key = _address(arguments)
     client = ApiClient(arguments)
     body = {
@@ -104,7 +107,7 @@ def publish(arguments: argparse.Namespace) -> int:
 
 
 def _address(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Return the exchange and the routing key. Raises CommandError."""
+    """Return the exchange and the routing key to publish to. Raises CommandError."""
     if arguments.mqtt is not None:
         if arguments.exchange is not None:
             raise CommandError("give either EXCHANGE and KEY, or --mqtt TOPIC", 2)
@@ -118,7 +121,7 @@ def _address(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def _topic(topic: str) -> str:
-    """Return an MQTT topic that clients can publish to. Raises CommandError."""
+    """Return the topic if MQTT clients can publish to it. Raises CommandError."""
     try:
         topic_name(topic)
     except MalformedPacket as error:
@@ -129,7 +132,10 @@ def _topic(topic: str) -> str:
 
 
 def _properties(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the properties as the HTTP API takes them. Raises CommandError."""
+    """Return the message properties that the arguments give, as JSON for the HTTP API.
+
+    Raises CommandError.
+    """
     properties = dict(_property(text) for text in arguments.property)
     try:
         headers = dict(header_of(text) for text in arguments.header)
@@ -161,7 +167,7 @@ def _property(text: str) -> tuple[str, Any]:
 
 
 def _body(arguments: argparse.Namespace) -> bytes:
-    """Return the body of the message. Raises CommandError."""
+    """Return the message body that the arguments give, or that stdin holds. Raises CommandError."""
     if arguments.body is not None:
         if arguments.file is not None:
             raise CommandError("give either --body or --file", 2)

@@ -22,7 +22,7 @@ EVERY: Final = 1.0
 
 
 def add(commands: Commands) -> None:
-    """Add the command replay."""
+    """Add the parser of the command `trellis replay`."""
     command = add_command(
         commands,
         "replay",
@@ -62,7 +62,7 @@ def replay_rows(arguments: argparse.Namespace) -> int:
     host, port = _target(arguments, settings)
     user, password = credentials(arguments, settings)
     interval = Interval(EVERY)
-    at = arguments.first or 0  # The first offset that is not published yet.
+    at = arguments.first or 0  # The first offset whose message is not published yet.
     with ReplayPublisher(host, port, user, password, arguments.vhost) as publisher:
         try:
             for _, batch, first, end in StreamSource(arguments).batches():

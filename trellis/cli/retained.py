@@ -20,7 +20,7 @@ _SHOWN = 40
 
 
 def add(commands: Commands) -> None:
-    """Add the command retained."""
+    """Add the parser of the command `trellis retained`."""
     group = add_group(commands, "retained", "list and remove retained messages of MQTT topics")
     usage = "[FILTER] [--count N] [--json] [--vhost NAME]"
     command = add_action(group, "retained", "list", list_retained, "list retained messages", usage)
@@ -28,7 +28,11 @@ def add(commands: Commands) -> None:
         "filter", metavar="FILTER", nargs="?", default="#", help="MQTT topic filter [#]"
     )
     command.add_argument(
-        "--count", type=number(int, 1), default=1_000, metavar="N", help="messages at most [1000]"
+        "--count",
+        type=number(int, 1),
+        default=1_000,
+        metavar="N",
+        help="largest number of messages [1000]",
     )
     add_json(command)
     add_vhost(command)

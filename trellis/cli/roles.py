@@ -21,11 +21,13 @@ from trellis.settings.errors import printable
 
 
 def add(commands: Commands) -> None:
-    """Add the command roles."""
+    """Add the parser of the command `trellis roles`."""
     roles = add_group(
         commands, "roles", "list, set and delete roles: permissions that many users share"
     )
-    add_json(add_action(roles, "roles", "list", list_roles, "list roles, with their users' number"))
+    add_json(
+        add_action(roles, "roles", "list", list_roles, "list roles, with the number of their users")
+    )
     _add_set(roles)
     command = add_action(
         roles,
@@ -38,7 +40,7 @@ def add(commands: Commands) -> None:
     _add_name(command)
     add_vhost(command)
     command = add_action(
-        roles, "roles", "delete", delete_role, "delete a role, which no user may have", "NAME"
+        roles, "roles", "delete", delete_role, "delete a role that no user has", "NAME"
     )
     _add_name(command)
     command = add_action(
@@ -104,7 +106,7 @@ def list_roles(arguments: argparse.Namespace) -> int:
 
 
 def _present(arguments: argparse.Namespace, name: str) -> dict[str, Any] | None:
-    """Return the virtual hosts of a role with what it grants there; None if there is no role."""
+    """Return what a role grants, by virtual host; None if the role does not exist."""
     for role in ask(arguments, "GET", "roles"):
         if role["name"] == name:
             vhosts: dict[str, Any] = role["vhosts"]
@@ -129,7 +131,10 @@ def set_role(arguments: argparse.Namespace) -> int:
 
 
 def clear_role(arguments: argparse.Namespace) -> int:
-    """Remove one virtual host from a role. Raises CommandError if the role has nothing there."""
+    """Remove what a role grants in one virtual host.
+
+    Raises CommandError if the role grants nothing there.
+    """
     known = _present(arguments, arguments.name)
     if known is None or arguments.vhost not in known:
         raise CommandError(f"role {arguments.name} grants nothing in vhost {arguments.vhost}")
@@ -139,7 +144,7 @@ def clear_role(arguments: argparse.Namespace) -> int:
 
 
 def delete_role(arguments: argparse.Namespace) -> int:
-    """Delete a role."""
+    """Delete a role. The broker refuses this while a user has the role."""
     ask(arguments, "DELETE", "roles", arguments.name)
     return 0
 

@@ -34,21 +34,24 @@ from trellis.settings.errors import printable
 
 
 class RouteSource(Protocol):
-    """An object that answers questions about routes."""
+    """The interface of an object that tells where a message would go, and why."""
 
     def ask(self, vhost: str, question: RouteQuestion) -> dict[str, Any]:
-        """Return the answer. Raises CommandError."""
+        """Return the route of the message that a question describes. Raises CommandError.
+
+        The result has the fields of the answer to `GET /api/route`.
+        """
         ...
 
 
 class LiveRoutes:
-    """The routes of a running broker."""
+    """Routes in a running broker."""
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
 
     def ask(self, vhost: str, question: RouteQuestion) -> dict[str, Any]:
-        """Return the broker's answer. Raises CommandError."""
+        """Ask the broker for the route of a message (`GET /api/route`). Raises CommandError."""
         query: dict[str, object] = {"vhost": vhost}
         if question.mqtt is None:
             query |= {"exchange": question.exchange, "key": question.key}
@@ -67,7 +70,7 @@ class LiveRoutes:
 
 
 class RoutesInMemory:
-    """The routes of a broker in memory, which has imported definitions."""
+    """Routes in a broker in memory that has imported definitions."""
 
     def __init__(self, trial: TrialImport) -> None:
         self._broker = trial.broker
@@ -91,7 +94,7 @@ class RoutesInMemory:
         return cls(trial)
 
     def ask(self, vhost: str, question: RouteQuestion) -> dict[str, Any]:
-        """Return the answer of the broker in memory. Raises CommandError."""
+        """Return the route of a message in the broker in memory. Raises CommandError."""
         users = self._broker.users.by_name
         try:
             if vhost not in self._broker.vhosts:
@@ -109,7 +112,7 @@ class RoutesInMemory:
 
 
 def add(commands: Commands) -> None:
-    """Add the command route."""
+    """Add the parser of the command `trellis route`."""
     command = add_command(
         commands,
         "route",
@@ -160,7 +163,7 @@ def add(commands: Commands) -> None:
 
 
 def route(arguments: argparse.Namespace) -> int:
-    """Print the answer to the question in `arguments`, or check expectations."""
+    """Print where a message would go, or check the expectations of a file."""
     _check(arguments)
     expectations = None if arguments.expect is None else read_expectations(arguments.expect)
     question = _question(arguments)

@@ -25,12 +25,12 @@ from trellis.cli.parsing import CommandError
 from trellis.cli.route_text import message_text, near_miss_text
 from trellis.monitoring.route_rows import INTERNAL_KIND, RouteQuestion
 
-#: Kinds of verdicts with which a queue does not receive the message.
+#: Kinds of verdicts of a queue that does not receive the message.
 _NOT_RECEIVED: Final = ("refuses", "drops", "cannot_represent")
-#: Most near misses in the line of a failed expectation.
+#: Largest number of near misses in the line of a failed expectation.
 _NEAR_MISSES: Final = 3
-#: HTTP statuses of a question that can be answered for no broker in this state, such as an unknown
-#: exchange: only this expectation fails.
+#: HTTP statuses of a question that the broker cannot answer in its present state, because an
+#: exchange does not exist, for example: only this expectation fails.
 _FAILED_STATUSES: Final = (400, 404)
 
 Ask = Callable[[str, RouteQuestion], dict[str, Any]]
@@ -57,7 +57,7 @@ class _Expectations(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ExpectationResult:
-    """The result of an expectation, and its line."""
+    """The result of checking an expectation: `passed` if it holds, and the line to print."""
 
     def __init__(self, passed: bool, line: str) -> None:
         self.passed = passed
@@ -81,7 +81,10 @@ def read_expectations(path: str) -> list[Expectation]:
 
 
 def result_of(expectation: Expectation, ask: Ask) -> ExpectationResult:
-    """Ask for the route of an expectation, and return the result. Raises CommandError."""
+    """Ask for the route of an expectation's message, and compare its queues.
+
+    Raises CommandError.
+    """
     try:
         answer = ask(expectation.vhost, expectation)
     except ApiRefused as refusal:
@@ -134,7 +137,7 @@ def _missing_reason(answer: dict[str, Any], queue: str) -> str:
 
 
 def _binding_reason(answer: dict[str, Any], queue: str) -> str:
-    """Return the binding that leads to a queue, and why it matches."""
+    """Return the text about the binding by which a message reaches a queue."""
     for row in answer["bindings"]:
         if row["destination"] == queue:
             exchange = row["exchange"] or "amq.default"

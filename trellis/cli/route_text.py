@@ -20,7 +20,7 @@ _VERDICTS: Final = {
 
 
 def lines_of(answer: Answer) -> Iterator[str]:
-    """Yield the lines of an answer."""
+    """Yield the lines of text for an answer of `GET /api/route`."""
     yield from _head(answer)
     yield from _tree(answer)
     yield "" if answer["queues"] else "the message reaches no queue and no session"
@@ -39,12 +39,12 @@ def lines_of(answer: Answer) -> Iterator[str]:
 
 
 def near_miss_text(row: Answer) -> str:
-    """Return a near miss as text."""
+    """Return a near miss (a binding that almost matches) as text."""
     return f"{_ends(row)}: {row['text']}"
 
 
 def message_text(answer: Answer) -> str:
-    """Return the name of the message that an answer is about."""
+    """Return the text that names the message of an answer: exchange and key, or topic."""
     if "topic" in answer:
         return f"topic '{answer['topic']}'"
     exchange = answer["exchange"] or "amq.default"
@@ -103,7 +103,7 @@ def _tree(answer: Answer) -> Iterator[str]:
 
 
 def _order(row: Answer) -> tuple[str, str, str]:
-    """Return the key that orders the bindings of an exchange: the broker has no order of them."""
+    """Return the sort key of a binding: the broker lists an exchange's bindings in no order."""
     return row["binding_key"], row["destination_type"], row["destination"]
 
 
@@ -127,7 +127,10 @@ def _exchange(row: Answer) -> str:
 
 
 def _ends(row: Answer, with_exchange: bool = True) -> str:
-    """Return a binding as text: its key or arguments, and its destination."""
+    """Return a binding as text: its key or arguments, and its destination.
+
+    `with_exchange` is True if the text must name the exchange, too.
+    """
     arguments = row.get("arguments")
     about = f"'{row['binding_key']}'" + (f" {arguments}" if arguments else "")
     if with_exchange:

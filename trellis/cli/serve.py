@@ -8,7 +8,7 @@ from trellis.settings.loading import config_files
 
 
 def add(commands: Commands) -> None:
-    """Add the command serve."""
+    """Add the parser of the command `trellis serve`."""
     usage = "[--config FILE]... [FLAG VALUE]..."
     add_settings(
         add_command(commands, "serve", serve, "run the broker until SIGTERM or SIGINT", usage)

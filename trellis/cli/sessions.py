@@ -13,7 +13,7 @@ from trellis.cli.readable import count_text
 
 
 def add(commands: Commands) -> None:
-    """Add the command sessions."""
+    """Add the parser of the command `trellis sessions`."""
     group = add_group(
         commands, "sessions", "end MQTT sessions of a running broker (`trellis list sessions`)"
     )
@@ -45,7 +45,7 @@ def delete(arguments: argparse.Namespace) -> int:
 
 
 def _consequence(row: dict[str, Any]) -> str:
-    """Return what happens when a session is deleted."""
+    """Return the line that tells the user what follows if a session is deleted."""
     client = "its client is disconnected, " if row["connected"] else ""
     return (
         f"session '{row['client_id']}' ends: {client}"

@@ -28,7 +28,7 @@ PROGRESS_S = 0.2
 
 
 def add(commands: Commands) -> None:
-    """Add the command store."""
+    """Add the parser of the command `trellis store`."""
     command = add_command(
         commands, "store", _needs_tool, "verify, dump, repair or back up the data directory", _USAGE
     )
@@ -166,7 +166,10 @@ def repair(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_replica(directory: Path) -> None:
-    """Raise CommandError if the directory belongs to a cluster: the nodes would differ."""
+    """Raise CommandError if the data directory belongs to a node of a cluster.
+
+    A repair would make its content differ from that of the other nodes.
+    """
     from broker.store.catalog import Catalog
 
     catalog = Catalog(str(_catalog(directory)))

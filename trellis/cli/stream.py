@@ -21,7 +21,8 @@ from trellis.cli.table import columns_of, table
 _USAGE = "list | head QUEUE | export QUEUE FILE [--url URL] [--user NAME --password WORD]"
 _NO_ROWS = "the stream has no rows in the range from --from to --to"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: A number of seconds that a timedelta can hold, but that lies after the last possible datetime.
+#: A time in seconds after the last possible datetime; larger timestamps are cut to it, because a
+#: timedelta cannot hold them.
 _TOO_LATE = 1 << 40
 #: Largest number of seconds in a timestamp of Parquet, which counts milliseconds in 64 bits. A
 #: publisher may send any 64-bit number of seconds.
@@ -29,7 +30,7 @@ _PARQUET_SECONDS = ((1 << 63) - 1) // 1000
 
 
 def add(commands: Commands) -> None:
-    """Add the command stream."""
+    """Add the parser of the command `trellis stream`."""
     command = add_command(
         commands,
         "stream",
@@ -124,7 +125,7 @@ def _readable(column: str, cell: Any) -> Any:
         try:
             return (_EPOCH + time).isoformat().replace("+00:00", "Z")
         except OverflowError:
-            return cell  # A publisher's timestamp may be any 64-bit number of seconds.
+            return cell  # Not a datetime: publishers may send any 64-bit number.
     return json.loads(cell) if column == "headers" and cell is not None else cell
 
 

@@ -42,7 +42,7 @@ class StreamSource:
         self._client = ApiClient(arguments)
 
     def rows(self, *path: str, query: dict[str, object] | None = None) -> list[Row]:
-        """Return the decoded list of JSON objects at `/api/PATH`."""
+        """Request `/api/PATH`, and return the answer: a decoded list of JSON objects."""
         answer = self._client.request("GET", *path, query=query)
         found: list[Row] = self._client.decode(answer, list[Row], "JSON list of objects", *path)
         return found

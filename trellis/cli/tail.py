@@ -28,9 +28,9 @@ from trellis.monitoring.route_rows import header_of
 
 #: Time without a request after which the broker deletes the temporary queue, in ms.
 EXPIRES_MS: Final = 60_000
-#: Bytes of bodies that wait in the temporary queue at most.
+#: Largest total size of the bodies that wait in the temporary queue, in bytes.
 BYTES_MAX: Final = 16 << 20
-#: Messages that one request fetches at most.
+#: Largest number of messages that one request fetches.
 FETCHED: Final = 200
 #: Seconds between two requests that find no message.
 PAUSE: Final = 0.2
@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 
 def add(commands: Commands) -> None:
-    """Add the command tail."""
+    """Add the parser of the command `trellis tail`."""
     command = add_command(
         commands,
         "tail",
@@ -140,7 +140,10 @@ class TemporaryQueue:
 
 
 def tail(arguments: argparse.Namespace) -> int:
-    """Print messages until their number is reached or the command is interrupted."""
+    """Print the messages of an exchange or of MQTT topics while they are published.
+
+    The command ends after --count messages, or when the user interrupts it.
+    """
     exchange, key = _source(arguments)
     try:
         headers = dict(header_of(text) for text in arguments.header)
@@ -159,7 +162,7 @@ def tail(arguments: argparse.Namespace) -> int:
 
 
 def _source(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Return the exchange and the binding key. Raises CommandError."""
+    """Return the exchange and the binding key to follow. Raises CommandError."""
     if arguments.mqtt is not None:
         if arguments.exchange is not None:
             raise CommandError("give either EXCHANGE, or --mqtt FILTER", 2)
@@ -175,7 +178,7 @@ def _source(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def _messages(queue: TemporaryQueue, count: int | None) -> Iterator[Row]:
-    """Yield messages as they come, `count` of them unless it is None."""
+    """Yield the messages of the temporary queue as they come, `count` of them unless it is None."""
     shown = 0
     while count is None or shown < count:
         rows = queue.fetch(FETCHED if count is None else min(FETCHED, count - shown))
@@ -194,11 +197,11 @@ def _print(row: Row, arguments: argparse.Namespace) -> None:
 
 
 def _report(queue: TemporaryQueue) -> None:
-    """Print how many messages were dropped, if any."""
+    """Print how many messages the temporary queue dropped, if any."""
     try:
         dropped = queue.dropped()
     except ApiRefused:
-        return  # The queue is gone already.
+        return  # The broker has deleted the temporary queue already.
     if dropped > 0:
         text = f"{count_text(dropped, 'message')} came too fast and are not shown"
         print(f"{text}; --buffer raises the number that may wait", file=sys.stderr)

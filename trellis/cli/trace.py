@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 def add(commands: Commands) -> None:
-    """Add the command trace."""
+    """Add the parser of the command `trellis trace`."""
     command = add_command(
         commands,
         "trace",
@@ -91,14 +91,14 @@ def add(commands: Commands) -> None:
 
 
 class RunningTrace:
-    """A trace of the broker, which ends with the `with` block."""
+    """A trace in the broker, which is ended at the end of the `with` block."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._client = ApiClient(arguments)
         self._path = ("trellis", "traces", arguments.vhost)
         self._body = _filter(arguments)
         self._number = ""
-        #: The broker's last counts of the trace.
+        #: The counts in the broker's last answer about the trace.
         self.counts: Row = {"skipped": 0, "lost": 0}
 
     def __enter__(self) -> RunningTrace:
@@ -109,10 +109,10 @@ class RunningTrace:
         try:
             self._client.request("DELETE", *self._path, self._number)
         except CommandError:
-            pass  # The broker ends a trace that is not read.
+            pass  # The trace has ended: the broker ends a trace that is not read.
 
     def steps(self) -> Iterator[Row]:
-        """Yield the steps of the messages as they come. Raises CommandError."""
+        """Yield the steps of the traced messages as they come. Raises CommandError."""
         after = 0
         while True:
             path = (*self._path, self._number)
@@ -198,7 +198,7 @@ def _print(step: Row, as_json: bool, times: str = "%H:%M:%S") -> None:
 
 
 def _report(counts: Row) -> None:
-    """Print how many messages and steps are not shown, if any."""
+    """Print how many messages and steps the trace left out, if any."""
     if counts["skipped"]:
         print(
             f"{count_text(counts['skipped'], 'matching message')} not followed; --rate raises the "

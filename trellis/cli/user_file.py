@@ -47,7 +47,7 @@ Row = dict[str, Any]
 
 
 def read_users(path: str) -> list[Row]:
-    """Return the rows of a file; "-" is standard input. Raises CommandError."""
+    """Return the users in a file, a row for each; "-" is standard input. Raises CommandError."""
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
         text = data.decode("utf-8-sig")
@@ -102,7 +102,7 @@ def _csv(path: str, text: str) -> list[Row]:
 
 
 def hashed(rows: list[Row]) -> Iterator[Row]:
-    """Yield the users of a definitions document; passwords are hashed in threads."""
+    """Yield the users as rows of a definitions document; hash their passwords in threads."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         hashes = pool.map(
             lambda row: HASHER.hash(row["password"]) if "password" in row else None, rows

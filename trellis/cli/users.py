@@ -34,13 +34,13 @@ from trellis.progress import ProgressLine
 from trellis.settings.errors import nearest, printable
 from trellis.settings.loading import read_password
 
-#: Fields of a file of users that let a user connect.
+#: Fields of a file of users that permit a user to connect to a virtual host.
 RIGHTS = (*PERMISSIONS, "rules", "role")
 TAGS = ("administrator", "monitoring", "policymaker", "management")
 
 
 def add(commands: Commands) -> None:
-    """Add the commands users and permissions."""
+    """Add the parsers of the commands users and permissions."""
     _add_users(commands)
     _add_permissions(commands)
 
@@ -275,7 +275,7 @@ def set_tags(arguments: argparse.Namespace) -> int:
 
 
 def import_users(arguments: argparse.Namespace) -> int:
-    """Import the users of a file; the exit code is 1 if the broker refused one."""
+    """Import the users of a file, all or none; the exit code is 1 if the broker refuses a user."""
     rows = read_users(arguments.file)
     progress = ProgressLine()
     progress.begin("hashing passwords", len(rows))
@@ -292,7 +292,10 @@ def import_users(arguments: argparse.Namespace) -> int:
         report = request_import(client, data, dry_run=False)
     code = print_report(report, data, arguments.dry_run or bool(report.refused))
     if report.refused:
-        print("nothing was imported, because the broker would refuse a part", file=sys.stderr)
+        print(
+            "nothing was imported, because the broker would refuse some definitions",
+            file=sys.stderr,
+        )
         return code
     without = [row["name"] for row in rows if not any(row.get(name) for name in RIGHTS)]
     if without:

@@ -14,12 +14,12 @@ from trellis.cli.parsing import Commands, add_command
 
 #: Name of the distribution that holds Trellis.
 DISTRIBUTION: Final = "trellis-broker"
-#: Packages of Trellis whose names other distributions may use too.
+#: Top-level packages of Trellis whose names packages of other distributions may have too.
 PACKAGES: Final = ("broker", "matching", "protocols", "trellis")
 
 
 def add(commands: Commands) -> None:
-    """Add the command version."""
+    """Add the parser of the command `trellis version`."""
     command = add_command(
         commands,
         "version",

@@ -15,7 +15,7 @@ from trellis.cli.readable import count_text
 
 
 def add(commands: Commands) -> None:
-    """Add the commands vhosts and policies."""
+    """Add the parsers of the commands vhosts and policies."""
     vhosts = add_group(commands, "vhosts", "list, add and delete virtual hosts of a running broker")
     add_json(add_action(vhosts, "vhosts", "list", list_vhosts, "list virtual hosts"))
     for name, run, text in (
@@ -82,7 +82,7 @@ def list_vhosts(arguments: argparse.Namespace) -> int:
 
 
 def create_vhost(arguments: argparse.Namespace) -> int:
-    """Add a virtual host."""
+    """Add the virtual host that the arguments name."""
     ask(arguments, "PUT", "vhosts", arguments.name, body={})
     return 0
 
@@ -114,7 +114,7 @@ def list_policies(arguments: argparse.Namespace) -> int:
 
 
 def set_policy(arguments: argparse.Namespace) -> int:
-    """Add or replace a policy."""
+    """Add or replace the policy that the arguments describe."""
     try:
         definition = msgspec.json.decode(arguments.definition)
     except (msgspec.MsgspecError, UnicodeEncodeError) as error:
@@ -133,6 +133,6 @@ def set_policy(arguments: argparse.Namespace) -> int:
 
 
 def clear_policy(arguments: argparse.Namespace) -> int:
-    """Delete a policy."""
+    """Delete the policy that the arguments name."""
     ask(arguments, "DELETE", "policies", arguments.vhost, arguments.name)
     return 0

@@ -14,11 +14,10 @@ from trellis.cluster.client_options import ClientLog, delivery_seconds, producer
 from trellis.cluster.topic import PARTITION
 from trellis.settings.cluster import ClusterSettings
 
-#: Seconds beyond the library's own deadline after which an append ends without a report of its
-#: outcome.
+#: Seconds after the library's own deadline at which an append without a report of its outcome ends.
 LATE_SECONDS: Final = 2.0
-#: Seconds of one wait for a report. A report ends the wait at once; `close` ends it within this
-#: time.
+#: Longest time in seconds of one wait for a report from the library. A report ends the wait at
+#: once; `close` ends it within this time.
 WAIT_SECONDS: Final = 0.2
 
 
@@ -48,7 +47,7 @@ class KafkaAppender:
             return self._append(data)
 
     def serve(self) -> None:
-        """Write the pending log lines of the library, unless a running append writes them."""
+        """Write the log lines of the library that wait. A running append writes them itself."""
         if self._lock.acquire(False):
             try:
                 if not self._closing:
@@ -57,7 +56,7 @@ class KafkaAppender:
                 self._lock.release()
 
     def close(self) -> None:
-        """Close the connections. An append that is waiting raises OutcomeUnknown."""
+        """Close the connections to Kafka. An append that is waiting raises OutcomeUnknown."""
         self._closing = True
         with self._lock:
             if not self._closed:
@@ -99,10 +98,10 @@ class KafkaAppender:
             self._producer.poll(WAIT_SECONDS)
 
     def _unknown(self, data: bytes, reason: str) -> OutcomeUnknown:
-        """Return the error of an append, and replace the producer.
+        """Return the error of an append with an unknown outcome, and replace the producer.
 
-        The old producer cannot send the record any more. The new one is not bound to its sequence
-        numbers.
+        The old producer cannot send the record any more. The new one has its own sequence numbers,
+        so Kafka accepts its next record.
         """
         if not self._closing:
             self._close()

@@ -30,7 +30,10 @@ LEASE_MARGIN: Final = 0.5
 
 
 def findings(cluster: ClusterSettings) -> Iterator[str]:
-    """Yield a line for each unsafe setting. Raises LogUnreachable, ReplicationError."""
+    """Yield a line of text for each setting of Kafka that is unsafe for the log.
+
+    Raises LogUnreachable, ReplicationError.
+    """
     topic = KafkaTopic(cluster)
     where = f"topic '{cluster.log_topic}'"
     try:
@@ -47,7 +50,7 @@ def findings(cluster: ClusterSettings) -> Iterator[str]:
 
 
 def create(cluster: ClusterSettings) -> bool:
-    """Create the topic unless it exists; True if it was created. Raises LogUnreachable."""
+    """Create the topic unless it exists; return True if it was created. Raises LogUnreachable."""
     topic = KafkaTopic(cluster)
     try:
         topic.facts()
@@ -58,7 +61,7 @@ def create(cluster: ClusterSettings) -> bool:
 
 
 def _of_copies(facts: TopicFacts) -> Iterator[str]:
-    """Yield the findings about partitions and replicas."""
+    """Yield a line for each problem with the topic's partitions and replicas."""
     again = "create a new topic with `trellis cluster check --create`, and set cluster.topic to it"
     if facts.partitions != 1:
         yield f"has {facts.partitions} partitions, must have 1: {again}"
@@ -77,7 +80,7 @@ def _of_copies(facts: TopicFacts) -> Iterator[str]:
 
 
 def _of_settings(settings: Mapping[str, str], replicas: int) -> Iterator[str]:
-    """Yield the findings about the settings of the topic."""
+    """Yield a line for each unsafe setting of the topic."""
     in_sync = int(settings.get("min.insync.replicas", "1"))
     if in_sync < IN_SYNC:
         yield (
@@ -114,9 +117,9 @@ def _of_settings(settings: Mapping[str, str], replicas: int) -> Iterator[str]:
 
 
 def _of_nodes(topic: KafkaTopic, cluster: ClusterSettings) -> Iterator[str]:
-    """Yield the findings about the Kafka nodes.
+    """Yield a line for each unsafe setting of the Kafka nodes.
 
-    A hosted Kafka may refuse to show their settings.
+    Settings that a hosted Kafka does not show are not checked.
     """
     for name, finding in ((SESSION_TIMEOUT, _of_timeout), (EXPIRATION, _of_expiration)):
         nodes: dict[str, list[int]] = {}
@@ -131,7 +134,7 @@ def _of_nodes(topic: KafkaTopic, cluster: ClusterSettings) -> Iterator[str]:
 
 
 def _of_timeout(milliseconds: int, cluster: ClusterSettings) -> str:
-    """Return the finding about SESSION_TIMEOUT; "" if its value is safe."""
+    """Return the end of the line about the setting SESSION_TIMEOUT; "" if its value is safe."""
     seconds = milliseconds / 1000
     silence, lease = seconds + SILENCE_MARGIN, seconds + LEASE_MARGIN
     if cluster.silence >= silence and cluster.lease >= lease:
@@ -145,7 +148,7 @@ def _of_timeout(milliseconds: int, cluster: ClusterSettings) -> str:
 
 
 def _of_expiration(milliseconds: int, cluster: ClusterSettings) -> str:
-    """Return the finding about EXPIRATION; "" if its value is safe."""
+    """Return the end of the line about the setting EXPIRATION; "" if its value is safe."""
     least = max(EXPIRATION_LEAST, int(delivery_seconds(cluster) * 10_000))
     if milliseconds >= least:
         return ""
@@ -156,7 +159,7 @@ def _of_expiration(milliseconds: int, cluster: ClusterSettings) -> str:
 
 
 def _of_records(cluster: ClusterSettings) -> Iterator[str]:
-    """Yield a finding if the records at an end of the log are not those of this broker."""
+    """Yield a line if a record at an end of the log was not written by this broker."""
     log = KafkaLog(cluster, "check")
     try:
         log.connect()
@@ -172,7 +175,7 @@ def _of_records(cluster: ClusterSettings) -> Iterator[str]:
 
 
 def _foreign(data: bytes, name: str) -> str:
-    """Return why a record cannot be one of this broker; "" if it can be."""
+    """Return the reason why this broker cannot have written a record; "" if there is none."""
     try:
         record = decode(data)
     except ReplicationError as error:

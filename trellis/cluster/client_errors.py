@@ -10,7 +10,7 @@ from broker.replication.contract import LogUnreachable
 from broker.replication.records import ReplicationError
 from trellis.settings.cluster import ClusterSettings
 
-#: The reason of errors after `close`.
+#: The reason in errors of requests after `close`.
 CLOSED: Final = "this node closed the log"
 #: Advice for an operator, by the name of an error.
 _ADVICE: Final = {
@@ -30,33 +30,33 @@ _DEFAULT_ADVICE: Final = "check that the nodes in cluster.servers run and can be
 
 
 class TopicAbsent(LogUnreachable):
-    """The topic of the log does not exist."""
+    """An error: the topic of the log does not exist."""
 
 
 class GroupAbsent(LogUnreachable):
-    """A consumer group does not exist: its node has reported no offset."""
+    """An error: a consumer group does not exist, because its node has reported no offset."""
 
 
 class TopicReplaced(ReplicationError):
-    """The topic was replaced by another topic of the same name since this node followed it."""
+    """An error: since this node followed the topic, another topic of the same name replaced it."""
 
 
 class LogBehind(LogUnreachable):
-    """The leader reports an end of the log before the offset at which this node would continue.
+    """An error: the log's end, as the leader reports it, is before the offset to read next.
 
-    A new leader of the partition may do so for a moment.
+    A new leader of the partition may report an old end for a moment.
     """
 
 
 class LogShorter(ReplicationError):
-    """The log ends before the offset at which this node would continue."""
+    """An error: the log has ended for a while before the offset that this node would read next."""
 
 
 class LogHole(ReplicationError):
-    """Records are missing inside the log: it was compacted, or other programs write to it."""
+    """An error: the log lacks records. The topic was compacted, or other programs write to it."""
 
 
-#: Errors of the library that callers handle differently from the others.
+#: Errors of the library that have a class of their own, because callers handle them differently.
 _CLASSES: Final[dict[int, type[LogUnreachable]]] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: TopicAbsent,
     KafkaError._UNKNOWN_TOPIC: TopicAbsent,
@@ -70,12 +70,15 @@ def described(error: KafkaError) -> str:
 
 
 def unreachable(task: str, cluster: ClusterSettings, error: KafkaError) -> LogUnreachable:
-    """Return the error of a failed request; `task` is the text after "cannot"."""
+    """Return the error of a request to Kafka that failed.
+
+    `task` is the text after "cannot" in the error, such as "append to topic".
+    """
     text = f"cannot {task} '{cluster.log_topic}' at {cluster.servers}: {described(error)}"
     return _CLASSES.get(error.code(), LogUnreachable)(text)
 
 
 def error_in(error: KafkaException) -> KafkaError:
-    """Return the error of the library that an exception holds."""
+    """Return the error of Kafka's client library in an exception."""
     found: KafkaError = error.args[0]
     return found

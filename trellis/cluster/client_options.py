@@ -11,7 +11,8 @@ from broker.replication.contract import CHUNK_SIZE
 from trellis import logs
 from trellis.settings.cluster import ClusterSettings, OptionValue
 
-#: Bytes that a Kafka message has besides the payload of a chunk: fields of the record and of Kafka.
+#: Number of bytes of a Kafka message besides the payload of a chunk of the log: fields of Trellis's
+#: record and of Kafka.
 MESSAGE_OVERHEAD: Final = 4096
 #: The largest message that a node sends or receives, in bytes.
 MESSAGE_MAX: Final = CHUNK_SIZE + MESSAGE_OVERHEAD
@@ -27,8 +28,8 @@ LINES_MAX: Final = 100
 
 Options = dict[str, OptionValue]
 
-#: Pauses before another attempt. They are short, so that a lost Kafka node does not cause a
-#: failover.
+#: Options for the pauses before another attempt to connect or to send. They are short, so that a
+#: lost Kafka node does not cause a failover.
 _COMMON: Final[Options] = {
     "allow.auto.create.topics": False,
     "enable.metrics.push": False,

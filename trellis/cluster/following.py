@@ -29,7 +29,7 @@ class FollowingStopped(Exception):
 
 
 class Following:
-    """A standby from its start up to its claim."""
+    """A standby node, from its start until it claims the log."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Following:
         version: str,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
-        """`description` is that of this node."""
+        """Prepare to follow the log; `description` describes this node."""
         self._directory = directory
         self._log = log
         self._version = version
@@ -49,7 +49,7 @@ class Following:
         #: The reason why the last batch could not be written; empty unless the disk is full.
         self.blocked_reason = ""
         self._description = description
-        #: The description of the owner, as text, for which the log line was written.
+        #: Text of the owner's description that was logged last.
         self._owner = ""
         self._reporting = Reporting(log, self.report)
         self.standby = Standby(
@@ -83,7 +83,7 @@ class Following:
             self._directory.close()
 
     def stop(self) -> None:
-        """Make `run` end soon."""
+        """Request that `run` ends soon, with FollowingStopped."""
         self._stopped.set()
 
     def _apply(self, step: Apply) -> None:
@@ -102,7 +102,11 @@ class Following:
         self._note_owner(step.state.owner)
 
     def _note_owner(self, text: str) -> None:
-        """Log which node owns the log, and if it has other settings than this node."""
+        """Log which node owns the log, if that has changed.
+
+        Also log a warning if the owner has other settings than this node. `text` is the owner's
+        description.
+        """
         if text == self._owner:
             return
         self._owner = text
@@ -119,7 +123,10 @@ class Following:
         logs.info("cluster_active", node=owner.node, host=owner.host)
 
     def _sleep(self, seconds: float) -> None:
-        """Wait. Use the time to free disk space, if there is any to free."""
+        """Wait for some seconds. Use the time to free disk space, if there is any to free.
+
+        Raises FollowingStopped.
+        """
         until = self._clock() + seconds
         while self._directory.compact() and self._clock() < until:
             pass
@@ -127,7 +134,7 @@ class Following:
             raise FollowingStopped
 
     def report(self, state: str = "following") -> NodeReport:
-        """Return the report of this node: up to which offset the directory has all batches."""
+        """Return this node's report, with the offset up to which its directory has all batches."""
         known = self.standby.state
         return NodeReport(
             self._directory.stored_state.last + 1,

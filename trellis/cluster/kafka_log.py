@@ -17,7 +17,7 @@ from trellis.cluster.reader import KafkaReader
 from trellis.cluster.topic import KafkaTopic
 from trellis.settings.cluster import ClusterSettings
 
-#: Seconds between two checks of the topic's id by a node that reads.
+#: A node that reads the log checks the id of the topic at this interval, in seconds.
 CHECK_SECONDS: Final = 10.0
 
 
@@ -63,9 +63,9 @@ class KafkaLog:
         return self.topic_id
 
     def expect(self, identity: str) -> None:
-        """Check that the topic that this log was connected to has an id; "" is that of any topic.
+        """Check that the topic of this log has the id `identity`; "" permits any topic.
 
-        Raises ReplicationError if the topic was made anew.
+        Raises ReplicationError if another topic of the same name has replaced it.
         """
         if identity and identity != self.topic_id:
             raise self._replaced(self.topic_id, identity)
@@ -79,7 +79,7 @@ class KafkaLog:
         return self._appender.append(data)
 
     def read(self, offset: int) -> LogSpan:
-        """Return records from an offset on, and the tip of the log.
+        """Return the records from an offset on, and the tip: the offset of the next record to come.
 
         Raises LogUnreachable, LogTrimmed, and ReplicationError if the log is no longer the one that
         this node has followed.
@@ -98,11 +98,11 @@ class KafkaLog:
         return self._topic.low(), self._topic.tip()
 
     def trim(self, offset: int) -> None:
-        """Remove the records before an offset. Raises LogUnreachable."""
+        """Remove the records of the log before an offset. Raises LogUnreachable."""
         self._topic.trim(offset)
 
     def report(self, report: NodeReport) -> None:
-        """Replace the report of this node. Raises LogUnreachable."""
+        """Store a report of this node in Kafka, in place of the last one. Raises LogUnreachable."""
         self._topic.report(self._group, report.offset, report.encode())
 
     def reports(self) -> dict[str, NodeReport]:
@@ -114,7 +114,7 @@ class KafkaLog:
         self._topic.delete_group(group_name(self._cluster, node))
 
     def close(self) -> None:
-        """Close the connections. No other call may follow."""
+        """Close the connections to Kafka. No other call may follow."""
         self._appender.close()
         self._reader.close()
 

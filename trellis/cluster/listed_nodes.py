@@ -18,7 +18,10 @@ VHOST: Final = "/"
 
 
 class ListedNodes:
-    """The list of the nodes. `call_soon` calls a function in the loop's thread."""
+    """The list of the nodes for which the log is kept, as a global parameter of the broker.
+
+    `call_soon` calls a function in the loop's thread.
+    """
 
     def __init__(self, broker: Broker, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._broker = broker
@@ -28,7 +31,7 @@ class ListedNodes:
         self._stored = self.durable = NodeList.from_value(value)
 
     def change(self, wanted: NodeList) -> None:
-        """Store another list, soon. May be called in any thread."""
+        """Replace the stored list of the nodes, soon. May be called in any thread."""
         with suppress(RuntimeError):  # The loop is closed, because the broker stops.
             self._call_soon(lambda: self._store(wanted))
 

@@ -131,7 +131,7 @@ class Membership:
         limits: Retention,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
-        """Begin to report this active node, and to trim the log.
+        """Begin to report this node as the active one, and to trim the log.
 
         `catalog` is that of the data directory; `call_soon` calls a function in the loop's thread.
         """
@@ -168,7 +168,7 @@ class Membership:
         return successor(reports, self.description.node, known.number, wall_ms(), wanted)
 
     def figures(self) -> ClusterFigures:
-        """Return the figures of this node that the metrics report."""
+        """Return the metrics of this node in its cluster."""
         ownership, following = self.ownership, self._following
         if following is None:
             return ClusterFigures(self.name, self.state)
@@ -234,4 +234,4 @@ class Membership:
 
 
 def _do_nothing() -> None:
-    """Do nothing: no client is connected yet."""
+    """Do nothing: the default of `discard_output` while no client is connected."""

@@ -28,9 +28,9 @@ from trellis.cluster.clock import boot_seconds
 from trellis.cluster.reporting import Reporting
 from trellis.cluster.retention import LogRetention, NodeListStore, Retention
 
-#: Seconds between two checks of the thread that aborts connections.
+#: Seconds between two checks by the fence thread whether a successor may act.
 FENCE_SECONDS: Final = 0.02
-#: The thread that appends beats checks at intervals of this fraction of a beat interval.
+#: The beat thread checks whether a beat is due 4 times in each beat interval.
 BEAT_PART: Final = 4
 
 
@@ -52,11 +52,11 @@ class Ownership(BatchShipping):
         self.owner = owner
         self.log = log
         self.chunk_size = chunk_size
-        #: Aborts all client connections.
+        #: Aborts all client connections. The fence thread calls it.
         self.abort: Callable[[], None] = _do_nothing
         self._end = end
         self._clock = clock
-        #: Only one thread appends at a time.
+        #: Held by the thread that appends a record: only one may append at a time.
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         #: The time at which the log acknowledged a batch that is not yet written to the disk; None
@@ -66,7 +66,7 @@ class Ownership(BatchShipping):
         #: appends took.
         self.appended = 0
         self.append_seconds = 0.0
-        #: Total size in bytes of the payloads of these batches.
+        #: Total size in bytes of the payloads of the acknowledged batches.
         self.shipped = 0
         #: Trims the log; None until the broker is restored.
         self.retention: LogRetention | None = None
@@ -87,16 +87,16 @@ class Ownership(BatchShipping):
 
     @property
     def lease_left(self) -> float:
-        """Seconds for which the owner may still act without a further record."""
+        """Seconds for which the owner may still act if the log acknowledges no further record."""
         owner = self.owner
         return max(0.0, owner.sent + owner.timing.lease - self._clock())
 
     # -- in the writer's thread
 
     def ship(self, batch: DurableBatch) -> bytes:
-        """Append a batch to the log, and return the state after the batch.
+        """Append a batch to the log; return the encoded state of the log after the batch.
 
-        Ends the process if fenced.
+        Ends the process if the node is fenced: another node owns the log.
         """
         content = payload.encode(batch.changes, batch.records.parts, batch.rows, batch.garbage)
         with self._lock:
@@ -136,7 +136,7 @@ class Ownership(BatchShipping):
             self._carry_out(self.owner.mark())
 
     def hand_over(self, successor: NodeReport) -> None:
-        """Claim the log in the name of a standby. This node owns the log no more.
+        """Claim the log in the name of a standby, so that this node no longer owns it.
 
         Call this after the last batch. Ends the process if the node is fenced.
         """
@@ -145,7 +145,10 @@ class Ownership(BatchShipping):
             self._stopped.set()
 
     def _carry_out(self, steps: Steps[Result]) -> Result:
-        """Carry out steps of the owner. Ends the process if one fails."""
+        """Carry out steps of the owner's protocol, and return their result.
+
+        Ends the process if a step fails.
+        """
         try:
             return carry_out(steps, self.log, _refuse_apply, self._sleep)
         except BaseException as error:
@@ -176,7 +179,7 @@ class Ownership(BatchShipping):
                 self._carry_out(self.owner.beat())
 
     def _run_fence(self) -> None:
-        """Abort all connections when a successor may act: its claim may be in the log now."""
+        """Abort all connections when a successor may act, because its claim may be in the log."""
         aborted = 0.0
         while not self._stopped.wait(FENCE_SECONDS):
             due = self.owner.abort_at
@@ -197,7 +200,7 @@ class Ownership(BatchShipping):
 
 
 def _do_nothing() -> None:
-    """Do nothing: the owner has no clients yet."""
+    """Do nothing: the default of `abort` before the owner has clients."""
 
 
 def _refuse_apply(step: Apply) -> None:

@@ -14,7 +14,7 @@ from trellis.cluster.client_options import ClientLog, consumer_options
 from trellis.cluster.topic import PARTITION, KafkaTopic
 from trellis.settings.cluster import ClusterSettings
 
-#: Seconds of a wait for the next record.
+#: Longest wait for the next record, in seconds.
 WAIT_SECONDS: Final = 0.05
 #: Seconds to wait for a record that is known to exist.
 FETCH_SECONDS: Final = 3.0
@@ -38,7 +38,10 @@ _OUT_OF_RANGE: Final = (
 
 
 class KafkaReader:
-    """A consumer of one partition. One thread reads; another one may call `rest`."""
+    """A consumer of the partition of the log.
+
+    One thread calls `read`; another thread may call `rest`.
+    """
 
     def __init__(self, cluster: ClusterSettings, group: str, topic: KafkaTopic) -> None:
         self._cluster = cluster
@@ -57,7 +60,7 @@ class KafkaReader:
         self._short_since: float | None = None
 
     def read(self, offset: int) -> LogSpan:
-        """Return records from an offset on, and the tip.
+        """Return the records from an offset on, and the tip: the offset of the next record to come.
 
         Raises LogUnreachable (LogBehind), LogTrimmed, LogShorter, LogHole.
         """
@@ -68,7 +71,7 @@ class KafkaReader:
             if offset != self._next:
                 self._consumer.assign([TopicPartition(self._name, PARTITION, offset)])
                 self._fetching = True
-            self._next = None  # After an error, the next call begins at its offset again.
+            self._next = None  # If this call fails, the next call must assign its offset again.
             records, tip = self._records_and_tip(offset)
             self._short_since = None
             self._next = offset + len(records)
@@ -88,7 +91,7 @@ class KafkaReader:
             if self._fetching:
                 self._consumer.unassign()
                 self._fetching, self._next = False, None
-            self._consumer.poll(0)  # Delivers the log lines of the library.
+            self._consumer.poll(0)  # Also writes the log lines of the library.
         finally:
             self._lock.release()
 
@@ -100,7 +103,7 @@ class KafkaReader:
                 self._consumer.close()
 
     def _records_and_tip(self, offset: int) -> tuple[list[tuple[int, bytes]], int]:
-        """Return records from an offset on, at least one if the log has it, and the tip."""
+        """Return the records from an offset on, at least one if the log has it, and the tip."""
         records = self._records(offset, WAIT_SECONDS)
         tip = self._topic.tip()
         end = time.monotonic() + FETCH_SECONDS
@@ -134,7 +137,11 @@ class KafkaReader:
         return records
 
     def _add(self, message: Message, due: int, records: list[tuple[int, bytes]]) -> None:
-        """Add a record whose offset is due. A record from before the assignment is left out."""
+        """Append a message to `records` if its offset is the one that is due.
+
+        A message from before the last assignment is skipped. Raises LogHole if the offset is
+        higher.
+        """
         offset = message.offset()
         if offset is None or offset < due:
             return
@@ -152,7 +159,7 @@ class KafkaReader:
             raise LogTrimmed(low, offset)
 
     def _failure(self, offset: int, tip: int) -> Exception:
-        """Return the error of a read that got no record although the tip shows that some exist."""
+        """Return the error for a read that got no record, although the log should have one."""
         if offset < tip:
             return LogUnreachable(
                 f"topic '{self._name}' at {self._cluster.servers} has the records {offset} to "

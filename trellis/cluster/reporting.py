@@ -14,13 +14,13 @@ from broker.replication.contract import LogUnreachable
 from broker.replication.engine import ReplicatedLog
 from broker.replication.report import NodeReport
 
-#: Seconds between two looks for news, and between two reports without news.
+#: Seconds between two checks whether the report has changed, and between two reports if it has not.
 REPORT_SECONDS: Final = 1.0
 REPEAT_SECONDS: Final = 5.0
 
 
 class Reporting:
-    """The reports of one node. `report` returns the report of the moment."""
+    """Reports the state of one node. `report` returns the node's present report."""
 
     def __init__(self, log: ReplicatedLog, report: Callable[[], NodeReport]) -> None:
         self._log = log
@@ -30,11 +30,11 @@ class Reporting:
         self._thread = threading.Thread(target=self._run, name="report", daemon=True)
 
     def start(self) -> None:
-        """Begin to report."""
+        """Start the thread that reports."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Report no more. A report that is under way is not waited for."""
+        """Stop reporting. A report that is being sent is not waited for."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -43,7 +43,7 @@ class Reporting:
             self._stopped.wait(REPORT_SECONDS)
 
     def report(self) -> None:
-        """Report if there is news, or if the last report is old."""
+        """Send the node's report if it differs from the last one, or if the last one is old."""
         report = self._report()
         age = report.wall - self._reported.wall
         if replace(report, wall=self._reported.wall) == self._reported and (

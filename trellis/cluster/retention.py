@@ -18,34 +18,35 @@ from broker.replication.report import NodeReport
 from broker.replication.trimming import NodeList
 from trellis import logs
 
-#: Seconds between two looks at the reports of the nodes.
+#: Seconds between two checks of the nodes' reports.
 LOOK_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The limits of the retention."""
+    """The limits by which the owner of the log trims it."""
 
     #: The owner appends a mark after this number of bytes, or after this number of seconds.
     bytes: int
     seconds: float
-    #: Size of the log in bytes from which on the node that is farthest behind is struck.
+    #: Size of the log in bytes above which the node that is farthest behind is struck from the
+    #: list.
     most: int
 
 
 class NodeListStore(Protocol):
-    """The durable list of the nodes."""
+    """The interface of the durable list of the nodes for which the log is kept."""
 
     @property
     def durable(self) -> NodeList:
-        """The list that the store has."""
+        """The list of the nodes in the store, which survives a crash."""
 
     def change(self, wanted: NodeList) -> None:
-        """Store another list, soon. May be called in any thread."""
+        """Replace the stored list of the nodes, soon. May be called in any thread."""
 
 
 class LogRetention:
-    """The marks and the trimming of one owner.
+    """Appends the marks of one owner of the log, and trims the log.
 
     `shipped` returns the total size of all batches that this owner has shipped, in bytes; `mark`
     appends a mark.
@@ -72,11 +73,12 @@ class LogRetention:
         self._mark = mark
         self._marked_at = clock()
         self._marked_bytes = 0
-        #: The size that `shipped` had at each mark that the log still has, by offset.
+        #: For each mark that the log still has, by offset: the value of `shipped` when the mark was
+        #: appended.
         self._sizes: dict[int, int] = {}
-        #: The size that `shipped` had at the first record that this owner has left in the log.
+        #: The value of `shipped` at the first record of this owner that is still in the log.
         self._trimmed_bytes = 0
-        #: The offset up to which this owner has trimmed the log; -1 before.
+        #: The offset up to which this owner has trimmed the log; -1 if it has not trimmed the log.
         self.trimmed = -1
         self._unreachable = ""
         self._stopped = threading.Event()
@@ -97,7 +99,7 @@ class LogRetention:
         self._thread.start()
 
     def stop(self) -> None:
-        """Trim no more."""
+        """Stop appending marks and trimming the log."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -146,7 +148,10 @@ class LogRetention:
         self._marked_at, self._marked_bytes = self._clock(), size
 
     def _strike(self, nodes: NodeList, reports: Mapping[str, NodeReport]) -> NodeList:
-        """Return the list without the node that is farthest behind, if trimming waits for it."""
+        """Strike the node that is farthest behind, if the log cannot be trimmed because of it.
+
+        Return the new list of nodes; the records that a struck node lacks are removed.
+        """
         newest = self._owner.marks[-1] if self._owner.marks else -1
         behind = [
             name

@@ -22,13 +22,13 @@ from trellis.settings.cluster import ClusterSettings
 LOST_SECONDS: Final = 12.0
 #: State of a node that has not reported for LOST_SECONDS.
 LOST: Final = "lost"
-#: The errors that end these commands.
+#: The errors that end the commands `status`, `forget` and `seed`.
 FAILURES: Final = (LogUnreachable, ReplicationError, StoreError)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The topic of a cluster, and a row for each node that has reported."""
+    """The topic of a cluster's log, and a row for each node that has reported."""
 
     facts: TopicFacts
     #: Offset of the first record, and the offset that the next record will have.
@@ -43,7 +43,7 @@ class ClusterStatus:
 
 
 def status(cluster: ClusterSettings) -> ClusterStatus:
-    """Return the status of a cluster. Raises LogUnreachable, ReplicationError."""
+    """Return the topic and the nodes of a cluster. Raises LogUnreachable, ReplicationError."""
     topic = KafkaTopic(cluster)
     facts, low, tip = topic.facts(), topic.low(), topic.tip()
     reports, now = node_reports(cluster, topic), wall_ms()
@@ -97,7 +97,7 @@ def _still_here(node: str, report: NodeReport) -> str:
 
 
 def stored_state(directory: str) -> ClusterState:
-    """Return the state that a data directory has, also while its broker runs.
+    """Return the state of the replicated log in a data directory, also while its broker runs.
 
     The state has an empty name if the directory belongs to no cluster. Raises StoreError.
     """
@@ -111,7 +111,7 @@ def stored_state(directory: str) -> ClusterState:
 
 
 def forget(cluster: ClusterSettings, node: str) -> None:
-    """Remove a node from the cluster: the log is not kept for this node any more.
+    """Remove a node from the cluster, so that the log is no longer kept for it.
 
     The active node removes it from the list of nodes. Raises LogUnreachable, ReplicationError.
     """

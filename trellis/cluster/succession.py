@@ -1,4 +1,4 @@
-"""Which standby can take the log over at once."""
+"""The choice of the standby to which the active node can hand its log over at once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Final
 from broker.replication.records import ReplicationError
 from broker.replication.report import NodeReport
 
-#: Most seconds since the last report of a successor.
+#: Largest age in seconds of the last report of a successor.
 REPORT_AGE_MAX: Final = 12.0
-#: Most batches that a successor may lack in its last report, which may be a second old.
+#: Largest number of batches that a successor may lack in its last report, which may be a second
+#: old.
 BATCHES_MAX: Final = 50_000
 
 

@@ -34,7 +34,7 @@ from trellis.settings.cluster import ClusterSettings
 PARTITION: Final = 0
 #: Seconds within which Kafka must answer a request.
 REQUEST_SECONDS: Final = 5.0
-#: Seconds within which the leader must report the tip.
+#: Seconds in which the leader must report the tip, which is the offset of the next record.
 TIP_SECONDS: Final = 0.5
 #: Seconds between two checks whether the nodes know a new topic.
 KNOWN_SECONDS: Final = 0.05
@@ -58,7 +58,7 @@ TOPIC_SETTINGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """The topic as the Kafka cluster describes it."""
+    """Facts about the topic, as the Kafka cluster reports them."""
 
     #: Kafka's id of the topic: a topic that is deleted and created again has another id.
     id: str
@@ -79,7 +79,7 @@ class KafkaTopic:
         self._admin = AdminClient(admin_options(cluster), logger=ClientLog("admin"))
 
     def facts(self) -> TopicFacts:
-        """Return the facts about the topic. Also raises TopicAbsent."""
+        """Ask Kafka for the facts about the topic. Also raises TopicAbsent."""
         futures = self._admin.describe_topics(
             TopicCollection([self._name]), request_timeout=REQUEST_SECONDS
         )
@@ -160,7 +160,7 @@ class KafkaTopic:
         self._wait("trim topic", next(iter(futures.values())))
 
     def report(self, group: str, offset: int, text: str) -> None:
-        """Commit an offset and a text as those of a consumer group."""
+        """Commit an offset and a text in the name of a consumer group."""
         position = TopicPartition(self._name, PARTITION, offset, metadata=text)
         futures = self._admin.alter_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, [position])], request_timeout=REQUEST_SECONDS
@@ -180,7 +180,7 @@ class KafkaTopic:
         return {group: self._reported(future) for group, future in futures.items()}
 
     def _reported(self, future: Future[Any]) -> tuple[int, str] | None:
-        """Return the offset and text in the answer about one consumer group; None without."""
+        """Return the offset and text that a consumer group committed, from the answer of Kafka."""
         try:
             position = self._wait("read the synced offsets in topic", future).topic_partitions[0]
         except GroupAbsent:
@@ -205,7 +205,10 @@ class KafkaTopic:
             self._wait("delete a consumer group of topic", futures[group])
 
     def _offset(self, spec: OffsetSpec, seconds: float) -> int:
-        """Return the first or the next offset of the log, from the leader of the partition."""
+        """Ask the partition's leader for an end of the log; return the offset.
+
+        `spec` chooses the first record, or the record that comes next.
+        """
         try:
             return self._ask_offset(spec, seconds)
         except LogUnreachable:
@@ -222,7 +225,7 @@ class KafkaTopic:
             request_timeout=seconds,
         )
         found = int(self._wait(_ASK, next(iter(futures.values()))).offset)
-        if found < 0:  # The library reports a lost connection so.
+        if found < 0:  # With this offset, the library reports a lost connection.
             raise unreachable(_ASK, self._cluster, KafkaError(KafkaError._TRANSPORT))
         return found
 
@@ -239,7 +242,7 @@ class KafkaTopic:
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
     def _check(self, position: TopicPartition) -> None:
-        """Raise LogUnreachable if an answer has an error for the partition."""
+        """Raise LogUnreachable if Kafka's answer about a partition has an error."""
         if position.error is not None:
             raise unreachable("use the synced offsets in topic", self._cluster, position.error)
 

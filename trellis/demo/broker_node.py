@@ -15,13 +15,16 @@ from trellis.demo.errors import DemoError
 from trellis.demo.logs import last_line
 from trellis.settings.cluster import ClusterSettings
 
-#: Seconds within which a node must reach its next state.
+#: Seconds in which a node must reach its next state.
 _SECONDS: Final = 60.0
 _HOST: Final = "127.0.0.1"
 
 
 class DemoNode:
-    """A node of a cluster on free ports of the loopback address. A thread reads its output."""
+    """A node of a cluster, on free ports of the loopback address.
+
+    A thread reads the output of the node's process.
+    """
 
     def __init__(self, name: str, directory: Path, cluster: ClusterSettings) -> None:
         """Start the node; `directory` gets its data directory and its log."""

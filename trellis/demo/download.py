@@ -17,12 +17,12 @@ MAVEN_CENTRAL: Final = "https://repo.maven.apache.org/maven2"
 #: Seconds without data after which a download fails.
 _SECONDS: Final = 30.0
 
-#: Called with the number of bytes that are there.
+#: A function that is called with the number of bytes downloaded so far.
 Progress = Callable[[int], None]
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory that keeps Kafka's files for the next run."""
+    """Return the directory in which Kafka's files stay for the next run."""
     base = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base, "trellis", f"kafka-{VERSION}")
 

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class DemoError(Exception):
-    """The demonstration cannot begin or go on: one line of text for the user."""
+    """The demonstration cannot begin or continue: one line of text for the user."""

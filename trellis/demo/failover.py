@@ -22,36 +22,39 @@ from trellis.demo.errors import DemoError
 from trellis.demo.traffic import DemoConsumer, DemoPublisher
 from trellis.settings.cluster import ClusterSettings
 
-#: Silence, lease and beat of the nodes in seconds: a short failover on one machine.
+#: Silence, lease and beat interval of the nodes in seconds, for a short failover on one machine.
 SILENCE: Final = 1.0
 LEASE: Final = 0.7
 BEAT: Final = 0.15
-#: Seconds within which messages must be confirmed or delivered.
+#: Seconds within which a message must be confirmed or delivered.
 _PATIENCE: Final = 60.0
 #: Seconds without a delivery after which missing messages count as lost.
 _QUIET: Final = 10.0
-#: Seconds between two looks at the traffic.
+#: Seconds between two checks of the publisher and the consumer.
 _LOOK: Final = 0.02
 
-#: Prints a line of text.
+#: A function that prints a line of text.
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """The amount of messages: those of some seconds, or a number of messages unless that is 0."""
+    """The end of publishing: after `messages` confirmed messages, or if 0, after `seconds`."""
 
     seconds: float
     messages: int = 0
 
     def share_done(self, confirmed: int, elapsed: float) -> float:
-        """Return the share of the plan that is done; 1 or more if the plan is done."""
+        """Return the done share of the plan, after confirmed messages or elapsed seconds.
+
+        The share is 1 or more if the plan is done.
+        """
         return confirmed / self.messages if self.messages else elapsed / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """The figures of a demonstration. The times are seconds since the kill."""
+    """The figures of a demonstration: seconds since the kill, and numbers of messages."""
 
     active: float
     first_confirm: float
@@ -84,7 +87,7 @@ def run_failover(servers: str, directory: Path, plan: DemoPlan, say: Say) -> Dem
 
 
 class _Failover:
-    """Traffic through two nodes, of which one is killed."""
+    """A run of the demonstration: messages flow through two nodes, of which one is killed."""
 
     def __init__(self, active: DemoNode, standby: DemoNode, plan: DemoPlan, say: Say) -> None:
         self._active = active
@@ -97,7 +100,7 @@ class _Failover:
         self._began = time.monotonic()
 
     def run(self) -> DemoResult:
-        """Return the figures. Raises DemoError."""
+        """Publish and consume, kill the active node, and return the figures. Raises DemoError."""
         clients = self._publisher, self._consumer
         try:
             for client in clients:
@@ -120,7 +123,10 @@ class _Failover:
         return self._result(killed, active)
 
     def _wait(self, share: float, since: float = 0.0) -> None:
-        """Wait until a share of the plan is done, and messages have passed after `since`."""
+        """Wait until a share of the plan is done, and both clients have succeeded after `since`.
+
+        `since` is a time in seconds. Raises DemoError if no message is confirmed for too long.
+        """
         before, end = -1, 0.0
         while True:
             now, confirmed = time.monotonic(), len(self._publisher.confirmed)

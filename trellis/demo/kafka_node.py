@@ -39,7 +39,7 @@ SETTINGS: Final[Mapping[str, object]] = {
     "share.coordinator.state.topic.num.partitions": 1,
     "transaction.state.log.num.partitions": 1,
 }
-#: Settings of Kafka's log: warnings and errors on standard output.
+#: Logging settings of the Kafka node: warnings and errors on standard output.
 _LOGGING: Final = """\
 rootLogger.level = warn
 rootLogger.appenderRef.out.ref = out
@@ -53,7 +53,8 @@ _JVM: Final = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLeve
 #: The host of all listeners.
 HOST: Final = "127.0.0.1"
 
-#: Seconds that the start and the end of a node may take, and between two attempts to connect.
+#: Seconds that the start and the end of a Kafka node may take, and seconds between two attempts to
+#: connect.
 _PATIENCE: Final = 60.0
 _RETRY: Final = 0.05
 
@@ -77,7 +78,7 @@ class KafkaProgram:
         self._class_path = class_path
 
     def start(self, home: Path) -> subprocess.Popen[bytes]:
-        """Start the node of a directory that `write_settings` has prepared."""
+        """Start the Kafka node in a directory that `write_settings` has prepared."""
         share = "SharedArchiveFile" if self._archive.exists() else "ArchiveClassesAtExit"
         command = [
             *(self._java, *_JVM, "-Xlog:cds=off", "-Xlog:cds+dynamic=off"),
@@ -143,7 +144,7 @@ def kafka_on_this_machine(program: KafkaProgram, directory: Path) -> Iterator[st
 
 
 def _wait_for_port(process: subprocess.Popen[bytes], port: int, output: Path) -> None:
-    """Wait until a node accepts connections. Raises DemoError."""
+    """Wait until a Kafka node accepts connections. Raises DemoError."""
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end and process.poll() is None:
         try:
@@ -155,7 +156,7 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int, output: Path) ->
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a node in order, so that it may write the archive of its classes."""
+    """Stop a Kafka node in order, so that it may write the archive of its classes."""
     process.terminate()
     try:
         process.wait(_PATIENCE)

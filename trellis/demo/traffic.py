@@ -1,7 +1,7 @@
-"""A publisher and a consumer, each a thread, which connect again when their connection is lost.
+"""A publisher and a consumer, each in a thread, which connect again when a connection is lost.
 
-Message n has the number n as its body. The publisher publishes messages that are not confirmed
-when a connection is lost once more, so the consumer may get a message twice.
+Message n has the number n as its body. After a lost connection, the publisher publishes the
+unconfirmed messages again, so the consumer may get a message twice.
 """
 
 from __future__ import annotations
@@ -17,37 +17,38 @@ from trellis.bench.errors import BenchError
 from trellis.bench.target import BrokerTarget
 
 QUEUE: Final = "demo"
-#: Messages that are published together, and the seconds of the pause before the next ones.
+#: Number of messages that are published together (a burst), and seconds of the pause between two
+#: bursts.
 BURST: Final = 20
 _PAUSE: Final = 0.01
 #: Seconds before a client tries the next address.
 _RETRY: Final = 0.02
-#: Largest number of messages that the consumer has and has not acknowledged yet.
+#: Prefetch count of the consumer: the largest number of its unacknowledged messages.
 _PREFETCH: Final = 100
 _NUMBER: Final = 8
 
 
 class DemoClient(threading.Thread):
-    """A client that connects to the first address that serves it, again and again."""
+    """A client that tries its addresses in turn, and works with each broker that serves it."""
 
     def __init__(self, name: str, targets: Sequence[BrokerTarget]) -> None:
         super().__init__(name=name, daemon=True)
         self._targets = targets
         self._ended = threading.Event()
-        #: True until the first success of a connection.
+        #: True until the connection's first success: a confirm or a delivery.
         self._fresh = True
-        #: For each connection: the time of its first success.
+        #: The time of the first success of each connection.
         self.resumed: list[float] = []
 
     def run(self) -> None:
-        """Connect and work until `stop` is called."""
+        """Connect and work, and connect again after a lost connection, until `stop` is called."""
         while not self._ended.is_set():
             for target in self._targets:
                 self._try(target)
                 self._ended.wait(_RETRY)
 
     def stop(self) -> None:
-        """Stop after the present answer of the broker."""
+        """Stop the client after the broker's present answer."""
         self._ended.set()
 
     def _try(self, target: BrokerTarget) -> None:
@@ -65,11 +66,14 @@ class DemoClient(threading.Thread):
             client.close()
 
     def resumed_after(self, since: float) -> float | None:
-        """Return the time of the first success of a connection after a time; None without one."""
+        """Return the time of the first success of a connection after `since`; None without one."""
         return next((at for at in self.resumed.copy() if at > since), None)
 
     def succeeded(self) -> None:
-        """Store the time of the first success of a connection."""
+        """Record a success of the connection: a confirm or a delivery.
+
+        Only the first one counts.
+        """
         if self._fresh:
             self.resumed.append(time.monotonic())
             self._fresh = False

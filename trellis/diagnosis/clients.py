@@ -21,9 +21,9 @@ from trellis.diagnosis.findings import waiting as waits
 from trellis.diagnosis.queues import FULL, state_of
 from trellis.server.refusals import LoggedRefusal
 
-#: Fields of a refusal that may name a client.
+#: Names of the fields of a logged refusal that may name a client.
 NAME_FIELDS: Final = ("client_id", "user", "address", "new_address")
-#: Largest number of refusals of a client that are shown: the last ones.
+#: Largest number of refusals of a client that are shown: its last ones.
 REFUSALS_MAX: Final = 10
 #: The texts of refusals, by event.
 _EVENTS: Final = {
@@ -40,7 +40,7 @@ _EVENTS: Final = {
 
 
 def belongs_to(row: dict[str, object], full_name: str, name: str) -> bool:
-    """True if a connection is called `name`: its client, its user, its address or its full name.
+    """True if `name` is a name of the connection: its client, user, address or full name.
 
     `row` is the connection's row in the list of connections.
     """
@@ -49,7 +49,7 @@ def belongs_to(row: dict[str, object], full_name: str, name: str) -> bool:
 
 
 def refusal_findings(refusals: Iterable[LoggedRefusal], name: str) -> list[Problem]:
-    """Return the last refusals of a client, the newest first."""
+    """Return a problem for each of the last refusals of a client, the latest refusal first."""
     known = [one for one in refusals if name in (one.fields.get(field) for field in NAME_FIELDS)]
     return [_refusal(one) for one in reversed(known[-REFUSALS_MAX:])]
 

@@ -24,7 +24,7 @@ from trellis.diagnosis.findings import Problem, command, in_vhost, plural, waiti
 
 #: Largest number of consumers of a queue that are examined.
 CONSUMERS_MAX: Final = 1_000
-#: Number of returns of the first message from which on it is called a poison message.
+#: Number of returns from which the first message of a queue is called a poison message.
 POISON_RETURNS: Final = 3
 #: States of a consumer.
 READY, FULL, CHANNEL_FULL, SLOW = "ready", "full", "channel_full", "slow"
@@ -245,7 +245,7 @@ def _limits(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
 
 
 def _source(vhost: VirtualHost, queue: Queue) -> str:
-    """Return which policy gives the queue its limits, as an addition to a text; "" for none."""
+    """Return a text for a finding: the policy that gives the queue its limits; "" for none."""
     if queue.private:
         return ""
     policy = vhost.policies.for_queue(queue.name, queue.arguments.arguments.get("x-queue-type"))

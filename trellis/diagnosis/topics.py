@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from trellis.diagnosis.findings import Problem, command, in_vhost
 
-#: Verdicts of a queue that does not keep the message (broker/routing/queue_verdicts.py).
+#: Texts for the verdicts of a queue that does not keep the message
+#: (broker/routing/queue_verdicts.py).
 _LOSING: Final = {
     "drops": "drops the message",
     "refuses": "refuses the message",
@@ -18,7 +19,10 @@ _LOSING: Final = {
 
 
 def topic_findings(answer: dict[str, Any]) -> Iterator[Problem]:
-    """Yield the problems of a topic; `answer` is the answer about its route."""
+    """Yield the reasons why messages of a topic do not arrive.
+
+    `answer` is the answer of `GET /api/route` about the topic.
+    """
     topic, vhost = answer["topic"], in_vhost(answer["vhost"])
     if answer["refusal"]:
         denied = [row for row in answer["rights"] if not row["allows"]]

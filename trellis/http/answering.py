@@ -38,14 +38,15 @@ from trellis.http.stream_files import SegmentRange
 from trellis.monitoring.http_counters import HttpListenerCounters
 from trellis.server.listener_context import peer_of
 
-#: Size of the rows in bytes at which a frame is full.
+#: Size of the rows in bytes at which a Rows message is full and is sent.
 ROWS_BYTES: Final = 32 << 10
-#: Size of unread frames, in bytes, above which answers wait until the gateway reads.
+#: Size in bytes of sent frames that the gateway has not read above which the broker sends no
+#: further rows.
 UNREAD_MAX: Final = 256 << 10
 
 
 class OpenCall:
-    """A call that is being answered: its task, and the messages of its body as they come."""
+    """An API call that is being answered: its task, and the received messages with its body."""
 
     def __init__(self, call: contract.ApiCall) -> None:
         self.call = call
@@ -83,7 +84,7 @@ class CallServer(asyncio.Protocol):
         self._transport.set_write_buffer_limits(UNREAD_MAX)
 
     def data_received(self, data: bytes) -> None:
-        """Handle messages.
+        """Handle the messages of the gateway.
 
         A message that violates the contract ends the connection to the gateway.
         """
@@ -95,15 +96,15 @@ class CallServer(asyncio.Protocol):
             self.abort()
 
     def pause_writing(self) -> None:
-        """Make the answers wait: the gateway does not read."""
+        """Make the answers wait, because the gateway does not read."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Make the answers continue: the gateway reads again."""
+        """Make the answers continue, because the gateway reads again."""
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel all calls: the gateway has ended."""
+        """Cancel all calls, because the gateway has ended."""
         self._writable.set()
         for call in self._calls.values():
             if call.task is not None:
@@ -157,7 +158,7 @@ class CallServer(asyncio.Protocol):
                 "but the call is open already, or there is no such route"
             )
         if len(self._calls) >= contract.CALLS_MAX:
-            # Cancelled calls count until their tasks have ended.
+            # A cancelled call counts as open until its task has ended.
             busy = ApiRefusal(
                 503, "busy", f"{contract.CALLS_MAX} requests (the limit) are open; try again"
             )
@@ -207,13 +208,15 @@ class CallServer(asyncio.Protocol):
     def _refuse(
         self, number: int, refusal: ApiRefusal, call: contract.ApiCall | None = None
     ) -> None:
-        """Tell the gateway that call `number` is refused, and log the refusal of `call`.
+        """Tell the gateway that the call with a number is refused, and log the refusal.
 
-        A GET of an object that does not exist is not logged: tools use such requests to test
-        whether an object exists. A refused login is logged when its password or token is checked.
+        Nothing is logged if `call` is None, nor for a GET of an object that does not exist: tools
+        use such requests to test whether an object exists. A refused login is logged where its
+        password or token is checked.
         """
         unknown = refusal.status == 401
-        # The page asks for a password itself: a challenge would open a window of the browser.
+        # The web page shows a login form. A challenge would make the browser open a login window,
+        # too.
         challenge = unknown and not (call is not None and call.session)
         method = "" if call is None else ROUTES[call.route][0]
         if call is not None and not unknown and (method, refusal.status) != ("GET", 404):
@@ -257,7 +260,7 @@ class CallServer(asyncio.Protocol):
         await self._send_result(call.number, await answer(Call(self._backend, request, identity)))
 
     async def _identity(self, call: contract.ApiCall) -> Identity:
-        """Return the user of a call. Raises ApiRefusal."""
+        """Authenticate the user of a call, by session, password or token. Raises ApiRefusal."""
         if call.session and call.user is None and not call.token:
             known = self._backend.page_sessions.find(call.session, _is_local(call))
             if known is None:
@@ -290,7 +293,10 @@ class CallServer(asyncio.Protocol):
     async def _document(
         self, open_call: OpenCall, message: contract.Part | contract.Finish
     ) -> AsyncIterator[tuple[str, str, list[bytes]]]:
-        """Yield the rows of a document in batches: (section, its fault or "", rows as JSON)."""
+        """Yield the rows of a definitions document in batches, as the gateway sends them.
+
+        A batch is (section, error in the section or "", rows as JSON).
+        """
         while isinstance(message, contract.Part):
             yield message.section, message.fault, message.rows
             self.send(contract.Taken(open_call.call.number))
@@ -345,7 +351,10 @@ class CallServer(asyncio.Protocol):
             self.send(contract.Rows(number, section, packed))
 
     def _send_file(self, number: int, part: SegmentRange) -> None:
-        """Pass the descriptor of a file, then send the range of the file. Raises ApiRefusal."""
+        """Pass the descriptor of a stream segment to the gateway, with the range to send.
+
+        Raises ApiRefusal.
+        """
         try:
             socket.send_fds(self._files, [number.to_bytes(8, "big")], [part.descriptor])
         except OSError as error:

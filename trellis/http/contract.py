@@ -2,10 +2,10 @@
 
     gateway -> broker                     broker -> gateway
     ApiCall   a request without its body  Greeting  settings and routes, once
-    Body      a small body                Accepted  the user may make the call: send the body
+    Body      a body of up to 64 KiB      Accepted  the user may make the call: send the body
     Part      some rows of a document     Taken     the rows were handled: send the next Part
     Finish    the document is complete    Rows      some rows of a listing
-    Cancel    the client has gone         Answer    the last message of a successful call
+    Cancel    the client disconnected     Answer    the last message of a successful call
     Tally     counts for the metrics      FileRange a range of a file, whose descriptor was passed
     Ping      does the broker run?        PayloadPart  a part of a large payload of the next row
                                           Refused   the last message of a refused call
@@ -41,12 +41,14 @@ CALLS_MAX: Final = 512
 #: Query parameters that a request may give several times.
 REPEATED: Final = frozenset({"header"})
 
-#: Kinds of a request body: one JSON value of at most BODY_MAX bytes; a definitions document.
+#: Kinds of a request body. SMALL_BODY: one JSON value of at most BODY_MAX bytes. DOCUMENT: a
+#: definitions document.
 SMALL_BODY, DOCUMENT = 1, 2
 
-#: Shapes of an answer: no body; a JSON value; a list that the gateway filters, sorts and pages by
-#: the query; a list that the gateway leaves as it is; a document, whose rows stand in sections; a
-#: list of messages, whose payloads the gateway encodes.
+#: Shapes of an answer. EMPTY: no body. VALUE: a JSON value. PAGED: a list that the gateway filters,
+#: sorts and pages by the query. PLAIN: a list that the gateway sends unchanged. SECTIONS: a
+#: definitions document, whose rows stand in sections. MESSAGES: a list of messages, whose payloads
+#: the gateway encodes.
 EMPTY, VALUE, PAGED, PLAIN, SECTIONS, MESSAGES = range(6)
 
 
@@ -56,14 +58,15 @@ class RouteInfo(Struct, array_like=True):
     method: str
     path: str
     summary: str
-    #: User tags of which the user needs at least one; empty if every user may make the call.
+    #: User tags that permit the call: the user needs one of them. Empty if every user may make the
+    #: call.
     tags: list[str]
     #: Kind of the body, SMALL_BODY or DOCUMENT.
     body: int
 
 
 class ApiCall(Struct, array_like=True, tag=1):
-    """A request without its body.
+    """The request of an HTTP client, without its body.
 
     `direct` is True unless the request shows that it comes from a proxy or from a web page of
     another site.
@@ -81,19 +84,22 @@ class ApiCall(Struct, array_like=True, tag=1):
     port: int
     direct: bool
     has_body: bool
-    #: The token of a session of the web page; "" for none.
+    #: The token of the web page's session that made the request; "" for other requests.
     session: str = ""
 
 
 class Body(Struct, array_like=True, tag=2):
-    """The small body of a call."""
+    """The body of a call, complete: one JSON value of at most BODY_MAX bytes.
+
+    `number` is the number of the call, as in the other messages.
+    """
 
     number: int
     data: bytes
 
 
 class Part(Struct, array_like=True, tag=3):
-    """Some rows of one section of a definitions document, each as JSON.
+    """A batch of rows of one section of a definitions document, each row as JSON.
 
     Sections that are not imported come without rows. `fault` is the error in a section, or "".
     """
@@ -105,19 +111,22 @@ class Part(Struct, array_like=True, tag=3):
 
 
 class Finish(Struct, array_like=True, tag=4):
-    """The end of a definitions document."""
+    """The end of a definitions document: all its rows were sent."""
 
     number: int
 
 
 class Cancel(Struct, array_like=True, tag=5):
-    """A request to stop a call: no client waits for its answer any more."""
+    """A request to stop a call, because the client that waited for the answer disconnected."""
 
     number: int
 
 
 class Tally(Struct, array_like=True, tag=6):
-    """Counts since the last tally: responses by status, connections closed by reason."""
+    """HTTP responses by status and closed connections by reason, counted since the last Tally.
+
+    `segment_bytes` is the size of the stream segments that were sent meanwhile.
+    """
 
     responses: dict[int, int]
     closed: dict[str, int]
@@ -125,22 +134,22 @@ class Tally(Struct, array_like=True, tag=6):
 
 
 class Bye(Struct, array_like=True, tag=7):
-    """The gateway's notice that it ends (when idle or asked to) and accepts no connections."""
+    """The gateway's notice that it accepts no more connections and ends, when idle or asked to."""
 
 
 class Ping(Struct, array_like=True, tag=8):
-    """A request for a Pong.
+    """A request for a Pong, by which the gateway tests whether the broker still runs.
 
-    A gateway that waits for a change sends a Ping to test whether the broker still runs.
+    The gateway sends a Ping while it waits for the answer to a change.
     """
 
 
 class Greeting(Struct, array_like=True, tag=20):
-    """The settings and routes of the gateway."""
+    """The first message of the broker: the settings of the gateway, and the routes of the API."""
 
     log_level: str
-    #: Time limit in seconds for each of four steps: request head, small body, step of the broker,
-    #: response.
+    #: Time limit in seconds for each of four steps of a request: receiving its head, receiving its
+    #: body, waiting for the broker, sending the response.
     seconds: float
     version: str
     http: Http
@@ -151,20 +160,23 @@ class Greeting(Struct, array_like=True, tag=20):
 
 
 class Accepted(Struct, array_like=True, tag=21):
-    """The broker's notice that the user may make the call."""
+    """The broker's notice that the user may make the call, so the gateway reads the body."""
 
     number: int
     administrator: bool
 
 
 class Taken(Struct, array_like=True, tag=22):
-    """The broker's notice that the rows of the last Part were handled."""
+    """The broker's notice that it has handled the last Part: the next Part may be sent."""
 
     number: int
 
 
 class Rows(Struct, array_like=True, tag=23):
-    """Some rows of an answer, each as MessagePack; `section` names their section of a document."""
+    """A batch of rows of an answer, each as MessagePack.
+
+    `section` names their section in a definitions document; "" in other answers.
+    """
 
     number: int
     section: str
@@ -172,16 +184,17 @@ class Rows(Struct, array_like=True, tag=23):
 
 
 class PayloadPart(Struct, array_like=True, tag=29):
-    """A part of the field `payload` of the first row of the next Rows."""
+    """A piece of a large payload: of the field `payload` of the first row in the next Rows."""
 
     number: int
     data: bytes
 
 
 class Answer(Struct, array_like=True, tag=24):
-    """The end of a successful call: status, shape, and the value of the shape VALUE or SECTIONS.
+    """The last message of a successful call: status, shape of the answer, and the answer's value.
 
-    `location` is the header Location of the response; "" for none.
+    `value` is used by the shapes VALUE and SECTIONS only. `location` is the header Location of the
+    response; "" for none.
     """
 
     number: int
@@ -192,7 +205,7 @@ class Answer(Struct, array_like=True, tag=24):
 
 
 class Refused(Struct, array_like=True, tag=25):
-    """The end of a refused call: status, RabbitMQ's name of the error, and the reason."""
+    """The last message of a refused call: status, RabbitMQ's name of the error, and the reason."""
 
     number: int
     status: int
@@ -202,7 +215,11 @@ class Refused(Struct, array_like=True, tag=25):
 
 
 class FileRange(Struct, array_like=True, tag=26):
-    """The end of a call whose answer is a range of a file; its descriptor was passed before."""
+    """The last message of a call that reads a stream segment: the range of the file to send.
+
+    The file descriptor was passed before. The offsets `start` and `end` are in bytes; `durable` is
+    the offset after the last durable row of the stream.
+    """
 
     number: int
     start: int
@@ -211,11 +228,14 @@ class FileRange(Struct, array_like=True, tag=26):
 
 
 class Drain(Struct, array_like=True, tag=27):
-    """A request to end after the present HTTP requests; the next gateway has new settings."""
+    """A request to the gateway to end after the present HTTP requests.
+
+    The broker sends it after a reload: the next gateway has the new settings.
+    """
 
 
 class Pong(Struct, array_like=True, tag=28):
-    """The answer to a Ping."""
+    """The broker's answer to a Ping."""
 
 
 FromGateway = ApiCall | Body | Part | Finish | Cancel | Tally | Bye | Ping
@@ -229,11 +249,14 @@ _HEAD: Final = 4
 
 
 class ContractError(Exception):
-    """A frame that the contract does not allow."""
+    """A frame that violates the contract: too large, or not a valid message."""
 
 
 def encode_other(value: object) -> object:
-    """Return a value as text: clients may put values of any type into arguments."""
+    """Return, as text, a value whose type MessagePack cannot encode.
+
+    Clients may put values of any AMQP type into arguments.
+    """
     return str(value)
 
 
@@ -263,13 +286,13 @@ def _representable(value: Any) -> Any:
 
 
 def frame(message: object) -> bytes:
-    """Return the frame of a message."""
+    """Return the frame of a message: its length in 4 bytes, and the message as MessagePack."""
     data = _encoder.encode(message)
     return len(data).to_bytes(_HEAD, "big") + data
 
 
 class FrameReader:
-    """Divides received data into messages of the given types."""
+    """Divides received bytes into frames, and decodes each frame as one of the given types."""
 
     def __init__(self, types: Any, frame_max: int) -> None:
         self._decoder = msgspec.msgpack.Decoder(types)

@@ -24,19 +24,20 @@ from trellis.http.management.api import route_infos
 from trellis.monitoring.http_counters import HttpListenerCounters
 from trellis.settings import Settings
 
-#: Shortest time in seconds between two starts of a gateway: a gateway that ends at once must not be
-#: restarted in a busy loop. Clients wait in the kernel's queue.
+#: Shortest time in seconds between two starts of a gateway, so that a gateway that ends at once is
+#: not restarted in a busy loop. Clients wait in the kernel's queue meanwhile.
 RESTART_SECONDS: Final = 1.0
-#: Seconds within which a gateway that has closed its connection must end; after them it is killed.
+#: Seconds in which a gateway must end after it has closed its connection to the broker; then it is
+#: killed.
 END_SECONDS: Final = 5.0
-#: Shortest time in seconds between two log lines about failed starts.
+#: Shortest time in seconds between two log lines about gateways that failed.
 LOG_INTERVAL: Final = 60.0
 
 
 def start_program(descriptors: list[int]) -> subprocess.Popen[bytes]:
-    """Start the gateway's program with these file descriptors. Raises OSError.
+    """Start the program of the gateway, which inherits these file descriptors. Raises OSError.
 
-    The descriptors are those of the program's arguments, in their order.
+    The numbers of the descriptors are the program's arguments, in the same order.
     """
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")
@@ -75,7 +76,7 @@ class GatewayProcess:
 
     @property
     def pid(self) -> int:
-        """Return the process number of the gateway; 0 while no gateway runs."""
+        """The process number of the gateway; 0 while no gateway runs."""
         return 0 if self._process is None or self.server is None else self._process.pid
 
     def reload(self, settings: Settings) -> None:
@@ -89,7 +90,7 @@ class GatewayProcess:
             self.server.send(contract.Drain())
 
     async def close(self) -> None:
-        """End the gateway, and watch the sockets no longer."""
+        """End the gateway, and stop watching the listening sockets."""
         self._closed = True
         self._unwatch()
         if self.server is not None:
@@ -102,7 +103,7 @@ class GatewayProcess:
     # -- watching
 
     def _watch(self) -> None:
-        """Start a gateway when a client connects."""
+        """Watch the listening sockets, and start a gateway when a client connects."""
         if not self._watching and not self._closed:
             self._watching = True
             for sock in self._sockets:
@@ -181,14 +182,17 @@ class GatewayProcess:
             logs.warning(event, **fields)
 
     def _start(self, connection: socket.socket, files: socket.socket) -> subprocess.Popen[bytes]:
-        """Start the process. Runs in a thread, because it waits until the program is loaded."""
+        """Start the gateway's process.
+
+        Runs in a thread, because it waits until the program is loaded.
+        """
         process = start_program([sock.fileno() for sock in (connection, files, *self._sockets)])
         self._counters.gateway_starts += 1
         return process
 
     @staticmethod
     def _reap(process: subprocess.Popen[bytes]) -> int:
-        """Wait for the end of the process, in a thread; return its exit status."""
+        """Wait in a thread for the end of the gateway's process; return its exit status."""
         try:
             return process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:

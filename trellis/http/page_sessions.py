@@ -27,19 +27,20 @@ SESSIONS_MAX: Final = 256
 
 
 class PageSession:
-    """One login of the page."""
+    """A session of the web page: the user that has logged in, and when."""
 
     def __init__(self, identity: Identity, password_hash: str, local: bool, now: float) -> None:
         self.identity = identity
         #: The hash of the user's password at the login: another password ends the session.
         self.password_hash = password_hash
-        #: True if the login came from this machine. Then all requests must come from here.
+        #: True if the login came from this machine. Then all requests of the session must come from
+        #: this machine, too.
         self.local = local
         self.opened_at = self.used_at = now
 
 
 class PageSessions:
-    """The open sessions of the page, the one that was used longest ago first."""
+    """The open sessions of the web page, in the order of their last request."""
 
     def __init__(self, node: BrokerNode, clock: Callable[[], float]) -> None:
         self._node = node
@@ -80,7 +81,7 @@ class PageSessions:
         return identity
 
     def close(self, token: str) -> None:
-        """End a session, if it is open."""
+        """End the session with a token, if it is open."""
         self._sessions.pop(_digest(token), None)
 
     def __len__(self) -> int:

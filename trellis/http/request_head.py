@@ -11,7 +11,7 @@ SINGLE_HEADERS: Final = frozenset((b"authorization", b"host", b"origin", b"sec-f
 
 
 class AmbiguousHead(ValueError):
-    """A request is ambiguous: two programs could read it differently. The text names the header."""
+    """An ambiguous request: two programs could read it differently. The text names the header."""
 
 
 def header_table(fields: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

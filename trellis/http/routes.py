@@ -13,7 +13,10 @@ Target = TypeVar("Target")
 
 
 class Unrouted(NamedTuple):
-    """The result for a path without a handler: status 404 or 405; for 405, the allowed methods."""
+    """The result of a search for a handler that does not exist: the status 404 or 405.
+
+    For 405, `allow` has the methods that the path supports.
+    """
 
     status: int
     allow: str = ""
@@ -54,9 +57,10 @@ class HttpRouter(Generic[Target]):
             self.paths.append(template)
 
     def find(self, method: str, path: str) -> tuple[Target, list[str]] | Unrouted:
-        """Return the handler and the path parameters; an Unrouted if there is no handler.
+        """Return the handler and the path parameters for a method and a path.
 
-        Raises UnicodeDecodeError if a path parameter is not UTF-8.
+        Return an Unrouted if there is no handler. Raises UnicodeDecodeError if a path parameter is
+        not UTF-8.
         """
         match = self._walk(self._root, path.split("/")[1:], []) if path.startswith("/") else None
         if match is None:

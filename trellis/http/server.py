@@ -94,7 +94,7 @@ class HttpServer:
         self._counters = counters
 
     def protocol(self) -> asyncio.StreamReaderProtocol:
-        """Return the protocol for a newly accepted connection."""
+        """Return the asyncio protocol for a newly accepted connection."""
         return asyncio.StreamReaderProtocol(
             asyncio.StreamReader(limit=MAX_REQUEST_HEAD), self._serve
         )
@@ -124,7 +124,7 @@ class HttpServer:
             self._counters.closed["timeout" if isinstance(error, TimeoutError) else "lost"] += 1
             writer.transport.abort()
         except asyncio.CancelledError:
-            # Cancelled by this server. The streams of Python 3.11 would report it as an error.
+            # This server has cancelled the task. The streams of Python 3.11 would report an error.
             writer.transport.abort()
         finally:
             self._serving.discard(task)
@@ -196,7 +196,7 @@ class HttpServer:
         return await match[0](request), head
 
     def _unrouted(self, match: Unrouted) -> Response:
-        """Return the response for an unknown path, or an unsupported method of a path."""
+        """Return the response for an unknown path, or a method that the path does not support."""
         if match.status == 404:
             paths = ", ".join(sorted(self._routes.paths))
             return Response(404, f"no such path; there are {paths}\n".encode())

@@ -1,8 +1,8 @@
 """Slices: the work of all API calls gets at most SLICE_SECONDS in one turn of the event loop.
 
-After SLICES slices the work rests. Otherwise a large number of API calls would use a whole
-processor, and the operating system would schedule other processes before the broker when a message
-arrives.
+After SLICES slices, this work rests for REST_SECONDS. Otherwise a large number of API calls would
+use a whole processor, and the operating system would schedule other processes before the broker
+when a message arrives.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REST_SECONDS: Final = 0.001
 
 
 class Slices:
-    """The queue of all calls with work: in each turn of the event loop, one call gets a slice."""
+    """The queue of calls with work: in each turn of the event loop, one call gets a slice."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -53,7 +53,7 @@ class Slice:
         return perf_counter() >= self._ends
 
     async def pause(self, until: asyncio.Event | None = None) -> None:
-        """End the slice, wait for an event, and begin the next slice."""
+        """End the slice, wait for the event `until` if there is one, and begin the next slice."""
         await self._end()
         if until is not None:
             await until.wait()

@@ -42,7 +42,7 @@ class SegmentRange:
         self.durable = durable
 
     def close(self) -> None:
-        """Close the file descriptor."""
+        """Close the file descriptor of the range."""
         os.close(self.descriptor)
 
 

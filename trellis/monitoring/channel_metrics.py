@@ -17,7 +17,7 @@ from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import Labels, MetricsPage
 from trellis.server.node import BrokerNode
 
-#: Names and texts of the gauges of a channel, in the order of `channel_values`.
+#: Names and help texts of the gauges of a channel, in the order of `channel_values`.
 GAUGES: Final = (
     ("channel_consumers", "Number of consumers of AMQP channels."),
     (
@@ -46,7 +46,7 @@ GAUGES: Final = (
     ),
 )
 
-#: Names and texts of the counters of published messages: for all channels together, and for a
+#: Names and help texts of the counters of published messages: for all channels together, and for a
 #: single channel.
 PUBLISHED: Final = ("channel_messages_published", "Total number of messages published.")
 CONFIRMED: Final = ("channel_messages_confirmed", "Total number of messages confirmed.")
@@ -59,7 +59,7 @@ DROPPED: Final = (
     "Total number of unroutable messages dropped.",
 )
 
-#: Names and texts of the counters of delivered messages, and the keys of `Channel.statistics`.
+#: Names and help texts of the counters of delivered messages, by the keys of `Channel.statistics`.
 #: A queue has the same counters, with names that begin with "queue" instead of "channel".
 DELIVERIES: Final = (
     ("get", "get_ack", "Total number of messages fetched with manual acknowledgement."),
@@ -95,13 +95,16 @@ def channel_values(channel: Channel) -> tuple[int, ...]:
 
 
 def add_channel(page: MetricsPage, prefix: str, values: tuple[int, ...], labels: Labels) -> None:
-    """Add the gauges of one channel, or the sums over all. The names begin with `prefix`."""
+    """Add to the page the gauges of one channel, or the sums over all.
+
+    The names begin with `prefix`.
+    """
     for (name, text), value in zip(GAUGES, values, strict=True):
         page.listed(f"{prefix}_{name}", "gauge", text, value, labels)
 
 
 class ClientTotals:
-    """Sums over all connections, counted in slices."""
+    """Sums over all AMQP channels and all connections, counted in slices."""
 
     def __init__(self) -> None:
         #: Sums over the open channels, in the order of GAUGES.
@@ -118,8 +121,8 @@ class ClientTotals:
         """Count all connections and their channels, in slices."""
         open_ones: list[Connection] = []
         for front in node.fronts:
-            # A connection that ends meanwhile is counted in this list, and not in these sums. So
-            # the total of both never falls.
+            # The bytes of ended connections and the list of open connections are read in one turn.
+            # A connection that ends later is counted from the list, so the total never falls.
             self.bytes_in += front.bytes_in
             self.bytes_out += front.bytes_out
             open_ones += front.connections
@@ -128,7 +131,7 @@ class ClientTotals:
             await pace.add(1 + self._add(connection))
 
     def _add(self, connection: Connection) -> int:
-        """Add a connection; return the number of its channels."""
+        """Add the counters of one connection to the sums; return the number of its channels."""
         self.bytes_in += int(connection.bytes_in)
         self.bytes_out += int(connection.bytes_out)
         if isinstance(connection, AmqpConnection):
@@ -145,7 +148,7 @@ class ClientTotals:
 
 
 def add_totals(page: MetricsPage, node: BrokerNode, totals: ClientTotals) -> None:
-    """Add the sums over all connections and channels."""
+    """Add to the page the sums over all connections and channels."""
     add_channel(page, "rabbitmq", totals.channels, {})
     page.gauge("rabbitmq_connection_channels", "Number of open AMQP channels.", node.amqp.channels)
     page.counter(
@@ -162,7 +165,7 @@ def add_totals(page: MetricsPage, node: BrokerNode, totals: ClientTotals) -> Non
 
 
 def add_clients(page: MetricsPage, node: BrokerNode, totals: ClientTotals) -> None:
-    """Add the number of publishers and of consumers by protocol."""
+    """Add to the page the number of publishers and of consumers by protocol."""
     text = "Number of AMQP channels that have published."
     page.gauge("rabbitmq_global_publishers", text, totals.publishers, protocol=node.amqp.name)
     text = "Number of AMQP consumers, and of MQTT clients that have a subscription."
@@ -173,7 +176,7 @@ def add_clients(page: MetricsPage, node: BrokerNode, totals: ClientTotals) -> No
 def add_messages(
     page: MetricsPage, node: BrokerNode, vhosts: list[dict[str, IngressCounters]]
 ) -> None:
-    """Add the counters of messages on AMQP channels, and of messages published to queues."""
+    """Add to the page the counters of messages on AMQP channels and of messages to queues."""
     tally = node.amqp.tally
     for (name, text), value in (
         (PUBLISHED, sum(one.received for one in _received(node, vhosts))),
@@ -202,7 +205,7 @@ def add_messages(
 def add_undivided(
     page: MetricsPage, node: BrokerNode, vhosts: list[dict[str, IngressCounters]]
 ) -> None:
-    """Add the counters of AMQP channels that exist only as sums, not for single channels."""
+    """Add to the page the counters of AMQP channels that exist only as sums."""
     tally = node.amqp.tally
     unroutable = sum(one.fates[UNROUTABLE] for one in _received(node, vhosts))
     name, text = DROPPED

@@ -10,7 +10,10 @@ from trellis.server.node import BrokerNode
 
 
 def add_churn(page: MetricsPage, node: BrokerNode, prefix: str = "rabbitmq") -> None:
-    """Add the number of connections and channels opened and closed, with names after `prefix`."""
+    """Add to the page the number of opened and closed connections and channels.
+
+    The metric names begin with `prefix`.
+    """
     fronts = node.fronts
     page.counter(
         f"{prefix}_connections_opened",
@@ -37,7 +40,7 @@ def add_churn(page: MetricsPage, node: BrokerNode, prefix: str = "rabbitmq") -> 
 def add_auth_attempts(
     page: MetricsPage, node: BrokerNode, http: HttpCounters, prefix: str = "rabbitmq"
 ) -> None:
-    """Add the number of logins by protocol, with names after `prefix`."""
+    """Add to the page the number of logins by protocol, with names that begin with `prefix`."""
     for name, logins in _logins(node, http):
         page.counter(
             f"{prefix}_auth_attempts",
@@ -67,7 +70,7 @@ def _logins(node: BrokerNode, http: HttpCounters) -> Iterator[tuple[str, dict[st
 
 
 def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> None:
-    """Add the metrics of connections, channels, logins and rate limits."""
+    """Add to the page the metrics of connections, channels, logins and rate limits."""
     fronts = node.fronts
     page.gauge(
         "rabbitmq_connections",
@@ -160,7 +163,7 @@ def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> 
 
 
 def add_listeners(page: MetricsPage, node: BrokerNode) -> None:
-    """Add the metrics of TLS and WebSockets by listener, and of certificates."""
+    """Add to the page the metrics of TLS and WebSockets by listener, and of certificates."""
     for listener, context in node.listener_contexts.items():
         if context.tls_context is not None:
             page.counter_by(
@@ -207,7 +210,7 @@ def add_listeners(page: MetricsPage, node: BrokerNode) -> None:
 
 
 def add_http(page: MetricsPage, http: HttpCounters) -> None:
-    """Add the metrics of HTTP responses, and of the process that serves the API."""
+    """Add to the page the metrics of HTTP responses, and of the process that serves the API."""
     for listener, counters in http.listeners.items():
         page.counter_by(
             "status",

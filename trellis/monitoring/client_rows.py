@@ -63,7 +63,7 @@ def _consumer(connection: AmqpConnection, channel: Channel, consumer: AmqpConsum
 
 
 async def users(node: BrokerNode) -> AsyncIterator[Row]:
-    """Yield a row for each user of the settings and of the broker."""
+    """Yield a row for each user, of the settings and of the broker's catalog."""
     settings = node.accounts.settings_accounts
     for account in list(settings.values()):
         yield {

@@ -12,7 +12,7 @@ STATES: Final = ("following", "claiming", "opening", "active", "fenced")
 
 
 def add_cluster(page: MetricsPage, figures: ClusterFigures) -> None:
-    """Add the metrics of a node of a cluster."""
+    """Add to the page the metrics of a node of a cluster."""
     name = figures.cluster
     for state in STATES:
         page.gauge(
@@ -30,7 +30,7 @@ def add_cluster(page: MetricsPage, figures: ClusterFigures) -> None:
     )
     page.gauge(
         "trellis_cluster_offset",
-        "Offset of the last record of the replicated log that this node has read and that counts. "
+        "Offset of the last valid record of the replicated log that this node has read. "
         "The difference between the active node and a standby is the standby's lag in records.",
         figures.offset,
         cluster=name,
@@ -43,8 +43,8 @@ def add_cluster(page: MetricsPage, figures: ClusterFigures) -> None:
     )
     page.gauge(
         "trellis_cluster_silence_seconds",
-        "Seconds without a record of the active node, as this standby counts them. The standby "
-        "claims the log at cluster.silence.",
+        "Seconds for which this standby has read no record of the active node. The standby claims "
+        "the log when cluster.silence is reached.",
         figures.silence,
         cluster=name,
     )
@@ -64,7 +64,8 @@ def add_cluster(page: MetricsPage, figures: ClusterFigures) -> None:
     page.gauge(
         "trellis_cluster_log_bytes",
         "Size in bytes of the batches that this active node appended and that are still in the "
-        "replicated log. At cluster.keep_most, the node that is farthest behind is struck.",
+        "replicated log. Above cluster.keep_most, the log is no longer kept for the node that is "
+        "farthest behind.",
         figures.log_bytes,
         cluster=name,
     )
@@ -77,7 +78,7 @@ def add_cluster(page: MetricsPage, figures: ClusterFigures) -> None:
     page.gauge(
         "trellis_cluster_nodes_struck",
         "Number of nodes for which the replicated log is not kept any more, because they are too "
-        "far behind: they must be seeded.",
+        "far behind: they must be seeded (`trellis cluster seed`).",
         figures.struck,
         cluster=name,
     )

@@ -30,17 +30,17 @@ from trellis.monitoring.page import OBJECTS_MAX, Labels, MetricsPage
 from trellis.monitoring.scrape import DetailedScrape, labels_of
 from trellis.server.node import BrokerNode
 
-#: Number of destinations of an exchange whose bindings are counted in one step.
+#: Number of an exchange's destinations whose bindings are counted in one step.
 DESTINATIONS_STEP: Final = 50
-#: The work to estimate the memory of one queue's messages, as a number of steps.
+#: Number of steps of work that an estimate of the memory of one queue's messages counts as.
 MEMORY_STEPS: Final = 10
-#: Prefixes of the names of metrics: of single objects, and of virtual hosts and exchanges.
+#: Prefixes of metric names: for most single objects, and for virtual hosts and exchanges.
 _DETAILED: Final = "rabbitmq_detailed"
 _CLUSTER: Final = "rabbitmq_cluster"
 
 
-#: Adds one family to a page. The generator yields the steps of work after each object: 0 for an
-#: object that is not listed.
+#: A function that adds one family of metrics to the page of a scrape. After each object, it yields
+#: the number of steps of work for the object: 0 for an object that is not listed.
 Family = Callable[[DetailedScrape], Iterator[int]]
 
 
@@ -91,10 +91,10 @@ def _queue_delivery(scrape: DetailedScrape) -> Iterator[int]:
 
 
 def _queue_published(name: str) -> Family:
-    """Return a family of the messages published to each queue.
+    """Return a family with the number of messages published to each queue, under a metric name.
 
-    RabbitMQ counts them by exchange too. Dashboards find the queue by the label `queue_vhost` or
-    `vhost`.
+    RabbitMQ divides this number by exchange, too. Dashboards find the queue by the label
+    `queue_vhost` or `vhost`.
     """
 
     def family(scrape: DetailedScrape) -> Iterator[int]:
@@ -127,7 +127,7 @@ def _exchange_published(scrape: DetailedScrape) -> Iterator[int]:
     for vhost in list(scrape.node.broker.vhosts.values()):
         if scrape.lists(vhost.name):
             for context in vhost.contexts:
-                context.totals()  # Adds the counts of the routes to their exchanges.
+                context.totals()  # Also adds the counts of the routes to their exchanges.
                 yield 0
             for exchange in list(vhost.exchanges.values()):
                 if exchange.published:
@@ -204,7 +204,7 @@ def _vhost_status(scrape: DetailedScrape) -> Iterator[int]:
 
 
 def _exchanges(scrape: DetailedScrape) -> Iterator[tuple[Exchange, dict[str, str]]]:
-    """Yield each exchange with its labels."""
+    """Yield each exchange that the scrape lists, with its labels."""
     for vhost in list(scrape.node.broker.vhosts.values()):
         if scrape.lists(vhost.name):
             for exchange in list(vhost.exchanges.values()):
@@ -282,7 +282,7 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
 }
 
-#: Families of the whole node, which list no objects: they are never cut.
+#: Families about the whole node, which list no objects, so they are never cut short.
 _WHOLE: Final = frozenset(
     ("connection_churn_metrics", "auth_attempt_metrics", "node_coarse_metrics", "node_metrics")
 )
@@ -305,7 +305,7 @@ PER_OBJECT: Final = (
 
 
 async def detailed_metrics(node: BrokerNode, http: HttpCounters, query: str) -> MetricsPage:
-    """Return the families that a query asks for.
+    """Return a page with the families of metrics that the query string names.
 
     As in RabbitMQ, unknown families and parameters are ignored, so that one configuration of
     Prometheus may scrape brokers of several versions.
@@ -331,7 +331,7 @@ async def begin(
     vhosts: Sequence[str],
     prefix: str,
 ) -> DetailedScrape:
-    """Return a scrape whose page is empty."""
+    """Return a new scrape of families of metrics, with an empty page."""
     scrape = DetailedScrape(node, http, families, vhosts, prefix)
     if "node_coarse_metrics" in scrape.families:
         loop = asyncio.get_running_loop()
@@ -340,7 +340,10 @@ async def begin(
 
 
 async def fill(scrape: DetailedScrape, most: int) -> None:
-    """Add the families of a scrape, up to `most` objects, and the number of families cut."""
+    """Add the families of a scrape to its page, until `most` objects are listed.
+
+    Also adds a metric with the number of families that were cut short.
+    """
     listed = cut = 0
     pace = Pace()
     for name, add in FAMILIES.items():

@@ -58,7 +58,7 @@ def _policy(vhost: VirtualHost, queue: Queue) -> str:
 
 async def _exchanges(node: BrokerNode) -> AsyncIterator[Row]:
     for vhost in list(node.broker.vhosts.values()):
-        vhost.contexts.ingress_counters()  # Adds the counts of all routes to their exchanges.
+        vhost.contexts.ingress_counters()  # Also adds the counts of all routes to their exchanges.
         for exchange in list(vhost.exchanges.values()):
             options = exchange.options
             row: Row = {

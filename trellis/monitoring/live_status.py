@@ -16,7 +16,7 @@ from broker.messages.fates import ROUTED, UNROUTABLE
 from broker.queues.queue import Queue
 from trellis.server.node import BrokerNode
 
-#: Seconds for which a sample stays valid: further requests within this time get the same sample.
+#: Seconds for which a sample of the state stays valid: all requests within this time get it.
 SAMPLE_SECONDS: Final = 0.9
 #: Share of one processor that the counting of queues and sessions may take.
 COUNTING_SHARE: Final = 0.003
@@ -56,7 +56,7 @@ class MessageFlow:
         }
 
     def since(self, earlier: MessageFlow) -> dict[str, float]:
-        """Return the growth of each counter per second since an earlier time."""
+        """Return the growth of each counter per second since the earlier reading `earlier`."""
         seconds = max(self.at - earlier.at, 0.001)
         return {
             name: round(max(0, count - earlier.counts[name]) / seconds, 1)
@@ -75,7 +75,7 @@ class ObjectTotals:
 
 
 class LiveStatus:
-    """Samples of the broker's state, each made once for all requests of its second."""
+    """Makes samples of the broker's state, at most one per SAMPLE_SECONDS, for all requests."""
 
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
@@ -87,7 +87,7 @@ class LiveStatus:
         self._sampling: asyncio.Task[Row] | None = None
 
     async def sample(self) -> Row:
-        """Return the present sample, or a new one if it is older than SAMPLE_SECONDS."""
+        """Return the last sample of the broker's state, or a new one after SAMPLE_SECONDS."""
         if self._sampling is None:
             fresh = self._flow is not None and self._clock() - self._flow.at < SAMPLE_SECONDS
             if fresh and self._sample is not None:

@@ -22,7 +22,7 @@ def add_depth(
     prefix: str = "rabbitmq_queue",
     labels: Labels | None = None,
 ) -> None:
-    """Add the number of ready messages, of unacknowledged messages, and of both.
+    """Add to the page the number of ready messages, of unacknowledged messages, and of both.
 
     The names begin with `prefix`.
     """
@@ -53,20 +53,23 @@ def add_depth(
 def add_depth_of(
     page: MetricsPage, queue: Queue, labels: Labels, prefix: str = "rabbitmq_queue"
 ) -> None:
-    """Add the numbers of messages of one queue. The names begin with `prefix`."""
+    """Add to the page the numbers of messages of one queue. The names begin with `prefix`."""
     add_depth(page, int(queue.depth), int(queue.unacked), prefix, labels)
 
 
 def add_consumers(
     page: MetricsPage, count: int, labels: Labels, prefix: str = "rabbitmq_queue"
 ) -> None:
-    """Add the number of consumers of one queue, or of all queues. The name begins with `prefix`."""
+    """Add to the page the number of consumers of one queue, or of all queues.
+
+    The name begins with `prefix`.
+    """
     text = "Number of consumers of queues."
     page.listed(f"{prefix}_consumers", "gauge", text, count, labels)
 
 
 def add_ended(page: MetricsPage, queue: Queue, labels: Labels) -> None:
-    """Add how the messages of one queue ended, for each fate with a count above 0."""
+    """Add to the page how the messages of one queue ended, for each fate with a count above 0."""
     for fate, count in ended_of(queue).items():
         page.listed(
             "trellis_queue_ended",
@@ -79,7 +82,7 @@ def add_ended(page: MetricsPage, queue: Queue, labels: Labels) -> None:
 
 
 def add_head_age(page: MetricsPage, queue: Queue, labels: Labels) -> None:
-    """Add the time since the first waiting message of one queue came, if a message waits."""
+    """Add to the page the age of the first waiting message of one queue, if a message waits."""
     age = queue.head_age
     if age is not None:
         page.listed(
@@ -93,7 +96,7 @@ def add_head_age(page: MetricsPage, queue: Queue, labels: Labels) -> None:
 
 
 def add_unroutable(page: MetricsPage, vhost: VirtualHost) -> None:
-    """Add the number of unroutable messages of each exchange that had one."""
+    """Add to the page the number of unroutable messages of each exchange that had one."""
     for exchange in list(vhost.exchanges.values()):
         if exchange.unroutable:
             page.listed(
@@ -107,7 +110,7 @@ def add_unroutable(page: MetricsPage, vhost: VirtualHost) -> None:
 
 
 def add_topic_groups(page: MetricsPage, node: BrokerNode) -> None:
-    """Add the number of unroutable messages by the topic filters of `metrics.topics`."""
+    """Add to the page the number of unroutable messages by the filters of `metrics.topics`."""
     groups = node.broker.topic_groups
     if groups is not None:
         page.counter_by(
@@ -120,7 +123,10 @@ def add_topic_groups(page: MetricsPage, node: BrokerNode) -> None:
 
 
 def add_queue_churn(page: MetricsPage, node: BrokerNode, prefix: str = "rabbitmq") -> None:
-    """Add the number of queues declared, created and deleted. The names begin with `prefix`."""
+    """Add to the page the number of queues declared, created and deleted.
+
+    The names begin with `prefix`.
+    """
     vhosts = node.broker.vhosts.values()
     page.counter(
         f"{prefix}_queues_declared",
@@ -140,7 +146,7 @@ def add_queue_churn(page: MetricsPage, node: BrokerNode, prefix: str = "rabbitmq
 
 
 def add_dead_letters(page: MetricsPage, node: BrokerNode) -> None:
-    """Add the number of dead-lettered messages by reason."""
+    """Add to the page the number of dead-lettered messages by reason."""
     vhosts = node.broker.vhosts.values()
     for reason in ("expired", "maxlen", "rejected", "delivery_limit"):
         page.counter(
@@ -151,7 +157,7 @@ def add_dead_letters(page: MetricsPage, node: BrokerNode) -> None:
 
 
 def add_queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTotals]) -> None:
-    """Add the metrics of queues, exchanges, consumers and dead letters."""
+    """Add to the page the metrics of queues, exchanges, consumers and dead letters."""
     vhosts = node.broker.vhosts.values()
     ready = sum(int(each.ready + each.inbox_ready) for each in totals)
     unacked = sum(int(each.unacked + each.inbox_unacked) for each in totals)
@@ -186,7 +192,11 @@ def add_queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTota
 def add_streams(
     page: MetricsPage, streams: list[StreamQueue], served: int, http: HttpCounters
 ) -> None:
-    """Add the metrics of streams; `served` is the number of rows that deleted streams served."""
+    """Add to the page the metrics of streams.
+
+    `served` is the number of rows that deleted streams had delivered, and `streams` are the present
+    streams.
+    """
     page.gauge("trellis_streams", "Number of streams.", len(streams))
     page.gauge(
         "trellis_stream_rows",
@@ -223,7 +233,7 @@ def add_streams(
 def add_messages(
     page: MetricsPage, front: Front, vhosts: list[dict[str, IngressCounters]], relayed: int
 ) -> None:
-    """Add the message counters of one protocol.
+    """Add to the page the message counters of one protocol.
 
     `relayed` is the number of message copies sent to connections directly, not through a queue.
     """
@@ -288,7 +298,7 @@ def add_messages(
 def add_fates(
     page: MetricsPage, vhosts: list[dict[str, IngressCounters]], totals: list[VirtualHostTotals]
 ) -> None:
-    """Add the number of messages and of copies by fate."""
+    """Add to the page the number of messages and of copies by fate."""
     every = [ingress for vhost in vhosts for ingress in vhost.values()]
     page.counter_by(
         "fate",
@@ -312,7 +322,7 @@ def add_fates(
 def add_routes(
     page: MetricsPage, node: BrokerNode, ingress: list[dict[str, IngressCounters]]
 ) -> None:
-    """Add the metrics of the route caches."""
+    """Add to the page the metrics of the route caches."""
     vhosts = node.broker.vhosts.values()
     routes = sum(len(context.routes) for vhost in vhosts for context in vhost.contexts)
     page.gauge("trellis_route_cache_entries", "Number of cached routes.", routes)
@@ -354,7 +364,7 @@ def add_routes(
 
 
 def add_sessions(page: MetricsPage, node: BrokerNode, connected: int) -> None:
-    """Add the metrics of MQTT sessions, of which `connected` have a client."""
+    """Add to the page the metrics of MQTT sessions, of which `connected` have a client."""
     sessions = node.mqtt.sessions
     text = "Number of MQTT sessions, by whether their client is connected (connected, away)."
     page.gauge("trellis_mqtt_sessions", text, connected, state="connected")

@@ -96,11 +96,10 @@ def _messages(
     totals: list[VirtualHostTotals],
     whole: bool,
 ) -> None:
-    """Add the counters of messages, after the numbers of publishers and consumers.
+    """Add to the page the counters of messages, after the numbers of publishers and consumers.
 
     `ingress` must be read in this turn of the event loop, because a difference between counters of
-    two turns may fall.
-    If `whole` is False, leave out the sums over channels, fates and routes.
+    two turns may fall. If `whole` is False, leave out the sums over channels, fates and routes.
     """
     relayed = sum(each.relayed for each in totals)
     for front in node.fronts:
@@ -117,9 +116,10 @@ def _messages(
 
 
 async def _streams(node: BrokerNode) -> tuple[int, list[StreamQueue]]:
-    """Return the number of rows that deleted streams have served, and all streams, found in slices.
+    """Return the number of rows that deleted streams have served, and a list of all streams.
 
-    Both are of the same turn, so that a stream that is deleted meanwhile is counted once.
+    Both belong to the same turn, so that a stream that is deleted meanwhile is counted once. The
+    streams are found in slices.
     """
     served = int(node.broker.streams.served)
     vhosts = node.broker.vhosts.values()
@@ -208,7 +208,7 @@ def _open(node: BrokerNode) -> list[Connection]:
 
 
 def _state(page: MetricsPage, node: BrokerNode) -> None:
-    """Add metrics that only Trellis has: delays, memory, the disk reserve, blocked clients."""
+    """Add to the page further metrics: delays, memory, the disk reserve, blocked clients."""
     page.gauge(
         "trellis_delayed_messages",
         "Number of messages that wait in delayed exchanges.",

@@ -24,7 +24,7 @@ DETAILED: Final = "detailed"
 
 
 class Look(NamedTuple):
-    """Results of slow system calls."""
+    """Figures of the node that need slow system calls."""
 
     #: Number of open file descriptors.
     descriptors: int
@@ -33,16 +33,19 @@ class Look(NamedTuple):
 
 
 def look(node: BrokerNode) -> Look:
-    """Make the slow system calls.
+    """Read the figures that need slow system calls.
 
-    They are slow with many file descriptors: call `look` in a thread.
+    With many file descriptors this takes long, so call `look` in a thread.
     """
     free = 0 if node.directory is None else process.free_disk_bytes(node.directory)
     return Look(process.open_descriptors(), free)
 
 
 def add_used(page: MetricsPage, node: BrokerNode, seen: Look, prefix: str = "rabbitmq") -> None:
-    """Add descriptors, connections, memory and free disk space. Names begin with `prefix`."""
+    """Add to the page descriptors, connections, memory and free disk space.
+
+    Names begin with `prefix`.
+    """
     page.gauge(f"{prefix}_process_open_fds", "Number of open file descriptors.", seen.descriptors)
     page.gauge(
         f"{prefix}_process_open_tcp_sockets",
@@ -63,7 +66,7 @@ def add_used(page: MetricsPage, node: BrokerNode, seen: Look, prefix: str = "rab
 
 
 def add_limits(page: MetricsPage, node: BrokerNode, prefix: str = "rabbitmq") -> None:
-    """Add the limits of the process, and its age. The names begin with `prefix`."""
+    """Add to the page the limits of the process, and its age. The names begin with `prefix`."""
     page.gauge(
         f"{prefix}_process_max_fds",
         "Maximum number of open file descriptors.",
@@ -93,7 +96,7 @@ def add_limits(page: MetricsPage, node: BrokerNode, prefix: str = "rabbitmq") ->
 
 
 def add_identity(page: MetricsPage, node: BrokerNode, endpoint: str) -> None:
-    """Add the names and versions of the node; `endpoint` is the kind of the page."""
+    """Add to the page the names and versions of the node; `endpoint` is the kind of the page."""
     name = node.settings.node.name
     page.gauge(
         "rabbitmq_identity_info",
@@ -114,7 +117,7 @@ def add_identity(page: MetricsPage, node: BrokerNode, endpoint: str) -> None:
 
 
 def add_alarms(page: MetricsPage, node: BrokerNode) -> None:
-    """Add a gauge for each alarm."""
+    """Add to the page a gauge for each alarm."""
     for alarm, name in (
         ("memory_used_watermark", "memory"),
         ("free_disk_space_watermark", "disk"),

@@ -13,7 +13,7 @@ from typing import Any, Final
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.utils import floatToGoString
 
-#: The content type of the text.
+#: The content type of a page's text.
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 #: Number of samples that are rendered in one turn of the event loop.
 RENDER_SLICE: Final = 200
@@ -41,7 +41,7 @@ class MetricFamily:
         self._values: list[list[float]] = [[]]
 
     def append(self, labels: Labels, value: float) -> None:
-        """Add a sample."""
+        """Add a sample: the value for these labels."""
         if len(self._labels[-1]) == RENDER_SLICE:
             self._labels.append([])
             self._values.append([])
@@ -71,7 +71,10 @@ class MetricsPage:
         self.families: dict[str, MetricFamily] = {}
 
     def add(self, name: str, kind: str, text: str, value: float, **labels: str) -> None:
-        """Add a sample to a metric; `text` is the help text of the metric."""
+        """Add a sample to the metric `name`, which is created at its first sample.
+
+        `kind` is gauge or counter, and `text` the help text.
+        """
         self.listed(name, kind, text, value, labels)
 
     def listed(self, name: str, kind: str, text: str, value: float, labels: Labels) -> None:
@@ -85,11 +88,11 @@ class MetricsPage:
         family.append(labels, value)
 
     def gauge(self, name: str, text: str, value: float, **labels: str) -> None:
-        """Add a sample to a gauge."""
+        """Add a sample to a gauge; `text` is its help text."""
         self.add(name, "gauge", text, value, **labels)
 
     def counter(self, name: str, text: str, value: float, **labels: str) -> None:
-        """Add a sample to a counter."""
+        """Add a sample to a counter; `text` is its help text."""
         self.add(name, "counter", text, value, **labels)
 
     def counter_by(
@@ -126,11 +129,11 @@ class MetricsPage:
 
 
 def _line(name: str, labels: Labels, value: float) -> str:
-    """Return the line of one sample."""
+    """Return the line of text for one sample, in the format of Prometheus."""
     listed = ",".join(f'{label}="{_escaped(labels[label])}"' for label in sorted(labels))
     return f"{name}{{{listed}}} {_text_of(value)}\n" if listed else (f"{name} {_text_of(value)}\n")
 
 
 def _escaped(value: str) -> str:
-    """Return the value of a label, escaped."""
+    """Return the value of a label, escaped for the format of Prometheus."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -45,11 +45,11 @@ SESSION, EXCHANGE_KIND, INTERNAL_KIND = "session", "exchange", "internal"
 
 
 class RouteQuestion(msgspec.Struct):
-    """A message that is not published: to which exchange, with which key and headers, by whom.
+    """A question: where would this message go? It names the exchange, key, headers and publisher.
 
-    With `mqtt`, it is a publication of an MQTT client to this topic; `exchange` and `key` are not
-    used then. If `user` is None, no rights are checked. `client_id` stands for {client_id} in the
-    user's topic rules.
+    With `mqtt`, the message is a publication of an MQTT client to this topic; `exchange` and `key`
+    are not used then. If `user` is None, no rights are checked. `client_id` stands for {client_id}
+    in the user's topic rules.
     """
 
     exchange: str = ""
@@ -61,7 +61,7 @@ class RouteQuestion(msgspec.Struct):
 
 
 class RouteAnswer:
-    """The answer to one question about a virtual host. Raises NotFound, PreconditionFailed.
+    """The answer to a question about a virtual host. Raises NotFound, PreconditionFailed.
 
     `max_levels` is the largest number of levels of an MQTT topic. `identity_of` returns the user of
     a name, or None.
@@ -86,7 +86,8 @@ class RouteAnswer:
             {"headers": dict(question.headers)} if question.headers else {}
         )
         self._planner = vhost.declarations.planner
-        # A scope of its own: the broker's counts the searches of publications that paused.
+        # This search has a scope of its own, because the scope of the broker counts how often
+        # searches for publications paused.
         self._scope = SearchScope(vhost.exchanges, vhost.queues, vhost.replies)
         self._identity: Identity | None = None
         if question.user is not None:
@@ -146,7 +147,7 @@ class RouteAnswer:
         return ""
 
     def rows(self) -> Iterator[tuple[str, Row] | None]:
-        """Yield the rows with their sections, and None between two slices of work."""
+        """Yield (section, row) for each row of the answer, and None between two slices of work."""
         yield from self._rights()
         explanation = RouteExplanation(self._scope, self._exchange, self._keys, self._properties)
         yield from explanation.steps()
@@ -202,7 +203,7 @@ class RouteAnswer:
         return row
 
     def _ends(self, key: str, target: Destination, binding: Binding | None) -> Row:
-        """Return the fields of a binding: its key and its destination."""
+        """Return the row fields that describe a binding: its key and its destination."""
         row: Row = {
             "binding_key": _printable(key),
             "destination": target.name,

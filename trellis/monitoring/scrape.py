@@ -18,9 +18,9 @@ from trellis.server.node import BrokerNode
 
 
 class DetailedScrape:
-    """One scrape: the page, the virtual hosts whose objects it lists, and the families asked for.
+    """One scrape: its page, the families of metrics, and the virtual hosts whose objects it lists.
 
-    The names begin with `prefix`.
+    The metric names begin with `prefix`.
     """
 
     def __init__(
@@ -36,22 +36,22 @@ class DetailedScrape:
         self.page = MetricsPage()
         self.families = frozenset(families)
         self.prefix = prefix
-        #: Results of slow system calls; zeros unless a family needs them.
+        #: Figures that need slow system calls; zeros unless a family needs them.
         self.seen = node_metrics.Look(0, 0)
         self._vhosts = frozenset(vhosts)
 
     def lists(self, vhost: str) -> bool:
-        """True if the objects of a virtual host are listed."""
+        """True if the scrape lists the objects of a virtual host."""
         return not self._vhosts or vhost in self._vhosts
 
     def queues(self) -> Iterator[tuple[VirtualHost, Queue]]:
-        """Yield the queues, and the inboxes of MQTT sessions."""
+        """Yield the queues that the scrape lists, and the inboxes of MQTT sessions."""
         for vhost in list(self.node.broker.vhosts.values()):
             if self.lists(vhost.name):
                 yield from queues_of(vhost)
 
     def connections(self) -> Iterator[tuple[str, Connection]]:
-        """Yield the logged-in connections, each as (name of its virtual host, connection)."""
+        """Yield (name of the virtual host, connection) for each logged-in connection to list."""
         for front in self.node.fronts:
             for connection in list(front.connections):
                 vhost = _vhost_of(connection)
@@ -78,7 +78,7 @@ class DetailedScrape:
         self.page.listed(f"{self.prefix}_{name}", "counter", text, value, labels)
 
     def deliveries(self, kind: str, counts: dict[str, int], labels: Labels) -> bool:
-        """Add the delivery counters of a queue or channel unless all are 0; True if added."""
+        """Add the delivery counters of a queue or channel, unless all are 0. True if added."""
         if not any(counts[key] for key, _, _ in DELIVERIES):
             return False
         for key, name, text in DELIVERIES:

@@ -10,9 +10,9 @@ from typing import Final
 
 from trellis.monitoring.page import MetricsPage
 
-#: The label that RabbitMQ gives to its stream protocol.
+#: The value of the label `protocol` that RabbitMQ gives to its stream protocol.
 STREAM: Final = "stream"
-#: The errors of the protocol, under RabbitMQ's names.
+#: The errors of RabbitMQ's stream protocol, under RabbitMQ's names.
 ERRORS: Final = (
     "access_refused",
     "authentication_failure",
@@ -35,7 +35,7 @@ ERRORS: Final = (
 
 
 def add_nothing_spoken(page: MetricsPage) -> None:
-    """Add the metrics of the stream protocol, all 0.
+    """Add to the page the metrics of the stream protocol, all 0.
 
     The page already has the metrics of the other protocols.
     """

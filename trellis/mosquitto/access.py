@@ -21,12 +21,13 @@ from typing import Final, NamedTuple
 
 from broker.access.rules import RULES_MAX, check_rule
 
-#: Text that would be a variable in a rule.
+#: Pattern of a text that a topic rule would read as a variable.
 _VARIABLE: Final = re.compile(r"\{username\}|\{vhost\}|\{client_id\}")
 _CLIENT: Final = "{client_id}"
-#: Placeholder for the client identifier while the rest of a filter is checked. NUL is in no topic.
+#: Placeholder for the client identifier while the other words of a filter are checked. NUL is in no
+#: topic.
 _MARK: Final = "\0"
-#: Topics that Mosquitto's plugins use for commands. A default never permits them.
+#: Topics that Mosquitto's plugins use for commands. The imported default rules never permit them.
 _CONTROL: Final = "$CONTROL"
 #: Topics to which no client of Mosquitto may publish, and the exception: the state of a bridge.
 _SYS: Final = "$SYS"
@@ -34,7 +35,7 @@ _BRIDGE_STATE: Final = "$SYS/broker/connection/+/state"
 
 
 class Entry(NamedTuple):
-    """Permission or refusal to publish, to subscribe or both, for the topics of a filter.
+    """An access entry: allows or denies publishing, subscribing or both, for a topic filter.
 
     The filter has the form of a rule: `{client_id}` means the client identifier.
     """
@@ -124,7 +125,10 @@ def rules_of(
 
 
 def without_sys(entry: Entry) -> list[Entry]:
-    """Return the parts of an entry that have an effect: no client may publish to $SYS."""
+    """Return the parts of an entry that have an effect: in Mosquitto no client publishes to $SYS.
+
+    Only the state of a bridge ($SYS/broker/connection/+/state) may be published.
+    """
     if not (entry.allow and entry.publish and entry.topic_filter.startswith(_SYS)):
         return [entry]
     state = intersection(entry.topic_filter, _BRIDGE_STATE)
@@ -171,7 +175,7 @@ def both(first: Sequence[Entry], second: Sequence[Entry]) -> list[Entry]:
 
 
 def intersection(one: str, other: str) -> tuple[str, bool] | None:
-    """Return the filter of the topics that match two filters; None if there are none.
+    """Return the filter of the topics that match two filters; None if no topic matches both.
 
     The second value is False if the filter may match more topics, because a word has a variable.
     """
@@ -200,5 +204,5 @@ def intersection(one: str, other: str) -> tuple[str, bool] | None:
 
 
 def _texts(entries: Iterable[Entry]) -> list[str]:
-    """Return the entries as rules, without repetitions."""
+    """Return the entries as texts of topic rules, without repetitions."""
     return list(dict.fromkeys(entry.rule for entry in entries))

@@ -26,7 +26,7 @@ _ACCESS: Final = {
 
 
 class AclLine(NamedTuple):
-    """One line of an acl_file, with Mosquitto's filter."""
+    """One line of an acl_file, with the topic filter as Mosquitto writes it."""
 
     place: Place
     access: str
@@ -61,7 +61,7 @@ class Acl:
 
 
 def read_acl(text: str, file: Path, report: Report) -> Acl:
-    """Read an acl_file."""
+    """Return the access control list in the text of an acl_file. Report lines that are left out."""
     acl = Acl()
     lines = acl.users[None]
     for number, line in enumerate(text.split("\n"), 1):
@@ -93,7 +93,7 @@ def read_acl(text: str, file: Path, report: Report) -> Acl:
 
 
 def _note_pattern(line: AclLine, report: Report) -> None:
-    """Report the clients for which a pattern line has another effect than in Mosquitto."""
+    """Report the clients for which Mosquitto and Trellis apply a pattern line differently."""
     text = f"pattern {line.access} {line.topic}"
     if "%c" not in line.topic and line.access != "deny":
         report.differs(
@@ -114,7 +114,7 @@ def _note_pattern(line: AclLine, report: Report) -> None:
 def _entries(
     lines: list[AclLine], user: str | None, variables: bool, report: Report
 ) -> list[Entry]:
-    """Return the entries of the lines; those that deny come first."""
+    """Return the access entries of the lines; entries that deny come first."""
     entries: list[Entry] = []
     for line in sorted(lines, key=_is_allowed):
         allow, publish, subscribe = _ACCESS[line.access]

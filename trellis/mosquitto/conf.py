@@ -25,7 +25,7 @@ _PER_LISTENER: Final = (
     "plugin",
     "auth_plugin",
 )
-#: Prefixes of the names of plugin options.
+#: Beginnings of the names of plugin options.
 _PLUGIN_OPTIONS: Final = ("plugin_opt_", "auth_opt_")
 #: Options whose values are secrets. Values of plugin options and unknown options may be secrets.
 _SECRETS: Final = (
@@ -40,7 +40,7 @@ _WORD: Final = re.compile("true|false|-?[0-9]+", re.IGNORECASE)
 
 
 class Line(NamedTuple):
-    """One option in a file."""
+    """One line of a mosquitto.conf: the name and the value of an option."""
 
     place: Place
     name: str
@@ -48,7 +48,7 @@ class Line(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The line as a note shows it, without a value that may be a secret."""
+        """The line as a report shows it, without a value that may be a secret."""
         secret = (
             self.name in _SECRETS
             or (self.name.startswith(_PLUGIN_OPTIONS) and not self.name.endswith("_file"))
@@ -89,18 +89,18 @@ class MosquittoListener:
         return self.value(name).lower() in ("true", "1")
 
     def add(self, line: Line) -> None:
-        """Add a line."""
+        """Add a line to the listener's lines."""
         self.lines.setdefault(line.name, []).append(line)
 
 
 class Configuration:
-    """A mosquitto.conf: general lines, listeners, and plugins for all listeners.
+    """The content of a mosquitto.conf: general lines, listeners, and plugins for all listeners.
 
-    Reading notes each line whose option is missing or not needed in Trellis.
+    The report gets an entry for each line whose option is missing or not needed in Trellis.
     """
 
     def __init__(self, path: Path, report: Report) -> None:
-        #: The general lines, kept like those of a listener.
+        #: The lines outside of listeners, stored as those of a listener without a line `listener`.
         self.general = MosquittoListener(None)
         self.listeners: list[MosquittoListener] = []
         self._default = MosquittoListener(None)
@@ -132,7 +132,7 @@ class Configuration:
         return [plugin for owner in owners for plugin in owner.plugins]
 
     def _take(self, line: Line, in_bridge: bool) -> None:
-        """Add a line to the listener, the plugin or the general lines."""
+        """Add a line to the listener, the plugin or the general lines to which it belongs."""
         option = option_named(line.name)
         if option is None:
             self._report.not_taken(
@@ -170,7 +170,7 @@ class Configuration:
             self.general.add(line)
 
     def _note(self, line: Line, option: MosquittoOption) -> None:
-        """Record an option with another effect, unless its value is a default."""
+        """Report an option whose effect differs in Trellis, unless its value is a default."""
         if line.value.lower() in option.defaults:
             return
         if option.verdict == MISSING:
@@ -182,7 +182,7 @@ class Configuration:
 
 
 def _read(path: Path, report: Report, main: bool = True) -> list[Line]:
-    """Return the lines of a file, and of the files in its include_dir."""
+    """Return the lines of a configuration file, and of the files in its include_dir."""
     lines: list[Line] = []
     text = path.read_bytes().decode("utf-8", "replace")
     for number, each in enumerate(text.split("\n"), 1):
@@ -216,5 +216,8 @@ def _value(name: str, text: str) -> str:
 
 
 def beside(path: Path, value: str) -> Path:
-    """Return the path that a line names; a relative path begins at the directory of the file."""
+    """Return the path that a line names.
+
+    A relative path begins at the directory of the line's file.
+    """
     return path.parent.absolute() / value

@@ -22,7 +22,7 @@ PATTERN: Final = "subscribePattern"
 #: Access types of subscribing, in the order in which one role's entries are examined.
 _SUBSCRIBE: Final = (LITERAL, PATTERN)
 _UNSUBSCRIBE: Final = ("unsubscribeLiteral", "unsubscribePattern")
-#: Priorities that Mosquitto assumes: of roles and groups, and of access entries.
+#: Priorities that Mosquitto assumes if none is given: of roles and groups; of access entries.
 _MEMBER_PRIORITY: Final = -1
 _ACL_PRIORITY: Final = 0
 #: Topics of commands to Mosquitto's plugins, and filters of shared subscriptions.
@@ -84,7 +84,7 @@ class DynamicSecurity:
         return rules_of(send + reading, self._default(SEND), False)
 
     def _default(self, kind: str) -> bool:
-        """Return the default of an access type. Mosquitto assumes False for all of them."""
+        """Return the default of an access type: True if it allows. Mosquitto assumes False."""
         return self._defaults.get(kind) is True
 
     def _roles_of(self, user: str | None) -> list[Table]:
@@ -104,7 +104,7 @@ class DynamicSecurity:
         return roles
 
     def _members(self, owner: Table) -> list[Table]:
-        """Return the roles of a client or a group by priority, and by name if these are equal."""
+        """Return the roles of a client or a group, by priority; by name if priorities are equal."""
         listed = [(_priority(one), str(one.get("rolename"))) for one in _tables(owner, "roles")]
         ordered = sorted(listed, key=lambda each: (-each[0], each[1]))
         return [self._roles[name] for _, name in ordered if name in self._roles]
@@ -123,7 +123,7 @@ class DynamicSecurity:
     def _entry(
         self, role: Table, kind: str, acl: Table, user: str | None, reading: bool
     ) -> list[Entry]:
-        """Convert one access entry of Mosquitto. Return [entry], or [] if it was left out."""
+        """Convert one access entry of Mosquitto. Return it in a list, or [] if it was left out."""
         topic, allow = str(acl.get("topic", "")), acl.get("allow") is True
         if self._is_left_out(kind, topic, allow):
             return []
@@ -140,13 +140,16 @@ class DynamicSecurity:
         return [] if entry is None else without_sys(entry)
 
     def _is_left_out(self, kind: str, topic: str, allow: bool) -> bool:
-        """True if an access entry has no counterpart. `_note_role` names these entries."""
+        """True if an access entry has no counterpart in Trellis.
+
+        `_note_role` reports these entries.
+        """
         return topic.startswith((_CONTROL, _SHARE)) or (
             kind == LITERAL and not allow and ("+" in topic or "#" in topic)
         )
 
     def _note_role(self, name: str, role: Table) -> None:
-        """Record the parts of a role that have no counterpart, or another effect."""
+        """Report the parts of a role that have no counterpart in Trellis, or another effect."""
         note = self._report.not_taken
         for kind in (SEND, RECEIVE, *_SUBSCRIBE, *_UNSUBSCRIBE):
             for acl in _acls(role, kind):
@@ -209,9 +212,9 @@ class DynamicSecurity:
 
 
 def _completed(entries: list[Entry], dollar: bool, default: bool) -> list[Entry]:
-    """Return the entries for topics that begin with `$` if `dollar`, else for all other topics.
+    """Return the entries for topics that begin with `$` (if `dollar`), or for all other topics.
 
-    The last entry has the default, for the topics that no other entry matches.
+    The last entry applies the default to the topics that no other entry matches.
     """
     chosen = [entry for entry in entries if entry.topic_filter.startswith("$") == dollar]
     if dollar:
@@ -220,13 +223,13 @@ def _completed(entries: list[Entry], dollar: bool, default: bool) -> list[Entry]
 
 
 def _acls(role: Table, kind: str) -> list[Table]:
-    """Return the access entries of one type, by priority."""
+    """Return a role's access entries of one type, highest priority first."""
     found = [acl for acl in _tables(role, "acls") if str(acl.get("acltype")) == kind]
     return sorted(found, key=lambda acl: -_number(acl.get("priority"), _ACL_PRIORITY))
 
 
 def _tables(owner: Table, key: str) -> Iterable[Table]:
-    """Return the objects of a list in the document."""
+    """Return the objects in the list `key` of a client, group or role."""
     listed = owner.get(key)
     return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 

@@ -23,10 +23,11 @@ from trellis.mosquitto.settings import (
 )
 from trellis.settings.rendering import toml
 
-#: Permissions of an imported user: publish to and subscribe at MQTT's exchange, declare nothing.
+#: Permissions of an imported user: it may publish and subscribe at MQTT's exchange, and declare
+#: nothing.
 _PERMISSION: Final = {"configure": "^$", "write": r"^amq\.topic$", "read": r"^amq\.topic$"}
-#: Parts of the file names of plugins: of those that are imported, and of a plugin that Trellis does
-#: not need.
+#: Parts of plugins' file names: of the plugins that are imported, and of one that Trellis does not
+#: need.
 _PLUGINS: Final = ("dynamic_security", "password_file", "acl_file")
 _DYNAMIC, _PASSWORDS, _ACL = _PLUGINS
 _PERSIST: Final = "persist_sqlite"
@@ -35,7 +36,7 @@ _VHOST: Final = "/"
 
 
 class SecurityFiles:
-    """The lines that name a listener's files with users and rights; None for a missing line."""
+    """A listener's lines that name the files with users and rights; None for a missing line."""
 
     def __init__(self, owner: MosquittoListener, plugins: list[Plugin]) -> None:
         self.passwords = owner.last("password_file")
@@ -66,7 +67,7 @@ class MosquittoImport:
         tables, taken = listener_settings(self._conf, listeners, self.report)
         for section, table in tables.items():
             self.tables[section] = {**table, **self.tables.get(section, {})}
-        # The built-in user guest would have all rights.
+        # The built-in user guest would have all permissions, so it is switched off.
         self.tables["auth"] = {"guest": False}
         self._add_anonymous(taken)
         self._users: dict[str, str] = {}
@@ -107,7 +108,7 @@ class MosquittoImport:
         }
 
     def _note_plugins(self) -> None:
-        """Record the plugins that are not imported, with the reason."""
+        """Report the plugins that are not imported, with the reason."""
         for plugin in self._conf.plugins:
             name, line = Path(plugin.path).name, plugin.line
             if _PERSIST in name:
@@ -121,10 +122,10 @@ class MosquittoImport:
                 )
 
     def _listeners(self) -> tuple[list[MosquittoListener], SecurityFiles]:
-        """Return the listeners that are taken, and their files with users and rights.
+        """Return the listeners that are imported, and the files with their users and rights.
 
         All listeners of Trellis share their users. A listener with other files than the first
-        listener is not taken, because its clients would get other rights.
+        listener is not imported, because its clients would get other rights.
         """
         conf = self._conf
         if conf.local_only:
@@ -248,7 +249,7 @@ class MosquittoImport:
             self.tables["mqtt"]["anonymous_rules"] = self._limited("", rules)
 
     def _limited(self, name: str, rules: list[str]) -> list[str]:
-        """Return the rules that fit into the limit; note how many are left out."""
+        """Return the rules that fit into the limit. Report how many are left out."""
         kept, left_out = limited(rules)
         if left_out:
             owner = f"user '{name}'" if name else "clients without a user name"
@@ -261,7 +262,7 @@ class MosquittoImport:
         return kept
 
     def _text(self, line: Line) -> str | None:
-        """Return the text of the file that a line names; None and a note if it cannot be read."""
+        """Return the text of the file that a line names; None, with a report, if unreadable."""
         file = file_of(line)
         try:
             return file.read_bytes().decode("utf-8")

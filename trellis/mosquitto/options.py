@@ -47,7 +47,7 @@ class MosquittoOption(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """The note in words, also for a row that refers to another row."""
+        """The note of the option; of another option if the row refers to it (`as NAME`)."""
         if not self.note.startswith("as `"):
             return self.note
         return OPTIONS[self.note.removeprefix("as `").rstrip("`").partition("`")[0]].advice

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
-#: Kinds of notes: the line has no effect in Trellis; it has another effect; it is not needed.
+#: Kinds of notes. NOT_TAKEN: the line has no effect in Trellis. DIFFERS: it has another effect.
+#: NOT_NEEDED: Trellis does not need the line.
 NOT_TAKEN: Final = "not taken"
 DIFFERS: Final = "differs"
 NOT_NEEDED: Final = "not needed"
@@ -22,7 +23,7 @@ class Place(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A note about one line: the text of the line, and why and how its effect differs."""
+    """A note about one line: its place and text, and why and how its effect differs in Trellis."""
 
     kind: str
     place: Place
@@ -52,10 +53,10 @@ class Report:
         self._add(Note(NOT_NEEDED, place, text, reason))
 
     def _add(self, note: Note) -> None:
-        """Add a note, once."""
+        """Add a note, unless the report has an equal one."""
         if note not in self.notes:
             self.notes.append(note)
 
     def count(self, kind: str) -> int:
-        """Return the number of notes of a kind."""
+        """Return the number of notes of a kind (NOT_TAKEN, DIFFERS or NOT_NEEDED)."""
         return sum(note.kind == kind for note in self.notes)

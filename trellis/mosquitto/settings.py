@@ -12,7 +12,7 @@ from trellis.mosquitto.conf import Configuration, Line, MosquittoListener, besid
 from trellis.mosquitto.options import OPTIONS
 from trellis.mosquitto.report import Report
 
-#: Settings of Trellis by section.
+#: Tables of settings of Trellis, by section.
 Tables = dict[str, dict[str, Any]]
 #: Seconds of the units of persistent_client_expiration. A month has 30 days, a year 365.
 _UNITS: Final = {
@@ -25,7 +25,7 @@ _UNITS: Final = {
 }
 #: The longest time in seconds that a session can be kept; longer times mean no limit.
 _FOREVER: Final = 4_294_967_295
-#: The value of a limit that Mosquitto writes as 0: so high that it is never reached.
+#: The value for a limit that Mosquitto writes as 0 (no limit): so high that it is never reached.
 _UNLIMITED: Final = 1_000_000_000
 #: Largest values of 16 bits, and of an MQTT packet, in bytes.
 _MAX16: Final = 65_535
@@ -39,7 +39,7 @@ _WEBSOCKET_PATH: Final = "/mqtt"
 
 
 def _limit(most: int, least: int = 0, unlimited: int | None = None) -> Callable[[int], int | None]:
-    """Return a function that fits a number into bounds; 0 and below become `unlimited`."""
+    """Return a function that moves a number into a range; 0 and below become `unlimited`."""
 
     def fit(value: int) -> int | None:
         return unlimited if value <= 0 else max(least, min(most, value))
@@ -47,8 +47,8 @@ def _limit(most: int, least: int = 0, unlimited: int | None = None) -> Callable[
     return fit
 
 
-#: Options with a number: the setting, and the function that returns its value, or None for the
-#: default of Trellis.
+#: For each option of Mosquitto that is a number: section and name of the setting, and a function
+#: that converts the number. The function returns None if the setting keeps its default.
 _NUMBERS: Final[dict[str, tuple[str, str, Callable[[int], int | None]]]] = {
     "sys_interval": ("mqtt", "sys_interval", _limit(_UNLIMITED, 0, 0)),
     "max_inflight_messages": ("mqtt", "receive_maximum", _limit(_MAX16, 1, _MAX16)),
@@ -62,7 +62,7 @@ _NUMBERS: Final[dict[str, tuple[str, str, Callable[[int], int | None]]]] = {
 
 
 def general_settings(conf: Configuration, report: Report) -> Tables:
-    """Return the settings for the general options."""
+    """Return the settings of Trellis for the general options of a mosquitto.conf."""
     tables: Tables = {"mqtt": {"session_expiry": _FOREVER}}
     for name, (section, key, fit) in _NUMBERS.items():
         line = conf.general.last(name)
@@ -99,9 +99,9 @@ def _level(types: set[str]) -> str:
 def listener_settings(
     conf: Configuration, listeners: list[MosquittoListener], report: Report
 ) -> tuple[Tables, list[MosquittoListener]]:
-    """Return the settings for the listeners, and the listeners that they contain.
+    """Return the settings for the listeners, and the listeners that were imported.
 
-    Sections without a listener are switched off.
+    Sections of Trellis without a listener are switched off.
     """
     tables: Tables = {name: {"enabled": False} for name in ("mqtt", "mqtts", "ws", "wss")}
     if conf.local_only:
@@ -135,7 +135,7 @@ def listener_settings(
 def _add_listener(
     tables: Tables, listener: MosquittoListener, conf: Configuration, report: Report
 ) -> bool:
-    """Add the settings of one listener. Return False, with a note, if the listener is not taken."""
+    """Add the settings of one listener. Return False, with a report, if it is not imported."""
     protocol = listener.value("protocol", "mqtt")
     tls = listener.last("certfile") is not None
     section = {"mqtt": "mqtt", "websockets": "ws"}.get(protocol, "") + ("s" if tls else "")
@@ -249,7 +249,7 @@ def _add_websocket(
 
 
 def _add_tls(tables: Tables, section: str, listener: MosquittoListener, report: Report) -> None:
-    """Add the certificates of a listener; note those that differ from an earlier listener's."""
+    """Add the certificates of a listener. Report those that differ from an earlier listener's."""
     tls = tables.setdefault("tls", {})
     for name, key in (
         ("certfile", "certificate"),
@@ -294,7 +294,7 @@ def _add_tls(tables: Tables, section: str, listener: MosquittoListener, report: 
 
 
 def _number(line: Line, report: Report) -> int | None:
-    """Return the value of a line as a number; None, with a note, if it is not a whole number."""
+    """Return the value of a line as a number; None, with a report, if it is not a whole number."""
     try:
         return int(line.value)
     except ValueError:

@@ -17,7 +17,8 @@ REASONS: Final = (
     "proxy_header",
     "descriptors",
 )
-#: The reasons and remedies that the log names.
+#: By reason: the note of the log line about a refused connection, which explains the refusal and
+#: names a remedy.
 NOTES: Final = {
     "connections": "all connections in use: raise limits.connections",
     "address_connections": "too many connections from this address: raise "
@@ -95,13 +96,13 @@ class Admission:
         return len(waiting)
 
     def add(self, connection: Connection) -> None:
-        """Add an admitted connection, which has not logged in."""
+        """Count an admitted connection for its address, as one that has not logged in."""
         if not connection.peer.local:
             self._open[connection.peer.address] = self._open.get(connection.peer.address, 0) + 1
             self._unauthenticated.setdefault(connection.peer.address, []).append(connection)
 
     def remove(self, connection: Connection) -> None:
-        """Remove a closed connection."""
+        """Remove a closed connection from the counts of its address."""
         if connection.peer.address in self._open:
             self._open[connection.peer.address] -= 1
             if not self._open[connection.peer.address]:

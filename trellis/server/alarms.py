@@ -30,8 +30,8 @@ CHECK_INTERVAL: Final = 1.0
 GROWTH_MAX: Final = 1 << 30
 #: Shortest time in seconds between two checks of memory.
 CHECK_PAUSE: Final = 0.02
-#: The memory alarm ends when memory in use has fallen below the limit by this fraction of the
-#: limit.
+#: Fraction of the limit by which memory in use must fall below the limit before the memory alarm
+#: ends.
 MEMORY_MARGIN: Final = 0.05
 
 
@@ -45,7 +45,8 @@ def seconds_to_check(used: int, limit: int) -> float:
     """
     room = limit - used
     if room <= 0:
-        return CHECK_INTERVAL  # The alarm is on, or there is no limit.
+        # If the alarm is on, or there is no limit, memory is checked at the usual interval.
+        return CHECK_INTERVAL
     return min(max(room / GROWTH_MAX, CHECK_PAUSE), CHECK_INTERVAL)
 
 
@@ -101,7 +102,11 @@ class AlarmWatch:
                     await self._look.wait()
 
     async def check_memory(self) -> None:
-        """Return freed memory to the operating system, then raise or end the memory alarm."""
+        """Give freed memory back to the operating system, then raise or end the memory alarm.
+
+        Memory is given back (the heap is trimmed) only if enough was freed, or if RSS is above the
+        limit.
+        """
         loop = asyncio.get_running_loop()
         if self.heap.due:
             await loop.run_in_executor(None, self.heap.trim_if_worthwhile)
@@ -114,7 +119,7 @@ class AlarmWatch:
             self._estimate.end()
         else:
             if not self._estimate.begun:
-                # Publishers are already blocked during the first count of memory.
+                # The count takes many turns. The alarm blocks publishers before it begins.
                 self._set("memory", True, used=resident, limit=limit)
             used = self._estimate.update(resident, await self.account.count())
         self.memory_used = used

@@ -35,8 +35,12 @@ class AuditLog:
     """Appends audit records to a file, in a thread."""
 
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
-        """Create the file if it is missing, readable by its owner only. Raises SettingsError."""
-        #: Number of lines written, and of lines lost because the file could not be written.
+        """Create the audit file if it is missing, readable by its owner only.
+
+        Raises SettingsError.
+        """
+        #: Number of lines that were written to the file; number of lines that were lost because the
+        #: file could not be written.
         self.written = 0
         self.lost = 0
         self._path = path
@@ -56,7 +60,10 @@ class AuditLog:
             ) from None
 
     def write(self, record: AuditRecord) -> None:
-        """Append a record to the file soon, with the present time. Never fails."""
+        """Add the present time to a record, and append the record to the audit file soon.
+
+        Never fails.
+        """
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = _line({"time": now, **record})
         if self.waiting_bytes + len(line) > WAITING_BYTES:
@@ -76,7 +83,7 @@ class AuditLog:
             self._writing.add_done_callback(lambda done: self._written(lines, done))
 
     def _written(self, lines: list[bytes], done: asyncio.Future[None]) -> None:
-        """Handle the end of a write: count the lines, or keep them for the next attempt."""
+        """Handle the end of a write: count the lines, or after a failure keep them for a retry."""
         self._writing = None
         error = None if done.cancelled() else done.exception()
         if error is None:
@@ -99,12 +106,16 @@ class AuditLog:
         self._loop.call_later(RETRY_SECONDS, self._start)
 
     async def finish(self) -> None:
-        """Write the lines that wait, because the broker stops; try only once."""
+        """Write all lines that still wait, because the broker stops.
+
+        A failed write is not repeated.
+        """
         while self._writing is not None or self._waiting and not self._failing:
             self._start()
             if self._writing is not None:
                 await asyncio.wait([self._writing])
-                await asyncio.sleep(0)  # The callback of the future runs.
+                # Let the event loop call `_written`, the callback of the future.
+                await asyncio.sleep(0)
         self._thread.shutdown(wait=True)
 
 

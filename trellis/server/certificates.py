@@ -128,7 +128,10 @@ class Certificates:
         self._apply(files)
 
     def use(self, files: CertificateFiles) -> None:
-        """Use certificates that were read again for new connections."""
+        """Use the certificates in `files` for new connections; open connections keep the old ones.
+
+        A reload calls this method after it has read the files again.
+        """
         for name, context in files.contexts.items():
             if name in self.contexts:
                 self.contexts[name].context = context
@@ -166,9 +169,10 @@ def _context(settings: Settings, entry: TlsListener | Http) -> ssl.SSLContext:
         }
 
         def choose(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-            """Use the certificate for the name the client requests (RFC 6066 section 3).
+            """Use the certificate for the host name that the client requests (RFC 6066 section 3).
 
             A certificate for `*.example.org` serves each name with one label in place of `*`.
+            OpenSSL calls this function during the handshake.
             """
             requested = (name or "").lower()
             chosen = others.get(requested) or others.get("*." + requested.partition(".")[2])
@@ -243,7 +247,7 @@ def _revocations(file: str) -> list[float]:
 
 
 class _Encrypted(Exception):
-    """Raised by the password callback, because the private key has a password."""
+    """Raised in place of a password prompt: the private key is encrypted with a password."""
 
 
 def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> None:
@@ -254,7 +258,7 @@ def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> No
     _checked_times(certificate, where)
 
     def password() -> str:
-        raise _Encrypted  # OpenSSL would ask for the password at the terminal.
+        raise _Encrypted  # Otherwise OpenSSL would ask for the password at the terminal.
 
     holder, name = (key, f"{where}.key") if key else (certificate, f"{where}.certificate")
     try:

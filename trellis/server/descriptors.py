@@ -12,7 +12,8 @@ from typing import Final
 from trellis import process
 from trellis.settings import SettingsError
 
-#: Descriptors for everything that has no share of its own: checkpoints, threads, reloads.
+#: Number of descriptors for all purposes without a share of their own: checkpoints, threads,
+#: reloads.
 MARGIN: Final = 8
 #: Descriptors that the broker needs for the gateway, the process that serves the HTTP API: two
 #: connections, and for a short time the descriptors that the gateway needs at its start, and those
@@ -27,29 +28,31 @@ def _part(limit: int, divisor: int, least: int, most: int) -> int:
 
 
 class DescriptorShares:
-    """The division of the file descriptor limit: for the store, for HTTP, the rest for clients.
+    """The division of the process's file descriptor limit: shares of the store, HTTP and clients.
 
-    Each share is a number of descriptors. `limit` is the limit of the process.
+    Each share is a number of descriptors. `limit` is the limit of the process; the clients get what
+    the other shares leave.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         #: Spare descriptors, which the store uses when no other descriptor is free.
         self.spares = _part(limit, 64, 4, 16)
-        #: Sealed files of the log that stay open.
+        #: Number of full segment files of the log that stay open.
         self.log_files = _part(limit, 16, 4, 64)
-        #: Limit of the stream files that stay open for the writer; readers have the same limit.
+        #: Number of stream files that stay open for the writer, at most; the same number for
+        #: readers.
         self.stream_files = _part(limit, 32, 2, 64)
-        #: Open connections of the metrics port. (The HTTP API has none here: its connections belong
-        #: to the gateway.)
+        #: Largest number of open connections of the metrics port. (The connections of the HTTP API
+        #: belong to the gateway, a process with descriptors of its own.)
         self.http = _part(limit, 32, 4, 64)
         #: Number of descriptors that were open when `reserve_open` was called.
         self.open = 0
 
     def reserve_open(self) -> None:
-        """Reserve the descriptors that are open now.
+        """Count the descriptors that are open now, so that `clients` subtracts them from the limit.
 
-        The broker calls this at the end of its start.
+        The broker calls this at the end of its start, when all its own files are open.
         """
         self.open = process.open_descriptors()
 

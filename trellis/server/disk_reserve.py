@@ -38,36 +38,37 @@ class DiskReserve:
         self._path = f"{directory}/{NAME}"
         self._lock = threading.Lock()
         self._made = False
-        #: Free bytes below which the disk alarm is on, if the file system cannot promise space to a
-        #: file; else 0.
+        #: Number of free bytes on the disk below which the disk alarm is on, if the file system
+        #: cannot promise space to a file; 0 if it can.
         self.threshold = size if size and process.copies_on_write(directory) else 0
         self.size = 0 if self.threshold else size
-        #: Number of times that the reserve was given up.
+        #: Number of times that the reserve's file was removed because the disk was full.
         self.given_up = 0
         #: True after a failure to make the reserve was logged. Later failures are not logged until
         #: the reserve was made again.
         self._refused = False
         try:
-            disk.remove(self._path)  # An old file may have another size, or holes.
+            # A file that an earlier process left may have another size, or holes.
+            disk.remove(self._path)
         except OSError:
             pass
         self.look()
 
     @property
     def missing(self) -> bool:
-        """True while the file is missing because the reserve was given up."""
+        """True while the reserve's file is missing because `give_up` has removed it."""
         return self.given_up > 0 and self.size > 0 and not self._made
 
     @property
     def held(self) -> int:
-        """The size of the file in bytes; 0 while there is no file."""
+        """Size of the reserve's file in bytes; 0 while the file does not exist."""
         return self.size if self._made else 0
 
     def look(self) -> int:
-        """Make the file if it is missing and the disk has room. Return the free bytes of the disk.
+        """Make the reserve's file again if the disk has room. Return the free bytes of the disk.
 
-        Also replace the spare file descriptors that were used. May block. Returns 0 if the free
-        space cannot be determined.
+        Returns 0 if the free space cannot be determined. Also opens spare file descriptors in place
+        of used ones. May block.
         """
         self._disk.keep_spares()
         with self._lock:
@@ -97,7 +98,10 @@ class DiskReserve:
             logs.info("reserve_made", bytes=self.size, note="the disk has space again")
 
     def give_up(self) -> bool:
-        """Remove the file, because the disk is full. Return True if it was removed. May block."""
+        """Remove the reserve's file, because the disk is full: the store writes into that space.
+
+        Return True if the file was removed. May block.
+        """
         with self._lock:
             if not self._made:
                 return False
@@ -116,11 +120,11 @@ class DiskReserve:
         return True
 
     def close(self) -> None:
-        """Remove the file: a stopped broker keeps no space for itself."""
+        """Remove the reserve's file: a stopped broker reserves no space."""
         with self._lock:
             if self._made:
                 self._made = False
                 try:
                     self._disk.remove(self._path)
                 except OSError:
-                    pass  # The next start removes it.
+                    pass  # The next start removes the file.

@@ -25,7 +25,10 @@ _DISCARD: Final = struct.pack("ii", 1, 0)
 
 
 class ConnectionFence:
-    """Aborts the connections of a turn's links. `end` ends the process, for a reason."""
+    """Aborts the connections of all links of a LoopTurn.
+
+    `end(reason)` ends the process.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, turn: LoopTurn, end: Callable[[str], None]
@@ -35,7 +38,10 @@ class ConnectionFence:
         self._end = end
 
     def abort(self) -> None:
-        """Abort all connections; end the process if the event loop does not answer in time."""
+        """Abort all connections, from another thread than the event loop's.
+
+        Ends the process if the event loop does not abort them within ANSWER_SECONDS.
+        """
         self.discard_output()
         answered = threading.Event()
         self._loop.call_soon_threadsafe(self._abort_links, answered)

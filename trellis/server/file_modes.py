@@ -19,7 +19,8 @@ from trellis.server.disk_reserve import NAME as RESERVE
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
-#: The files of the broker at the top of the data directory. Other files there are left alone.
+#: Names of the broker's files at the top of the data directory. `restrict` does not change other
+#: files there.
 _FILES: Final = (
     CATALOG,
     *(f"{CATALOG}{end}" for end in ("-wal", "-shm", "-journal")),
@@ -39,7 +40,8 @@ def restrict(directory: Path) -> None:
         try:
             status = os.lstat(path)
             mode = DIRECTORY_MODE if stat.S_ISDIR(status.st_mode) else FILE_MODE
-            shared = status.st_mode & stat.S_ISVTX  # Shared, such as /tmp.
+            # A directory that all users share, such as /tmp.
+            shared = status.st_mode & stat.S_ISVTX
             regular = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
             permissions = stat.S_IMODE(status.st_mode)
             if regular and not shared and permissions & ~mode & 0o777:

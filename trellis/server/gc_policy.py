@@ -38,7 +38,7 @@ class GcPolicy:
     """The garbage collector's settings while the broker runs, and a count of its pauses."""
 
     def __init__(self) -> None:
-        #: Number of collections.
+        #: Number of collections since `settle`.
         self.collections = 0
         #: Total duration of all collections, in seconds.
         self.paused_seconds = 0.0
@@ -105,7 +105,7 @@ class GcPolicy:
         self._due = self._due or not idle
 
     def close(self) -> None:
-        """Restore the collector's settings."""
+        """Restore the garbage collector's earlier settings, and end the counts."""
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
             gc.set_threshold(*self._thresholds)

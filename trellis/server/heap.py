@@ -21,7 +21,8 @@ from trellis import process
 TRIM_BYTES: Final = 64 << 20
 #: Shortest time in seconds between two trims.
 TRIM_INTERVAL: Final = 10.0
-#: Shortest time between two looks at the heap, as a multiple of the duration of the last look.
+#: Shortest time between two measurements of the heap (`_look`), as a multiple of the duration of
+#: the last measurement.
 LOOK_FACTOR: Final = 1_000
 #: Parameters of mallopt(), and their values: the largest end of the heap that `free` keeps, and the
 #: size from which a block of memory gets pages of its own. With the defaults, one call of `free` in
@@ -70,25 +71,25 @@ class HeapTrimmer:
         #: in bytes: memory outside the heap, and free memory that a trim does not give back.
         self._least_idle = self._idle_and_free()[0]
         self._look_again_at = clock()
-        #: Number of looks at the heap.
+        #: Number of measurements of the heap (`_look`).
         self.looks = 0
         self._trimmed_at = clock() - TRIM_INTERVAL
-        #: Number of trims; total duration of all trims and looks, and duration of the longest trim
-        #: or look, in seconds.
+        #: Number of trims; then, in seconds, the total duration of all trims and measurements, and
+        #: the duration of the longest trim or measurement.
         self.trims = 0
         self.trim_seconds = 0.0
         self.longest_trim = 0.0
 
     @property
     def due(self) -> bool:
-        """True if TRIM_INTERVAL has passed since the last trim, and a trim is possible."""
+        """True if the heap can be trimmed, and TRIM_INTERVAL has passed since the last trim."""
         return self._trim is not None and self._clock() - self._trimmed_at >= TRIM_INTERVAL
 
     def _idle_and_free(self) -> tuple[int, int]:
-        """Return the resident memory beyond the allocated part of the heap, and the free part.
+        """Return the resident memory outside the allocated heap, and the free heap, in bytes.
 
-        Both are in bytes, and 0 if the C library does not report them. Pages of the free part may
-        have been given back already.
+        Both are 0 if the C library does not report them. Pages of the free heap may have been given
+        back already.
         """
         if self._info is None:
             return 0, 0
@@ -96,7 +97,7 @@ class HeapTrimmer:
         return process.resident_bytes() - info.uordblks - info.hblkhd, int(info.fordblks)
 
     def _look(self) -> int:
-        """Return an estimate of the bytes that a trim would give back."""
+        """Measure the heap. Return an estimate of the bytes that a trim would give back."""
         began = self._clock()
         idle, free = self._idle_and_free()
         self.looks += 1

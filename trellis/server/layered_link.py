@@ -29,7 +29,7 @@ class LayeredLink(Link):
     def __init__(self, context: ListenerContext) -> None:
         super().__init__(context)
         self._layers: list[Layer] = []
-        #: The part of a PROXY header that was received; None when no header is awaited.
+        #: The part of a PROXY header that was received so far; None when no header is awaited.
         self._header: bytes | None = None
         self._header_until: i64 = 0
 
@@ -142,7 +142,7 @@ class LayeredLink(Link):
             at -= 1
 
     def advance(self, now: int) -> None:
-        """Handle deadlines that have passed at time `now`, in ms, also that of the PROXY header."""
+        """Handle deadlines that have passed at time `now` (ms), also that of the PROXY header."""
         if self._header is None:
             super().advance(now)
         elif self._header_until <= now:
@@ -161,7 +161,10 @@ class LayeredLink(Link):
             self.abort()
 
     def on_closed(self) -> None:
-        """Release everything; count a transport that closes before its PROXY header is complete."""
+        """Release the connection and its layers, because the transport is closed.
+
+        A transport that closes before its PROXY header is complete counts as refused.
+        """
         connection = self._connection
         if self._header is not None:
             self._header = None

@@ -138,7 +138,7 @@ class Link(TurnLink):
             self._resume_reading(transport)
 
     def _receive(self, connection: Connection, data: bytes) -> None:
-        """Pass input to the connection, then stop reading from the client if it must wait."""
+        """Pass input to the connection, then stop reading if the client must wait."""
         connection.receive_data(data)
         if connection.finished:
             self._close_after_flush(connection)
@@ -246,7 +246,7 @@ class Link(TurnLink):
         try:
             transport.write_eof()
         except (OSError, NotImplementedError):
-            transport.abort()  # The client has closed its side first: asyncio raises.
+            transport.abort()  # asyncio raises an error if the client has closed its side first.
 
     def _close_layers(self, connection: Connection, transport: asyncio.Transport) -> None:
         """Write the closing messages of layers; a plain link has no layers."""
@@ -284,7 +284,8 @@ class Link(TurnLink):
             connection.expires = 0
             connection.reauthorize()
         if not self._reading:
-            connection.last_input_at = now  # The client may have sent input meanwhile.
+            # Input may wait in the socket, so the client counts as active.
+            connection.last_input_at = now
         if 0 < connection.deadline <= now and not connection.finished:
             connection.advance(now)
 
@@ -300,7 +301,7 @@ class Link(TurnLink):
     def close(self) -> None:
         """Close the connection in an orderly way, because the broker stops.
 
-        The caller may call this method again.
+        The caller may repeat the call until the connection has ended.
         """
         connection = self._connection
         if connection is not None and not connection.finished:
@@ -329,14 +330,14 @@ class Link(TurnLink):
         return f"{connection.front.name}:{connection.peer}" + (f":{user}" if user else "")
 
     def reject(self, transport: asyncio.Transport) -> None:
-        """Abort a transport for which no connection is opened.
+        """Abort the transport of a client that gets no connection.
 
         The caller has counted the refusal with its reason (`Admission.refused`).
         """
         transport.abort()
 
     def on_closed(self) -> None:
-        """Release everything: the transport is closed, by the client, by the broker or by an error.
+        """Release the connection: the transport is closed, by the client, the broker or an error.
 
         `on_closed` of the connection is called now, or in the next turn if this turn has no time
         left.

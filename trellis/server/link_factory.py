@@ -1,4 +1,4 @@
-"""Makes the links of a listener."""
+"""The factory that makes a link for each connection of a listener."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from trellis.server.rate_limited_link import RateLimitedLink
 
 
 def link_factory(context: ListenerContext) -> Callable[[], asyncio.Protocol]:
-    """Return the factory of a listener's links: the cheapest class that has all features needed."""
+    """Return a function that makes the links of a listener.
+
+    All its links have the cheapest class that has the features which the listener needs.
+    """
     kind = RateLimitedLink if context.rates.enabled else LayeredLink if context.has_layers else Link
 
     def make() -> asyncio.Protocol:

@@ -86,9 +86,12 @@ class BoundListener:
 
 
 class Acceptor:
-    """The acceptor of the connections of one socket; `make` makes the protocol of each."""
+    """Accepts the connections of one listening socket.
 
-    #: The setting that limits the number of connections of this acceptor.
+    `make` returns the asyncio protocol for a new connection.
+    """
+
+    #: Key of the setting that limits the number of connections, for the log.
     LIMIT = "limits.connections"
 
     def __init__(
@@ -269,7 +272,11 @@ class SocketFile:
             ) from error
 
     def _remove_dead(self, name: str, key: str) -> None:
-        """Remove the socket file of a broker that has ended. Raises ListenError, OSError."""
+        """Remove the socket file of a broker that has ended. Raises ListenError, OSError.
+
+        A file that is not a socket, or on which a program listens, is an error. `key` is the
+        setting to change, for the error message.
+        """
         if not stat.S_ISSOCK(os.stat(self.path).st_mode):
             raise ListenError(
                 f"{name}: {self.path} exists and is not a socket; remove it, or set {key}"
@@ -284,7 +291,7 @@ class SocketFile:
         self.path.unlink()
 
     def close(self) -> None:
-        """Close the socket, and remove its file unless another program has replaced it."""
+        """Close the Unix socket. Remove its file, unless another program has replaced it."""
         self.socket.close()
         try:
             if os.stat(self.path).st_ino == self._inode:
@@ -308,5 +315,5 @@ def _bind_file(path: Path, mode: int) -> socket.socket:
 
 
 def _key(section: str, name: str) -> str:
-    """Return an option's key with its environment variable and flag."""
+    """Return the key of an option with its environment variable and flag, for an error message."""
     return f"{section}.{name} (TRELLIS_{section.upper()}_{name.upper()}, --{section}-{name})"

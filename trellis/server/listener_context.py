@@ -114,7 +114,7 @@ class ListenerContext:
 
 
 def peer_of(name: object) -> Peer:
-    """Return the peer for the address of a transport: (host, port, ...)."""
+    """Return the peer for the address that asyncio reports for a transport: (host, port, ...)."""
     if not isinstance(name, tuple) or len(name) < 2:
         return Peer("unknown", 0, False)
     host, port = str(name[0]).partition("%")[0], int(name[1])

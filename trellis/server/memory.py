@@ -24,7 +24,7 @@ from trellis.server.store_writer import StoreWriter
 
 #: Number of queues, exchanges, sessions or connections counted in one turn of the event loop.
 COUNT_SLICE: Final = 100
-#: The result of a count is returned again until this many times the duration of the count has
+#: A count returns the last result again until COUNT_PAUSE times the duration of the last count has
 #: passed.
 COUNT_PAUSE: Final = 20
 
@@ -39,14 +39,15 @@ class MemoryAccount:
         self._store_writer = store_writer
         self._amqp = amqp
         self._mqtt = mqtt
-        #: The last result in bytes; 0 before the first count.
+        #: The result of the last count in bytes; 0 before the first count.
         self.accounted = 0
         self._next_count = 0.0
 
     async def count(self) -> int:
         """Return the memory of messages, unsent output, unread input and bindings, in bytes.
 
-        The count is made in slices. A recent result is returned again (COUNT_PAUSE).
+        The objects are counted in slices, over many turns. A recent result is returned again
+        (COUNT_PAUSE).
         """
         began = asyncio.get_running_loop().time()
         if began < self._next_count:
@@ -80,7 +81,7 @@ class MemoryAccount:
 
 
 class MemoryEstimate:
-    """The estimate of memory in use while RSS is above the limit, as described above."""
+    """Estimates the memory in use while RSS is above the limit; the module explains the formula."""
 
     def __init__(self) -> None:
         self._unaccounted = 0
@@ -89,7 +90,7 @@ class MemoryEstimate:
         self._peak: tuple[int, int] | None = None
 
     def end(self) -> None:
-        """Drop the value of the unaccounted memory, because RSS is below the limit."""
+        """Forget the size of the unaccounted memory, because RSS is below the limit."""
         self._peak = None
 
     @property

@@ -121,10 +121,10 @@ class BrokerNode:
         self.audit = (
             AuditLog(Path(settings.log.audit).expanduser(), loop) if settings.log.audit else None
         )
-        #: Returns the figures of this node in its cluster; None without a cluster.
+        #: A function that returns the metrics of this node in its cluster; None without a cluster.
         self.cluster_figures: Callable[[], ClusterFigures] | None = None
-        #: Hands the log of the cluster over to the standby of a name, "" for any, and returns the
-        #: name; None without a cluster.
+        #: A function that hands the log of the cluster over to the standby with a name ("" chooses
+        #: one), and returns its name; None without a cluster.
         self.switch: Callable[[str], Awaitable[str]] | None = None
         self.turn = LoopTurn(loop, self.broker, self.store_writer)
         self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))
@@ -189,9 +189,11 @@ class BrokerNode:
         )
 
     def _audited(self) -> AbstractContextManager[None]:
-        """Begin the audit trail, if any, and return a context manager that names the settings.
+        """Begin the audit trail. Return a context manager that names the settings as the actor.
 
-        Called once the state is restored, because a restart changes nothing.
+        Changes that the start makes within this context are recorded as changes by the settings.
+        The caller has restored the state before, because restored definitions are no changes.
+        Without an audit log, the context manager has no effect.
         """
         if self.audit is None:
             return nullcontext()
@@ -222,7 +224,7 @@ class BrokerNode:
         )
 
     def close(self) -> None:
-        """Release the reserves of disk space and of file descriptors, because the broker ends."""
+        """Release the disk reserve and the spare file descriptors, because the broker ends."""
         if self.reserve is not None:
             self.reserve.close()
         self.disk.close_spares()
@@ -248,7 +250,7 @@ class BrokerNode:
 
 
 def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
-    """Make each stream `VHOST=NAME` in `journals` record all messages of its virtual host.
+    """Make each stream in `journals`, written VHOST=NAME, record all messages of its virtual host.
 
     Raises SettingsError.
     """
@@ -269,7 +271,7 @@ def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
         return accounts
     from trellis.auth.amqtt_plugins import PLUGIN_SECONDS, PluginAuthenticator
 
-    # The answer must reach the client before the deadline of its handshake.
+    # Plugins must answer before the client's handshake times out.
     return PluginAuthenticator(
         settings.amqtt.plugins,
         accounts,

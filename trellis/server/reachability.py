@@ -9,7 +9,8 @@ from trellis import logs
 from trellis.auth.authenticate import Accounts
 from trellis.settings import Settings
 
-#: Listeners for operators, which are no reason to expect clients of other machines.
+#: Listeners for operators. Clients of other machines are not expected on them, so they are not
+#: checked.
 _FOR_OPERATORS: Final = frozenset(("metrics", "http", "https"))
 
 

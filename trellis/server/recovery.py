@@ -27,7 +27,7 @@ from trellis.settings.schema import StoreSettings
 
 #: Seconds between two log lines about the progress.
 PROGRESS_INTERVAL: Final = 1.0
-#: Largest number of findings, and of refused definitions, that get a log line each.
+#: Largest number of findings that get a log line each; also of refused definitions.
 MAX_LOGGED: Final = 100
 MB: Final = 1_000_000
 
@@ -61,7 +61,7 @@ def codecs() -> Codecs:
 
 
 def report(line: str) -> None:
-    """Log `line`, a text about a stored message that cannot be read and is lost."""
+    """Log the text `line` about a stored message that cannot be read and is lost."""
     logs.error("store_damaged", reason=line)
 
 

@@ -44,7 +44,7 @@ class RefusalLog:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, write: Callable[..., None] = logs.info
     ) -> None:
-        """`write` gets the name of an event and its fields."""
+        """Begin an empty log. `write(event, **fields)` writes a line to the broker's log."""
         #: Number of refusals by event.
         self.counts: dict[str, int] = {}
         #: Number of refusals without a line in the log, because there were more than LINES_MAX
@@ -52,9 +52,9 @@ class RefusalLog:
         self.left_out = 0
         self._loop = loop
         self._write = write
-        #: The last refusals that were logged, the oldest first (`trellis why client`).
+        #: The last refusals that were logged, in the order of time, for `trellis why client`.
         self.recent: deque[LoggedRefusal] = deque(maxlen=LINES_MAX)
-        #: The refusals of this minute.
+        #: The different refusals of this minute, by event and fields.
         self._known: dict[tuple[str, tuple[tuple[str, str], ...]], LoggedRefusal] = {}
         self._unreported = 0
         self._timer: asyncio.TimerHandle | None = None

@@ -36,7 +36,7 @@ USER_KEYS: Final = (
     "mqtt.anonymous",
     "mqtt.anonymous_rules",
 )
-#: Other settings that a reload applies.
+#: Settings that a reload applies, besides those of the users.
 RELOADABLE_KEYS: Final = (
     "tls.certificate",
     "tls.key",
@@ -63,7 +63,7 @@ RELOADABLE_KEYS: Final = (
 
 
 class PreparedSettings(NamedTuple):
-    """Settings that were read again, and what was read from the files that they name.
+    """Settings that a reload has read, and the objects made from the files that they name.
 
     `accounts` is None if the users have not changed. `certificates` is None if no listener uses
     TLS; `tokens` is None if the broker accepts no tokens.
@@ -79,7 +79,7 @@ class PreparedSettings(NamedTuple):
 class SettingsReload:
     """Reloads of the settings, one at a time, however often they are requested.
 
-    `applied` is called with the settings of each reload that was applied.
+    After each reload that was applied, `applied` is called with the new settings.
     """
 
     def __init__(self, node: BrokerNode, read: Read, applied: Callable[[Settings], None]) -> None:
@@ -92,7 +92,7 @@ class SettingsReload:
         self._task: asyncio.Task[None] | None = None
 
     def request(self) -> None:
-        """Begin a reload. If a reload is under way, begin another when it ends."""
+        """Begin a reload. If a reload is under way, begin another reload when that one ends."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._reload())
         else:

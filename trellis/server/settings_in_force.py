@@ -21,10 +21,11 @@ DEFAULT = "default"
 
 
 class SettingInForce(NamedTuple):
-    """One setting. `value` and `after_restart` are TOML, with masked secrets.
+    """One setting: its value now, the source of the value, and a value that waits for a restart.
 
-    `source` is the file, environment variable or flag that gives the value. `after_restart` is the
-    value that the last reload has read, if it needs a restart, else "".
+    `value` and `after_restart` are TOML, with masked secrets. `source` is the file, environment
+    variable or flag that gives `value`. `after_restart` is a changed value that the last reload has
+    read and that only a restart applies; "" if there is none.
     """
 
     name: str
@@ -34,7 +35,7 @@ class SettingInForce(NamedTuple):
 
 
 class SettingsInForce:
-    """The settings of the start, and those that the last reload has applied."""
+    """The settings of a running broker: those of its start, and those of its last reload."""
 
     def __init__(self, started: Loaded) -> None:
         self._started = started
@@ -43,7 +44,7 @@ class SettingsInForce:
         self._applied: Collection[str] = ()
 
     def reload(self, loaded: Loaded, applied: Collection[str]) -> None:
-        """Use the settings of a reload, which has applied the keys `applied`."""
+        """Record a reload, which has read `loaded` and applied the settings with keys `applied`."""
         self._reloaded, self._applied = loaded, applied
 
     def __iter__(self) -> Iterator[SettingInForce]:
@@ -52,7 +53,7 @@ class SettingsInForce:
             applied = key in self._applied
             sources = (self._reloaded if applied else self._started).sources
             value, read = option.value_in(started), option.value_in(reloaded)
-            # Masked secrets are equal: the values themselves are compared.
+            # Two different secrets look equal when masked, so the unmasked values are compared.
             differs = option.value_in(self._started.settings) != option.value_in(
                 self._reloaded.settings
             )

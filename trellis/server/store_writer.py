@@ -134,7 +134,8 @@ class DurableStoreWriter(StoreWriter):
         self._checkpoint_queue: SimpleQueue[Checkpointing | SegmentLog | None] = SimpleQueue()
         #: The task of the checkpoint thread; None while the thread is idle.
         self._work: Checkpointing | SegmentLog | None = None
-        #: True if dropping dead files frees more than the checkpoint in progress would.
+        #: True if dropping the dead files would free more than the checkpoint in progress; then
+        #: that checkpoint is cancelled.
         self._superseded = False
         #: True while publishers wait for a checkpoint, or for the drop of dead files, because the
         #: log is too large.
@@ -176,7 +177,7 @@ class DurableStoreWriter(StoreWriter):
 
     @property
     def idle(self) -> bool:
-        """True if all entries are written."""
+        """True if all entries of the store are written to the disk."""
         return not self._busy and not self.durable.unbatched
 
     @property
@@ -187,8 +188,8 @@ class DurableStoreWriter(StoreWriter):
         self._free = free
         if short:
             log = self.durable.log
-            # The last measurement found too little to free. While few entries were settled since
-            # then, another measurement would find too little too.
+            # The last measurement found too little to free. Unless many entries were settled since
+            # then, another measurement would have the same result.
             if log.reclaimable >= log.short_check_reclaimable:
                 log.check_reclaimable = 0
             self._look(True)
@@ -274,7 +275,7 @@ class DurableStoreWriter(StoreWriter):
         self._limit_log()
 
     def _has_room(self) -> bool:
-        """True if a checkpoint seems to fit on the disk."""
+        """True if the disk seems to have room for the files of a checkpoint."""
         return not self.blocked_reason and (
             self._free is None or self._free >= live_estimate(self.durable.log)
         )
@@ -296,7 +297,7 @@ class DurableStoreWriter(StoreWriter):
         self._checkpoint_queue.put(work)
 
     def _limit_log(self) -> None:
-        """Throttle publishers while the log is too large and space is being freed."""
+        """Throttle publishers while space is being freed and the log is too large (LOG_FACTOR)."""
         log, before = self.durable.log, self.log_throttled
         self.log_throttled = (
             self._work is not None and log.size > LOG_FACTOR * log.live_size + LOG_SLACK
@@ -305,7 +306,10 @@ class DurableStoreWriter(StoreWriter):
             self.wake()
 
     def _freed(self, error: Exception | None) -> None:
-        """Continue after dead files were dropped or a checkpoint was made."""
+        """Handle the end of a checkpoint or drop of dead files; `error` is None after a success.
+
+        After a success, free more space if that is worthwhile. After a failure, log the reason.
+        """
         work, self._work = self._work, None
         if isinstance(work, Checkpointing) and work.completed:
             self.checkpoints += 1
@@ -370,7 +374,7 @@ class DurableStoreWriter(StoreWriter):
             and self._advance(checkpointing)
         ):
             time.sleep(CHECKPOINT_PAUSE)
-        checkpointing.cancel()  # Without effect on a complete checkpoint.
+        checkpointing.cancel()  # A complete checkpoint is not affected.
 
     def _advance(self, checkpointing: Checkpointing) -> bool:
         """Do one slice of a checkpoint. Return False when the checkpoint is complete.
@@ -390,7 +394,7 @@ class DurableStoreWriter(StoreWriter):
                     return True
         except OutOfDescriptors as error:
             self._call(self._log_freeing_failure, str(error))
-            time.sleep(RETRY_SECONDS)  # The loop repeats the same step after the pause.
+            time.sleep(RETRY_SECONDS)  # The caller repeats the step after this pause.
             return True
         return False
 

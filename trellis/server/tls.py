@@ -48,8 +48,9 @@ REASONS: Final = {
     "DATA_LENGTH_TOO_LONG": "too_large",
     "CERT_LENGTH_MISMATCH": "malformed",
 }
-#: Reasons of failed TLS connections: the values of REASONS; the client refuses the server's
-#: certificate; the client disconnects during the handshake; the client takes too long for it.
+#: All reasons of failed TLS connections: the values of REASONS, and three without an OpenSSL error:
+#: the client refuses the server's certificate, disconnects during the handshake, or takes too long
+#: for the handshake.
 FAILURES: Final = (*sorted(set(REASONS.values())), "refused_by_client", "lost", "timeout")
 
 
@@ -116,7 +117,7 @@ class TlsLayer(Layer):
             self._peer.certificate = name_of(certificate, self._name_from)
 
     def _read(self) -> bytes:
-        """Return the data of all complete records. Hot path, once per chunk."""
+        """Return the decrypted data of all complete TLS records. Hot path, once per chunk."""
         tls, incoming = self._ssl, self._in
         parts: list[bytes] = []
         try:
@@ -126,7 +127,7 @@ class TlsLayer(Layer):
                     self.over = "lost"
                     break
                 parts.append(plain)
-                # Two calls cost less than an exception for each chunk.
+                # These two calls cost less than the exception that another `read` would raise.
                 if incoming.pending == 0 and tls.pending() == 0:
                     break
         except ssl.SSLWantReadError:

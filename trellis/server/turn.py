@@ -104,8 +104,8 @@ class LoopTurn:
         #: Duration of the longest turn in seconds, from the turn's first call of `schedule`. The
         #: turn blocked the event loop for this time.
         self.longest_seconds = 0.0
-        #: The most CPU time that the loop's thread used in a long turn, in seconds; 0 until a
-        #: turn is long.
+        #: The most CPU time that the loop's thread used in one long turn, in seconds; 0 if no turn
+        #: was long.
         self.longest_cpu_seconds = 0.0
         #: Number of long turns that used at least LONG_SECONDS of CPU time, for the broker's own
         #: work.
@@ -250,7 +250,10 @@ class LoopTurn:
             self._count_long_turn(seconds, time.thread_time() - cpu_before)
 
     def flush(self) -> None:
-        """Flush all links with output, although the broker is frozen: the log is handed over."""
+        """Flush all links with output, just before the frozen broker hands its log over.
+
+        The output was made before the freeze, while this node owned the log.
+        """
         dirty, self._dirty = self._dirty, []
         for link in dirty:
             link.flush()
@@ -302,7 +305,10 @@ class LoopTurn:
         self._unlogged_seconds = self._unlogged_cpu = 0.0
 
     def _handle_leftover(self) -> None:
-        """Finish closed connections, then resume leftover input, for INPUT_SECONDS."""
+        """Finish closed connections, then resume links with leftover input, for INPUT_SECONDS.
+
+        Connections and links for which the time does not suffice are handled in the next turn.
+        """
         end = time.perf_counter() + INPUT_SECONDS
         closed, leftover = self._closed, self._leftover
         self._closed, self._leftover = [], []
@@ -372,7 +378,9 @@ class LoopTurn:
             await asyncio.sleep(DEADLINE_INTERVAL)
             self._log_long_turn()
             if self.may_act is not None and self._is_frozen():
-                continue  # Nothing is read in a pause: a later check excuses this time.
+                # A frozen broker reads nothing. The first check after the freeze moves the
+                # deadlines.
+                continue
             links = list(self.links)
             for at in range(0, len(links), DEADLINE_SLICE):
                 pause = self._loop.time() - due

@@ -1,21 +1,21 @@
-"""The interface of a link that the turn of the event loop uses."""
+"""The methods of a link that the turn of the event loop calls."""
 
 from __future__ import annotations
 
 
 class TurnLink:
-    """The interface of a link that the turn uses.
+    """The base class of links: the methods of a link that the turn of the event loop calls.
 
     This is a base class and not a Protocol, because compiled code calls methods of a base class
     faster.
     """
 
     def handle_unread_input(self) -> None:
-        """Handle the input that waited, such as input of a client that has not logged in."""
+        """Handle the stored input that waited for its turn, such as input before a login."""
         raise NotImplementedError
 
     def resume(self) -> None:
-        """Handle leftover input: input that an earlier turn had no time for."""
+        """Handle leftover input, which an earlier turn had no time for."""
         raise NotImplementedError
 
     def flush(self) -> None:
@@ -40,7 +40,7 @@ class TurnLink:
 
     @property
     def unsent(self) -> int:
-        """Size of the output that the client's kernel has not accepted yet, in bytes."""
+        """Size in bytes of the output that the operating system has not taken yet."""
         raise NotImplementedError
 
     @property

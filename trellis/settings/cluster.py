@@ -11,7 +11,8 @@ from broker.replication.records import ReplicationError
 from trellis.settings.declaration import Section, option
 
 TIMING: Final = Timing()
-#: Defaults of the retention of the log: bytes, seconds, and the most bytes.
+#: Defaults of the retention of the log: bytes and seconds between two marks, and the largest size
+#: of the log in bytes.
 RETENTION_BYTES: Final = 1 << 30
 RETENTION_SECONDS: Final = 600.0
 RETENTION_MOST: Final = 10 << 30
@@ -193,7 +194,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
 
     @property
     def log_topic(self) -> str:
-        """The name of the Kafka topic."""
+        """The name of the Kafka topic of the replicated log."""
         return self.topic or f"trellis-{self.name}"
 
     @property
@@ -226,7 +227,7 @@ def _flat(prefix: str, table: dict[str, object]) -> Iterator[tuple[str, OptionVa
 
 
 def cluster_problems(cluster: ClusterSettings) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield a problem, with its keys, for each rule that the section breaks (see checks.py)."""
+    """Yield a Problem (see checks.py) for each rule that the section [cluster] breaks."""
     if cluster.enabled and not cluster.name:
         problem = "a cluster needs cluster.name, the name of the broker on all of its nodes"
         yield ("cluster.name", "cluster.servers"), problem

@@ -40,7 +40,7 @@ class CoreField(NamedTuple):
     convert: Callable[[Any], object] | None = None
 
 
-#: Attributes of options objects. A class as an entry means its attribute with the name of the
+#: The type of the argument `fills`. A class as an entry means its attribute with the name of the
 #: setting.
 Fills = type | CoreField | tuple[CoreField, ...]
 

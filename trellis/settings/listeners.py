@@ -58,7 +58,7 @@ class Listener(Section, frozen=True, kw_only=True):
 
     @property
     def addresses(self) -> list[str]:
-        """The addresses of `host`, each once, in order, in their canonical form."""
+        """The IP addresses in the setting `host`, each once, in order, in canonical form."""
         return split_addresses(self.host)
 
 

@@ -17,8 +17,8 @@ from trellis.settings.schema import Settings, UserSettings
 #: If no settings file is named, the first of these files that exists is read.
 SEARCHED = (Path("broker.toml"), Path("/etc/trellis/broker.toml"))
 PREFIX = "TRELLIS_"
-#: Variables with this prefix that are not settings: TRELLIS_PURE and TRELLIS_REQUIRE* are for
-#: build and tests.
+#: Names with this prefix that are no settings: TRELLIS_CONFIG names settings files; TRELLIS_PURE
+#: and TRELLIS_REQUIRE* are for the build and the tests.
 OTHER_VARIABLES = re.compile(r"TRELLIS_(CONFIG|PURE|REQUIRE.*)")
 #: Variables in which Kubernetes and Docker links describe a service named `trellis...`.
 SERVICE_LINK = re.compile(

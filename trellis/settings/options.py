@@ -23,7 +23,7 @@ class Option(Struct, frozen=True):
 
     @property
     def section(self) -> str:
-        """The section of the setting, "" if it is in none."""
+        """The section of the setting; "" for a setting outside all sections."""
         return self.key.rpartition(".")[0]
 
     @property
@@ -33,17 +33,17 @@ class Option(Struct, frozen=True):
 
     @property
     def variable(self) -> str:
-        """The name of the environment variable."""
+        """The name of the setting's environment variable, such as TRELLIS_AMQP_PORT."""
         return "TRELLIS_" + self.key.upper().replace(".", "_")
 
     @property
     def flag(self) -> str:
-        """The name of the command line flag."""
+        """The name of the setting's flag, such as --amqp-port."""
         return "--" + self.key.replace(".", "-").replace("_", "-")
 
     @property
     def help(self) -> str:
-        """The help text."""
+        """The help text of the setting."""
         return self.meta.description or ""
 
     @property
@@ -58,7 +58,7 @@ class Option(Struct, frozen=True):
 
     @property
     def fills(self) -> list[CoreField]:
-        """The attributes in options objects of `broker` and `protocols` that get this value."""
+        """The attributes in options objects of `broker` and `protocols` that get the value."""
         return [field._replace(attribute=field.attribute or self.name) for field in self._fills]
 
     @property
@@ -131,9 +131,9 @@ class Option(Struct, frozen=True):
         return "true or false" if self.type is bool else "text"
 
     def read(self, value: object, *, text: bool = False) -> Any:
-        """Return `value` as this setting's type.
+        """Convert a given value to the type of this setting, check it, and return it.
 
-        `text` is true for a value from the environment or a flag. Raises ValueError with a message
+        `text` is True for a value from the environment or a flag. Raises ValueError with a message
         about the valid values. The message repeats the given value, except for a secret setting.
         """
         choices = self.choices

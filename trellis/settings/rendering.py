@@ -13,9 +13,9 @@ from trellis.settings.options import OPTIONS, SECTIONS, USER_OPTIONS, Option
 from trellis.settings.schema import Settings
 
 MASK = "********"
-#: Columns of the default file.
+#: Largest number of columns in a line of the default file.
 WIDTH = 100
-#: For each unit, larger units; a value is shown in a larger unit if it is a multiple of that unit.
+#: For each unit, its larger units. A value is shown in the largest unit of which it is a multiple.
 LARGER = {
     "bytes": ((1 << 20, "MiB"), (1 << 10, "KiB")),
     "s": ((86_400, "days"),),
@@ -103,7 +103,8 @@ def _document(
     lines: list[str] = []
     section = ""
     for option in OPTIONS.values():
-        if option.key == "users":  # Written last: later keys would belong to the last user.
+        # The users are written last: later keys would belong to the last user.
+        if option.key == "users":
             continue
         if option.section != section:
             section = option.section

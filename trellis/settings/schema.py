@@ -96,7 +96,7 @@ class Data(Section, frozen=True, kw_only=True):
         if self.dir:
             return Path(self.dir).expanduser()
         state = Path(os.environ.get("XDG_STATE_HOME", ""))
-        # The XDG base directory specification: a relative path is invalid and is ignored.
+        # XDG base directory specification: a relative path is invalid and must be ignored.
         return (state if state.is_absolute() else Path.home() / ".local" / "state") / "trellis"
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     TrellisFactory = Callable[..., RunningBroker]
 
-#: The brokers of a test, by the key in the test's stash.
+#: Key in a test's stash for the list of the brokers that it has started.
 _BROKERS: pytest.StashKey[list[RunningBroker]] = pytest.StashKey()
 
 

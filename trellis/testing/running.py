@@ -26,7 +26,7 @@ FLAGS: Final = (
     *("--metrics-host", "127.0.0.1", "--metrics-port", "0"),
     *("--shutdown-grace", "0.2"),
 )
-#: Seconds between two questions of a helper that waits.
+#: Seconds between two requests of a helper that waits.
 POLL_SECONDS: Final = 0.01
 #: Seconds for which a helper waits, unless the caller gives a time.
 PATIENCE: Final = 5.0
@@ -40,13 +40,13 @@ class BrokerFailure(Exception):
 
 
 class Spawner:
-    """The process that forks brokers; it is started for the first broker."""
+    """The process that forks brokers for tests. It is started when the first broker is."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Send a request, and return the answer. Raises BrokerFailure."""
+        """Send a request to the spawner process, and return its answer. Raises BrokerFailure."""
         if self._process is None:
             environment = {
                 name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")
@@ -72,7 +72,7 @@ class Spawner:
         return answer
 
     def close(self) -> None:
-        """End the process, and with it all its brokers."""
+        """End the spawner process, and with it all its brokers."""
         if self._process is not None:
             self._process.communicate()
             self._process = None
@@ -105,7 +105,7 @@ class RunningBroker:
         self.addresses: dict[str, str] = {}
         self.start()
 
-    # -- life
+    # -- start and stop
 
     def start(self) -> None:
         """Start the broker again on the same ports, after `stop` or `kill`."""
@@ -135,7 +135,7 @@ class RunningBroker:
 
     @property
     def log(self) -> str:
-        """The log that the broker has written so far."""
+        """The text that the broker has written to its log so far."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     # -- addresses

@@ -27,7 +27,7 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> int:
-    """Answer requests until standard input is closed."""
+    """Answer the requests on standard input until it is closed; then end all brokers."""
     import trellis.app
     import trellis.cli.serve  # noqa: F401
 
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _start(flags: list[str], log: str, children: set[int]) -> dict[str, Any]:
-    """Fork a broker, and wait until it serves or ends."""
+    """Fork a broker, and wait until it is ready or has ended. Return the answer to the request."""
     readable, writable = os.pipe()
     pid = os.fork()
     if pid == 0:

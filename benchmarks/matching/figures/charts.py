@@ -1,4 +1,4 @@
-"""Draws the charts: bars on a logarithmic scale, for times and for memory."""
+"""Draws the charts of docs/matching.md: bars on a logarithmic scale, for times and for memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Writes the results as Markdown: the generated part of docs/matching.md."""
+"""Writes the results of `trellis bench matching` as Markdown: the generated part of
+docs/matching.md."""
 
 from __future__ import annotations
 

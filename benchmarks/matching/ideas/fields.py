@@ -48,7 +48,7 @@ def traders(size: int) -> tuple[list[Fields], list[Fields]]:
 
 
 def ask(matcher: HeadersMatcher[int], messages: list[Fields]) -> int:
-    """Match all messages; return the number of messages."""
+    """Match all messages with a matcher of headers; return the number of messages."""
     for message in messages:
         matcher.match(message)
     return len(messages)

@@ -1,4 +1,4 @@
-"""Runs amqtt's own broker."""
+"""Runs amqtt's own broker as a peer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AmqttPeer(PeerBroker):
         return first_words([self._python, "-c", _VERSION])
 
     def launch(self, directory: Path, running: Running) -> None:
-        """Start the broker."""
+        """Start amqtt_serve.py, and wait until it answers MQTT."""
         [running.mqtt] = free_ports(1)
         child = Child(
             [self._python, "-P", HERE / "amqtt_serve.py", str(running.mqtt)],

@@ -43,7 +43,7 @@ class MochiPeer(PeerBroker):
         return first_words([self.found("mochi"), "--version"])
 
     def launch(self, directory: Path, running: Running) -> None:
-        """Start the broker."""
+        """Start the Go program with mochi-mqtt, and wait until it answers MQTT."""
         [running.mqtt] = free_ports(1)
         child = Child(
             [self.found("mochi"), "--address", f"{LOOPBACK}:{running.mqtt}"], directory, GO

@@ -1,4 +1,4 @@
-"""Runs mosquitto."""
+"""Runs the MQTT broker mosquitto as a peer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class MosquittoPeer(PeerBroker):
         return match[1]
 
     def launch(self, directory: Path, running: Running) -> None:
-        """Start the broker."""
+        """Write mosquitto.conf, start mosquitto, and wait until it answers MQTT."""
         [running.mqtt] = free_ports(1)
         configuration = directory / "mosquitto.conf"
         configuration.write_text(_CONFIGURATION.format(port=running.mqtt, host=LOOPBACK))

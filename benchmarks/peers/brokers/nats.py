@@ -1,4 +1,4 @@
-"""Runs NATS with its MQTT support."""
+"""Runs NATS, with its support of MQTT, as a peer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class NatsPeer(PeerBroker):
         return log_end.rpartition(" v")[2] or log_end
 
     def launch(self, directory: Path, running: Running) -> None:
-        """Start the broker."""
+        """Write nats.conf, start the NATS server, and wait until it answers MQTT."""
         running.mqtt, nats = free_ports(2)
         configuration = directory / "nats.conf"
         configuration.write_text(
@@ -80,7 +80,7 @@ class DebianNatsPeer(NatsPeer):
 
     name = "nats-debian"
     title = "NATS (Debian)"
-    highest_qos = 1  # QoS 2 was added in 2.10
+    highest_qos = 1  # NATS supports QoS 2 since version 2.10.
 
     def missing(self) -> str:
         return (

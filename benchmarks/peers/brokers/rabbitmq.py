@@ -1,4 +1,4 @@
-"""Runs RabbitMQ, independently of any other RabbitMQ on the machine."""
+"""Runs RabbitMQ as a peer, independently of any other RabbitMQ on the machine."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ class RabbitMQPeer(PeerBroker):
         )
 
     def launch(self, directory: Path, running: Running) -> None:
-        """Start epmd and the broker."""
+        """Write RabbitMQ's settings, start epmd and RabbitMQ, and wait until both protocols
+        answer."""
         running.amqp, running.mqtt, names, distribution = free_ports(4)
         running.login = "guest:guest@"
         (directory / "rabbitmq.conf").write_text(
@@ -98,7 +99,7 @@ class RabbitMQPeer(PeerBroker):
         (directory / "enabled_plugins").write_text("[rabbitmq_mqtt].\n")
         (directory / "empty.conf").write_text("")
         environment = {
-            "HOME": str(directory),  # Erlang stores its cookie there
+            "HOME": str(directory),  # Erlang stores its cookie in HOME.
             "ERL_EPMD_PORT": str(names),
             "ERL_EPMD_ADDRESS": LOOPBACK,
             "RABBITMQ_NODENAME": f"trellis-bench-{running.amqp}@localhost",

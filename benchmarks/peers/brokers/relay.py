@@ -45,7 +45,7 @@ def shape(case: Case) -> list[str]:
 def mqtt_body(topic: str, total: int) -> int:
     """Return the size of the body, in bytes, of a QoS 0 PUBLISH packet that has `total` bytes."""
     size = total - len(mqtt.publish(topic, b""))
-    # A longer packet may have a longer length field.
+    # A longer packet may have a longer length field, so the first size may be too large.
     while len(mqtt.publish(topic, b"-" * size)) > total:
         size -= 1
     return size
@@ -86,7 +86,7 @@ class RelayPeer(PeerBroker):
         return ""
 
     def launch(self, directory: Path, running: Running) -> None:
-        """Start the relay."""
+        """Start the relay, and wait until it prints its port."""
         child = Child([self._there(), _PROGRAM, *self.flags], directory, name=self.name)
         running.children.append(child)
         ports: list[int] = []

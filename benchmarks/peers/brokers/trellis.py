@@ -1,4 +1,4 @@
-"""Runs Trellis."""
+"""Runs Trellis as a peer of the comparison."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TrellisPeer(PeerBroker):
         )
 
     def warning(self) -> str:
-        """Return a warning if Trellis is not compiled."""
+        """Return a warning if Trellis is not compiled; "" if it is compiled."""
         return (
             ""
             if self._facts()["compiled"]
@@ -64,7 +64,7 @@ class TrellisPeer(PeerBroker):
         )
 
     def launch(self, directory: Path, running: Running) -> None:
-        """Start the broker."""
+        """Start `trellis serve`, and wait until the broker prints that it is ready."""
         child = Child(
             [self._program, "serve", "--data-dir", str(directory / "data"), *_FLAGS, *self.flags],
             directory,

@@ -48,9 +48,12 @@ class DeduplicationExchange(Exchange):
 
 
 def cache_arguments(where: str, options: ExchangeOptions) -> tuple[int, int]:
-    """Return the size and the time to live (ms; 0 for none) from the arguments of an exchange.
+    """Return how many header values an exchange remembers, and for how many ms (0: no time limit).
 
-    `where` names the exchange in the error if an argument is invalid.
+    Both numbers come from the arguments of the exchange. Raise PreconditionFailed if one of them is
+    invalid.
+
+    `where` names the exchange in the error.
     """
     size = _number(where, options, SIZE, SIZE_MAX)
     ttl = _number(where, options, TTL, TTL_MAX) if TTL in options.arguments else 0

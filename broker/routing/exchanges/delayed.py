@@ -46,7 +46,7 @@ class DelayedExchange(Exchange):
         self.inner = inner
         inner.bindings = self.bindings
         self.waiting = waiting
-        #: True if the last message that was looked up is delayed.
+        #: True if the last message that `match` or `searches` looked up is delayed.
         self._delays = False
 
     def check(self, binding: Binding) -> None:
@@ -60,7 +60,8 @@ class DelayedExchange(Exchange):
 
     def redirect(self, old: Destination, new: Destination) -> None:
         super().redirect(old, new)
-        # The bindings are redirected already; the inner exchange redirects its own index.
+        # `bindings`, which both exchanges share, is redirected already. Only the index of the inner
+        # exchange is left to redirect.
         self.inner.redirect(old, new)
 
     def check_limit(self, binding: Binding, most: int) -> None:

@@ -1,7 +1,7 @@
-"""The modulus hash exchange (RabbitMQ's `x-modulus-hash`), for messages that are sharded.
+"""The modulus hash exchange (RabbitMQ's `x-modulus-hash`): shards messages over queues.
 
     destinations, sorted by name:   [q-1, q-2, q-3]
-    index of a message's queue:     mixed CRC-32 of the routing key, modulo their number
+    index of a message's queue:     mixed CRC-32 of the routing key, modulo the number of queues
 
 Messages with equal routing keys go to the same queue as long as the destinations are the same, also
 after a restart. A destination that is added or removed moves most routing keys; a consistent-hash
@@ -36,7 +36,8 @@ class ModulusHashExchange(Exchange):
 
     def added(self, binding: Binding) -> None:
         if len(self.bindings[binding.destination]) == 1:
-            self._forget(binding.destination)  # A binding that is replaced is still in the index.
+            # The list has the destination already if the binding replaces its only binding.
+            self._forget(binding.destination)
             place = bisect_left(self._order, _sort_key(binding.destination))
             self._order.insert(place, _sort_key(binding.destination))
             self._destinations.insert(place, binding.destination)
@@ -52,13 +53,13 @@ class ModulusHashExchange(Exchange):
             self._destinations[place] = new
 
     def _forget(self, destination: Destination) -> None:
-        """Remove a destination from the index, if it is there."""
+        """Remove a destination from the sorted list, if the list has it."""
         place = self._place(destination)
         if place >= 0:
             del self._order[place], self._destinations[place]
 
     def _place(self, destination: Destination) -> int:
-        """Return the index of a destination in the order; -1 if it is not there."""
+        """Return the position of a destination in `_destinations`; -1 if it is not in the list."""
         key = _sort_key(destination)
         place = bisect_left(self._order, key)
         while place < len(self._order) and self._order[place] == key:
@@ -68,14 +69,15 @@ class ModulusHashExchange(Exchange):
         return -1
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
-        # The low bits alone of the CRC-32 of similar keys are too similar.
+        # Mix the bits, because the low bits of the CRC-32 of similar keys are too similar.
         hashed = mixed(zlib.crc32(key.encode("utf-8", "surrogateescape")), 0)
         while self._destinations:
             chosen = self._destinations[hashed % len(self._destinations)]
             if not chosen.dead:
                 for binding in self.bindings[chosen].values():
                     return [binding]
-            # The bindings of a deleted destination are removed in slices.
+            # A deleted destination may still be in the list, because its bindings are removed in
+            # slices.
             self._forget(chosen)
         return []
 

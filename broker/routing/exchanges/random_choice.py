@@ -54,7 +54,7 @@ class RandomExchange(Exchange):
     def removed(self, binding: Binding) -> None:
         place = self._places.pop(binding, None)
         if place is None:
-            return  # `match` has removed the binding of a deleted destination.
+            return  # `match` removed it, because its destination was deleted.
         last = self._choices.pop()
         if last is not binding:
             self._choices[place] = last
@@ -64,7 +64,7 @@ class RandomExchange(Exchange):
         while self._choices:
             self._made += 1
             count: i64 = len(self._choices)
-            # A product of a hash below 2**32 and a length: it fits into 63 bits.
+            # The product fits into 63 bits, because the hash is below 2**32.
             choice = self._choices[mixed(self._made & 0xFFFF_FFFF, self._seed) * count >> 32]
             if not choice.destination.dead:
                 return [choice]

@@ -57,6 +57,6 @@ def history_length(where: str, options: ExchangeOptions) -> int:
 
 
 def joins_history(properties: Properties) -> bool:
-    """False if the header NO_STORE is true: then the message does not join the history."""
+    """True if the message joins the history of the exchange: its header NO_STORE is not true."""
     headers = properties.get("headers")
     return not isinstance(headers, dict) or headers.get(NO_STORE) is not True

@@ -9,8 +9,8 @@ regular ticks a mark stores the next delivery tag and the time. Once a mark is a
 timeout, each outstanding delivery with a lower tag is older. So a channel is closed up to two ticks
 late: a fifth of the timeout.
 
-A channel without a timeout has no such object. The object looks at the timeouts of its queues again
-at each tick, because a policy may change them.
+A channel without a timeout has no AckTimeout. An AckTimeout looks up the timeouts of the channel's
+queues again at each tick, because a policy may change them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.errors import AmqpError
 from protocols.window import Window
 
-#: Ticks within one timeout, and the shortest time between two ticks in ms.
+#: Number of ticks within one timeout, and the shortest time between two ticks in ms.
 TICKS: Final[i64] = 10
 TICK_MIN: Final[i64] = 100
 #: Largest number of queues, marks and outstanding deliveries that one slice examines.
@@ -45,21 +45,23 @@ def timeout_of(queue: MessageSource, limits: BrokerLimits) -> i64:
 
 
 class Marks:
-    """The marks for one timeout: the next delivery tag at several times."""
+    """The marks of one channel for one timeout. A mark is a time, and the delivery tag that was
+    next at that time.
+    """
 
     def __init__(self, timeout: i64) -> None:
         self.timeout: i64 = timeout
         self._marks: list[tuple[int, int]] = []
-        #: All deliveries up to this tag have been looked at.
+        #: All deliveries up to this tag have been compared with the timeout.
         self.checked: i64 = 0
-        #: True if an outstanding delivery is older than the timeout.
+        #: True if an outstanding delivery was found to be older than the timeout.
         self.late = False
         #: True if all outstanding deliveries older than the timeout have been checked.
         self.complete = True
 
     @property
     def tick(self) -> i64:
-        """The time between two marks in ms."""
+        """The least time between two marks, in ms."""
         return max(TICK_MIN, self.timeout // TICKS)
 
     def note(self, now: i64, tag: i64) -> None:
@@ -217,10 +219,10 @@ class AckTimeout(BulkTask):
             marks.note(self._agenda.now, self._unacked.next)
 
     def _check(self, marks: Marks, limit: i64) -> i64:
-        """Compare up to `limit` outstanding deliveries with the marks; return the cost.
+        """Compare up to `limit` outstanding deliveries with the marks.
 
-        Set `marks.late` if a delivery is older than its queue's timeout, and `marks.complete` if no
-        deliveries are left to compare.
+        Return the cost as a number of compared deliveries. Set `marks.late` if a delivery is older
+        than its queue's timeout, and `marks.complete` if no deliveries are left to compare.
         """
         now: i64 = self._agenda.now
         if self._unacked.count == 0:
@@ -243,7 +245,11 @@ class AckTimeout(BulkTask):
         return cost + len(numbers)
 
     def _close(self, timeout: int) -> None:
-        """Close the channel; its outstanding deliveries are requeued."""
+        """Close the channel with error 406, because a delivery was not acknowledged within
+        `timeout` ms.
+
+        The outstanding deliveries of the channel are requeued.
+        """
         self.expired = True
         self._connection.front.tally.acknowledgements_expired += 1
         error = AmqpError(
@@ -255,7 +261,9 @@ class AckTimeout(BulkTask):
         self._connection.close_channel(self._number, error, 0)
 
     def _set_timer(self, tick: i64) -> None:
-        """Set the timer to the time after a tick, unless it is set to this time or earlier."""
+        """Set the timer to `tick` ms from now, unless it is already set to this time or an earlier
+        one.
+        """
         next_tick: i64 = self._agenda.now + tick
         due = self._due
         if due == 0 or next_tick < due:

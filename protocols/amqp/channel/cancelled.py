@@ -15,7 +15,7 @@ class CancelledConsumers:
     """The cancelled consumers of one channel."""
 
     def __init__(self) -> None:
-        #: All consumers that have outstanding deliveries, and perhaps others.
+        #: All cancelled consumers with outstanding deliveries, and perhaps some without.
         self.consumers: list[AmqpConsumer] = []
         self._most = _LEAST
 
@@ -32,5 +32,5 @@ class CancelledConsumers:
             self.consumers.append(consumer)
 
     def drop_settled(self) -> None:
-        """Remove the consumers without outstanding deliveries."""
+        """Remove the consumers without outstanding deliveries from the list."""
         self.consumers = [one for one in self.consumers if one.outstanding]

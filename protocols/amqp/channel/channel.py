@@ -28,7 +28,9 @@ from protocols.amqp.errors import AmqpError
 
 
 class Channel:
-    """One open channel of one connection."""
+    """An open AMQP channel of a connection: its publisher side, its receiver side, its
+    transactions.
+    """
 
     def __init__(
         self,
@@ -115,7 +117,8 @@ class Channel:
     def commit(self) -> None:
         """Deliver the publications and carry out the settlements of the transaction (tx.commit).
 
-        tx.commit-ok is sent when the commit is complete. Raises AmqpError.
+        tx.commit-ok is sent when the commit is complete. Raises AmqpError if the channel is not in
+        transaction mode.
         """
         transaction = self._transaction()
         commit = self._commit = Commit(
@@ -133,7 +136,8 @@ class Channel:
     def rollback(self) -> None:
         """Drop the publications and settlements of the transaction (tx.rollback).
 
-        Deliveries that the client settled in the transaction stay outstanding. Raises AmqpError.
+        Deliveries that the client settled in the transaction stay outstanding. Raises AmqpError if
+        the channel is not in transaction mode.
         """
         self._transaction().clear()
 

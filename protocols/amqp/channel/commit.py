@@ -1,11 +1,11 @@
 """Carries out tx.commit: first the preparation, which has no effect, in slices; then all effects in
-one turn.
+one turn of the event loop.
 
     prepare    slices   for each publication, a plan of those of its queues that still exist, and
                         the record that stores it
     apply      at once  all publications, acknowledgements and rejections: one group of store
                         records, so that after a crash all of them have happened or none
-    finish     slices   requeue what the client has requeued (no store record); free the memory
+    finish     slices   requeue deliveries as the client asked (no store record); free memory
     reply               tx.commit-ok
 
 A small transaction needs one turn. While a larger one is carried out, the connection is stalled, so
@@ -37,8 +37,8 @@ from protocols.amqp.channel.transaction import REQUEUED, TransactedPublication
 from protocols.amqp.codec.frames import encode
 from protocols.end_reasons import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
 
-#: Work of one slice: the number of publications plus copies that it prepares, or of publications
-#: that it frees, or of deliveries that it requeues. A slice takes up to 2 ms.
+#: Limit of one slice: the number of publications plus copies that the slice prepares, or of
+#: publications that it frees, or of deliveries that it requeues. Such a slice takes up to 2 ms.
 PARTS_PER_SLICE: Final = 2_000
 
 
@@ -69,10 +69,10 @@ class Commit(BulkTask):
         self._publications = publications
         self._settlements = settlements
         self._plans = TargetPlans()
-        #: Number of publications that are prepared.
+        #: Number of publications that are prepared so far.
         self._prepared: i64 = 0
         #: True if all publications of a large transaction are prepared and `apply` is next, in a
-        #: turn of its own.
+        #: turn of the event loop of its own.
         self._alone = False
         self._restarts = 0
         self._applied = False
@@ -85,7 +85,9 @@ class Commit(BulkTask):
         self._finished = False
 
     def start(self) -> None:
-        """Carry out the commit; if it takes more than one slice, stall the connection."""
+        """Carry out the commit at once if it needs one slice; otherwise stall the connection and
+        continue in later turns of the event loop.
+        """
         if self._advance():
             self._reply()
         else:
@@ -129,7 +131,7 @@ class Commit(BulkTask):
         self._connection.reply_when_durable(self._ticket, reply)
 
     def _advance(self) -> bool:
-        """Do one slice of the commit; return True if the commit is complete."""
+        """Carry out one slice of the commit; return True if the commit is complete."""
         if self._applied:
             return self._finish()
         if not self._prepare():
@@ -155,7 +157,7 @@ class Commit(BulkTask):
         return True
 
     def _prepare(self) -> bool:
-        """Prepare the next publications; return True if all are prepared."""
+        """Prepare the publications of one slice; return True if all publications are prepared."""
         left: i64 = PARTS_PER_SLICE
         publications = self._publications
         while self._prepared < len(publications):
@@ -168,7 +170,9 @@ class Commit(BulkTask):
         return True
 
     def _apply(self) -> None:
-        """Deliver the publications, and acknowledge and reject deliveries."""
+        """Deliver all publications, and carry out all acknowledgements and rejections, as one group
+        of store records.
+        """
         self._applied = True
         store = self._store
         before: i64 = store.position
@@ -187,7 +191,10 @@ class Commit(BulkTask):
         self._settlements = {}
 
     def _finish(self) -> bool:
-        """Requeue the next deliveries, or free the next publications; return True at the end."""
+        """Requeue one slice of deliveries, or free one slice of publications.
+
+        Return True if no delivery and no publication is left.
+        """
         if self._requeued:
             self._requeue(self._requeued[-PARTS_PER_SLICE:])
             del self._requeued[-PARTS_PER_SLICE:]

@@ -24,7 +24,8 @@ _ACK: Final[i64] = 80
 
 
 class Pending:
-    """A refused publication, or consecutive publications that wait for one ticket.
+    """An entry of the unconfirmed publications: a refused publication, or consecutive publications
+    that wait for one ticket.
 
     `number` is the sequence number of the first publication.
     """
@@ -40,8 +41,8 @@ class Pending:
 class Confirms(Waiter):
     """The confirms of one channel in confirm mode.
 
-    `published` is the number of the last publication; AmqpConnection._publish increments it. A
-    publication without an entry in `_pending` waits only for the publications before it.
+    `published` is the sequence number of the last publication; AmqpConnection._publish increments
+    it. A publication without an entry in `_pending` waits only for the publications before it.
     """
 
     def __init__(self, outlet: Outlet, tally: FrontCounters, channel: i64) -> None:
@@ -58,7 +59,8 @@ class Confirms(Waiter):
         self._head = b"\x01" + int(channel).to_bytes(2, "big") + b"\x00\x00\x00\x0d\x00\x3c\x00"
 
     def add(self, ticket: Ticket | None, refused: bool) -> None:
-        """Count the next publication. Its confirm waits until `ticket` is settled.
+        """Count the next publication. Its confirm is sent once `ticket` is settled, and all earlier
+        confirms are sent.
 
         The confirm is a basic.nack if the publication is `refused`, otherwise a basic.ack.
         """
@@ -104,23 +106,23 @@ class Confirms(Waiter):
 
     @property
     def confirmed(self) -> int:
-        """Number of publications that are confirmed."""
+        """Number of publications that were answered with basic.ack or basic.nack."""
         return int(self._confirmed)
 
     @property
     def waiting(self) -> int:
-        """Number of publications that are not confirmed yet."""
+        """Number of publications that were not answered with basic.ack or basic.nack yet."""
         return int(self.published - self._confirmed)
 
     def settled(self) -> None:
-        """Send the confirms that waited for a ticket."""
+        """Send the confirms that waited for a ticket, which is settled now."""
         if self._pending:
             self.flush()
 
     def close(self) -> None:
         """Drop the confirms that are not sent yet, because the channel has closed."""
         self._pending.clear()
-        self._run_ticket = None  # The ticket refers to this object.
+        self._run_ticket = None  # Break a reference cycle: the ticket refers to this object.
         self._confirmed = self.published
 
     def _nack(self, number: i64) -> None:

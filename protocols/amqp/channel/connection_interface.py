@@ -29,14 +29,14 @@ class ConnectionInterface(Connection):
         super().__init__(front, peer)
         #: The state of the connection: one of the constants in connection/states.py.
         self.state = state
-        #: Virtual host and publish context; None before connection.open.
+        #: The client's virtual host and its publish context; None before connection.open.
         self.vhost: VirtualHost | None = None
         self.context: PublishContext | None = None
         #: Channel number of the frame that is being handled, and its method (class id << 16 |
         #: method id; 0 for none).
         self.current_channel: i64 = 0
         self.current_method: i64 = 0
-        #: Size of the largest frame, in bytes.
+        #: Size of the largest frame that the client may send or receive, in bytes.
         self.frame_max: i64 = LOGIN_INPUT_MAX
         #: The cost of the present method in addition to its usual cost, in units of BUDGET.
         self.extra_cost: i64 = 0
@@ -46,22 +46,27 @@ class ConnectionInterface(Connection):
     @property
     @abstractmethod
     def administrator(self) -> bool:
-        """True if the user has the tag `administrator`."""
+        """True if the connection's user has the tag `administrator`."""
         raise NotImplementedError
 
     @property
     @abstractmethod
     def impersonator(self) -> bool:
-        """True if the user has the tag `impersonator`, so `user_id` may be any user's name."""
+        """True if the connection's user has the tag `impersonator`: its messages may name any user
+        in `user_id`.
+        """
         raise NotImplementedError
 
     @abstractmethod
     def send(self, number: i64, method: pamqp.base.Frame) -> None:
-        """Write a method on the channel `number`; 0 is the connection itself."""
+        """Write the frame of a method to the output.
+
+        `number` is the channel number; 0 is for the methods of the connection itself.
+        """
         raise NotImplementedError
 
     def write_content(self, content: bytes) -> None:
-        """Write the frames of a content; a large content is not copied."""
+        """Write the frames of a content to the output; a large content is not copied."""
         if len(content) < LARGE_BODY:
             self.out.write(content)
         else:
@@ -87,7 +92,7 @@ class ConnectionInterface(Connection):
     @property
     @abstractmethod
     def open_channels(self) -> int:
-        """Number of open channels."""
+        """Number of open channels on this connection."""
         raise NotImplementedError
 
     @abstractmethod

@@ -52,13 +52,13 @@ class ConsumerOwner(Task):
 
     @abstractmethod
     def queue_deleted(self, consumer: AmqpConsumer) -> None:
-        """End the consumer: its queue is deleted."""
+        """End the consumer, because its queue is deleted."""
         raise NotImplementedError
 
     @abstractmethod
     def does_not_fit(self, delivery: Delivery) -> None:
-        """Close the channel at the end of this turn, and return the delivery's message to its
-        queue.
+        """Close the channel at the end of this turn of the event loop, and return the delivery's
+        message to its queue.
 
         The message's properties do not fit into a frame of the client.
         """
@@ -102,13 +102,18 @@ class AmqpConsumer(Consumer):
         self.owner = owner
         self._unacked = unacked
         self._tally = tally
-        #: The class (without its first byte, which is 0), the method and the tag.
+        #: The part of basic.deliver that all deliveries to this consumer share: the class id
+        #: (without its first byte, which is 0), the method id and the consumer tag.
         self._method = _DELIVER[1:] + bytes([len(tag.encode())]) + tag.encode()
         #: The first 8 bytes of a delivery as a number, with 0 as the size of the frame.
         self._frame_header: i64 = (METHOD << 56) | (frames.channel << 40)
 
     def deliver(self, message: Message, sequence: i64) -> None:
-        """Write a message that is delivered for the first time. Hot path."""
+        """Write a message that is delivered for the first time. Hot path.
+
+        `sequence` is the message's sequence number in the queue. If the message does not fit into a
+        frame of the client, write nothing and stop the consumer.
+        """
         number: i64
         content = message.content
         if message.encoding is not self.frames:
@@ -182,7 +187,10 @@ class AmqpConsumer(Consumer):
             outlet.touch()
 
     def report(self, message: Message, redelivered: i64) -> None:
-        """Report the delivery of a traced message; `redelivered` is 0 for the first delivery."""
+        """Report the delivery of a traced message to the trace.
+
+        `redelivered` is 0 for the first delivery.
+        """
         detail = f"by consumer '{self.tag}'" if self.tag else "by basic.get"
         if redelivered:
             detail += ", redelivered"
@@ -221,7 +229,7 @@ def settle(delivery: Delivery) -> None:
 
 
 def requeue(delivery: Delivery, failed: bool) -> None:
-    """Return an unacknowledged message to its old position in its queue.
+    """Requeue an unacknowledged message: return it to its old position in its queue.
 
     `failed` is True if the delivery counts as failed: basic.reject, or the end of the channel.
     """
@@ -238,9 +246,9 @@ def reject(delivery: Delivery) -> None:
 
 
 def _release_credit(consumer: Consumer) -> MessageSource:
-    """Give a consumer, and the pool that it shares, one credit back; return its queue.
+    """Give one credit back to a consumer, and to the credit pool that the consumer shares.
 
-    The delivery counts as returned.
+    Count the delivery as requeued or rejected (`returned`); return the consumer's queue.
     """
     consumer.queue.note(RETURNED)
     if isinstance(consumer, AmqpConsumer):

@@ -62,7 +62,9 @@ class ExclusiveQueues:
 
 
 class ExclusiveQueueRemoval(BulkTask):
-    """A task that deletes the exclusive queues of an ended connection, CLEARED queues in a turn."""
+    """A task that deletes the exclusive queues of an ended connection: CLEARED queues in each turn
+    of the event loop.
+    """
 
     def __init__(self, vhost: VirtualHost, owner: object, names: list[str]) -> None:
         super().__init__(vhost.agenda)

@@ -31,7 +31,7 @@ _GET: Final[i64] = 60 << 16 | 70
 
 
 class Fetch(BulkTask):
-    """One basic.get.
+    """The handling of one basic.get, which may have to wait.
 
     The basic.get waits, and its connection is stalled, while the queue discards expired messages,
     requeues very many deliveries of another client, or waits until its delivery mark is durable
@@ -58,14 +58,17 @@ class Fetch(BulkTask):
         self._queue = queue
         self._unacked = unacked
         self._frames = frames
-        #: Channel number.
+        #: Number of the channel on which the basic.get arrived.
         self._number: i64 = number
         self._answered = False
         #: True if the queue will run this task when its delivery mark is durable.
         self._waits_for_mark = False
 
     def start(self) -> None:
-        """Answer at once, or stall the connection until the answer. Raises AmqpError."""
+        """Reply to the basic.get at once, or stall the connection until the reply can be sent.
+
+        Raises AmqpError if too many messages do not fit into the client's frames.
+        """
         if not self._answer():
             self._connection.stall()
             if not self._waits_for_mark:
@@ -92,7 +95,7 @@ class Fetch(BulkTask):
         connection.resume_input()
 
     def _answer(self) -> bool:
-        """Send get-ok with a content, or get-empty; return False if the answer must wait.
+        """Send get-ok with a content, or get-empty; return False if the reply must wait.
 
         Raises AmqpError if too many messages do not fit into the client's frames.
         """
@@ -135,7 +138,9 @@ class Fetch(BulkTask):
         return True
 
     def _send(self, delivery: Delivery, content: bytes) -> None:
-        """Send get-ok with a content. Keep the delivery if the client must acknowledge it."""
+        """Send get-ok with the content of a message. Keep the delivery if the client must
+        acknowledge it.
+        """
         queue, tally = self._queue, self._connection.front.tally
         number: i64
         if self._consumer.no_ack:

@@ -68,7 +68,7 @@ EXPIRATION_MAX: Final = 1 << 50
 
 
 class ChannelPublisher:
-    """The publisher side of one channel."""
+    """The publisher side of one channel: publishes messages, returns and confirms them."""
 
     def __init__(
         self,
@@ -104,8 +104,8 @@ class ChannelPublisher:
 
         `address` is the exchange and the routing key as encoded in basic.publish. Return the cost
         of the publication in units of the connection's BUDGET. Return SEARCHING if the search for
-        the destinations pauses; the caller then calls this method again in the next turn. Raises
-        AmqpError.
+        the destinations pauses; the caller then calls this method again in the next turn of the
+        event loop. Raises AmqpError.
         """
         searched: i64 = 0
         cost: i64 = 0
@@ -117,7 +117,11 @@ class ChannelPublisher:
         return cost + searched
 
     def _publish(self, address: bytes, flags: i64, content: bytes, slot: SearchSlot) -> i64:
-        """Publish a message; see `publish`. Nothing is changed before all searches are complete."""
+        """Publish a message on the slow path. Nothing is changed before all searches are complete.
+
+        `slot` has the searches for the destinations. Return the cost of the publication in units of
+        BUDGET, without that of the searches; return SEARCHING if a search pauses. Raises AmqpError.
+        """
         if flags & IMMEDIATE:
             raise AmqpError(540, "immediate=true")
         route = self._route(address, slot)
@@ -195,7 +199,11 @@ class ChannelPublisher:
         return route.plan.weight
 
     def prepare(self, publication: TransactedPublication, plans: TargetPlans) -> None:
-        """Prepare a publication of a transaction that is being committed, without any effect."""
+        """Prepare a publication of a transaction that is being committed: find those of its targets
+        that still exist.
+
+        The queues and the store are not changed yet.
+        """
         publication.prepare(plans, self._vhost)
 
     def publish_committed(self, publication: TransactedPublication) -> None:
@@ -285,10 +293,13 @@ class ChannelPublisher:
             message.encoding = amend(message.encoding, {BCC: None}, {})
         return route
 
-    # -- properties
+    # -- checking properties
 
     def _check_properties(self, message: Message, present: i64) -> None:
-        """Check user_id and expiration, and set when the message expires. Raises AmqpError."""
+        """Check user_id and expiration, and set when the message expires.
+
+        Raises AmqpError if one of them is invalid.
+        """
         name = self.context.identity.name
         if present & USER_ID:
             user = short_property(message.content, USER_ID)
@@ -380,8 +391,8 @@ class ChannelPublisher:
         """Return the cost of a publication in units of BUDGET.
 
         While an alarm is on, or a queue is behind with its dead letters, also stop reading from the
-        connection. The cost is then the whole BUDGET, so that this publication is the last of the
-        turn.
+        connection. The cost is then the whole BUDGET, so that this publication is the last that the
+        connection handles in this turn of the event loop.
         """
         if self._vhost.alarmed:
             self._connection.block()

@@ -21,8 +21,8 @@ from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.channel.receiver import ChannelReceiver
 from protocols.end_reasons import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
 
-#: Largest number of consumers of one connection that are checked in one slice. This takes up to 1
-#: ms. A consumer that ends counts as several.
+#: Largest number of consumers of one connection that are checked in one slice. Such a slice takes
+#: up to 1 ms. A consumer that ends counts as several checked consumers.
 CHECKED_PER_SLICE: Final[i64] = 500
 #: If a connection has at most this number of consumers, all of them are checked at once.
 CHECKED_AT_ONCE: Final = 50

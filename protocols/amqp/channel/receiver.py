@@ -55,7 +55,7 @@ _CONSUME: Final[i64] = 60 << 16 | 20
 
 
 class ChannelReceiver(ConsumerOwner):
-    """The receiver side of one channel."""
+    """The receiver side of one channel: its consumers, outstanding deliveries and settlements."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class ChannelReceiver(ConsumerOwner):
         return consumer
 
     def _watch(self, queue: Queue) -> None:
-        """Let the deliveries of a queue expire, if the queue has an acknowledgement timeout."""
+        """Apply the acknowledgement timeout of a queue, if any, to the channel's deliveries."""
         limits = self._vhost.limits
         if self._ack_timeout is None and timeout_of(queue, limits) > 0:
             self._ack_timeout = AckTimeout(
@@ -284,7 +284,7 @@ class ChannelReceiver(ConsumerOwner):
             consumer.retune(prefetch)
 
     def _charge(self, consumers: int) -> None:
-        """Charge the change of this number of consumers to the BUDGET of the turn."""
+        """Charge the change of this number of consumers to the connection's BUDGET of this turn."""
         self._connection.extra_cost += consumers // CHANGED_PER_UNIT
 
     def get(self, queue: Queue, no_ack: bool) -> None:
@@ -296,7 +296,7 @@ class ChannelReceiver(ConsumerOwner):
             self._connection, self, consumer, queue, self.unacked, self._frames, self._number
         ).start()
 
-    # -- messages that do not fit
+    # -- messages that do not fit into a frame of the client
 
     def does_not_fit(self, delivery: Delivery) -> None:
         self._set_aside.append(delivery)
@@ -320,7 +320,7 @@ class ChannelReceiver(ConsumerOwner):
     # -- settling
 
     def ack(self, number: i64, multiple: bool) -> None:
-        """Handle basic.ack. Raises AmqpError for an unknown delivery tag. Hot path."""
+        """Acknowledge a delivery, or all up to its tag. Raises AmqpError for an unknown tag."""
         if self.transaction is not None:
             settle_at_commit(self.transaction, self.unacked, number, multiple, ACKED)
             return
@@ -336,8 +336,8 @@ class ChannelReceiver(ConsumerOwner):
     def _settle_many(self, number: i64, how: int) -> None:
         """Settle all outstanding deliveries up to the delivery tag `number`; 0 means all of them.
 
-        Fewer than SETTLED_PER_SLICE deliveries are settled at once, more of them in slices. Raises
-        AmqpError if the tag is unknown.
+        `how` is ACKED, REJECTED or REQUEUED. Fewer than SETTLED_PER_SLICE deliveries are settled at
+        once, more of them in slices. Raises AmqpError if the tag is unknown.
         """
         unacked = self.unacked
         following: i64 = unacked.next

@@ -24,14 +24,15 @@ from protocols.amqp.channel.transaction import ACKED, REQUEUED
 from protocols.tally import FrontCounters
 from protocols.window import Window
 
-#: Deliveries that are settled in one slice.
+#: Number of deliveries that are settled in one slice.
 SETTLED_PER_SLICE: Final[i64] = 1_000
 
 
 def carry_out(delivery: Delivery, how: int, tally: FrontCounters, failed: bool = False) -> None:
     """Settle a delivery that is no longer outstanding; `how` is ACKED, REJECTED or REQUEUED.
 
-    `failed` is True if a requeued delivery counts as failed.
+    An acknowledgement is counted in `tally`. `failed` is True if a requeued delivery counts as
+    failed.
     """
     if how == ACKED:
         tally.acknowledged += 1
@@ -43,9 +44,10 @@ def carry_out(delivery: Delivery, how: int, tally: FrontCounters, failed: bool =
 
 
 def carry_out_all(taken: list[Delivery], how: int, tally: FrontCounters) -> None:
-    """Settle deliveries that are no longer outstanding. The caller counts acknowledgements.
+    """Settle deliveries that are no longer outstanding; `how` is ACKED, REJECTED or REQUEUED.
 
-    If a settlement raises an exception, settle the other deliveries before raising it again.
+    The caller counts acknowledgements. If a settlement raises an exception, settle the other
+    deliveries before raising it again.
     """
     failure: Exception | None = None
     for delivery in taken:
@@ -67,7 +69,7 @@ class HeldQueues:
         self._queues: dict[MessageSource, None] = {}
 
     def hold(self, queue: MessageSource) -> None:
-        """Hold a queue, unless this object holds it already."""
+        """Keep a queue from delivering, unless this object holds the queue already."""
         if queue not in self._queues:
             self._queues[queue] = None
             queue.hold()
@@ -114,7 +116,9 @@ class Settlement(BulkTask):
         self._held = HeldQueues()
 
     def start(self) -> None:
-        """Settle the first slice. If deliveries are left, stall the connection."""
+        """Settle the first slice at once. If deliveries are left, stall the connection until the
+        rest is settled.
+        """
         try:
             self._settle_slice()
         finally:
@@ -124,8 +128,8 @@ class Settlement(BulkTask):
                 self.schedule()
 
     def start_at_close(self) -> None:
-        """Settle the first slice now and later slices in later turns, because the channel has
-        closed.
+        """Settle the first slice now and later slices in later turns of the event loop, because the
+        channel has closed.
 
         If all channels of a connection close together, they settle about one slice now in total,
         not one slice each.
@@ -153,7 +157,7 @@ class Settlement(BulkTask):
                 self._connection.resume_input()
 
     def _settle_slice(self) -> None:
-        """Settle the next deliveries, and set `finished` if there are no more.
+        """Settle the deliveries of one slice, and set `finished` if no deliveries are left.
 
         No queue stays held after the last slice, or after a failure.
         """
@@ -183,7 +187,8 @@ class Settlement(BulkTask):
                 carry_out(delivery, how, tally, self._failed)
             except Exception:
                 if queue.unacked < unsettled:
-                    self._unacked.take(number)  # The queue does not count it any more.
+                    # The queue has removed the delivery already, so it must not be requeued later.
+                    self._unacked.take(number)
                 raise
             self._unacked.take(number)
         self._connection.extra_cost += len(numbers)

@@ -20,7 +20,7 @@ from broker.vhost.vhost import VirtualHost
 from protocols.amqp.errors import AmqpError, unknown_tag
 from protocols.window import Window
 
-#: Ways to settle a delivery at the commit.
+#: Ways to settle a delivery when the transaction commits.
 ACKED: Final = 0
 REJECTED: Final = 1
 REQUEUED: Final = 2
@@ -70,8 +70,8 @@ class Transaction:
         """Start an empty transaction.
 
         The contents of its messages may have at most `limit` bytes in total. All effects of a
-        commit happen in one turn, so the number of its settlements plus the copies of its messages
-        may be at most `parts_max`.
+        commit happen in one turn of the event loop, so the number of its settlements plus the
+        copies of its messages may be at most `parts_max`.
         """
         self.publications: list[TransactedPublication] = []
         #: Delivery tag -> ACKED, REJECTED or REQUEUED.
@@ -84,7 +84,10 @@ class Transaction:
         self._copies = 0
 
     def publish(self, publication: TransactedPublication) -> None:
-        """Add a publication. Raises AmqpError if the transaction exceeds its limit."""
+        """Add a publication to the transaction.
+
+        Raises AmqpError if the transaction exceeds its limit.
+        """
         self._size += len(publication.message.content)
         if self._size > self._limit:
             raise AmqpError(
@@ -95,13 +98,17 @@ class Transaction:
         self.publications.append(publication)
 
     def settle(self, number: int, how: int) -> None:
-        """Add a settlement. Raises AmqpError if the transaction exceeds its limit."""
+        """Add the settlement of a delivery: `number` is the delivery tag, `how` is ACKED, REJECTED
+        or REQUEUED.
+
+        Raises AmqpError if the transaction exceeds its limit.
+        """
         self.check_parts(1)
         self.settlements[number] = how
 
     @property
     def room(self) -> int:
-        """Number of settlements that may still be added."""
+        """Number of settlements that the transaction can still take."""
         return self._parts_max - self._copies - len(self.settlements)
 
     def check_parts(self, more: int) -> None:
@@ -114,7 +121,7 @@ class Transaction:
             )
 
     def clear(self) -> None:
-        """Remove all publications and settlements."""
+        """Remove all publications and settlements from the transaction."""
         self.publications = []
         self.settlements = {}
         self._size = self._copies = 0

@@ -28,7 +28,7 @@ class Assembly:
         self._room: i64 = frame_max - OVERHEAD
 
     def add(self, kind: i64, frame: bytes) -> bool:
-        """Add a frame; return True if the content is complete. Raises AmqpError."""
+        """Add a frame to the content; return True if the content is complete. Raises AmqpError."""
         if kind != (HEADER if self.left < 0 else BODY):
             raise AmqpError(505, "content header and body frames are in the wrong order")
         if kind == HEADER:
@@ -53,12 +53,12 @@ class Assembly:
 
     @property
     def held(self) -> i64:
-        """Total size of the frames that have arrived, in bytes."""
+        """Total size of the frames of the content that have arrived, in bytes."""
         return len(self._content)
 
     @property
     def content(self) -> bytes:
-        """The frames that have arrived, without empty body frames."""
+        """The frames of the content that have arrived, without empty body frames."""
         return bytes(self._content)
 
 

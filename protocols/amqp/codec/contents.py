@@ -3,8 +3,9 @@
     header frame    class(2) weight(2) body size(8) property flags(2) properties
     body frames     as many as the body needs
 
-A content is relayed as it was received: one slice of the input with all its frames. It is encoded
-again only for another channel number, a smaller frame_max, or a message of another protocol.
+A content is relayed as it was received: one slice of the input with all its frames. A content is
+encoded again only for another channel number, a smaller frame_max, or a message of another
+protocol.
 """
 
 from __future__ import annotations
@@ -313,7 +314,10 @@ def encoded_content(encoding: Encoding, content: bytes, frames: Frames, qos: i64
 
 
 def written_properties(encoding: Encoding, content: bytes, qos: i64) -> bytes:
-    """Return the flags and properties of a content of any encoding; see `encoded_content`."""
+    """Return the flags and properties of a content of any encoding, as AMQP properties.
+
+    `qos` determines the delivery_mode if the message was not published through AMQP.
+    """
     if isinstance(encoding, Frames):
         return encoding.header(content)
     if isinstance(encoding, EncodedProperties):
@@ -344,7 +348,7 @@ def split_content(flags_and_properties: bytes, body: bytes, frames: Frames) -> b
 
 
 def _renumber(content: bytes, channel: i64) -> bytes:
-    """Return the content with another channel number in each frame."""
+    """Return the content with the channel number `channel` in each of its frames."""
     number = int(channel).to_bytes(2, "big")
     out = bytearray(content)
     at: i64 = 0

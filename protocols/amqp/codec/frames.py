@@ -38,8 +38,8 @@ FRAME_MIN: Final[i64] = 4_096
 
 HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
-#: access.request and its reply, which pamqp does not know. It granted permissions in AMQP 0-8 and
-#: has no effect now.
+#: The ids of access.request and its reply, which pamqp does not know. The method granted
+#: permissions in AMQP 0-8 and has no effect now.
 ACCESS_REQUEST: Final[i64] = 30 << 16 | 10
 ACCESS_REQUEST_OK: Final = b"\x00\x1e\x00\x0b\x00\x01"
 
@@ -50,7 +50,8 @@ _ANY_BYTES: Final = ("routing_key", "reply_text", "reason")
 #: Size of numeric arguments in bytes, by the types of AMQP 0-9-1 (an octet is one byte).
 _SIZES: Final = {"octet": 1, "short": 2, "long": 4, "longlong": 8, "timestamp": 8}
 
-# pamqp accepts only some ASCII characters in names, even in replies. Names are any UTF-8 here.
+# pamqp accepts only some ASCII characters in names, even in replies. Here names may be any UTF-8,
+# so pamqp's check is switched off.
 pamqp.constants.DOMAIN_REGEX.update(
     dict.fromkeys(pamqp.constants.DOMAIN_REGEX, re.compile("(?s).*"))
 )

@@ -129,7 +129,7 @@ def _columns(data: bytes) -> list[tuple[int, bytes]]:
             elif width == _TABLE:
                 headers = _json(data[at:stop])
             else:
-                # Columns are little-endian.
+                # Columns are little-endian; properties are big-endian.
                 value = data[at:stop] if width == 1 else data[at:stop][::-1]
                 found.append((_COLUMNS[number], value))
             at = stop

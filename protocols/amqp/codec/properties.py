@@ -80,7 +80,8 @@ def amended(data: bytes, headers: Mapping[str, object], changed: Mapping[str, ob
     """
     kept = {name: value for name, _, value in split_properties(data)}
     if kept.get("delivery_mode", _MODES[0]) not in _MODES:
-        del kept["delivery_mode"]  # Some clients cannot read an invalid mode.
+        # Some clients cannot read a message with an invalid delivery_mode.
+        del kept["delivery_mode"]
     for name, kind in LAYOUT:
         if name in changed:
             kept.pop(name, None)

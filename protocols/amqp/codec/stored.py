@@ -32,7 +32,7 @@ _CHANGED: Final = frames_of(1, 128 << 10)
 
 
 class FrameCodec(Codec):
-    """The codec in the store for AMQP contents, and for dead letters of any protocol."""
+    """The codec that encodes AMQP contents, and dead letters of any protocol, for the store."""
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
         if isinstance(encoding, (AmendedEncoding, EncodedProperties)):

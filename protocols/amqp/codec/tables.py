@@ -208,7 +208,7 @@ def _write(value: object) -> bytes:
         return b"t" + bytes([value])
     if isinstance(value, int):
         if value >= 1 << 63:
-            # `read_timestamp` is the only source of such large numbers.
+            # Only a timestamp can be so large: `read_timestamp` returns it as an integer.
             return b"T" + value.to_bytes(8, "big")
         return b"l" + value.to_bytes(8, "big", signed=True)
     if isinstance(value, str):

@@ -18,14 +18,17 @@ from protocols.amqp.connection.method_checks import (
     stripped,
 )
 
-#: Cost of the messages of a history that a new binding gets at once, in units of BUDGET, and the
-#: number of further messages that cost one unit.
+#: Costs, in units of BUDGET, of the history that a new binding to a recent-history exchange gets at
+#: once: FIRST_MESSAGES for any history, and one more unit for each LISTED_PER_UNIT messages in it.
 FIRST_MESSAGES: Final = 100
 LISTED_PER_UNIT: Final = 10
 
 
 def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
-    """Bind an exchange to another exchange."""
+    """Handle exchange.bind: bind an exchange to another exchange, and reply.
+
+    Raises AccessRefused if the user may not do so, NotFound if one of the exchanges does not exist.
+    """
     vhost = channel.vhost
     destination_name, source_name = stripped(method.destination), stripped(method.source)
     refuse_default_exchange(destination_name)
@@ -40,7 +43,10 @@ def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
 
 
 def exchange_unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:
-    """Remove a binding between exchanges. A binding that does not exist is no error."""
+    """Handle exchange.unbind: remove a binding between exchanges, and reply.
+
+    A binding that does not exist is no error. Raises AccessRefused if the user may not remove it.
+    """
     vhost = channel.vhost
     destination_name, source_name = stripped(method.destination), stripped(method.source)
     refuse_default_exchange(destination_name)
@@ -60,7 +66,11 @@ def exchange_unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:
 
 
 def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
-    """Bind a queue to an exchange."""
+    """Handle queue.bind: bind a queue to an exchange, and reply.
+
+    Raises AccessRefused if the user may not do so, NotFound if the queue or exchange does not
+    exist.
+    """
     exchange, name, key = _binding(channel, method)
     queue = channel.vhost.queue(name, channel.connection)
     rights_of(channel).check_binding(channel.vhost.exchange(exchange), key, None)
@@ -69,7 +79,10 @@ def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
 
 
 def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
-    """Remove a binding of a queue. A binding that does not exist is no error."""
+    """Handle queue.unbind: remove a binding of a queue, and reply.
+
+    A binding that does not exist is no error. Raises AccessRefused if the user may not remove it.
+    """
     exchange, name, key = _binding(channel, method)
     if name in channel.vhost.queues:
         queue = channel.vhost.queue(name, channel.connection)
@@ -84,11 +97,11 @@ def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
 def _bind(
     channel: Channel, method: Any, answer: pamqp.base.Frame, source: str, binding: Binding
 ) -> None:
-    """Add a binding and reply. Delivering a history to the destination counts as a publication.
+    """Add a binding, deliver the history of the source exchange to its destination, and reply.
 
-    The reply and the connection's later methods wait until the history is delivered; during an
-    alarm, the later methods wait until the alarm ends. So a client cannot fill the memory by
-    binding again and again.
+    The delivery of a history counts as a publication. The reply and the connection's later methods
+    wait until the history is delivered; during an alarm, the later methods wait until the alarm
+    ends. So a client cannot fill the memory by binding again and again.
     """
     connection = channel.connection
     replay = channel.vhost.bind(source, binding, channel.ticket)
@@ -108,7 +121,9 @@ def _bind(
 
 
 def _end_binding(channel: Channel, method: Any, answer: pamqp.base.Frame) -> None:
-    """Reply to a client whose binding has got its history, and continue with the client's input."""
+    """Reply to a client whose binding has received its history, and continue with the client's
+    input.
+    """
     connection = channel.connection
     if connection.finished:
         return

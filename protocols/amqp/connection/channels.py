@@ -47,7 +47,7 @@ class ChannelTable:
     def open_channel(
         self, connection: ConnectionInterface, handshake: Handshake, number: i64
     ) -> None:
-        """Open a channel for a client. Raises AmqpError."""
+        """Open the channel `number` for a client, and send channel.open-ok. Raises AmqpError."""
         if number in self.open:
             raise AmqpError(504, "second 'channel.open' seen")
         if number > handshake.channel_max:

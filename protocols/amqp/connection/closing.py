@@ -67,7 +67,7 @@ REFUSAL_MS: Final = 3_000
 CLOSE: Final = "close"
 REJECT: Final = "reject"
 
-#: Actions.
+#: The actions of a verb.
 NOTHING: Final = "nothing"
 END: Final = "end"
 SEND_CLOSE: Final = "send connection.close"
@@ -135,7 +135,8 @@ class Closing:
             _enter_closing(connection, reason, CLOSING_MS)
             connection.release_resources()
             if connection.stalled:
-                connection.resume_input()  # The waiting input may contain the client's close.
+                # The waiting input may contain the client's connection.close, so it is still read.
+                connection.resume_input()
             connection.touch()
         elif todo == END:
             connection.abort(reason)

@@ -8,7 +8,7 @@
                    |- advance                   heartbeats                     (heartbeats.py)
                    `- exclusive_queues          deleted with the connection
 
-`_parse` is the hot path. It handles basic.publish with its content, and basic.ack, directly in the
+`_parse`, the hot path, handles basic.publish with its content, and basic.ack, directly in the
 input, without a frame object. Every other frame goes through `_on_frame`.
 
 An AmqpError ends the channel on which it happened (soft error) or the connection (hard error), as
@@ -129,7 +129,7 @@ class AmqpConnection(ConnectionInterface):
                 return self.closing.await_close_ok(self, data, self._cursor)
             try:
                 if not self._resume_search() or self.stalled:
-                    return self._cursor  # An alarm may have blocked the client.
+                    return self._cursor  # The search pauses, or an alarm has blocked the client.
                 return self._parse(data, self._cursor)
             except AmqpError as error:
                 self._fail(error)
@@ -224,7 +224,7 @@ class AmqpConnection(ConnectionInterface):
             budget -= (COLD if known else DECLARED) + self.extra_cost
             self.extra_cost = 0
         else:
-            if size - position == FRAME_START:  # The size is known, and no byte of the payload.
+            if size - position == FRAME_START:  # A frame whose payload has not begun to arrive.
                 announced: i64 = i64(read_i32_be(data, position + 3))
                 if announced < 0 or announced > self.frame_max:
                     self.closing.fail_oversized(self, announced)
@@ -365,7 +365,7 @@ class AmqpConnection(ConnectionInterface):
     # -- errors and closing (closing.py)
 
     def _fail(self, error: AmqpError) -> None:
-        """Close the channel after a soft error, or the connection after a hard error."""
+        """Close the present channel after a soft error, or the connection after a hard error."""
         if error.hard or self.current_channel not in self.channels.open:
             self.fail_connection(error)
         else:
@@ -426,7 +426,7 @@ class AmqpConnection(ConnectionInterface):
         heartbeats.advance(self, self.handshake.heartbeat, now)
 
     def excuse(self, pause: int) -> None:
-        """Add a pause of `pause` ms to the client's deadline, and send a heartbeat soon."""
+        """Move the client's deadline by a pause of the broker (in ms); send a heartbeat soon."""
         super().excuse(pause)
         if self.state == states.RUNNING and self.deadline > 0:
             self.deadline = self.agenda.now

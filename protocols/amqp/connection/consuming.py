@@ -1,4 +1,4 @@
-"""The method basic.consume: checks what the client asks for, and starts a consumer."""
+"""The method basic.consume: checks the client's request, and starts a consumer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ PRIORITY_MAX: Final = 1 << 31
 
 
 def _consume_replies(channel: Channel, method: spec.Basic.Consume, tag: str) -> None:
-    """Start the channel's consumer of direct replies. Raises PreconditionFailed."""
+    """Start the channel's consumer of direct replies, with the consumer tag `tag`, and reply.
+
+    Raises PreconditionFailed.
+    """
     if not method.no_ack:
         raise PreconditionFailed("reply consumer cannot acknowledge")
     if channel.receiver.replies is not None:
@@ -28,7 +31,12 @@ def _consume_replies(channel: Channel, method: spec.Basic.Consume, tag: str) -> 
 
 
 def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
-    """Start a consumer."""
+    """Handle basic.consume: check the request, send consume-ok, and start a consumer of the queue.
+
+    Raises AccessRefused for a missing permission or an exclusive queue, PreconditionFailed for an
+    invalid argument, NotAllowed for a consumer tag in use or too many consumers, NotFound if the
+    queue does not exist.
+    """
     if method.queue == REPLY_QUEUE:
         _consume_replies(channel, method, _new_consumer_tag(channel, method))
         return

@@ -34,7 +34,7 @@ WALKED_PER_UNIT: Final = 5
 
 
 def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
-    """Declare an exchange, or check that it exists (passive)."""
+    """Handle exchange.declare: declare an exchange or (passive) check that it exists, and reply."""
     name, vhost = stripped(method.exchange), channel.vhost
     refuse_default_exchange(name)
     if method.passive:
@@ -55,7 +55,11 @@ def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
 
 
 def exchange_delete(channel: Channel, method: spec.Exchange.Delete) -> None:
-    """Delete an exchange."""
+    """Handle exchange.delete: delete an exchange, and reply.
+
+    Raises AccessRefused if the user may not delete the exchange, or if its name is empty or begins
+    with `amq.`.
+    """
     name = stripped(method.exchange)
     refuse_default_exchange(name)
     if name.startswith("amq."):
@@ -71,7 +75,11 @@ def exchange_delete(channel: Channel, method: spec.Exchange.Delete) -> None:
 
 
 def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
-    """Declare a queue, or check that it exists (passive)."""
+    """Handle queue.declare: declare a queue, or check that it exists (passive).
+
+    The reply has the queue's name, which is generated if the client gives none, and its numbers of
+    ready messages and consumers.
+    """
     vhost = channel.vhost
     owner = channel.connection
     given = stripped(method.queue)
@@ -115,7 +123,10 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
 
 
 def queue_purge(channel: Channel, method: spec.Queue.Purge) -> None:
-    """Remove all ready messages of a queue."""
+    """Handle queue.purge: remove all ready messages of a queue, and reply with their number.
+
+    Raises AccessRefused if the user may not read the queue, AmqpError 540 for a stream.
+    """
     queue = permitted_queue(channel, method.queue, "read")
     if isinstance(queue, StreamQueue):
         raise AmqpError(
@@ -128,7 +139,11 @@ def queue_purge(channel: Channel, method: spec.Queue.Purge) -> None:
 
 
 def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
-    """Delete a queue. A queue that does not exist is no error."""
+    """Handle queue.delete: delete a queue, and reply with the number of its messages.
+
+    A queue that does not exist is no error. Raises AccessRefused if the user may not delete the
+    queue.
+    """
     name = stripped(method.queue) or last_queue(channel)
     require(channel, "configure", "queue", name)
     purged = 0

@@ -45,7 +45,10 @@ class MethodDispatch:
     def on_method(
         self, connection: ConnectionInterface, channel: Channel | None, number: i64, frame: bytes
     ) -> None:
-        """Handle a method frame. Raises AmqpError and BrokerError."""
+        """Pass the method in a frame to the handshake, the connection, or the handler in METHODS.
+
+        `channel` is the open channel `number`, or None. Raises AmqpError and BrokerError.
+        """
         method_id = int.from_bytes(frame[7:11], "big") if len(frame) >= 4 + OVERHEAD else 0
         connection.current_method = method_id
         if number in self._channels.closing:
@@ -87,7 +90,10 @@ class MethodDispatch:
     def _on_connection_method(
         self, connection: ConnectionInterface, name: str, method: Any
     ) -> None:
-        """Handle a method of the class connection. Raises AmqpError."""
+        """Handle a method of the class connection: connection.close, or a method of the handshake.
+
+        Raises AmqpError.
+        """
         if name == "Connection.Close":
             connection.send(0, spec.Connection.CloseOk())
             connection.answers_last = True
@@ -96,7 +102,10 @@ class MethodDispatch:
             self._handshake.on_method(connection, name, method)
 
     def _on_closing_channel(self, connection: ConnectionInterface, number: i64) -> None:
-        """Handle a method on a channel that waits for channel.close-ok (section 1.5.2.5)."""
+        """Handle a method on a channel that waits for channel.close-ok (section 1.5.2.5).
+
+        Every method other than channel.close-ok and channel.close is ignored.
+        """
         if connection.current_method == _CHANNEL_CLOSE_OK:
             self._channels.closing.discard(number)
         elif connection.current_method == _CHANNEL_CLOSE:

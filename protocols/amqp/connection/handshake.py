@@ -32,8 +32,9 @@ GREETING_8: Final = b"AMQP\x01\x01\x08\x00"
 MECHANISMS: Final = "PLAIN AMQPLAIN"
 #: Product name with which the broker announces RABBITMQ_VERSION instead of its own version.
 RABBITMQ: Final = "RabbitMQ"
-#: The last minor version of RabbitMQ that has `basic.qos` with `global` on all queues, as Trellis
-#: has. kombu 5.7 uses `global` for versions from 3.3 to 3.x only.
+#: The last minor version of RabbitMQ in which `basic.qos` with `global` applies to all queues, as
+#: it does in Trellis. kombu 5.7 uses `global` only if the broker announces a version from 3.3 to
+#: 3.x.
 RABBITMQ_VERSION: Final = "3.13.0"
 
 CAPABILITIES: Final = dict.fromkeys(
@@ -86,7 +87,8 @@ class Handshake:
         #: Identity of the client's user; None until the login is accepted.
         self.identity: Identity | None = None
         self.channel_max: i64 = 0
-        #: Interval of the heartbeats, in seconds; 0 for none.
+        #: Interval of the heartbeats on which client and broker have agreed, in seconds; 0 for
+        #: none.
         self.heartbeat: i64 = 0
         self._peer = peer
 
@@ -170,7 +172,9 @@ class Handshake:
         connection.resume_input()
 
     def _tune(self, connection: ConnectionInterface) -> None:
-        """Offer the client the limits of the broker."""
+        """Offer the client the broker's limits for channels, frame size and heartbeat: send
+        connection.tune.
+        """
         connection.state = states.TUNE
         options = self.options
         connection.frame_max = options.frame_max
@@ -189,7 +193,10 @@ class Handshake:
     # -- tuning, virtual host
 
     def _on_tune_ok(self, connection: ConnectionInterface, method: spec.Connection.TuneOk) -> None:
-        """Set the limits that the client chose in its tune-ok. Raises AmqpError."""
+        """Set the limits that the client chose in its connection.tune-ok.
+
+        Raises AmqpError if a limit is not within the limits of the broker.
+        """
         options = self.options
         connection.frame_max = negotiate(
             method.frame_max, options.frame_max, "frame_max", FRAME_LEAST
@@ -216,7 +223,7 @@ class Handshake:
             connection.front.log_refusal(
                 "login_refused",
                 connection,
-                f"the user has no permissions in the vhost '{name}': grant them with "
+                f"user '{self.user}' has no permissions in the vhost '{name}': grant them with "
                 "`trellis permissions set`",
                 {"user": self.user},
             )
@@ -298,7 +305,11 @@ def mechanisms(peer: Peer) -> str:
 
 
 def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
-    """Return the credentials in a connection.start-ok. Raises AmqpError."""
+    """Return the credentials that a client sent in its connection.start-ok.
+
+    `mechanism` is the login mechanism, `response` the data in its form. Raises AmqpError for an
+    unknown mechanism or an invalid response.
+    """
     if mechanism == "EXTERNAL" and peer.certificate:
         # The response may name another user on whose behalf the client acts. Trellis does not
         # support that, and ignores the name.
@@ -332,7 +343,8 @@ def _as_bytes(value: object) -> bytes:
 def negotiate(wanted: int, offered: int, name: str, least: int) -> i64:
     """Return the limit that a client wants, or the offered limit if the client wants 0 (any).
 
-    `name` is the name of the limit, `least` its lowest value. Raises AmqpError.
+    `name` is the name of the limit, `least` its lowest value. Raises AmqpError if the client wants
+    a value below `least` or above `offered`.
     """
     if wanted == 0:
         return offered

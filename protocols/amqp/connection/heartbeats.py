@@ -22,7 +22,8 @@ def advance(connection: ConnectionInterface, heartbeat: i64, now: int) -> None:
         return
     interval: i64 = heartbeat * 1000
     if connection.stalled:
-        connection.last_input_at = now  # The broker does not read, so silence does not count.
+        # The broker does not read from this client, so the client's silence does not count.
+        connection.last_input_at = now
     if now - connection.last_input_at > 2 * interval:
         connection.abort("heartbeat_timeout")
     else:

@@ -11,7 +11,7 @@ from broker.vhost.client_declarations import rights_of as declaration_rights
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.codec.contents import DIRECT
 
-#: The name under which clients consume direct replies.
+#: The name that stands for direct replies, and from which clients consume them.
 REPLY_QUEUE: Final = DIRECT.decode()
 
 
@@ -37,7 +37,7 @@ def last_queue(channel: Channel) -> str:
 
 
 def permitted_queue(channel: Channel, name: str, operation: str) -> Queue:
-    """Return a queue by name, or the queue declared last if the name is empty.
+    """Return the queue with this name, or the queue declared last if the name is empty.
 
     Raises AccessRefused unless the user has the permission `operation`. The permission is checked
     first, so that a user without it does not learn which queues exist. Raises NotFound if the queue

@@ -1,9 +1,9 @@
 """The methods on a channel: METHODS maps the name of each method to its handler.
 
-A handler checks permissions, calls the virtual host or a part of the channel, and replies. It
-raises AmqpError, or BrokerError from the core; AmqpConnection then closes the channel or the
-connection.
-AmqpConnection handles basic.publish, and nearly every basic.ack, without this table.
+A handler checks permissions, calls the virtual host or a part of the channel, and replies. A
+handler raises AmqpError, or BrokerError from the core; AmqpConnection then closes the channel or
+the connection. AmqpConnection handles basic.publish, and nearly every basic.ack, without this
+table.
 
     declaring.py   exchanges and queues: declare, delete, purge
     binding.py     bind and unbind
@@ -46,9 +46,10 @@ RETUNING_CLIENTS: Final = ("py-amqp",)
 
 
 def basic_qos(channel: Channel, method: spec.Basic.Qos) -> None:
-    """Set the prefetch count of consumers that start from now on.
+    """Handle basic.qos: set the prefetch count of consumers that start from now on, and reply.
 
-    With global=true, set the prefetch count that all consumers of the channel share.
+    With global=true, set the prefetch count that all consumers of the channel share. Raises
+    AmqpError for a prefetch_size.
     """
     receiver = channel.receiver
     if method.prefetch_size:
@@ -63,13 +64,18 @@ def basic_qos(channel: Channel, method: spec.Basic.Qos) -> None:
 
 
 def basic_cancel(channel: Channel, method: spec.Basic.Cancel) -> None:
-    """End a consumer."""
+    """Handle basic.cancel: end the consumer with the given tag, if it exists, and reply with
+    cancel-ok.
+    """
     channel.receiver.cancel(method.consumer_tag or "")
     reply(channel, method, spec.Basic.CancelOk(method.consumer_tag))
 
 
 def basic_get(channel: Channel, method: spec.Basic.Get) -> None:
-    """Fetch one message from a queue."""
+    """Handle basic.get: fetch one message from a queue, and reply with get-ok or get-empty.
+
+    Raises AccessRefused if the user may not read the queue, AmqpError 540 for a stream.
+    """
     queue = permitted_queue(channel, method.queue, "read")
     if isinstance(queue, StreamQueue):
         raise AmqpError(
@@ -81,22 +87,22 @@ def basic_get(channel: Channel, method: spec.Basic.Get) -> None:
 
 
 def basic_ack(channel: Channel, method: spec.Basic.Ack) -> None:
-    """Acknowledge deliveries."""
+    """Handle basic.ack: acknowledge the delivery with a tag, or all deliveries up to the tag."""
     channel.receiver.ack(method.delivery_tag, method.multiple)
 
 
 def basic_nack(channel: Channel, method: spec.Basic.Nack) -> None:
-    """Requeue or reject deliveries."""
+    """Handle basic.nack: requeue or reject the delivery with a tag, or all up to the tag."""
     channel.receiver.nack(method.delivery_tag, method.multiple, method.requeue, False)
 
 
 def basic_reject(channel: Channel, method: spec.Basic.Reject) -> None:
-    """Requeue or reject one delivery."""
+    """Handle basic.reject: requeue or reject the delivery with the given tag."""
     channel.receiver.nack(method.delivery_tag or 0, False, method.requeue, True)
 
 
 def basic_recover(channel: Channel, method: spec.Basic.Recover) -> None:
-    """Requeue all outstanding deliveries."""
+    """Handle basic.recover: requeue all outstanding deliveries of the channel, and reply."""
     basic_recover_async(channel, method)
     reply(channel, method, spec.Basic.RecoverOk())
 
@@ -104,44 +110,54 @@ def basic_recover(channel: Channel, method: spec.Basic.Recover) -> None:
 def basic_recover_async(
     channel: Channel, method: spec.Basic.Recover | spec.Basic.RecoverAsync
 ) -> None:
-    """Requeue all outstanding deliveries, without a reply."""
+    """Handle basic.recover-async: requeue all outstanding deliveries of the channel, without a
+    reply.
+
+    Raises AmqpError for requeue=false, by which a client asks for redelivery to the same consumer.
+    """
     if not method.requeue:
         raise AmqpError(540, "requeue=false is not supported")
     channel.receiver.recover()
 
 
 def confirm_select(channel: Channel, method: spec.Confirm.Select) -> None:
-    """Enter confirm mode."""
+    """Handle confirm.select: enter confirm mode, in which the broker confirms publications, and
+    reply.
+    """
     channel.select_confirms()
     reply(channel, method, spec.Confirm.SelectOk())
 
 
 def tx_select(channel: Channel, method: spec.Tx.Select) -> None:
-    """Enter transaction mode."""
+    """Handle tx.select: enter transaction mode, and reply."""
     channel.select()
     channel.reply(spec.Tx.SelectOk())
 
 
 def tx_commit(channel: Channel, method: spec.Tx.Commit) -> None:
-    """Commit the transaction; the channel replies when the commit is done."""
+    """Handle tx.commit: commit the transaction; the channel replies when the commit is complete."""
     channel.commit()
 
 
 def tx_rollback(channel: Channel, method: spec.Tx.Rollback) -> None:
-    """Roll the transaction back."""
+    """Handle tx.rollback: drop the publications and settlements of the transaction, and reply."""
     channel.rollback()
     channel.reply(spec.Tx.RollbackOk())
 
 
 def channel_flow(channel: Channel, method: spec.Channel.Flow) -> None:
-    """Accept channel.flow with active=true, which changes nothing."""
+    """Handle channel.flow: accept active=true, which changes nothing. Raises AmqpError for
+    active=false.
+    """
     if not method.active:
         raise AmqpError(540, "active=false is not supported")
     channel.reply(spec.Channel.FlowOk(True))
 
 
 def audited(handler: Handler) -> Handler:
-    """Return a handler that calls `handler`. If there is an audit trail, it names the client."""
+    """Return a handler that calls `handler` and names the client as the author of its changes in
+    the audit trail, if the broker keeps one.
+    """
 
     def handle(channel: Channel, method: Any) -> None:
         trail = channel.vhost.store.audit

@@ -38,7 +38,7 @@ _AFTER: Final = {
 
 
 def after(state: str, method: str) -> str:
-    """Return the state that follows when a method of the handshake arrives in `state`.
+    """Return the state that follows when the client sends a method of the handshake in `state`.
 
     Raises AmqpError if the method is not allowed in `state`.
     """

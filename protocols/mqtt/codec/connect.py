@@ -30,7 +30,7 @@ from protocols.mqtt.codec.properties import (
 )
 from protocols.mqtt.codec.reasons import PROTOCOL_ERROR, TOPIC_NAME_INVALID
 
-#: Levels of MQTT 3.1, 3.1.1 and 5.
+#: Protocol levels of MQTT 3.1, 3.1.1 and 5.
 LEVEL_31: Final = 3
 LEVEL_311: Final = 4
 LEVEL_5: Final = 5
@@ -99,8 +99,8 @@ class Connect:
 
     @property
     def expiry(self) -> int:
-        """Time in seconds that the session shall outlive its connection; NEVER if it shall not
-        expire.
+        """Time in seconds for which the session outlives its connection; NEVER if the session does
+        not expire.
         """
         if self.level == LEVEL_5:
             return self.properties.number(SESSION_EXPIRY, 0)

@@ -77,7 +77,8 @@ class MqttEncoding(Encoding):
         try:
             given = read_properties(PacketReader(content), PUBLISH)
         except MalformedPacket:
-            return self._with_flags({}, {})  # Never: they were valid in the PUBLISH.
+            # This cannot happen: the properties were checked when the PUBLISH was read.
+            return self._with_flags({}, {})
         properties: Properties = {}
         headers: dict[str, object] = {}
         content_type = given.text(CONTENT_TYPE)

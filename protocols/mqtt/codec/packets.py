@@ -71,7 +71,7 @@ class PacketReader:
         self._at = 0
 
     def take(self, size: int) -> bytes:
-        """Read `size` bytes."""
+        """Read the next `size` bytes of the packet, and return them."""
         self._at += size
         if self._at > len(self._packet):
             raise MalformedPacket("the packet ends within a field")

@@ -99,7 +99,8 @@ class SubscribeRequest:
         self.qos = qos
         self.no_local = no_local
         self.retain_as_published = retain_as_published
-        #: 0 sends retained messages, 1 sends them if the subscription is new, 2 sends none.
+        #: The Retain Handling option: 0 sends retained messages, 1 sends them if the subscription
+        #: is new, 2 sends none.
         self.retain_handling = retain_handling
 
 
@@ -192,7 +193,7 @@ def _code(reader: PacketReader, kind: int) -> int:
 
 
 def connack5(present: bool, code: int, properties: Properties5) -> bytes:
-    """Return a CONNACK; `present` is True if the session existed before."""
+    """Return a CONNACK of level 5; `present` is True if the session existed before."""
     body = bytes([1 if present else 0, code]) + properties.encoded()
     return bytes([CONNACK << 4]) + remaining_length(len(body)) + body
 
@@ -225,13 +226,13 @@ def reason_codes5(
 
 
 def disconnect5(code: int, properties: Properties5 | None = None) -> bytes:
-    """Return a DISCONNECT."""
+    """Return a DISCONNECT packet with the reason code `code`."""
     body = bytes([code]) + (b"" if properties is None else properties.encoded())
     return bytes([DISCONNECT << 4]) + remaining_length(len(body)) + body
 
 
 def auth5(code: int, method: str, data: bytes | None) -> bytes:
-    """Return an AUTH."""
+    """Return an AUTH packet with a reason code, an authentication method and its data."""
     properties = Properties5()
     properties.texts[AUTHENTICATION_METHOD] = method
     if data is not None:

@@ -149,7 +149,7 @@ class Properties5:
         self.texts: dict[int, str] = {}
         self.binaries: dict[int, bytes] = {}
         self.user: list[tuple[str, str]] = []
-        #: Subscription identifiers.
+        #: Subscription identifiers, in the order of the packet.
         self.identifiers: list[int] = []
 
     def number(self, identifier: int, default: int) -> int:

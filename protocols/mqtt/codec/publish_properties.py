@@ -68,7 +68,7 @@ class PublishPropertiesReader:
         properties = known.get(encoded)
         if properties is None:
             properties = _parsed(encoded)
-            if properties.publication is None:  # A numbered publication never repeats.
+            if properties.publication is None:  # A sequence number does not occur again.
                 if len(known) >= KNOWN_MAX:
                     known.clear()
                 known[encoded] = properties

@@ -25,8 +25,8 @@ class MqttRelayFormat(Encoding):
 
 VERSION_4: Final = RelayFormat(APART_5)
 VERSION_5: Final = RelayFormat(APART_4)
-#: For subscribers to which no packet can be relayed unchanged: sessions of level 5 with topic
-#: aliases, subscription identifiers or a limited packet size, and shared subscriptions.
+#: The relay format of subscribers to which no packet can be relayed unchanged: sessions of level 5
+#: with topic aliases, subscription identifiers or a limited packet size, and shared subscriptions.
 UNSHARED_5: Final = RelayFormat(APART_4 | APART_5)
 RECODED_4: Final = MqttRelayFormat()
 RECODED_5: Final = MqttRelayFormat()

@@ -51,7 +51,7 @@ class MqttTopics:
         name = topic_name(decoded(topic))
         route = context.resolve(topic, EXCHANGE, swap(name), slot)
         if route is not None and not self.serves(name):
-            reason = "it is reserved"
+            reason = f"topics below {' and '.join(RESERVED)} are reserved"
             if name.count("/") >= self.max_levels:
                 self.too_deep += 1
                 reason = f"it has more than mqtt.max_levels = {self.max_levels} levels"

@@ -139,7 +139,7 @@ class MqttConnection(SessionConnection):
         try:
             used: i64 = handler.parse(data, 0)
             if self.handler is not handler and not self.finished and not self.stalled:
-                used = self.handler.parse(data, used)  # The login is complete.
+                used = self.handler.parse(data, used)  # Login complete: the new handler reads on.
             return used
         except MalformedPacket as error:
             self.reject(0, error.code, error.reason, str(error))

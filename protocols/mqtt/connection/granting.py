@@ -31,7 +31,7 @@ def granted(
 
     The properties are the broker's limits, and the values that the broker has changed or assigned,
     such as a shorter session expiry. `data` is the authenticator's last data for the client. The
-    keep alive of the connection becomes the granted one.
+    keep-alive of the connection is set to the value that the CONNACK grants.
     """
     options = connection.service.options
     properties = Properties5()

@@ -52,7 +52,8 @@ class Level4Handler(PacketHandler):
             kind = first >> 4
             first = kind << 4 | (2 if kind in (PUBREL, SUBSCRIBE, UNSUBSCRIBE) else 0)
         if first == PUBACK << 4:
-            reader.packet_id()  # No publication is in flight under this identifier.
+            # Ignore the PUBACK: no message in flight has its packet identifier.
+            reader.packet_id()
             reader.end()
         elif first == PUBREC << 4:
             packet_id = reader.packet_id()

@@ -158,7 +158,7 @@ class Level5Handler(PacketHandler):
     def _on_pubrec(self, session: Session, reader: PacketReader) -> None:
         answer = read_acknowledgement(reader, PUBREC)
         if answer.code >= UNSPECIFIED:
-            refuse(session, answer.packet_id)  # [MQTT-4.3.3-6]: there is no PUBREL.
+            refuse(session, answer.packet_id)  # [MQTT-4.3.3-6]: the broker sends no PUBREL.
         elif not session.is_in_flight(answer.packet_id):
             self.replies.give_code(
                 PUBREL << 4 | 2, answer.packet_id, None, PACKET_IDENTIFIER_NOT_FOUND
@@ -197,7 +197,9 @@ class Level5Handler(PacketHandler):
         self._authentication.on_auth(packet, True, self._on_verdict)
 
     def _on_verdict(self, verdict: Verdict, data: bytes) -> None:
-        """Continue with the permissions of the new identity, or close the connection."""
+        """Continue with the permissions of the new identity after a re-authentication, or close the
+        connection if the authenticator has refused the client.
+        """
         connection, authentication = self.connection, self._authentication
         if authentication is None:
             return

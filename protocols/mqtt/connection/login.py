@@ -89,7 +89,7 @@ class Login(InputHandler):
     def __init__(self, connection: MqttConnection) -> None:
         self._connection = connection
         self._service = connection.service
-        #: The CONNECT, until it is answered.
+        #: The client's CONNECT; None before it is read, and after it is answered.
         self._connect: Connect | None = None
         self._credentials: Credentials | None = None
         self._authentication: EnhancedAuthentication | None = None
@@ -123,10 +123,9 @@ class Login(InputHandler):
                     PACKET_TOO_LARGE,
                 )
             if end > size:
+                # A wrong packet type is refused before the whole packet has arrived.
                 if awaiting_connect and first != CONNECT << 4:
-                    raise MalformedPacket(
-                        "the first packet must be a CONNECT"
-                    )  # The rest of the packet changes nothing.
+                    raise MalformedPacket("the first packet must be a CONNECT")
                 connection.need = end - position
                 break
             self._on_packet(first, data[start:end])
@@ -226,7 +225,7 @@ class Login(InputHandler):
             self._decide(verdict, b"")
 
     def _decide(self, verdict: Verdict, data: bytes) -> None:
-        """Accept or refuse the client.
+        """Accept or refuse the client, by the authenticator's verdict on its credentials.
 
         `data` is the authenticator's last data for the client; it becomes a part of the CONNACK.
         """
@@ -287,8 +286,8 @@ class Login(InputHandler):
                 user.name,
                 f"the vhost '{credentials.vhost}' is being deleted"
                 if vhost is not None and vhost.closing
-                else f"the user has no permissions in the vhost '{credentials.vhost}': grant them "
-                "with `trellis permissions set`",
+                else f"user '{user.name}' has no permissions in the vhost '{credentials.vhost}': "
+                "grant them with `trellis permissions set`",
             )
             connection.reject(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
             return
@@ -309,7 +308,7 @@ class Login(InputHandler):
         self._service.log_refusal("login_refused", self._connection, reason, fields)
 
     def _log_take_over(self, session: Session) -> None:
-        """Log that the session has a connection, which this login ends."""
+        """Log that this login ends an older connection of the same client identifier."""
         former = session.connection
         assert isinstance(former, MqttConnection)
         self._service.log_refusal(
@@ -333,7 +332,7 @@ class Login(InputHandler):
         if connection.level == LEVEL_5:
             properties = granted(connection, connect, client_id, expiry, self._authentication, data)
             if 0 < connection.send_max < len(connack5(True, SUCCESS, properties)):
-                # [MQTT-3.1.2-24]: the client could not read the CONNACK.
+                # [MQTT-3.1.2-24]: the CONNACK is larger than the client's Maximum Packet Size.
                 connection.vhost.contexts.leave(context)
                 connection.abort("too_large")
                 connection.touch()

@@ -88,7 +88,10 @@ class PacketHandler(InputHandler):
 
     @abstractmethod
     def publish_properties(self, reader: PacketReader) -> PublishProperties:
-        """Read the properties of a publication."""
+        """Read and return the properties of a PUBLISH. Raises MalformedPacket.
+
+        Below level 5, a PUBLISH has no properties: read nothing.
+        """
         raise NotImplementedError
 
     @abstractmethod
@@ -235,7 +238,7 @@ class PacketHandler(InputHandler):
                 budget -= cost
                 renewed = connection.context
                 if renewed is None:
-                    return size  # The connection has ended.
+                    return size  # The packet has ended the connection.
                 context = renewed
             if connection.stalled:
                 return end

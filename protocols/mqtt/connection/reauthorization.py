@@ -24,7 +24,7 @@ from protocols.mqtt.session.shared import leave_group
 from protocols.mqtt.session.sys_topics import ROOT
 
 #: SLICE is the number of sessions that are checked in one turn of the event loop. LEVELS limits the
-#: work for one session in a turn. The work is the number of levels of the session's topic filters,
+#: cost of one session in a turn. The cost is the number of levels of the session's topic filters,
 #: times the weight of its user's access rules.
 SLICE: Final = 500
 LEVELS: Final = 10_000
@@ -117,7 +117,9 @@ class SessionReauthorization(Task):
                 session.vhost.agenda.later(self)
         if self._lost and not self._names and session.connection is not None:
             session.connection.close_with(
-                NOT_AUTHORISED, EXPELLED, f"{self._lost} subscriptions are not allowed any more"
+                NOT_AUTHORISED,
+                EXPELLED,
+                f"{self._lost} subscriptions are removed: the user may no longer read their topics",
             )
 
     def _review(self, name: str) -> bool:

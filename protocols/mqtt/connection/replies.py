@@ -40,7 +40,7 @@ class PublishReplies(Waiter):
 
     @property
     def waiting(self) -> int:
-        """Number of replies that wait."""
+        """Number of replies that wait for a ticket or for an earlier reply."""
         return len(self._waiting)
 
     def ticket_for(self, batch: i64) -> Ticket:
@@ -104,5 +104,5 @@ class PublishReplies(Waiter):
     def close(self) -> None:
         """Drop the waiting replies, because the connection has ended."""
         self._waiting.clear()
-        self._ticket = None  # The ticket refers to this object.
+        self._ticket = None  # Break a reference cycle: the ticket refers to this object.
         self._outlet = None

@@ -66,7 +66,7 @@ class MqttService(Front):
 
 
 class BrokerSurveyor(Surveyor):
-    """The Surveyor that starts a BrokerSurvey."""
+    """Starts each BrokerSurvey, the counting for the $SYS topics."""
 
     def __init__(self, service: MqttService) -> None:
         self._service = service

@@ -72,7 +72,8 @@ def subscribe(
     reader: PacketReader,
     level: int,
 ) -> int:
-    """Handle a SUBSCRIBE, and return the number of topic filters that were read in this turn.
+    """Handle a SUBSCRIBE, and return the number of topic filters that were read in this turn of the
+    event loop.
 
     Raises MalformedPacket.
     """
@@ -88,7 +89,8 @@ def unsubscribe(
     reader: PacketReader,
     level: int,
 ) -> int:
-    """Handle an UNSUBSCRIBE, and return the number of topic filters that were read in this turn.
+    """Handle an UNSUBSCRIBE, and return the number of topic filters that were read in this turn of
+    the event loop.
 
     Raises MalformedPacket.
     """
@@ -142,7 +144,8 @@ class SubscriptionChange(Task):
         self._at = 0
 
     def begin(self) -> int:
-        """Do the first slice, and return the number of topic filters that it read.
+        """Carry out the first slice of the task, and return the number of topic filters that it
+        read.
 
         Raises MalformedPacket.
         """
@@ -160,7 +163,10 @@ class SubscriptionChange(Task):
             self._connection.reject(0, error.code, error.reason, str(error))
 
     def _read(self) -> bool:
-        """Read the next topic filters; return True if all are read. Raises MalformedPacket."""
+        """Read the topic filters of the packet, as many as one turn may read.
+
+        Return True if all topic filters of the packet are read. Raises MalformedPacket.
+        """
         reader, requests = self._reader, self._requests
         left, size = READ_SLICE, READ_BYTES
         while reader.more:
@@ -177,12 +183,14 @@ class SubscriptionChange(Task):
         return True
 
     def _continue_later(self) -> None:
-        """Schedule the next slice for the next turn, and stall the connection until then."""
+        """Schedule the next slice for the next turn of the event loop, and stall the connection
+        until then.
+        """
         self._connection.stall()
         self._connection.agenda.later(self)
 
     def _change(self) -> None:
-        """Carry out the next requests, and send the reply after the last one."""
+        """Carry out the requests of one slice; send the reply after the packet's last request."""
         connection = self._connection
         requests = self._slice()
         self._at += len(requests)
@@ -200,7 +208,7 @@ class SubscriptionChange(Task):
             connection.resume_input()
 
     def _slice(self) -> list[SubscribeRequest]:
-        """Return the next requests, as many as one turn may carry out."""
+        """Return the next topic filters of the packet, as many as one turn may carry out."""
         requests = self._requests[self._at : self._at + SLICE]
         levels = 0
         for number, request in enumerate(requests):
@@ -272,7 +280,8 @@ class SubscribeTask(SubscriptionChange):
         if not topics.check_filter(request.topic_filter):
             code = TOPIC_FILTER_INVALID
         elif not topics.allows(request.topic_filter):
-            code = UNSPECIFIED  # No user may subscribe to it: NOT_AUTHORISED would be wrong.
+            # No user may subscribe to the filter, so NOT_AUTHORISED would be misleading.
+            code = UNSPECIFIED
         self._codes.append(code)
         return request
 

@@ -35,7 +35,7 @@ class TopicRoutes:
         return route
 
     def _log_depth(self, topic: bytes) -> None:
-        """Log a topic that has too many levels."""
+        """Log that a publication was refused because its topic has too many levels."""
         connection = self._connection
         connection.service.log_refusal(
             "topic_refused",

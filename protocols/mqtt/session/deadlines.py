@@ -82,7 +82,7 @@ class Deadlines(Task):
                 if task is not None:
                     task.run()
         finally:
-            self._arm()  # A failure of one task leaves the others to be run.
+            self._arm()  # If a task fails, the other tasks still run.
 
     def _remove(self, deadline: Deadline) -> None:
         """Remove a deadline from the heap."""

@@ -22,7 +22,7 @@ def pubrec(session: Session, packet_id: i64, ticket: Ticket) -> bool:
     """Handle a PUBREC; return False if the packet identifier belongs to a QoS 1 message.
 
     The PUBREL waits for `ticket`. Return True for an unknown packet identifier too: the broker
-    answers it, because the client waits for the PUBREL [MQTT-4.3.3-1].
+    answers such a PUBREC, because the client waits for the PUBREL [MQTT-4.3.3-1].
     """
     window = session.in_flight
     delivery = window.delivery(packet_id)
@@ -79,5 +79,5 @@ def release_packet_id(session: Session, packet_id: i64, ticket: Ticket) -> None:
             session.vhost.store.append(PacketIdReleased(session.number, packet_id), ticket)
     elif session.persistent:
         # The release of an earlier PUBREL may not be durable yet. The client uses the packet
-        # identifier again after this PUBCOMP, so it must not be held after a crash.
+        # identifier again after this PUBCOMP, so the identifier must not be held after a crash.
         session.vhost.store.wait_for_all(ticket)

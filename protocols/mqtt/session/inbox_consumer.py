@@ -80,7 +80,11 @@ class InboxConsumer(Consumer):
     # -- messages of the inbox
 
     def deliver(self, message: Message, sequence: i64) -> None:
-        """Send a message, or hold it until it is durable. Hot path."""
+        """Send a message of the inbox to the client; hold a QoS 2 message until it is durable. Hot
+        path.
+
+        `sequence` is the message's sequence number in the inbox, which gives the packet identifier.
+        """
         self._send(Delivery(message, self, sequence), 0)
 
     def redeliver(self, delivery: Delivery) -> None:
@@ -108,7 +112,7 @@ class InboxConsumer(Consumer):
         skip(self._window, sequence)
 
     def _hold(self, delivery: Delivery) -> None:
-        """Hold a message until it is durable. No other message is sent before it."""
+        """Hold a QoS 2 message until it is durable. No other message is sent before it."""
         self._held = delivery
         self.credit -= HOLD
         self.queue.store.wait_for(
@@ -162,15 +166,14 @@ class InboxConsumer(Consumer):
     # -- credit
 
     def return_credit(self) -> None:
-        """Return the credit of a message that the client has acknowledged. Hot path."""
+        """Give back the credit of a message that the client has acknowledged. Hot path."""
         self.credit += 1
         if self._withheld or self._window.span() > self._span_max:
             self._check_span()
 
     def _check_span(self) -> None:
-        """Withhold all credit if the next packet identifier could still be in use.
-
-        Otherwise return the withheld credit.
+        """Withhold all credit if the next packet identifier could still be in use; otherwise give
+        the withheld credit back.
         """
         if self._window.span() > self._span_max:
             if self.credit > 0:

@@ -14,7 +14,7 @@ from protocols.connection import Connection
 
 
 class SessionConnection(Connection):
-    """The connection of a session's client."""
+    """The interface through which a session uses the connection of its client."""
 
     def close_with(self, code: int, reason: str, text: str = "") -> None:
         """End the connection on the broker's initiative.

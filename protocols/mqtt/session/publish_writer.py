@@ -1,4 +1,4 @@
-"""Write PUBLISH packets to a client, at its protocol level.
+"""Writes PUBLISH packets to a client, at its protocol level.
 
     level 3, 4   topic name                          packet identifier   payload
     level 5      topic name, or empty if the client  packet identifier   properties: topic alias,
@@ -48,12 +48,14 @@ class PublishWriter:
 
     @property
     def relay_format(self) -> RelayFormat:
-        """The relay format, by which a plan decides if packets may be relayed here unchanged."""
+        """The relay format of the client, by which a plan decides if packets may be relayed to the
+        client unchanged.
+        """
         return VERSION_4
 
     @abstractmethod
     def write(self, message: Message, qos: i64, packet_id: i64, flags: i64) -> bool:
-        """Write a PUBLISH packet. Hot path.
+        """Write the PUBLISH packet of a message to the client. Hot path.
 
         Return False, and write nothing, if the client accepts no packet of this size.
         """

@@ -36,9 +36,9 @@ class Resending:
 
         `on_durable` is called once the store has written a change for which the next message waits.
         """
-        #: Number of messages that the client accepts now.
+        #: Number of further messages in flight that the client accepts now.
         self.room: i64 = room
-        #: The messages with their sequence numbers, oldest last.
+        #: The messages that are not resent yet, with their sequence numbers, oldest last.
         self._unsent = window.outstanding()
         self._unsent.reverse()
         self._window = window

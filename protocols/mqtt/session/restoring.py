@@ -1,4 +1,4 @@
-"""Restore a session's inbox after a restart, with the packet identifiers of its messages.
+"""Restores a session's inbox after a restart, with the packet identifiers of its messages.
 
     positions   1 2 . . 5 6   7 8 . 10 11     12 13 14 ...       rising; a gap is a settled message
                 in flight     returned        tail
@@ -9,11 +9,13 @@ receive maximum) or before the last gap: these are returned to the inbox, and se
 The client has received none of the later messages: these are the tail. A message keeps its sequence
 number in the inbox, and so its packet identifier.
 
-After a takeover in a cluster, the former owner may have sent messages to the client that the log
-does not have, under the identifiers that follow. A client with QoS 2 would take another message
-with such an identifier for a repetition, and a late PUBACK would settle it. So the receive maximum
-of sequence numbers is skipped. As the tail has no gaps, its messages are then returned to the
-inbox. In front of the end of a tail of more than SKIPPED_TAIL messages no such message was sent.
+After a takeover in a cluster, the formerly active node may have sent messages to the client that
+the log of this node does not have. Their sequence numbers follow the last number in the log. If
+another message got one of these numbers, and so the same packet identifier, a client with QoS 2
+would take the message for a repetition, and a late PUBACK would settle it. So as many sequence
+numbers are skipped as the receive maximum. A tail cannot have a gap, so before numbers are skipped,
+its messages are returned to the inbox. If the tail has more than SKIPPED_TAIL messages, nothing is
+skipped: messages are sent in order, so the other node cannot have sent messages after such a tail.
 
 The client may still hold the packet identifier of a message that no longer exists. This happens if
 a crash loses the PUBREC of the message, and the message expires afterwards. The sequence numbers of
@@ -36,7 +38,8 @@ from broker.store.log_reader import LogReader
 from protocols.mqtt.session.inflight import packet_identifier
 from protocols.mqtt.session.session import Session
 
-#: Most messages of a tail that are returned to the inbox, so that sequence numbers can be skipped.
+#: A tail of at most this number of messages is returned to the inbox, so that sequence numbers can
+#: be skipped.
 SKIPPED_TAIL: Final = 10_000
 
 
@@ -103,7 +106,7 @@ def _put_in_flight(session: Session, delivery: Delivery, acknowledged: bool) -> 
 
 
 def _sequence(stored: MessageStored | None, inbox: i64, before: i64) -> i64:
-    """Return a message's sequence number in the inbox whose number in the store is `inbox`.
+    """Return the sequence number of a stored message in the inbox with the number `inbox`.
 
     `before` is the sequence number of the previous message; the result is higher. The store keeps
     sequence numbers modulo ANNOTATION_MODULUS.

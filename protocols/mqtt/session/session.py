@@ -57,7 +57,7 @@ NONE_WAITING: Final[dict[str, Task]] = {}
 
 
 class Session(Subscriber):
-    """One client identifier's subscriptions, inbox and messages in flight."""
+    """The session of one client identifier: its subscriptions, inbox and messages in flight."""
 
     hash_kind: ClassVar[str] = "Session"
 
@@ -114,10 +114,11 @@ class Session(Subscriber):
         self.stored_will: Definition | None = None
         #: True while a SUBACK waits for the store. Retained messages are sent after the SUBACK.
         self.suback_pending = False
-        #: Deliveries of retained messages that wait for the SUBACK or for room, by topic filter.
+        #: Topic filter -> delivery of retained messages that waits for the SUBACK or inbox room.
         self.waiting_retained = NONE_WAITING
         self._consumer: InboxConsumer | None = None
-        #: The messages in flight that are still to be resent over this connection; None if all are.
+        #: The messages in flight that are still to be resent over this connection; None if all are
+        #: resent.
         self._resending: Resending | None = None
         #: Largest distance from the oldest to the newest sequence number in flight. Above this
         #: distance no message is sent (InboxConsumer).
@@ -147,7 +148,7 @@ class Session(Subscriber):
         self.send(message, 0)
 
     def send(self, message: Message, flags: i64) -> None:
-        """Send a message with QoS 0, and count its fate."""
+        """Send a message to the client with QoS 0 and these PUBLISH flags, and count its fate."""
         outlet, writer = self.outlet, self.writer
         if outlet is None or writer is None:
             self.missed += 1
@@ -259,7 +260,7 @@ class Session(Subscriber):
         return self.in_flight
 
     def resend(self) -> None:
-        """Resend the messages in flight that were not resent over this connection, if possible."""
+        """Resend the messages in flight that were not resent over this connection yet."""
         resending = self._resending
         if resending is not None and resending.advance():
             self._resending = None
@@ -297,7 +298,7 @@ class Session(Subscriber):
         return consumer
 
     def change_identity(self, identity: Identity) -> None:
-        """Use other permissions, also for the messages that wait for the next connection."""
+        """Use the permissions of `identity` from now on, also for the messages in the inbox."""
         self.identity = identity
         if identity.may_read_everything():
             self.screened = False
@@ -313,7 +314,7 @@ class Session(Subscriber):
         self.resume_retained()
 
     def detach(self) -> None:
-        """Drop the connection, which has ended."""
+        """Drop the connection, which has ended; messages in flight wait for the next connection."""
         self.connection = None
         self.outlet = None
         self.writer = None
@@ -331,7 +332,7 @@ class Session(Subscriber):
             self.in_flight = EMPTY_WINDOW
 
     def end(self, ticket: Ticket | None) -> None:
-        """Remove the session from the virtual host and the store."""
+        """End the session: publish its delayed will, and remove its subscriptions and messages."""
         self.detach()
         if self.delayed_will is not None:
             self.delayed_will.run()  # [MQTT-3.1.2-8]
@@ -386,7 +387,9 @@ class Session(Subscriber):
         return None
 
     def send_uncounted(self, message: Message) -> None:
-        """Send a QoS 0 message of a shared subscription. The group counts it, not the session."""
+        """Send a QoS 0 message of a shared subscription. The message's fate is counted by the
+        group, not by the session.
+        """
         if self.writer is not None:
             self.writer.write(message, AT_MOST_ONCE, 0, 0)
 

@@ -1,4 +1,7 @@
-"""All sessions of a broker by virtual host and client identifier: find, create, restore, expire."""
+"""The registry of a broker's sessions: finds, creates, restores and expires sessions.
+
+Sessions are found by virtual host and client identifier.
+"""
 
 from __future__ import annotations
 
@@ -253,7 +256,8 @@ class Sessions(SessionRegistry):
             str(definition.get("user", "")),
             definition.get("named") is True,
         )
-        # Older versions stored anonymous clients under this name alone.
+        # Older versions of the broker stored only this user name for the sessions of anonymous
+        # clients.
         session.anonymous = definition.get("anonymous") is True or (
             session.user == ANONYMOUS and not session.named
         )
@@ -334,9 +338,9 @@ class Sessions(SessionRegistry):
         """Schedule the publication of a restored will at the end of its delay.
 
         The client of the session has been away for `away` ms of the delay; a negative number is a
-        time before the delay begins. The permission to
-        publish the will was checked before the will was stored. It is checked again when the will
-        is published, unless the permissions came with the login, as with a token.
+        time before the delay begins. The permission to publish the will was checked before the will
+        was stored. It is checked again when the will is published, unless the permissions came with
+        the login, as with a token.
         """
         when: i64 = self._agenda.now + max(will.delay - away, 0)
         session.delayed_will = DelayedWill(
@@ -378,7 +382,9 @@ def _longest_first(restored: tuple[int, Session]) -> int:
 
 
 def _end_cost(session: Session) -> i64:
-    """Return the number of bindings and messages that the end of a session removes in this turn."""
+    """Return the number of bindings and messages that the end of a session removes in this turn of
+    the event loop.
+    """
     subscriptions = session.subscriptions
     messages: i64 = min(session.inbox.depth, MESSAGES_PER_SLICE) + session.in_flight.count
     return (

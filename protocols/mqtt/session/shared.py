@@ -301,7 +301,7 @@ class SubscriptionGroups:
         return len(self._groups)
 
     def find(self, vhost: VirtualHost, name: str) -> SubscriptionGroup | None:
-        """Return a group by its name; None if there is none."""
+        """Return the group of the shared subscription `name`; None if there is none."""
         return self._groups.get((vhost.name, name))
 
     def open(self, vhost: VirtualHost, name: str) -> SubscriptionGroup:
@@ -326,7 +326,10 @@ class SubscriptionGroups:
     def join(
         self, session: Session, name: str, qos: int, identifier: int, ticket: Ticket | None
     ) -> bool:
-        """Add or replace a session's shared subscription; return True if it is new."""
+        """Add or replace a session's shared subscription; return True if it is new.
+
+        `qos` is the granted QoS, `identifier` the subscription identifier (0: none).
+        """
         known = session.subscriptions.memberships.get(name)
         if known is not None:
             known.qos = qos

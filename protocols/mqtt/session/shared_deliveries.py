@@ -52,7 +52,9 @@ class SharedDeliveries(BulkTask):
         self.has_refused = False
 
     def attach(self, outlet: Outlet, memberships: list[SharedSubscription]) -> None:
-        """Begin to deliver over a new connection of the client."""
+        """Begin to deliver the messages of shared subscriptions over a new connection of the
+        client.
+        """
         self._gate.credit = 0
         self._gate = CreditPool(UNLIMITED)
         self._outlet = outlet
@@ -65,13 +67,15 @@ class SharedDeliveries(BulkTask):
         membership.attach(outlet, self._gate)
 
     def detach(self, memberships: list[SharedSubscription]) -> None:
-        """Stop all deliveries at once, and detach the shared subscriptions from the connection."""
+        """Stop all deliveries at once, and detach the shared subscriptions from the connection in
+        slices.
+        """
         self._gate.credit = 0
         self._outlet = None
         self._start_pass(memberships)
 
     def drain(self, memberships: list[SharedSubscription]) -> None:
-        """Let shared subscriptions deliver, because the client accepts messages again."""
+        """Drain the shared subscriptions in slices, because the client accepts messages again."""
         if self._unvisited:
             self._next_pass = memberships
         else:

@@ -129,7 +129,7 @@ class SessionSubscriptions:
             self.deliveries.detach(list(self.memberships.values()))
 
     def drain_shared(self) -> None:
-        """Let shared subscriptions deliver, because the session accepts messages again."""
+        """Drain the session's shared subscriptions, because the session accepts messages again."""
         if self.deliveries is not None:
             self.deliveries.drain(list(self.memberships.values()))
 

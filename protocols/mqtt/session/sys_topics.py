@@ -31,7 +31,7 @@ STEP: Final = 2_000
 
 
 class Survey:
-    """The counting of all values that $SYS publishes, in steps that do not block the event loop."""
+    """A count of all values that $SYS publishes, in steps that do not block the event loop."""
 
     def step(self, most: int) -> bool:
         """Count up to `most` objects; return True if there are more."""

@@ -51,7 +51,7 @@ func check(holds bool, what string, values ...any) {
 	}
 }
 
-// must returns a value that was made without an error.
+// must returns the value of a call, and ends the program if the call had an error.
 func must[T any](value T, err error) T {
 	check(err == nil, "unexpected error", err)
 	return value
@@ -74,7 +74,7 @@ func newScaler(trigger, auth metadata) scalers.Scaler {
 	}))
 }
 
-// ask returns the metric of a trigger, and if KEDA scales its target from 0 to 1.
+// ask returns the metric of a trigger, and true if KEDA scales its target from 0 to 1.
 func ask(trigger, auth metadata) (float64, bool, error) {
 	scaler := newScaler(trigger, auth)
 	metrics, active, err := scaler.GetMetricsAndActivity(background, "metric")

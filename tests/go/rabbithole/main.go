@@ -41,7 +41,7 @@ func gone(what string, err error) {
 	check(answer.StatusCode == 404 && answer.Message == "Object Not Found", what, answer)
 }
 
-// must returns a value that was read without an error.
+// must returns the value of a call, and ends the program if the call had an error.
 func must[T any](value T, err error) T {
 	check(err == nil, "reading", err)
 	return value

@@ -80,7 +80,7 @@ class Course:
 
 
 def walk() -> None:
-    """Do nothing: the hook of a cell before each access while no course is running."""
+    """Do nothing. A cell calls this function before each access while no course is running."""
 
 
 class SteppedCell(Cell[T]):
@@ -88,7 +88,7 @@ class SteppedCell(Cell[T]):
 
     __slots__ = ("value",)
 
-    #: Called before each access.
+    #: The function that each cell calls before each access.
     step: ClassVar[Callable[[], None]] = walk
 
     def __init__(self, value: T) -> None:

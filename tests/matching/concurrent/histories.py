@@ -43,7 +43,7 @@ ROLES = (
 
 #: The result of an operation: a boolean, subscribers or pairs as bits, or several of these.
 Result = object
-#: An operation: its name in NAMES, its pattern or topic, its subscriber.
+#: An operation: its name in NAMES, its pattern or topic, and its subscriber.
 Operation = tuple[str, str, int]
 
 
@@ -116,7 +116,7 @@ def record_freely(
 
 
 def begun(matcher: Matcher[int], random: Random, now: Callable[[], int]) -> list[Event]:
-    """Return the history of some initial subscriptions.
+    """Give the matcher some initial subscriptions, and return their history.
 
     They give the following operations more nodes to conflict on than an empty trie has.
     """
@@ -164,7 +164,7 @@ def script(
 
 
 def draw(random: Random, weights: tuple[int, ...], patterns: list[str]) -> Operation:
-    """Draw an operation."""
+    """Draw an operation: its name by the weights, and its pattern or topic and subscriber."""
     name = random.choices(NAMES, weights)[0]
     if name in ("match", "matches_any"):
         return name, random.choice(TOPICS), 0
@@ -173,7 +173,7 @@ def draw(random: Random, weights: tuple[int, ...], patterns: list[str]) -> Opera
 
 
 def done(matcher: Matcher[int], operation: Operation) -> Result:
-    """Do an operation and return its result."""
+    """Carry out an operation on the matcher, and return its result."""
     name, text, subscriber = operation
     if name == "subscribe":
         return matcher.subscribe(text, subscriber)
@@ -271,5 +271,5 @@ def overlap(events: list[Event]) -> bool:
 
 
 def shown(events: list[Event]) -> str:
-    """Return the history as readable text."""
+    """Return the history as text, one operation in a line, sorted by their starts."""
     return "\n".join(str(event) for event in sorted(events, key=lambda event: event.start))

@@ -15,7 +15,8 @@ def test_cell_holds_its_first_value_until_the_value_is_exchanged() -> None:
     first, second = [1], [1]
     cell: Cell[list[int]] = AtomicCell(first)
     assert cell.get() is first
-    assert not cell.compare_and_set(second, [2])  # equal is not identical
+    # compare_and_set compares by identity: an equal object is not enough
+    assert not cell.compare_and_set(second, [2])
     assert cell.get() is first
     assert cell.compare_and_set(first, second)
     assert cell.get() is second

@@ -79,7 +79,7 @@ class Interrupted:
     clock: Iterator[int] = field(default_factory=itertools.count)
 
     def do(self, operation: Operation) -> None:
-        """Do an operation and record it; `run` reads its snapshot at the end."""
+        """Carry out an operation and record it; `run` reads its snapshot at the end."""
         start = next(self.clock)
         result: Result = done(self.matcher, operation)
         if isinstance(result, Matcher):
@@ -95,7 +95,7 @@ class Interrupted:
         SteppedCell.step = self.step
 
     def run(self, operation: Operation, plan: list[tuple[int, Operation]]) -> bool:
-        """Do an operation, which the operations of `plan` interrupt.
+        """Carry out an operation, which the operations of `plan` interrupt.
 
         Return True if the operation had enough accesses for all interruptions to happen.
         """
@@ -182,8 +182,8 @@ def test_an_interruption_of_an_operation_takes_effect_before_or_after_it(
         assert check(once(kind, before, snapshot, operation, other)) > 0
 
 
-#: Operations, each with two operations that interrupt it. The second must not be visible without
-#: the first, or undoes it.
+#: (operation, first interruption, second interruption). A wrong matcher would show the second
+#: without the first; or the second undoes the first.
 TWICE = [
     (plain("match", "a.b.c"), subscribe("a.b.c"), subscribe("*.b.#")),
     (plain("match", "a.b.c"), plain("snapshot"), unsubscribe("a.b.c")),

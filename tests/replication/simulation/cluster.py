@@ -9,7 +9,7 @@ from broker.replication.records import ReplicationError
 from tests.replication.simulation.node import Node, needs_seed
 from tests.replication.simulation.world import World
 
-#: Kinds of violations.
+#: The kinds of violations of a guarantee.
 LOST = "a confirmed message is neither delivered nor in a queue"
 ORDER = "messages are delivered out of order"
 BACK = "a message is delivered although its settlement was durable"
@@ -22,7 +22,7 @@ NEEDLESS = "an owner was replaced although only the log stood still"
 TRIMMED = "the log was trimmed behind a node that is listed"
 UNMARKED = "the log begins at a record that is no mark"
 
-#: The fast timing of a cluster.
+#: Silence, lease and beat of the simulated nodes, in seconds; shorter than the defaults.
 TIMING = Timing(1.0, 0.7, 0.15)
 #: Seconds of a simulation during which faults occur.
 FAULTY_SECONDS = 16.0
@@ -72,7 +72,7 @@ class Cluster:
     # -- what nodes report
 
     def owned(self, node: Node, epoch: int) -> None:
-        """Record a takeover."""
+        """Count a takeover; it is a violation if only the log had faults."""
         self.takeovers += 1
         if self._only_log_faults and epoch > 1:
             self.complain(NEEDLESS)
@@ -82,7 +82,8 @@ class Cluster:
         self.handovers += 1
 
     def acted(self, epoch: int) -> None:
-        """Record an action of the owner of an epoch."""
+        """Record that the owner of an epoch acted now; it is a violation if a later owner has acted
+        before."""
         self.acts += 1
         now = self.world.now
         self._first_act.setdefault(epoch, now)
@@ -123,7 +124,7 @@ class Cluster:
         self.world.after(delay, answer)
 
     def trimmed(self, offset: int) -> None:
-        """Check the first record of the trimmed log."""
+        """Check that the first record of the trimmed log is a mark of an owner."""
         if not any(node.owner is not None and offset in node.owner.marks for node in self.nodes):
             self.complain(UNMARKED)
 
@@ -141,7 +142,7 @@ class Cluster:
         self.world.after(self.world.random.uniform(0.2, 2), lambda: self._restart(node))
 
     def complain(self, text: str) -> None:
-        """Count a violation of a guarantee."""
+        """Count a violation of a guarantee, and add it to the log of events."""
         self.complaints[text] += 1
         self.world.say(f"COMPLAINT: {text}")
 
@@ -186,7 +187,8 @@ class Cluster:
         self.crash(node)
 
     def crash(self, node: Node) -> None:
-        """Crash a node, and start it again later. An operator may remove the node from the list."""
+        """Crash a node, and start it again later. Meanwhile an operator may remove it from the
+        list."""
         node.crash()
         if self.world.random.random() < 0.2 and len(self.listed) == len(self.nodes):
             node.is_struck = True
@@ -219,7 +221,8 @@ class Cluster:
         elif kind == "full":
             node.full_until = world.now + chance.choice((0.3, 1.0, 2.5))
             world.say(f"the disk of {node.name} is full until {node.full_until:.3f}")
-        # A log that stops for longer than a writer waits would end the owner.
+        # The next fault comes after the outage: a log that stops for longer than a writer waits
+        # would end the owner.
         outage = max(0.0, world.log_down_until - world.now)
         world.after(outage + chance.uniform(0.3, 3.0), self._fault)
 
@@ -233,7 +236,8 @@ class Cluster:
             assert standby.standby is not None
             nonce = standby.standby.handover_nonce
             self.world.say(f"{owner.name} shall hand over to {standby.name}")
-            # The owner learns the number of the standby some time ago.
+            # The owner learns the number of the standby with a delay, so the standby may have
+            # restarted by then.
             life, delay = owner.life, chance.choice((0.001, 0.5, 2.0))
 
             def begin() -> None:
@@ -245,14 +249,14 @@ class Cluster:
             self.world.after(chance.uniform(0.5, 4.0), self._switch)
 
     def _checkpoints(self) -> None:
-        """Make checkpoints on all nodes that permit one now, at random times."""
+        """Make checkpoints at random times on all nodes that permit one then."""
         for node in self.nodes:
             if node.running and node.directory.may_checkpoint():
                 node.local(0.0, node.checkpoint)
         self.world.after(self.world.random.uniform(0.2, 1.0), self._checkpoints)
 
     def _publish(self) -> None:
-        """Let the publisher send a message to a node that serves clients."""
+        """Let the publisher send a message to a node that serves clients, again and again."""
         if self.world.now < FAULTY_SECONDS + HEALTHY_SECONDS / 2:
             serving = [node for node in self.nodes if node.is_open]
             if serving:
@@ -265,7 +269,7 @@ class Cluster:
                         node.local(0.0, lambda: node.publish(identity))
 
                 self.world.after(0.001, arrive)
-            # Without messages, the owner appends only beats.
+            # In a pause of the publisher, the owner appends only beats.
             idle = self.world.random.uniform(1, 4) if self.world.random.random() < 0.01 else 0.0
             self.world.after(idle + self.world.choice((0.005, 0.02, 0.05)), self._publish)
 

@@ -37,9 +37,9 @@ class Directory:
     written at once or not at all.
     """
 
-    #: True if the source may make a checkpoint between the copy of its catalog and the copy of its
-    #: log. In this model, a copied log must hold all entries that follow the copied catalog. The
-    #: real directory finds out which of its records are live.
+    #: True if the node that is copied may make a checkpoint between the copies of its catalog and
+    #: of its log. A model cannot: the copied log must hold all entries that follow the copied
+    #: catalog. The real directory can, since it finds out which of its records are live.
     copied_any_time = False
 
     def __init__(self, name: str) -> None:
@@ -63,7 +63,7 @@ class Directory:
         batch, state = step.batch, step.state
         if batch is not None and batch.number > self.state.number:
             if batch.number == self._begun:
-                self.open()  # A full disk stopped an earlier attempt.
+                self.open()  # An earlier attempt to write this batch ended at a full disk.
             self._begun = batch.number
             yield from self.write_log(batch)
             yield  # A crash may happen here, between the log and the catalog.
@@ -96,7 +96,7 @@ class Directory:
         self.state = state
 
     def crash(self, chance: random.Random) -> None:
-        """Lose some or all of the entries that were not synced."""
+        """Lose some or all of the log entries that were not synced, as in a crash."""
         kept = chance.randint(min(self.synced, len(self.log)), len(self.log))
         del self.log[kept:]
         self.synced = len(self.log)

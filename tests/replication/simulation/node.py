@@ -31,7 +31,7 @@ MARK_SECONDS = 0.5
 
 
 class Node(Computer):
-    """A node of the cluster."""
+    """A simulated node of the cluster, which is a standby or the owner."""
 
     directory_type: type[Directory] = Directory
     follower_type: type[Follower] = Follower
@@ -42,7 +42,7 @@ class Node(Computer):
         self.cluster = cluster
         self.directory = self.directory_type("broker")
         self.running = False
-        #: The offset at which this node begins to read after a restart, as the owner knows it.
+        #: The offset at which this node starts to read after a restart, as the owner knows it.
         self.synced: int | None = None
         #: True if an operator removed this node from the list, so that the log may be trimmed past
         #: it.
@@ -50,7 +50,7 @@ class Node(Computer):
         self._clear()
 
     def _clear(self) -> None:
-        """Clear all state that is only in memory."""
+        """Clear all state that the node has only in memory."""
         self.owner: LogOwner | None = None
         self.standby: Standby | None = None
         #: The number of the standby to which this owner hands the log over; 0 without a switch.
@@ -126,7 +126,8 @@ class Node(Computer):
     # -- the owner
 
     def own(self, owner: LogOwner) -> None:
-        """Become the owner: open the directory, and beat meanwhile."""
+        """Become the owner of the log: begin to append beats, then open the directory and serve
+        clients."""
         self.owner = owner
         self.world.say(f"{self.name} owns epoch {owner.epoch}")
         self.cluster.owned(self, owner.epoch)
@@ -138,7 +139,7 @@ class Node(Computer):
         raise AssertionError("the writer never returns")
 
     def _watch(self, owner: LogOwner) -> None:
-        """Abort all connections when a successor may act."""
+        """From time to time, abort all connections of clients if a successor may act by now."""
         if self.owner is not owner:
             return
         if self.world.now >= owner.abort_at:
@@ -149,7 +150,7 @@ class Node(Computer):
         self.local(0.05, lambda: self._watch(owner))
 
     def _open(self) -> None:
-        """Serve clients, with the messages of the directory."""
+        """Begin to serve clients, with the messages that the directory has."""
         self.live = self.directory.live()
         self.position = self.directory.log_end
         self.ready = deque(sorted(self.live))
@@ -191,7 +192,7 @@ class Node(Computer):
         raise Fenced("the log was handed over")
 
     def ship(self, owner: LogOwner, entries: list[Entry]) -> Steps[ReceivedBatch]:
-        """Append a batch to the replicated log."""
+        """Append a batch of these entries to the replicated log."""
         return (yield from owner.ship(self.encode(entries), entries[-1][1], CHUNK))
 
     def encode(self, entries: list[Entry]) -> bytes:
@@ -222,7 +223,7 @@ class Node(Computer):
     # -- clients
 
     def may_act(self) -> bool:
-        """Return True if the owner may act now. The node tests this before each action."""
+        """True if the owner may act now. The node asks this before each action."""
         return self.owner is not None and not self.is_frozen and self.owner.may_act()
 
     def turn(self) -> None:

@@ -57,7 +57,8 @@ class RealDirectory(Directory):
         weakref.finalize(self, shutil.rmtree, self.path, True)
         self.disk = SimulatedDisk()
         self.replica: ReplicaDirectory | None = None
-        #: The position after the last recovered message, and the queues of the messages.
+        #: The last position of the log that the latest recovery found, and message position ->
+        #: queue.
         self.recovered = 0
         self.queue_of: dict[int, int] = {}
         #: Largest number of consecutive batches for which no state is stored.
@@ -182,7 +183,7 @@ class RealDirectory(Directory):
 
 
 class RealNode(Node):
-    """A node with a real directory."""
+    """A simulated node with a real data directory: segment log and SQLite catalog."""
 
     directory_type = RealDirectory
     directory: RealDirectory

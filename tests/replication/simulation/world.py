@@ -77,7 +77,7 @@ class World:
         self.at(self.now + seconds, event)
 
     def run(self, until: float) -> None:
-        """Run all events up to a time."""
+        """Run the events in their order, up to a time."""
         events = self._events
         while events and events[0][0] <= until:
             self.now, _, event, computer, life = heappop(events)
@@ -92,7 +92,8 @@ class World:
         self.now = until
 
     def choice(self, options: tuple[Option, ...]) -> Option:
-        """Return the result of `self.random.choice(options)`, in less time."""
+        """Return a random option. The result is that of `self.random.choice(options)`, in less
+        time."""
         count = len(options)
         bits = count.bit_length()
         drawn = self._draw(bits)
@@ -115,7 +116,7 @@ class World:
 
     @property
     def patience(self) -> float:
-        """Seconds after which a writer gives an append up (delivery.timeout.ms)."""
+        """Seconds after which a writer gives up an append (delivery.timeout.ms)."""
         return 2 * self.timing.silence + 2
 
 
@@ -229,7 +230,8 @@ class Computer:
                 world.after(0.3, lambda: answer(0.0, None, LogUnreachable()))
                 return
             tip = world.log.tip
-            if world.random.random() < 0.02:  # This leader does not know the latest records yet.
+            # The leader that answers this read does not know the latest records yet.
+            if world.random.random() < 0.02:
                 tip = max(world.log.low, tip - world.random.randrange(1, 5))
             try:
                 span = world.log.read(offset, world.choice((1, 5, 500)), tip)

@@ -12,7 +12,7 @@ from tests.store.simulation.schedule import Simulation
 
 
 def main() -> int:
-    """Run the seeds; return 1 if one fails."""
+    """Run the simulation for each seed of the command line; return 1 if a seed fails, else 0."""
     numbers = [int(one) for one in sys.argv[1:] if one != "--streams"]
     first, count = numbers[0], numbers[1] if len(numbers) > 1 else 1
     began, bad = time.process_time(), 0

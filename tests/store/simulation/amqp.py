@@ -52,13 +52,13 @@ class Amqp(Client):
                 self.told(frame)
 
     def told(self, frame: Any) -> None:
-        """Handle a method."""
+        """Handle a method frame from the broker."""
 
     def got(self, frame: Any, body: bytes) -> None:
-        """Handle a message."""
+        """Handle a delivered or fetched message."""
 
     def refused(self, frame: Any) -> None:
-        """Fail, since the broker closed the channel or the connection."""
+        """Fail the simulation, because the broker closed the channel or the connection."""
         raise AssertionError(f"{self.name} was told {frame.reply_code} {frame.reply_text}")
 
 
@@ -198,7 +198,8 @@ class Worker(Amqp):
 
 
 class Mover(Amqp):
-    """A client that moves messages between queues: taken and published in one transaction."""
+    """A client that moves messages between queues: one transaction takes and publishes each
+    message."""
 
     set_up = (
         marshal(1, spec.Basic.Qos(prefetch_count=3))
@@ -251,7 +252,8 @@ class Operator(Amqp):
         self._said = False
 
     def ask(self, thing: str, method: Any, change: Callable[[], None]) -> None:
-        """Send a request. `change` is its effect on the definitions."""
+        """Send a request about the object `thing`; when it is confirmed, apply `change` to the
+        definitions."""
         self.world.tell(f"{self.name}: {type(method).__qualname__} {thing}")
         self.tell(marshal(1, method))
         self._asked = self.world.definitions.change(thing, change)

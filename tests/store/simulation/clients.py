@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def named(body: bytes) -> str:
-    """Return the name of the message with a body."""
+    """Return the name of a message, which its body begins with."""
     return body.split(b"|", 1)[0].decode()
 
 
@@ -41,7 +41,7 @@ class Client:
         )
 
     def tell(self, data: bytes) -> None:
-        """Send bytes, if the client is connected."""
+        """Send bytes to the broker, if the client is connected."""
         if self.connection is not None:
             self.connection.receive_data(data)
 
@@ -57,7 +57,7 @@ class Client:
             self.pipe.append(data)
 
     def step(self) -> None:
-        """Take one step."""
+        """Take one random step: connect, send, read or disconnect."""
         if self.connection is None:
             self.connect()
             return
@@ -104,7 +104,7 @@ class Client:
         raise NotImplementedError
 
     def cut_off(self) -> None:
-        """Handle the end of the connection."""
+        """Update the client's state after its connection has ended."""
 
     def finish(self) -> bool:
         """Take a step that begins no new work. Return True if the client has no work left."""

@@ -48,7 +48,7 @@ class Declared:
         return other
 
     def seen(self) -> tuple[object, ...]:
-        """Return the durable definitions of a virtual host."""
+        """Return the definitions in this history, in the form of `found`."""
         return (
             sorted(self.queues),
             sorted(self.exchanges),
@@ -61,7 +61,7 @@ class Declared:
 
 
 def found(world: World) -> tuple[object, ...]:
-    """Return the durable definitions of a broker."""
+    """Return the durable definitions of a broker, in the form of `Declared.seen`."""
     vhost, sessions = (
         world.vhost,
         [session for session in world.mqtt_front.sessions.all() if session.persistent],

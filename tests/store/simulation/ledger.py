@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-#: Kinds of complaints.
+#: The kinds of violations that the ledger finds.
 LOST = "confirmed and lost"
 BACK = "settled and back"
 TWICE = "there twice"
@@ -61,7 +61,7 @@ class Family:
         self.lossy = lossy
         self.endless = endless
         self.copies: dict[str, Copy] = {}
-        #: Messages that are settled durably.
+        #: Messages whose settlement is durable.
         self.settled: set[str] = set()
         #: Message that the client of the family received -> its QoS.
         self.received: dict[str, int] = {}
@@ -225,7 +225,7 @@ class Ledger:
                     self._of[message].remove(family)
                 if family.received.get(message) == 1:
                     del family.received[message]
-            # The publisher may publish a message that the crash lost again, after later messages.
+            # The publisher may send a message again that the crash lost, after later messages.
             family.newest.clear()
             for message in family.received.keys() & (family.copies.keys() | family.settled):
                 publisher, number = _parse(message)

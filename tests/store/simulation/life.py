@@ -70,7 +70,7 @@ Drop = Callable[[SegmentLog], int]
 
 
 def checkpoint(life: Life, files: list[LogFile]) -> Iterator[None]:
-    """Make checkpoints as the broker does."""
+    """Make a checkpoint of these files as the broker does, one step in each iteration."""
     checkpointing = Checkpointing(
         life.durable_store.log, files, set(life.durable_store.holder_numbers)
     )
@@ -154,7 +154,7 @@ class Life(World):
     # -- steps
 
     def work(self) -> None:
-        """Do the work of a turn, without a sync."""
+        """Do the broker's work of a turn of the event loop, without a sync of the disk."""
         self.broker.agenda.turn()
 
     def take(self) -> None:
@@ -193,7 +193,7 @@ class Life(World):
                 self.durable_store.written(batch)
 
     def sync(self) -> None:
-        """Work and write until all is durable."""
+        """Run turns and write batches until all changes are durable."""
         self.work()
         self.take()
         self.write()

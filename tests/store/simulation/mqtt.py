@@ -56,7 +56,7 @@ class Mqtt(Client):
         """Handle CONNACK with its session-present flag."""
 
     def told(self, kind: int, packet_id: int, data: bytes) -> None:
-        """Handle a packet."""
+        """Handle a packet from the broker, other than CONNACK."""
 
     def cut_off(self) -> None:
         self.here = False
@@ -83,7 +83,7 @@ class MqttPublisher(Mqtt):
         if self.quality == 1:
             self._open.clear()
         if not present:
-            # The broker never confirmed the session.
+            # A session may be missing only if no PUBREC was received in it.
             assert not any(recorded for _, _, _, _, recorded in self._open.values()), (
                 f"the session of {self.name} is lost"
             )

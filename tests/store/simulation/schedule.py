@@ -98,8 +98,8 @@ class Simulation:
         self._segment = random.choice((600, 1_500, 4_000))
         self._window = random.choice((4, 8, 30))
         self._marking = random.choice(((1, 2), (3, 20), (10, 500)))
-        #: In every other seed, messages wait for their mark however slow the disk is. In the
-        #: others, a crash may forget a delivery.
+        #: If the seed is even, deliveries wait for their mark however slow the disk is. If the seed
+        #: is odd, a delivery waits for MARK_PATIENCE at most, so a crash may forget it.
         self._patience = MARK_PATIENCE if seed % 2 else FOREVER
         self.ledger = Ledger(self.complain, forgets=seed % 2 == 1)
         self.journal = Journal(self.complain)
@@ -201,7 +201,7 @@ class Simulation:
 
     def run(self) -> Counter[str]:
         """Run all steps, and return the violations found, by kind."""
-        # The syncs of the catalog cost nothing in a directory in memory.
+        # In a directory in memory, the syncs of the catalog take no time.
         shared = "/dev/shm"
         with tempfile.TemporaryDirectory(
             dir=shared if os.path.isdir(shared) else None
@@ -276,7 +276,7 @@ class Simulation:
                 named(message.body)
                 for message in messages
                 if message is not None and message.body[:1] not in (b"", b"R")
-            ]  # The others are retained messages.
+            ]  # Messages with other bodies are retained messages.
         self._held, self._last = held, int(recovery.last)
         if self.streams is None:
             self.ledger.recovered(held, self._last)
@@ -289,7 +289,7 @@ class Simulation:
                     "p1",
                     "p2",
                     "q1",
-                ):  # Other publishers number messages long before they publish.
+                ):  # The other publishers number their messages long before they publish them.
                     self.complain(
                         OLD, f"{message} in {name}, which was declared after message {born}"
                     )
@@ -323,7 +323,7 @@ class Simulation:
                 client.listen()
 
     def _plan(self) -> None:
-        """Plan the faults of this life."""
+        """Draw the faults of the next life of the broker."""
         faults, random = self.life.faults, self.random
         faults.left = random.choice((-1, -1, random.randrange(100), random.randrange(1_000)))
         faults.syncs = (

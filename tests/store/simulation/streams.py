@@ -50,7 +50,7 @@ class Rows:
         self.by_stream: dict[int, list[bytes]] = {}
 
     def taken(self, intake: PendingRows) -> None:
-        """Add the rows that a batch takes."""
+        """Add the rows that the broker writes in a batch, and check that their offsets follow."""
         captured, rows = intake.captured, self.by_stream.setdefault(int(intake.number), [])
         if captured.base != len(rows):
             self._complain(
@@ -63,7 +63,7 @@ class Rows:
             rows.append(item.body)
 
     def recovered(self, ends: dict[int, int]) -> None:
-        """Check the ends of the streams after a start."""
+        """Cut the model to the ends of the streams that a start found, and check these ends."""
         for number, rows in self.by_stream.items():
             end = ends.get(number, 0)
             if end > len(rows):
@@ -74,7 +74,7 @@ class Rows:
             del rows[end:]
 
     def check(self, disk: SimulatedDisk, queue: StreamQueue) -> list[bytes]:
-        """Check a stream after a start, and return its rows."""
+        """Compare the rows of a stream after a start with the model; return their bodies."""
         archive, rows = queue.archive, self.by_stream.get(int(queue.number), [])
         found, at = read_rows(disk, queue), int(archive.first_offset)
         if archive.end != len(rows):
@@ -184,7 +184,7 @@ class Reader(Amqp):
     def __init__(self, world: Simulation, name: str, queue: str) -> None:
         super().__init__(world, name)
         self.queue = queue
-        #: Offset -> body.
+        #: Offset -> body of the row that the reader got there.
         self.known: dict[int, bytes] = {}
         self._next = 0
         self._offset = -1

@@ -72,7 +72,7 @@ def test_a_seed_is_one_history(streams: bool) -> None:
     assert one.story == two.story and one.lives > 2
 
 
-# The search begins at the third value: the seeds before it do not show that mistake.
+# The third value is the first seed to run; no lower seed shows the mistake of that design.
 @pytest.mark.parametrize(
     ("wrong", "caught", "first"),
     [

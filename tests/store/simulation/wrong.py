@@ -88,7 +88,8 @@ def drop_unmarked(log: SegmentLog) -> int:
 
 
 class WithoutSerials(WatchedStore):
-    """A store that loses annotations: after a start, sessions number their messages from 1."""
+    """A store that loses annotations: after a start, sessions number their messages from 1
+    again."""
 
     def read_stored(self, reader: LogReader, position: i64) -> MessageStored | None:
         kept = super().read_stored(reader, position)

@@ -34,7 +34,7 @@ def accounts() -> Iterator[Accounts]:
 
 @pytest.fixture
 async def build(accounts: Accounts) -> AsyncIterator[Build]:
-    """Build brokers with plugins, and close them after the test."""
+    """Return a function that builds a broker with plugins; close the brokers after the test."""
     houses: list[House] = []
 
     def make(plugins: dict[str, dict[str, object]], **limits: Any) -> House:

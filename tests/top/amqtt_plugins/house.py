@@ -150,7 +150,7 @@ class Client:
         return found
 
     async def send(self, *methods: Any) -> list[Any]:
-        """Send AMQP methods on channel 1, and return the answers."""
+        """Send AMQP methods on channel 1, and return the broker's replies."""
         return self.frames(await self.ask(b"".join(marshal(1, method) for method in methods)))
 
     async def publish(self, exchange: str, key: str) -> list[Any]:

@@ -83,7 +83,8 @@ async def test_a_plugin_that_says_no_to_a_name_keeps_it_from_the_accounts(
 
 
 async def test_accounts_decide_if_no_plugin_does(build: Build, passwords: str) -> None:
-    house = build({FILE: {"password_file": passwords}})  # The plugin decides named users only.
+    # The plugin leaves logins without a user name to the accounts.
+    house = build({FILE: {"password_file": passwords}})
     assert await house.code() == ACCEPTED
     assert await house.code(peer=AFAR) == NOT_AUTHORISED
     house = build({here(Says): {}})
@@ -136,7 +137,7 @@ async def test_a_plugin_that_raises_refuses_and_its_words_are_not_logged(
 async def test_a_plugin_that_waits_for_ever_is_given_up_and_its_place_is_free_again(
     build: Build, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Long enough for the plugin to begin on a busy machine.
+    # Seconds until a plugin's verdict must be there: long enough for it to begin on a busy machine.
     house = build({here(Waits): {}}, patience=0.5)
     ended = Waits.ended
     assert await house.code("bob", "secret") == UNAVAILABLE
@@ -283,7 +284,8 @@ async def test_a_client_that_comes_back_finds_its_gate_unless_a_plugin_would_see
         client = await house.join("bob", password, "b1")
         await client.ask(publish("a/1"))
         client.connection.on_closed()
-        return len(list(house.broker.vhosts["/"].contexts)) - 1  # One context is the broker's own.
+        # One of the publish contexts is the broker's own.
+        return len(list(house.broker.vhosts["/"].contexts)) - 1
 
     assert [await contexts(role) for role in ("a", "a", "b")] == [1, 1, 2]
     assert house.fates() == {"unroutable": 2, "denied": 1}

@@ -208,7 +208,7 @@ async def test_plugins_are_started_and_closed_on_their_own_loop(build: Build) ->
     assert Lives.life == ["start"]
     house.authenticator.close()
     assert Lives.life == ["start", "shutdown", "close"]
-    house.authenticator.close()  # A second close does nothing.
+    house.authenticator.close()  # A second call of close() does nothing.
 
 
 @pytest.fixture

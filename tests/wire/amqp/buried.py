@@ -1,4 +1,5 @@
-"""Queues with dead letters, for the tests of limits."""
+"""Helpers for the tests of queue limits: queues that dead-letter messages, and numbered
+messages."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 
 
 def got(client: Amqp, queue: str, no_ack: bool = True) -> list[Frame]:
-    """Return the replies to basic.get, after a turn that delivers dead letters."""
+    """Run a turn, which delivers dead letters; then send basic.get, and return the frames of the
+    reply."""
     client.world.turn()
     client.connection.receive_data(marshal(1, B.Get(queue=queue, no_ack=no_ack)))
     return split(client.read_bytes())
@@ -30,7 +32,8 @@ def numbered(client: Amqp, queue: str, count: int, first: int = 0, **given: Any)
 
 
 def buried(**arguments: Any) -> Amqp:
-    """Return a client with a queue `q` whose dead letters go to `graves`."""
+    """Return a client with a queue `q` with these arguments, whose dead letters go to the queue
+    `graves`."""
     client = World().amqp()
     client.queue("graves", "amq.fanout")
     client.queue("q", x_dead_letter_exchange="amq.fanout", **arguments)

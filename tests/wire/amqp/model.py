@@ -1,4 +1,4 @@
-"""A small model of the broker, and the steps that clients take in both at once.
+"""A small model of the broker, and random steps of clients that the model and the broker both take.
 
 There are any number of connections, six queues and two exchanges. The model keeps the waiting
 messages of each queue in their order. After each step, the broker must have delivered the first
@@ -76,7 +76,7 @@ class ModelQueue:
         self.name = name
         self.arrived: list[Copy] = []
         self.held: set[Copy] = set()
-        #: Bindings by exchange.
+        #: The bindings of each exchange: exchange name -> bindings.
         self.bindings: dict[str, set[str]] = {"amq.topic": set(), "later": set()}
 
     @property
@@ -106,7 +106,7 @@ class ModelConsumer:
 
 
 class Held:
-    """An outstanding delivery. Its queue may have been removed from the model."""
+    """An outstanding delivery of the model. Its queue may have been removed from the model."""
 
     def __init__(self, queue: ModelQueue, copy: Copy, consumer: ModelConsumer | None) -> None:
         self.queue, self.copy, self.consumer = queue, copy, consumer
@@ -121,7 +121,7 @@ class Transaction:
 
 
 class Side:
-    """One connection with channel 1."""
+    """One connection with channel 1, and the model of its consumers and outstanding deliveries."""
 
     def __init__(self, client: Amqp) -> None:
         self.client = client
@@ -156,11 +156,11 @@ class Play:
     # -- the model's knowledge of a step
 
     def said(self, who: int, *methods: Any, first: bool = True) -> list[str]:
-        """Send methods on one side, compare the deliveries to all sides, and return the other
-        replies.
+        """Send methods on the side `who`; compare the deliveries to all sides with the model.
 
-        `first` is False if consumers of a lower priority may receive messages first, because
-        consumers of a higher priority get their credit only during the step.
+        Return the names of the replies that are not deliveries. `first` is False if consumers of a
+        lower priority may receive messages first, because consumers of a higher priority get their
+        credit only during the step.
         """
         frames = [
             side.client.send(*(methods if at == who else ())) for at, side in enumerate(self.sides)
@@ -299,7 +299,7 @@ class Play:
         self.expire()
 
     def found(self, exchange: str, keys: list[str]) -> list[ModelQueue]:
-        """Return the queues to which `exchange` routes a message with these routing keys."""
+        """Return the queues to which the exchange routes a message with these routing keys."""
         if not exchange:
             return [queue for name, queue in self.queues.items() if name in keys]
         return [
@@ -542,7 +542,7 @@ class Play:
             self.world.sleep(1)
             self.said(0)
 
-    # -- always
+    # -- invariants
 
     def compare(self) -> None:
         """Compare all queues with the model, and check that each message and copy has one fate."""
@@ -567,7 +567,7 @@ def deaths_in(headers: dict[str, Any]) -> list[tuple[str, str, int]]:
 
 
 def told(frames: list[Any]) -> list[dict[str, Any]]:
-    """Return the headers of the delivered messages."""
+    """Return the headers of each delivered message, in order."""
     found: list[dict[str, Any]] = []
     returned = False
     for one in frames:

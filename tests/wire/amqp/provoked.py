@@ -18,7 +18,8 @@ def exclusive(world: World) -> None:
 
 
 def prepared(limit: int = 0) -> Amqp:
-    """Return a client with channels 1 and 2, and queues and exchanges to cause errors with.
+    """Return a client with channels 1 and 2, and with queues and exchanges for methods that must
+    fail.
 
     Queue `q` has one message, `full` is full, `taken` has an exclusive consumer; there is an
     exchange `x`, and an exclusive queue of another connection.

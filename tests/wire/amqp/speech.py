@@ -14,7 +14,7 @@ METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 
 
 class Frame(NamedTuple):
-    """A frame as it is transmitted."""
+    """An AMQP frame: its type, channel and payload. `data` are its bytes on the wire."""
 
     kind: int
     channel: int
@@ -47,32 +47,35 @@ def split(data: bytes) -> list[Frame]:
 
 
 def short(text: str | bytes) -> bytes:
-    """Return a short string."""
+    """Return the text as an AMQP short string: one byte with its length, then the text."""
     data = text if isinstance(text, bytes) else text.encode()
     return bytes([len(data)]) + data
 
 
 def long(data: bytes) -> bytes:
-    """Return a long string, or a table or array with these entries."""
+    """Return the data after its length in four bytes: a long string, or a table or array with these
+    entries.
+    """
     return len(data).to_bytes(4, "big") + data
 
 
 def method(channel: int, class_id: int, method_id: int, arguments: bytes = b"") -> bytes:
-    """Return a method frame with any arguments."""
+    """Return a method frame with these class and method ids, and with the encoded arguments."""
     return frame(
         METHOD, channel, class_id.to_bytes(2, "big") + method_id.to_bytes(2, "big") + arguments
     )
 
 
 def publish(exchange: str | bytes, key: str | bytes, flags: int = 0, channel: int = 1) -> bytes:
-    """Return a basic.publish without its content."""
+    """Return the method frame of a basic.publish, without the content that must follow."""
     return method(channel, 60, 40, b"\0\0" + short(exchange) + short(key) + bytes([flags]))
 
 
 def header(
     size: int, properties: bytes = b"\0\0", channel: int = 1, class_id: int = 60, weight: int = 0
 ) -> bytes:
-    """Return a header frame; `properties` begins with the flags."""
+    """Return a content header frame; `properties` are the property flags and the encoded
+    properties."""
     return frame(
         HEADER,
         channel,
@@ -97,7 +100,8 @@ def names(frames: list[Any]) -> list[str]:
 
 
 class Refusal(NamedTuple):
-    """A channel.close or connection.close."""
+    """The error in a channel.close or connection.close: code, text, and ids of the refused
+    method."""
 
     scope: str
     code: int
@@ -133,7 +137,7 @@ class Delivered(NamedTuple):
 
 
 def deliveries(frames: list[Any]) -> list[Delivered]:
-    """Return the messages in these frames."""
+    """Return the delivered or fetched messages in these frames, in order."""
     found: list[Delivered] = []
     returned = False
     for one in frames:
@@ -158,7 +162,7 @@ def properties(frames: list[Any]) -> Any:
 
 
 def read(client: Amqp, queue: str) -> list[bytes]:
-    """Get all messages of a queue with basic.get."""
+    """Get and return all messages of a queue with basic.get."""
     bodies = []
     while (frames := client.send(spec.Basic.Get(queue=queue, no_ack=True)))[
         0
@@ -179,14 +183,14 @@ def reopen(client: Amqp, number: int = 1) -> None:
 
 
 class Raw:
-    """A client that has not sent its protocol header yet."""
+    """An AMQP connection that has not sent its protocol header yet."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.connection: Any = world.raw_amqp()
 
     def say(self, data: bytes) -> bytes:
-        """Send a chunk; return the output of the broker."""
+        """Send the data as one chunk; return the output of the broker."""
         self.connection.receive_data(data)
         return self.hear()
 

@@ -161,7 +161,8 @@ def test_a_policy_sets_and_removes_the_timeout() -> None:
     assert pass_time(client, 4 * TIMEOUT) == []
     policies.set_policy(policy)
     client.world.settle()
-    # The object of the channel looks at the policy at its next tick: a tenth of 60 s later.
+    # A channel with outstanding deliveries checks the policy at its next tick, a tenth of 60 s
+    # later.
     assert refusal(pass_time(client, 6_000 + TIMEOUT + 400)).text == TEXT
 
 

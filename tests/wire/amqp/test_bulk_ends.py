@@ -1,6 +1,6 @@
-"""Any number of channels, connections and consumers ends in bounded work.
+"""The end of channels, connections and consumers is bounded work, however many of them end at once.
 
-Each test counts steps or turns; none looks at a clock.
+Each test counts steps or turns; no test reads a clock.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def open_channels(client: Amqp, count: int) -> None:
 
 
 def deliver_all(client: Amqp, queue: str, count: int) -> None:
-    """Run turns, and read the client's deliveries, until `count` messages are outstanding."""
+    """Run turns and read the client's deliveries until `count` messages are outstanding."""
     for _ in range(1_000):
         if client.world.queue(queue).unacked == count:
             return
@@ -143,7 +143,7 @@ def test_cancelling_a_consumer_costs_the_search_for_it() -> None:
     count = 20 * CONSUMERS_PER_UNIT
     many.send(*[B.Consume(queue="q", consumer_tag=f"t{number}") for number in range(count)])
     client.send(*[B.Consume(queue="q", consumer_tag=f"t{number}") for number in range(900)])
-    # With its usual cost only, all of them would fit into one turn.
+    # If a cancellation cost only its usual steps, all 900 would fit into one turn.
     client.connection.receive_data(
         b"".join(marshal(1, B.Cancel(consumer_tag=f"t{number}")) for number in range(900))
     )

@@ -37,7 +37,7 @@ TOO_LARGE = (
     "frame_max 4096: connect with a larger frame_max"
 )
 QOS = B.Qos(0, 10, False)
-#: Messages that may expire, be moved, settled or dropped in one turn.
+#: Number of messages that a test lets expire, moves, settles or drops in one turn.
 TURN_MAX = 5_000
 
 
@@ -62,7 +62,7 @@ def deliver_many(world: World, client: Amqp) -> None:
 
 
 def expire(world: World, milliseconds: int) -> None:
-    """Advance the clock without a turn."""
+    """Advance the clock without running a turn."""
     agenda = world.broker.agenda
     agenda.advance(int(agenda.now) + milliseconds, agenda.wall + milliseconds / 1_000)
 
@@ -96,8 +96,8 @@ def test_messages_expired_behind_a_live_head_do_not_delay_another_queue() -> Non
     world.broker.agenda.turn()
     assert len(deliveries(unmarshalled(other))) == 1
     assert 0 < MANY - world.queue("q").depth <= TURN_MAX
-    # The deliveries of other queues continue, one turn after each acknowledgement, until all is
-    # done.
+    # Deliveries of other queues continue, one turn after each acknowledgement, while the queue
+    # expires the rest of its messages.
     world.settle(client.connection)
     assert (world.queue("q").depth, world.queue("graves").depth) == (0, MANY)
     world.fates()
@@ -241,7 +241,7 @@ def test_queues_that_dead_letter_to_each_other_do_not_multiply_a_message(count: 
     assert letters == {3: 15, 6: 516, 9: 585}[count]
     assert most <= count * COPIES_MAX
     assert world.fates()["looped"] == {3: 6, 6: 360, 9: 504}[count]
-    # The queues still work.
+    # The queues still route and deliver messages.
     client.publish("all", "", b"y")
     world.settle()
     assert world.broker.agenda.idle
@@ -291,7 +291,8 @@ def test_a_dead_letter_takes_at_most_600_bytes_beside_its_body_and_names(protoco
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert world.queue("graves").depth == count
-    # Names: of the queue, the exchange and the key, which x-death and its companions repeat.
+    # Size of the names (queue, exchange, routing key) that x-death and the x-first-death headers
+    # repeat.
     named = len("q" * 3 + "amq.topic" * 3 + key)
     # The body of an AMQP message is kept in the frames in which it was published.
     content = body if protocol == "mqtt" else frames
@@ -327,7 +328,7 @@ def test_many_deliveries_are_settled_in_slices_and_later_methods_wait(how: str) 
         )
     unacked, depth = int(world.queue("q").unacked), int(world.queue("q").depth)
     assert MANY - unacked <= TURN_MAX, "the first slice"
-    # Other clients are served meanwhile.
+    # While the broker settles the deliveries in slices, it serves other clients.
     assert names(other.send(spec.Queue.Declare(queue="q", passive=True))) == ["Queue.DeclareOk"]
     while world.queue("q").unacked:
         if how not in ("close", "lost"):
@@ -417,7 +418,7 @@ def test_a_transaction_has_a_bounded_number_of_parts(kind: str) -> None:
         60,
         40 if kind in ("publications", "copies") else 80,
     )
-    # Nothing of it has happened, and the next transaction of that size is committed.
+    # The refused transaction has had no effect, and the next transaction of that size is committed.
     assert (world.queue("q1").depth, world.queue("q0").unacked) == (depth, 0)
     client.send(spec.Channel.CloseOk(), spec.Channel.Open(), T.Select())
     client.send(B.Consume(queue="q0", consumer_tag="t"))

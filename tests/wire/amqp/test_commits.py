@@ -18,12 +18,12 @@ from tests.clients import Amqp, World, marshal, publication
 from tests.wire.amqp.speech import names, refusal
 
 B, Q, T = spec.Basic, spec.Queue, spec.Tx
-#: Publications of a commit that takes three slices to prepare.
+#: Number of publications in a commit that takes three slices to prepare.
 MANY = 3 * PARTS_PER_SLICE // 2
 
 
 def transacting(*queues: str, world: World | None = None) -> Amqp:
-    """Return a client in tx mode that has declared the queues."""
+    """Return a client in tx mode that has declared these queues."""
     client = (world or World()).amqp()
     for name in queues:
         client.queue(name)
@@ -43,7 +43,7 @@ def fill(client: Amqp, count: int, queue: str = "q", **properties: Any) -> None:
 
 
 def begin(client: Amqp, *methods: Any) -> None:
-    """Send methods in one chunk, without a turn of the broker."""
+    """Send methods in one chunk, without running a turn of the broker."""
     client.connection.receive_data(b"".join(marshal(1, method) for method in methods))
 
 
@@ -182,7 +182,8 @@ def test_a_change_between_two_slices_counts_as_before_the_commit(change: str) ->
     if change == "deleted":
         assert "r" not in client.world.vhost.queues
     else:
-        # The targets are those of the publication's time, as far as they exist.
+        # A message goes to the queues that were bound when it was published and exist at the
+        # commit.
         assert depth(client, "r") == MANY // 2
     client.world.fates()
 

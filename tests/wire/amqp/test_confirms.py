@@ -136,7 +136,7 @@ def test_no_message_overtakes_a_persistent_message_that_waits() -> None:
     quick, safe = publication("", "q", b"x"), publication("", "d", b"x", delivery_mode=2)
     assert say(client, quick, quick, safe, quick) == [("ack", 2, True)]
     assert say(client, quick, safe, quick) == []
-    first = world.store.take()  # The records of the messages so far.
+    first = world.store.take()  # The records of the messages published so far.
     assert say(client, safe, quick) == []
     first.write()
     world.store.written(first)

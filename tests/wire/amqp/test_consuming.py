@@ -152,7 +152,7 @@ def test_delivery_tags_count_per_channel_over_consumers_and_gets() -> None:
     assert refusal(client.send(B.Ack(2))).code == 406
 
 
-# -- turns
+# -- consumers take turns
 
 
 def test_consumers_with_credit_take_turns_wherever_they_are() -> None:
@@ -276,6 +276,6 @@ def test_queues_of_one_connection_take_turns_when_each_fills_the_output_buffer()
     for _ in range(9):
         for delivery in deliveries(unmarshal(client.read_bytes())):
             received[delivery.tag] += 1
-            # The queue never becomes empty.
+            # Publish a message for each delivery, so that the queue never becomes empty.
             writer.publish("", delivery.tag, body)
     assert min(received.values()) * 2 > max(received.values()) > 20

@@ -249,7 +249,7 @@ def test_names_of_255_bytes_work_everywhere(name: str, piece: int) -> None:
     ):
         say(
             target, method(1, class_id, method_id, b"\0\0" + arguments)
-        )  # (pamqp would refuse to write these.)
+        )  # These bytes are written by hand, because pamqp refuses to write such names.
     assert names(target.read()) == [
         "Queue.DeclareOk",
         "Exchange.DeclareOk",
@@ -425,9 +425,9 @@ def test_a_consumer_gets_properties_up_to_the_size_of_its_frames() -> None:
     publisher, reader = world.amqp(), world.amqp(frame_max=4096)
     publisher.queue("q")
     reader.send(spec.Basic.Consume(queue="q", consumer_tag="t", no_ack=True))
-    most = (
-        4_096 - 8 - 14 - 4 - 2 - 5
-    )  # A payload without fixed fields, the table's length, a name, a text's length.
+    # The largest header value: the frame without frame header and end (8), fixed fields (14),
+    # length of the table (4), the name "h" (2), type and length of the value (5).
+    most = 4_096 - 8 - 14 - 4 - 2 - 5
     for said, size in ((b"a", 10), (b"b", 4_000), (b"c", most), (b"d", most + 1)):
         publisher.publish("", "q", said, headers={"h": "x" * size})
     data = reader.read_bytes()
@@ -480,11 +480,11 @@ def test_a_message_that_does_not_fit_closes_the_channel_and_stays_for_other_cons
         20,
     )
     queue = world.queue("q")
-    # A delivery that was not acknowledged is redelivered, or over its delivery limit of 0.
+    # Each unacknowledged delivery is redelivered, unless it is over the delivery limit of 0.
     left = 2 if no_ack or "x_delivery_limit" in arguments else 3
     assert (queue.depth, queue.unacked, queue.consumer_count) == (left, 0, 0)
-    # The client may continue with another channel, which gets the same message, once for each
-    # consumer.
+    # The client may continue with another channel. The message that was too large is delivered to
+    # it again, once for each consumer.
     reader.send(spec.Channel.CloseOk(), spec.Channel.Open())
     assert world.broker.agenda.idle
     larger = deliveries(publisher.send(spec.Basic.Consume(queue="q", consumer_tag="u")))

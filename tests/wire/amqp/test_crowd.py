@@ -1,7 +1,7 @@
 """Fifty consumers that reject, requeue, close and disconnect at random, against the model.
 
-The steps and the model are those of test_model.py. Here the steps are drawn by weight instead of by
-hypothesis, and there are many more of them.
+The steps and the model are those of test_model.py. There hypothesis draws the steps; here each kind
+of step has a weight, and there are many more steps.
 """
 
 from __future__ import annotations

@@ -399,7 +399,7 @@ def test_a_connection_forgets_exclusive_queues_that_have_expired() -> None:
     world = World()
     client = world.amqp()
     client.send(Q.Declare(queue="kept", exclusive=True))
-    # A policy replaces the object of the queue.
+    # The policy makes the broker replace the object of the queue.
     row = {"pattern": "^kept$", "definition": {"max-length": 5}}
     world.vhost.applied_policies.set_policy(policy_of("/", "p", row))
     for number in range(100):

@@ -231,6 +231,6 @@ def test_the_deletion_of_a_queue_ends_the_timer_of_its_delays() -> None:
         client.send(B.Recover(requeue=True), Q.Delete(queue="p"))
         world.settle()
         deadlines.append(world.broker.agenda.deadline)
-    # The agenda removes the timers that are not needed, some at a time.
+    # The agenda removes cancelled timers in slices; at the end, no deadline is left.
     assert 0 in deadlines
     world.fates()

@@ -1,4 +1,4 @@
-"""Requests at the edge of an error: closed twice, done already, too large, or too many."""
+"""Methods that almost cause an error, and methods that repeat, exceed a limit or come too often."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def test_a_channel_that_its_client_closed_may_be_opened_again_and_begins_anew() 
     assert refusal(client.send(Q.Purge(queue=""), channel=2)).text == NO_LAST
 
 
-#: Methods that have no effect, and the name of the reply that they get all the same.
+#: Methods that have no effect, because their object does not exist, with the name of the reply that
+#: the client gets nevertheless.
 FINE: list[tuple[Any, str]] = [
     (Q.Delete(queue="nope"), "Queue.DeleteOk"),
     (Q.Delete(queue="nope", if_unused=True, if_empty=True), "Queue.DeleteOk"),

@@ -50,7 +50,7 @@ def arguments(**given: Any) -> Any:
 
 #: Errors that close the channel only.
 SOFT: list[tuple[Any, int, str, int, int]] = [
-    # 404
+    # 404 NOT_FOUND
     (Q.Declare(queue="nope", passive=True), 404, NO_Q, 50, 10),
     (Q.Declare(queue="", passive=True), 404, NO_LAST, 50, 10),
     (Q.Bind(queue="nope", exchange="x"), 404, NO_Q, 50, 20),
@@ -69,7 +69,7 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
     (spec.Basic.Get(queue=""), 404, NO_LAST, 60, 70),
     (publication("nope", "k", b"x", 2), 404, NO_X, 60, 40),
     (publication("nope", "k", b"", 2), 404, NO_X, 60, 40),
-    # 403
+    # 403 ACCESS_REFUSED
     (Q.Declare(queue="amq.mine"), 403, RESERVED.format("queue name 'amq.mine'"), 50, 10),
     (X.Declare(exchange="amq.mine"), 403, RESERVED.format("exchange name 'amq.mine'"), 40, 10),
     (X.Delete(exchange="amq.topic"), 403, SYSTEM.format("amq.topic"), 40, 20),
@@ -100,7 +100,7 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
         60,
         20,
     ),
-    # 405
+    # 405 RESOURCE_LOCKED
     (Q.Declare(queue="theirs"), 405, LOCKED.format("theirs"), 50, 10),
     (Q.Declare(queue="theirs", exclusive=True), 405, LOCKED.format("theirs"), 50, 10),
     (
@@ -118,7 +118,7 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
     (spec.Basic.Get(queue="theirs"), 405, LOCKED.format("theirs"), 60, 70),
     (spec.Basic.Consume(queue="theirs"), 405, LOCKED.format("theirs"), 60, 20),
     (Q.Declare(queue="q", exclusive=True, durable=True), 405, LOCKED.format("q"), 50, 10),
-    # 406
+    # 406 PRECONDITION_FAILED
     (
         spec.Basic.Consume(queue="amq.rabbitmq.reply-to"),
         406,

@@ -23,7 +23,8 @@ from tests.wire.amqp.speech import body, content, header, long, open_channel, pu
 
 Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 
-#: A function that divides input into chunks: one chunk, or chunks without a whole content.
+#: A function that cuts the frames of publications into chunks: one chunk for all frames, or chunks
+#: that never hold a whole message.
 Ways = Callable[[list[bytes]], list[bytes]]
 
 

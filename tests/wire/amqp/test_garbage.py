@@ -1,4 +1,4 @@
-"""Valid input with errors in it: no exception escapes, and each message has one fate.
+"""Valid input with random errors in it: no exception escapes, and each message has one fate.
 
 The replies must not depend on how the input is cut into chunks.
 """

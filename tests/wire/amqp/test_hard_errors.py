@@ -28,7 +28,7 @@ from tests.wire.amqp.speech import (
 
 #: Errors that close the connection. Channel 2 is open, 3 is not.
 HARD: list[tuple[Any, int, str, int, int]] = [
-    # 501
+    # 501 FRAME_ERROR
     (
         method(2, 50, 10, b"\0\0" + short("q")),
         501,
@@ -165,7 +165,7 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     (frame(4, 2, b"x"), 501, "FRAME_ERROR - unknown frame type 4", 0, 0),
     (frame(0, 2, b"x"), 501, "FRAME_ERROR - unknown frame type 0", 0, 0),
     (frame(255, 2, b"x"), 501, "FRAME_ERROR - unknown frame type 255", 0, 0),
-    # 502
+    # 502 SYNTAX_ERROR
     (
         method(2, 50, 10, b"\0\0" + short(b"\xff") + b"\0" + long(b"")),
         502,
@@ -187,7 +187,7 @@ HARD: list[tuple[Any, int, str, int, int]] = [
         60,
         40,
     ),
-    # 503
+    # 503 COMMAND_INVALID
     (
         marshal(2, spec.Basic.Deliver("t", 1, False, "", "")),
         503,
@@ -205,7 +205,7 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     (method(2, 99, 98, b"\xff"), 503, "COMMAND_INVALID - unknown method 99.98", 99, 98),
     (method(2, 0xFFFF, 0xFFFF), 503, "COMMAND_INVALID - unknown method 65535.65535", 65535, 65535),
     (frame(METHOD, 2, b"\0\x3c"), 501, "FRAME_ERROR - method frame is cut off", 0, 0),
-    # 504
+    # 504 CHANNEL_ERROR
     (marshal(2, spec.Channel.Open()), 504, "CHANNEL_ERROR - second 'channel.open' seen", 20, 10),
     (marshal(3, Q.Declare(queue="q")), 504, "CHANNEL_ERROR - expected 'channel.open'", 50, 10),
     (
@@ -218,7 +218,7 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     (marshal(3, spec.Channel.CloseOk()), 504, "CHANNEL_ERROR - expected 'channel.open'", 20, 41),
     (publication("", "q", b"x", 3), 504, "CHANNEL_ERROR - expected 'channel.open'", 60, 40),
     (method(3, 60, 80, bytes(9)), 504, "CHANNEL_ERROR - expected 'channel.open'", 60, 80),
-    # 505
+    # 505 UNEXPECTED_FRAME
     (frame(8, 2, b""), 505, "UNEXPECTED_FRAME - a heartbeat must use channel 0, not 2", 0, 0),
     (
         body(b"x", 2),
@@ -283,7 +283,7 @@ HARD: list[tuple[Any, int, str, int, int]] = [
         60,
         80,
     ),
-    # 530
+    # 530 NOT_ALLOWED
     (
         marshal(2, spec.Basic.Consume(queue="q", consumer_tag="t")) * 2,
         530,
@@ -298,7 +298,7 @@ HARD: list[tuple[Any, int, str, int, int]] = [
         20,
         10,
     ),
-    # 540
+    # 540 NOT_IMPLEMENTED
     (
         publication("", "q", b"x", 2, immediate=True),
         540,

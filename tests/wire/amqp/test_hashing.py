@@ -230,7 +230,7 @@ def test_without_bindings_a_message_is_unroutable_and_goes_to_the_alternate() ->
     assert names(client.publish("y", "k", b"x", mandatory=True))[0] == "Basic.Return"
 
 
-# -- seeds are stable properties
+# -- the seed of a queue is stable
 
 
 def taken(home: Home) -> list[str]:

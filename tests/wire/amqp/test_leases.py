@@ -105,7 +105,8 @@ def test_bytes_that_left_make_room() -> None:
     assert names(client.publish("", "q", b"4")) == ["Basic.Ack"]
     client.send(B.Get(queue="q"))
     assert names(client.publish("", "q", b"567")) == ["Basic.Ack"]
-    client.send(B.Nack(1, requeue=True))  # A requeued message is never refused.
+    # A requeued message is never refused, so the queue is above its limit now.
+    client.send(B.Nack(1, requeue=True))
     assert names(client.publish("", "q", b"")) == ["Basic.Nack"]
     client.send(Q.Purge(queue="q"))
     assert names(client.publish("", "q", b"8901")) == ["Basic.Ack"]
@@ -137,7 +138,7 @@ def counted(client: Amqp, **arguments: Any) -> None:
 
 
 def again(client: Amqp) -> Any:
-    """Get a message and requeue it; return its headers."""
+    """Get a message, requeue it, and return the headers with which it was delivered."""
     frames = client.send(B.Get(queue="q"))
     [one] = deliveries(frames)
     client.send(B.Nack(one.number, requeue=True))

@@ -190,7 +190,7 @@ class Limits(RuleBasedStateMachine):
         assert self.client.send(Q.Purge(queue="q"))[0].message_count == len(self.waiting)
         self.waiting.clear()
 
-    # -- always
+    # -- invariants
 
     @invariant()
     def the_queue_holds_what_the_model_says_and_the_graves_the_rest(self) -> None:

@@ -93,7 +93,7 @@ def test_the_dead_letters_of_a_full_queue_are_bounded(mode: str) -> None:
     assert world.copies()["dead_lettered"] == MANY - 10
     assert not world.queue("q").behind  # type: ignore[attr-defined]
     world.fates()
-    # A publisher is fast again: a whole chunk is handled in one turn.
+    # After the overrun, a publisher is not delayed: a whole chunk is handled in one turn.
     before = int(world.vhost.contexts.internal.received)
     clients[0].connection.receive_data(one * 1_000)
     assert world.copies()["dead_lettered"] == MANY - 10 + 1_000
@@ -134,7 +134,7 @@ def test_publishers_that_wait_continue_when_the_queue_ends_or_has_room(end: str)
         world.broker.agenda.turn()
     [waiting] = world.vhost.moves.values()
     assert waiting.memory_bytes() >= MOVES_MAX * MESSAGE_SIZE
-    # A client that publishes elsewhere does not wait.
+    # A client that publishes to another queue is not delayed.
     other.publish("", "graves", b"y")
     assert not other.connection.stalled
     if end == "queue":

@@ -67,7 +67,7 @@ TELLING: Final = st.sampled_from(
 
 @st.composite
 def methods(draw: Any) -> Any:
-    """Any method with any arguments that pamqp can write."""
+    """Draw any method with any arguments that pamqp can write."""
     kind = draw(st.sampled_from(METHODS))
     method = kind.__new__(kind)
     for name in kind.attributes():
@@ -78,12 +78,12 @@ def methods(draw: Any) -> Any:
 
 
 def fields(method: Any) -> dict[str, object]:
-    """Return the values of the arguments."""
+    """Return the values of a decoded method's arguments."""
     return {name: same(getattr(method, name)) for name in type(method).attributes()}
 
 
 def same(value: Any) -> Any:
-    """Return a value without the differences between the codecs.
+    """Return a decoded value without the differences between Trellis's codec and pamqp.
 
     One codec returns text where the other one returns bytes. Times from 2106 on differ, because
     pamqp takes them for milliseconds.
@@ -100,7 +100,7 @@ def same(value: Any) -> Any:
 
 
 def agree(raw: bytes) -> None:
-    """Check that both codecs read the frame with equal results.
+    """Check that Trellis's codec and pamqp read the frame with equal results.
 
     Trellis's codec may refuse the frame with the hard error 501, 502 or 503 instead.
     """
@@ -212,16 +212,15 @@ def test_pamqp_reads_and_writes_all_output_of_the_broker_alike() -> None:
     answer = heard(b"".join(LOGIN + TALK), [])[0]
     assert len(split(answer)) > 40
     for one in split(answer):
-        if not one.payload.startswith(b"\0\x1e"):  # access.request-ok, which pamqp does not know
+        if not one.payload.startswith(b"\0\x1e"):  # access.request-ok, which pamqp cannot read
             reads_and_writes(one)
 
 
 def reads_and_writes(one: Frame) -> None:
     size, channel, method = pamqp.frame.unmarshal(one.data)
     assert (size, channel) == (len(one.data), one.channel)
-    if (
-        one.kind == 1 and method.name != "Connection.Start"
-    ):  # pamqp writes the types of tables in its own way.
+    # The tables of connection.start can differ, because pamqp chooses other types for their values.
+    if one.kind == 1 and method.name != "Connection.Start":
         assert marshal(channel, method) == one.data
 
 
@@ -233,7 +232,8 @@ def test_many_broken_streams_have_one_answer_that_pamqp_reads(raw: bytes, cuts: 
     assert heard(raw, cuts) == whole
     said = whole[0]
     if not said.endswith(GREETING):
-        # Contents are relayed unread, with any bytes.
+        # Only method frames are decoded: the broker relays headers and bodies unread, so they may
+        # have any bytes.
         unmarshal(
             b"".join(
                 one.data

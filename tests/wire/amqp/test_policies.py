@@ -261,7 +261,7 @@ def test_many_policies_set_in_one_turn_are_applied_together() -> None:
     assert {queue.arguments.max_length for queue in world.vhost.queues.values()} == {
         100 + policies - 1
     }
-    # A later policy starts an update of its own.
+    # A policy that is set after the update starts a new update.
     applied.set_policy(Policy("/", "last", "^q", "queues", policies, {"max-length": 7}))
     world.settle()
     assert {queue.arguments.max_length for queue in world.vhost.queues.values()} == {7}

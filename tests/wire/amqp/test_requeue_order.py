@@ -46,7 +46,8 @@ def holding(world: World, queues: tuple[str, ...] = ("q",)) -> tuple[Amqp, Amqp]
 
 
 def requeued(client: Amqp, how: str) -> None:
-    """Requeue all deliveries of a client, without a turn."""
+    """Make the broker requeue all deliveries of a client, in the way `how`, without running a
+    turn."""
     if how == "lost":
         client.connection.on_closed()
         return
@@ -94,7 +95,7 @@ def test_requeued_messages_of_several_queues_are_delivered_in_order(how: str) ->
         mine = [one for one in found if one.key == queue]
         assert [one.body for one in mine] == IN_ORDER
         assert [one.redelivered for one in mine] == [True] * HELD + [False] * 100
-    # The queues are not held afterwards.
+    # After the last slice, the queues deliver later messages at once.
     for queue in ("q", "r"):
         other.connection.receive_data(publication("", queue, b"later"))
     assert [one.body for one in delivered(world, other, 2)] == [b"later"] * 2
@@ -168,7 +169,7 @@ def test_a_queue_that_is_replaced_or_deleted_while_it_is_held_is_not_held_afterw
     wanted = {"policy": IN_ORDER, "delete": [], "redeclare": [b"new"]}[change] + [b"later"]
     assert [one.body for one in delivered(world, other, len(wanted))] == wanted
     world.settle(client.connection, other.connection)
-    # All works as before: a returned message is delivered at once.
+    # A new delivery that is returned is redelivered at once, as before the bulk requeue.
     client = world.amqp()
     other.send(B.Cancel("t"), spec.Channel.Close(200, "", 0, 0))
     client.publish("", "q", b"last")

@@ -33,7 +33,7 @@ STEPS = st.lists(
 
 
 class Ledger:
-    """A client of one channel that counts the deliveries that it reads."""
+    """An AMQP client with one channel, which counts the deliveries that it reads."""
 
     def __init__(self, overflow: str) -> None:
         self.world = World()
@@ -43,7 +43,7 @@ class Ledger:
         self.client.send(spec.Confirm.Select())
         self.seen: Counter[str] = Counter()
         self.held: list[int] = []
-        #: True if the consumer acknowledges automatically; None without a consumer.
+        #: True if the consumer is in no-ack mode; None without a consumer.
         self.no_ack: bool | None = None
 
     def take(self, frames: list[Any], got_no_ack: bool = False) -> None:

@@ -221,7 +221,7 @@ def test_an_argument_table_that_cannot_be_read_is_refused_with_501(entries: byte
     assert close.reply_text.startswith("FRAME_ERROR - arguments of Queue.Declare: ")
 
 
-# -- the codec and others'
+# -- the codec compared with other codecs
 
 SIMPLE: Any = (
     st.none()

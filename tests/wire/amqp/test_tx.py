@@ -117,7 +117,7 @@ def test_a_tag_is_settled_once_in_a_transaction_too(again: Any) -> None:
         406,
         f"PRECONDITION_FAILED - unknown delivery tag {again.delivery_tag}",
     )
-    assert depth(client) == 1  # The channel is closed, which ends its transaction.
+    assert depth(client) == 1  # The error closes the channel, which ends its transaction.
 
 
 def test_tag_0_means_all_that_is_outstanding_and_not_settled_yet() -> None:

@@ -102,7 +102,7 @@ MQTT_LIVES = [
 
 @contextmanager
 def nothing_for_the_collector() -> Iterator[None]:
-    """Check that reference counts alone free all objects that the block creates."""
+    """Check that reference counts alone free all objects that the `with` body creates."""
     gc.collect()
     gc.disable()
     try:
@@ -119,7 +119,7 @@ def nothing_for_the_collector() -> Iterator[None]:
 
 
 def ours() -> Counter[str]:
-    """Return the number of living objects of the broker by class.
+    """Return class -> number of living objects of the broker.
 
     Objects of earlier tests, which pytest may have kept, are cleared first.
     """

@@ -81,7 +81,7 @@ def delivered(frames: list[Any]) -> list[tuple[str, str, bool, bytes, dict[str, 
             exchange, key, again, body, _ = found.pop()
             properties = {
                 name: value for name, value in frame.properties if value not in (None, "")
-            }  # pamqp adds an empty table.
+            }  # pamqp adds an empty table of headers.
             found.append((exchange, key, again, body, properties))
         else:
             found.append((frame.exchange, frame.routing_key, frame.redelivered, b"", {}))

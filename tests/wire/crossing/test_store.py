@@ -82,7 +82,7 @@ def test_suback_and_unsuback_of_a_persistent_session_wait() -> None:
     waits(client, subscribe(2, ("a", 2)), suback(2, 2))
     assert (
         client.send(subscribe(3, ("a", 2), ("b", 0)), PINGREQ) == suback(3, 2, 0) + PINGRESP
-    )  # Nothing changes.
+    )  # A SUBSCRIBE that changes no subscription is answered without a wait for the store.
     waits(client, unsubscribe(4, "a", "b"), unsuback(4))
     assert client.send(unsubscribe(5, "a", "b"), PINGREQ) == unsuback(5) + PINGRESP
     waits(client, subscribe(6, ("$share/g/a", 1)), suback(6, 1))
@@ -217,7 +217,7 @@ def test_other_clients_are_served_while_one_waits() -> None:
     assert reader.read() == mqtt_publish("a", b"x")
     assert client.send(PINGREQ) == mqtt_publish(
         "a", b"x"
-    )  # Permitted before the SUBACK (section 3.8.4).
+    )  # Messages of the new subscription may come before its SUBACK (section 3.8.4), which waits.
 
 
 # -- the content of the durable state
@@ -238,7 +238,8 @@ def outstanding(world: World) -> list[Delivery]:
 
 
 def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
-    """Return the positions of waiting and unacknowledged messages, by number of durable queue.
+    """Return the positions of waiting and unacknowledged messages, by the number of their durable
+    queue.
 
     Messages of a deleted queue are removed from the store when their consumers settle them.
     """
@@ -444,9 +445,9 @@ def test_a_pubrel_that_comes_again_waits_for_the_first() -> None:
     assert client.send(pubrel(1)) == b""
     client.vanish()
     again = Client(world, connect("c", clean=False) + pubrel(1))
-    assert (
-        again.greeting == RESUMED
-    )  # After a crash the packet identifier would be held, and the next message dropped.
+    # Without this wait, a broker that crashes would still hold the packet identifier, and drop the
+    # next message with it.
+    assert again.greeting == RESUMED
     world.durable()
     assert again.read() == pubcomp(1)
     assert again.send(pubrel(1)) == pubcomp(1)

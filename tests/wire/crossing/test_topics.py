@@ -1,9 +1,9 @@
 """Topics between AMQP and MQTT: all topics and patterns of up to three words, in both directions,
 through the real broker.
 
-The definition here is written from architecture.md, not from the code: a topic is a tuple of words;
-AMQP separates them by `.`, MQTT by `/`; on the other side the characters `.` and `/` are exchanged,
-and nothing else.
+The expected matches follow the definition in architecture.md, not the code: a topic is a tuple of
+words; AMQP separates them by `.`, MQTT by `/`; on the other side the characters `.` and `/` are
+exchanged, and nothing else.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ DUP: Final = 8
 
 
 class Will(NamedTuple):
-    """The will in a CONNECT."""
+    """The will in a CONNECT: topic, message, QoS and retain flag."""
 
     topic: str
     body: bytes
@@ -147,7 +147,7 @@ def _publication(data: bytes) -> Publication:
 
 
 class Client:
-    """A client that has sent a CONNECT; `greeting` is the answer."""
+    """An MQTT 3.1.1 client that has sent a CONNECT; `greeting` is the broker's output after it."""
 
     def __init__(self, world: World, first: bytes, peer: Peer | None = None) -> None:
         self.world = world
@@ -178,7 +178,7 @@ class Client:
         return data
 
     def vanish(self) -> None:
-        """Lose the transport."""
+        """End the connection without a DISCONNECT, as if the network was lost."""
         self.connection.on_closed()
         self.world.turn()
 
@@ -189,7 +189,7 @@ class Client:
 
 
 def here(world: World, client_id: str = "c", clean: bool = True) -> Client:
-    """Return a client that is logged in."""
+    """Return a client of this world that is logged in."""
     client = Client(world, connect(client_id, clean=clean))
     assert client.greeting[:1] == b"\x20" and client.greeting[3] == 0
     return client

@@ -1,4 +1,5 @@
-"""CONNECT and CONNACK: which clients are accepted, refused with which code, or not answered."""
+"""CONNECT and CONNACK: accepted clients, refusals with their return codes, and closes without a
+reply."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _HEAD = text("MQTT") + b"\x04"
 
 
 def raw(flags: int, *fields: bytes) -> bytes:
-    """Return a CONNECT with these flags and this payload."""
+    """Return a CONNECT with these connect flags, a keep-alive of 60 s, and these payload fields."""
     return packet(0x10, _HEAD + bytes([flags]) + b"\x00\x3c" + b"".join(fields))
 
 
@@ -60,7 +61,8 @@ def test_every_lawful_combination_of_flags_is_accepted(
         ),
     )
     if user and not password:
-        assert client.greeting == b"\x20\x02\x00\x04"  # The user has a password, and gives none.
+        # The user has a password, and the CONNECT has none.
+        assert client.greeting == b"\x20\x02\x00\x04"
         assert client.closed == "login_refused"
         return
     assert client.greeting == ACCEPTED

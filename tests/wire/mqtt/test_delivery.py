@@ -37,7 +37,7 @@ def with_window(receive_maximum: int) -> World:
 
 
 def keeper(world: World, *filters: tuple[str, int], client_id: str = "k") -> Client:
-    """Return a client with a persistent session."""
+    """Connect and return a client with a persistent session and these subscriptions."""
     client = Client(world, connect(client_id, clean=False))
     if filters:
         client.send(subscribe(1, *filters))
@@ -45,7 +45,7 @@ def keeper(world: World, *filters: tuple[str, int], client_id: str = "k") -> Cli
 
 
 def publish(world: World, *bodies: bytes, qos: int = 1, topic: str = "a") -> None:
-    """Publish messages by a client that connects and disconnects."""
+    """Publish messages to one topic by a client that connects before and disconnects afterwards."""
     writer = here(world, "writer")
     for at, body in enumerate(bodies):
         writer.send(mqtt_publish(topic, body, qos, at % 65_535 + 1 if qos else 0))
@@ -329,7 +329,7 @@ def test_publication_goes_to_many_sessions_with_the_qos_of_each() -> None:
     for (_, qos), reader in readers.items():
         assert reader.read() == mqtt_publish(
             "a", b"y", min(qos + 1, 2), 1 if qos == 0 else 2
-        )  # The highest QoS of both subscriptions.
+        )  # Both subscriptions match, so the message has the higher QoS of the two.
     assert world.fates() == {"routed": 2}
 
 
@@ -456,7 +456,8 @@ def test_no_message_overtakes_a_qos_2_publication_that_waits_for_the_disk() -> (
     publish(world, b"3", qos=2)
     publish(world, b"4")
     publish(world, b"5", qos=2)
-    # A message may be sent now, but messages behind a waiting message must wait too.
+    # The acknowledgements leave room in the in-flight window, but message 3 waits for the disk, and
+    # messages behind it must keep their order.
     assert reader.send(puback(1), puback(2)) == b""
     world.durable()
     assert [(one.body, one.packet_id, one.dup) for one in publications(reader.read())] == [

@@ -63,7 +63,8 @@ def test_qos_2_message_leaves_when_it_is_durable_and_later_messages_wait() -> No
     keeper, writer = keeping(world), here(world, "w")
     world.slow_disk = True
     writer.send(mqtt_publish("a", b"1", 1, 1))
-    assert keeper.read() == mqtt_publish("a", b"1", 1, 1)  # A message of QoS 1 does not wait.
+    # A message of QoS 1 is delivered before it is durable.
+    assert keeper.read() == mqtt_publish("a", b"1", 1, 1)
     writer.send(
         mqtt_publish("a", b"2", 2, 2), mqtt_publish("a", b"3", 1, 3), mqtt_publish("a", b"4", 2, 4)
     )
@@ -96,7 +97,7 @@ def test_pubrel_waits_for_the_receipt() -> None:
     assert keeper.send(pubrec(1)) == b"" and len(world.store.state.pubrec_received) == 1
     assert (
         keeper.send(pubrec(1)) == b""
-    )  # The PUBREC comes again: both are answered when the first one is durable.
+    )  # The publisher sends the PUBREC again: both are answered when the first one is durable.
     world.durable()
     assert keeper.read() == pubrel(1) * 2
     assert keeper.send(pubcomp(1)) == b"" and world.inbox("keeper").unacked == 0

@@ -1,6 +1,5 @@
-"""Keep-alive: one and a half intervals without input end a connection [MQTT-3.1.2-24]. The clock is
-injected.
-"""
+"""Keep-alive: one and a half intervals without input end a connection [MQTT-3.1.2-24]. The tests
+set the broker's clock."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from tests.wire.mqtt.client import PINGREQ, PINGRESP, Client, Will, connect, her
 
 
 def tick(client: Client) -> None:
-    """Tell the connection the time if its deadline has passed, as the server does."""
+    """Give the connection the time if its deadline has passed, as the server does."""
     now = int(client.world.broker.agenda.now)
     if 0 < client.connection.deadline <= now and not client.connection.finished:
         client.connection.advance(now)

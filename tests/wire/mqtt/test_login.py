@@ -34,7 +34,8 @@ def undecided() -> World:
 
 
 def decide(world: World, verdict: Verdict | None = None) -> None:
-    """Deliver `verdict` to all waiting logins; if it is None, the verdicts of the user list."""
+    """Deliver `verdict` to all waiting logins; if it is None, each login gets the user list's
+    verdict."""
     held, world.guests.held = world.guests.held, []
     for answer, known in held:
         answer(verdict or known)

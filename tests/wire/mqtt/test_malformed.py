@@ -1,6 +1,5 @@
-"""Malformed packets of every kind: the connection is closed, with a counted reason, and no other
-client notices.
-"""
+"""Malformed packets of every kind: the connection is closed, the reason is counted, and the
+connections of other clients stay open."""
 
 from __future__ import annotations
 

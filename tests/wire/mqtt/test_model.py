@@ -47,7 +47,7 @@ FILTERS = st.sampled_from(sorted(MATCHES))
 
 
 class Waiting(NamedTuple):
-    """A publication on its way to a session."""
+    """A publication that the model still owes to a session."""
 
     topic: str
     body: bytes
@@ -56,7 +56,7 @@ class Waiting(NamedTuple):
 
 
 class Session:
-    """The state that the broker must keep for a client identifier."""
+    """The model's state of the session of a client identifier."""
 
     def __init__(self, persistent: bool) -> None:
         self.persistent = persistent
@@ -154,7 +154,7 @@ class Broker(RuleBasedStateMachine):
         self.serial += 1
         return b"" if empty else b"%d" % self.serial
 
-    # -- what may happen
+    # -- steps of the clients
 
     @rule(name=NAMES, clean=st.booleans(), will=st.none() | st.tuples(TOPICS, QOS, st.booleans()))
     def connect(self, name: str, clean: bool, will: tuple[str, int, bool] | None) -> None:

@@ -50,7 +50,7 @@ def retain_many(world: World, body: bytes = b"x", qos: int = 0) -> None:
     writer.send(
         *[mqtt_publish(f"t/{number}", body, qos, 1 if qos else 0, RETAIN) for number in range(MANY)]
     )
-    # The first pattern makes the broker index the topics.
+    # The first subscription with a wildcard makes the broker index the topics of retained messages.
     writer.send(subscribe(1, ("nothing/+", 0)), b"\xe0\x00")
     world.settle()
     assert len(world.vhost.retained) == MANY
@@ -280,7 +280,7 @@ def test_topics_are_indexed_and_looked_through_in_slices_too(topic_filter: str) 
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not retained.__file__.endswith(".so"), reason="uncompiled it takes its time")
+@pytest.mark.skipif(not retained.__file__.endswith(".so"), reason="too slow uncompiled")
 @pytest.mark.parametrize("topic_filter", ["#", "homeassistant/+/+/+/config", "+/+/+/+/nothing"])
 @pytest.mark.parametrize("qos", [0, 1])
 def test_no_turn_takes_more_than_5_ms_with_100000_of_them(topic_filter: str, qos: int) -> None:
@@ -477,6 +477,6 @@ def test_answers_to_retained_publications_wait_for_the_disk(qos: int) -> None:
         world.durable()
         assert writer.read() == answer
         writer.send(b"\x62\x02\x00\x09")
-    assert (
-        writer.send(mqtt_publish("a", b"", qos, 9 if qos else 0, RETAIN)) == answer
-    )  # There is nothing to remove.
+    # The topic has no retained message any more, so nothing becomes durable and the reply is
+    # immediate.
+    assert writer.send(mqtt_publish("a", b"", qos, 9 if qos else 0, RETAIN)) == answer

@@ -1,8 +1,7 @@
 """Runs: adjacent QoS 0 packets for the same subscribers are relayed as one block of bytes, with the
 same output as if they were relayed one by one.
 
-Rule 2b of the data plane: subscribers get the same bytes of a publication on the fast path and on
-the slow path.
+Subscribers must get the same bytes of a publication on the fast path and on the slow path.
 """
 
 from __future__ import annotations
@@ -196,7 +195,8 @@ def _nothing(world: World) -> None:
 
 
 def _change_a_binding_of_another_topic(world: World) -> None:
-    # Routes whose first words share a bucket are retired together; the hash of a word is random.
+    # Routes whose first words share a bucket are retired together. The hash of a word is random, so
+    # the word of the other topic is searched for here.
     others = (f"other{number}" for number in itertools.count())
     reader(world, "another", next(one for one in others if bucket_of(one) != bucket_of("a")))
 
@@ -239,8 +239,8 @@ def _add_a_persistent_reader(world: World) -> None:
     Client(world, connect("stays", clean=False)).send(subscribe(1, ("a", 1)))
 
 
-#: Event after the first of four publications -> number of the four publications that take the fast
-#: path by the last route.
+#: Function that changes the world after the first of four publications -> how many of the four then
+#: take the fast path, by the count of the route that is cached at the end.
 DETOURS: dict[Callable[[World], None], int] = {
     _nothing: 4,
     _change_a_binding_of_another_topic: 4,

@@ -155,7 +155,8 @@ def test_a_take_over_while_the_first_still_waits_for_the_disk() -> None:
     first = Client(world, connect("c", clean=False))
     assert first.greeting == b""
     second = Client(world, connect("c", clean=False))
-    assert second.greeting == b""  # A crash could remove the session that the CONNACK confirms.
+    # The CONNACK must wait: a crash now would remove the session that the CONNACK confirms.
+    assert second.greeting == b""
     world.durable()
     assert (first.read(), first.closed) == (b"", "taken_over")
     assert second.read() == RESUMED

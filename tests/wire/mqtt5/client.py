@@ -1,4 +1,5 @@
-"""MQTT 5 clients of the broker's real front end, whose codec is independent (package mqtt5)."""
+"""MQTT 5 clients of the broker's real front end. They read and write packets with the package
+mqtt5, not with the broker's codec."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def members(enum: Any) -> list[Any]:
 
 
 def read(data: bytes) -> list[Any]:
-    """Return the broker's packets in the data."""
+    """Return the packets that the broker wrote into the data, decoded."""
     found = []
     for one in packets(data):
         parsed, size = mqtt5.read(one)  # type: ignore[arg-type]  # it takes any buffer
@@ -60,7 +61,7 @@ def publish(
         return mqtt5.PublishPacket(
             topic, body, qos=QUALITIES[qos], packet_id=packet_id, **properties
         ).write()
-    # The other codec cannot write an empty topic name.
+    # The package mqtt5 cannot write an empty topic name.
     data = mqtt5.PublishPacket(
         "x", body, qos=QUALITIES[qos], packet_id=packet_id, **properties
     ).write()
@@ -89,7 +90,8 @@ def raw_connect(
 
 
 class Client5:
-    """A client that has sent a CONNECT; `greeting` are the packets of the answer."""
+    """An MQTT 5 client that has sent a CONNECT; `greeting` has the packets that the broker sent
+    then."""
 
     def __init__(
         self,
@@ -152,7 +154,7 @@ class Client5:
         return [[int(code) for code in answer.reason_codes], *rest]
 
     def vanish(self) -> None:
-        """Lose the transport."""
+        """End the connection without a DISCONNECT, as if the network was lost."""
         self.connection.on_closed()
         self.world.settle()
 

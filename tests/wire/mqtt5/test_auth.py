@@ -17,9 +17,10 @@ CONTINUE, AGAIN = CODES[0x18], CODES[0x19]
 
 
 class Riddle(AuthConversation):
-    """A conversation that asks for the double of a number, and accepts the right answer.
+    """A conversation of enhanced authentication: it asks for the double of a number, and accepts
+    the client if the reply is right.
 
-    The answers of the conversation wait in `steps` while the authenticator is `late`.
+    Its steps wait in `steps` while the authenticator is `late`.
     """
 
     def __init__(self, guests: Riddling, credentials: Credentials) -> None:
@@ -43,7 +44,7 @@ class Riddle(AuthConversation):
 
 
 class Riddling(Guests):
-    """An authenticator with the method RIDDLE."""
+    """An authenticator with the authentication method RIDDLE."""
 
     def __init__(self) -> None:
         super().__init__()

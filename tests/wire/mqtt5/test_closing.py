@@ -1,4 +1,5 @@
-"""The table of closing: the packet that each verb sends in each state, and the state afterwards."""
+"""The four ways to end an MQTT connection (close, abort, reject, on_closed): the packet that each
+one sends in each state, and the state afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ WILL = Will("gone", b"x")
 
 
 def in_state(world: World, state: int, level: int) -> MqttConnection:
-    """Return a connection in this state; its output so far has been read."""
+    """Return a connection in this state, whose output so far has been read."""
     connection = world.raw_mqtt()
     assert isinstance(connection, MqttConnection)
     world.guests.hold = state == AUTHENTICATING
@@ -43,7 +44,8 @@ def in_state(world: World, state: int, level: int) -> MqttConnection:
 
 
 def end(connection: MqttConnection, verb: str) -> bytes:
-    """End the connection by a verb, and return what the client receives."""
+    """End the connection by the method `verb` (close, abort, reject or on_closed); return what the
+    client receives."""
     if verb == "close":
         connection.close(EXPELLED, "why")
     elif verb == "abort":
@@ -55,7 +57,8 @@ def end(connection: MqttConnection, verb: str) -> bytes:
     return connection.data_to_send()
 
 
-#: State -> verb -> first byte of the packet that the client receives (at level 4, no DISCONNECT).
+#: State -> method that ends the connection -> first byte of the packet that the client receives. At
+#: level 4, the client receives no DISCONNECT (0xE0).
 PACKETS = {
     AWAITING_CONNECT: {"close": b"", "abort": b"", "reject": b"\x20", "on_closed": b""},
     AUTHENTICATING: {"close": b"", "abort": b"", "reject": b"\x20", "on_closed": b""},
@@ -72,7 +75,7 @@ def test_every_verb_in_every_state(state: int, verb: str, level: int) -> None:
     connection = in_state(world, state, level)
     expected = PACKETS[state][verb]
     if level == 4 and expected == b"\xe0":
-        expected = b""  # At level 4, a broker sends no DISCONNECT.
+        expected = b""  # At level 4, a broker cannot send DISCONNECT.
     assert end(connection, verb)[:1] == expected
     assert (connection.state, connection.finished) == (CLOSED, True)
     assert (connection.session, connection.context, connection.will) == (None, None, None)

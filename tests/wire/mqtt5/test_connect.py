@@ -104,7 +104,8 @@ def test_credentials_are_judged(user: str | None, password: bytes | None, code: 
     # [MQTT-3.1.4-2]
     world = World()
     if user is None and password is not None:
-        del world.guests.identities["guest"]  # Here a password alone identifies no user.
+        # Without the user guest, a password alone identifies no user.
+        del world.guests.identities["guest"]
     client = Client5(world, username=user, password=password)
     assert int(client.connack.reason_code) == code
     assert client.closed == ("login_refused" if code else "")
@@ -247,7 +248,7 @@ def test_session_present_is_right_in_every_combination(
     Client5(world, "w").send(publish("a", b"x"))
     assert second.bodies() == ([b"x"] if present else [])
     second.send(mqtt5.DisconnectPacket())
-    assert len(world.mqtt_front.sessions) == 1 + bool(expiry)  # and the writer
+    assert len(world.mqtt_front.sessions) == 1 + bool(expiry)  # one more: the writer's session
 
 
 def test_a_session_may_pass_from_one_version_to_the_other_and_back() -> None:
@@ -336,7 +337,8 @@ def test_a_client_that_reconnects_in_time_cancels_its_will_if_the_session_contin
     world.sleep(5_000)
     Client5(world, clean=clean, session_expiry_interval=100)
     assert watcher.bodies() == ([b"x"] if clean else [])
-    assert len(world.mqtt_front.sessions.deadlines) == 0  # The session has ended.
+    # The expiry of the old session is not pending any more.
+    assert len(world.mqtt_front.sessions.deadlines) == 0
     world.sleep(100_000)
     assert watcher.bodies() == []
 

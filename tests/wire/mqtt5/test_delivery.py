@@ -92,7 +92,7 @@ def test_filters_are_compared_character_by_character() -> None:  # [MQTT-3.10.4-
         writer.send(publish(name))
         assert [one.topic for one in client.publications()] == (
             [name] if name == "a/b" else []
-        )  # which a/+ matches too
+        )  # The subscription to a/+ matches a/b too.
 
 
 @pytest.mark.parametrize("qos", [1, 2])

@@ -37,7 +37,7 @@ KEPT: dict[str, Any] = {"session_expiry_interval": 100}
 
 
 def world() -> World:
-    """Return a broker with the settings of the profile."""
+    """Return a broker with the settings of config/conformance.toml."""
     options = MqttOptions()
     settings = tomllib.loads(PROFILE.read_text())["mqtt"]
     options.receive_maximum = settings["receive_maximum"]
@@ -361,7 +361,8 @@ class TestOf5:
         [*_, farewell] = again.send(
             publish(TOPICS[0], b"3", 1, 3), publish("", b"4", 1, 4, topic_alias=1)
         )
-        assert int(farewell.reason_code) == 0x82  # The alias ended with its connection.
+        # The topic alias ended with its connection, so the broker refuses it now.
+        assert int(farewell.reason_code) == 0x82
         for alias in (0, 11):
             data = publish(TOPICS[0], b"", 1, topic_alias=1).replace(
                 b"\x23\x00\x01", b"\x23\x00" + bytes([alias])

@@ -53,8 +53,8 @@ def test_a_house_comes_up() -> None:
             home.send(*[mqtt5.PubAckPacket(one.packet_id or 0) for one in found]) if found else []
         )
     assert len(topics) == len(set(topics)) == DEVICES + 20
-    # All devices lose the network. The broker has not noticed it for some of them: they take their
-    # own connections over.
+    # All devices lose the network. Some of them connect again before the broker notices: each takes
+    # over the session from its own old connection.
     for number in range(0, 20, 2):
         devices[number].vanish()
     again = [
@@ -131,7 +131,7 @@ def test_connections_that_misbehave_leave_no_object(count: int) -> None:
             world.turn()
             connection.data_to_send()
             connection.on_closed()
-        for _ in range(5):  # Expired sessions end in slices.
+        for _ in range(5):  # The broker removes expired sessions in slices.
             world.sleep(100_000)
             world.settle()
 

@@ -147,13 +147,13 @@ def test_the_broker_uses_as_many_aliases_as_its_client_knows() -> (
     reader.subscribe(wish("#", 1))
     for _ in range(2):
         writer.send(*[publish(topic, b"x", 1) for topic in ("first", "second", "third", "x")])
-    # The other codec refuses an empty topic name, so this compares bytes.
+    # The package mqtt5 cannot read an empty topic name, so this test compares bytes.
     data = reader.read_bytes()
     assert data.count(b"first") == data.count(b"second") == 1
     assert data.count(b"third") == 2
     assert (
         data.count(b"\x00\x00\x00\x05\x03\x23\x00\x01x") == 1
-    )  # The message with packet identifier 5 comes again, by its alias alone.
+    )  # The second message to the topic `first` (packet identifier 5) has the alias 1 and no topic.
     assert b"\x23\x00\x03" not in data
     again = Client5(world, "r")
     again.subscribe(wish("#", 1))
@@ -181,7 +181,7 @@ def test_the_receive_maximum_of_the_client_is_never_exceeded(
             seen.append(one.payload)
             outstanding[one.packet_id] = one
         assert len(outstanding) <= maximum
-        writer.send(publish("a", b"q0"))  # QoS 0 needs no room.
+        writer.send(publish("a", b"q0"))  # Receive Maximum does not limit QoS 0.
         assert reader.bodies() == [b"q0"]
         packet_id, one = next(iter(outstanding.items()))
         if one.qos == 1:

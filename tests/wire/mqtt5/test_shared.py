@@ -18,7 +18,7 @@ SHARED = "$share/g/a/#"
 
 
 def acknowledge(client: Client5, one: Any) -> list[Any]:
-    """Send all acknowledgements of a publication; return the publications that come next."""
+    """Send the acknowledgements that a publication needs; return the publications that follow."""
     if one.qos == 0:
         return []
     if one.qos == 1:
@@ -77,7 +77,7 @@ def test_identifiers_and_retain_of_a_shared_subscription() -> None:
     member = Client5(world, "m")
     assert member.subscribe(wish(SHARED, 1), identifier=5) == [
         [1]
-    ]  # No retained messages (section 4.8.2).
+    ]  # A shared subscription gets no retained messages (section 4.8.2).
     member.subscribe(wish("a/#", 1, handling=2), identifier=6)
     writer.send(publish("a/b", b"x", 1))
     got = member.publications()
@@ -303,7 +303,7 @@ class Sharing(RuleBasedStateMachine):
         for group in "gh":
             heard = self.acknowledged[group]
             assert len(heard) == len(set(heard))
-            # QoS 2 messages end with the session that they were delivered to.
+            # Without a session expiry, QoS 2 messages that were delivered to a session end with it.
             assert not self.expiry or sorted(heard) == list(range(1, self.sent + 1))
 
 

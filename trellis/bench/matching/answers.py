@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 _TOPIC: Final = 0x9E3779B97F4A7C15
 _SUBSCRIBER: Final = 0xC2B2AE3D27D4EB4F
 _ALL: Final = 2**64 - 1
-#: Seconds. A comparison that would probably take longer is skipped, unless it is the first one.
+#: A comparison that would probably take longer than this number of seconds is skipped, unless it is
+#: the first one.
 _PATIENCE: Final = 1.0
 
 
@@ -28,7 +29,7 @@ class MatchAnswers(NamedTuple):
 
 
 class WrongMatch(Exception):
-    """The answers of a matcher differ from the expected answers."""
+    """Raised when the answers of a matcher differ from the expected answers."""
 
 
 def answers(match: Callable[[str], Sequence[int]], topics: Sequence[str]) -> MatchAnswers:

@@ -24,7 +24,7 @@ from trellis.bench.matching.workloads import (
 QUICK: Final = (1_000,)
 #: Numbers of subscriptions in a full run.
 FULL: Final = (1_000, 10_000, 100_000, 1_000_000)
-#: Number of subscriptions in the articles.
+#: Number of subscriptions in the articles that docs/matching.md lists.
 _ARTICLE: Final = 1_000
 _ARTICLE_WORKERS: Final = (2, 4, 8, 16)
 _PAIRS: Final = (1, 2, 4, 8)
@@ -36,7 +36,8 @@ _EVERY: Final = (0, 1_000, 100, 10)
 class MatchingCase:
     """One measurement: a request and its workload.
 
-    `only` names the contenders that take part; () is all except those with a cache of answers.
+    `only` names the contenders that take part; () means all contenders except those with a cache of
+    answers.
     """
 
     part: str
@@ -58,8 +59,9 @@ class MatchingCase:
 
     @property
     def checked(self) -> bool:
-        """True if the request must contain the expected answers, so that the contender can check
-        its own answers.
+        """True if the request must contain the expected answers.
+
+        Then the contender compares its own answers with them.
         """
         return self.kind in ("workload", "churn")
 

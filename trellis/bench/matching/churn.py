@@ -9,7 +9,7 @@ from typing import Any, Final
 from trellis.bench.matching.answers import check
 from trellis.bench.matching.measure import clock, drain, loaded
 
-#: Topics looked up in one timed step if no subscription changes.
+#: Number of topics that are looked up in one timed step if no subscription changes.
 _CHUNK: Final = 1_000
 
 
@@ -60,8 +60,8 @@ def churn(
 def _changes(
     matcher: Any, patterns: Sequence[str], further: Sequence[str]
 ) -> list[tuple[Any, str, int]]:
-    """Return the changes in order, each as (method, pattern, subscriber): subscribe to a further
-    pattern, unsubscribe from it, then the next pattern.
+    """Return the subscription changes in order, each as (method, pattern, subscriber): subscribe to
+    a further pattern, unsubscribe from it, then the next pattern.
     """
     return [
         (change, pattern, len(patterns) + number)

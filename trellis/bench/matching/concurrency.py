@@ -17,9 +17,9 @@ from trellis.bench.matching.answers import WrongMatch
 
 _OPERATIONS: Final = 1_000
 _MIXED_WRITES: Final = _OPERATIONS // 10
-#: Longest time in seconds for the check of the new subscriptions after a run. The check begins with
-#: the first and the last subscriptions and goes on to the middle. When the time is over, the
-#: remaining subscriptions are not checked.
+#: Longest time in seconds for the check of the new subscriptions after a run. The check goes from
+#: the first and the last subscription towards the middle. When the time is over, the remaining
+#: subscriptions are not checked.
 _PATIENCE: Final = 1.0
 #: Algorithms that are safe for threads without a lock.
 LOCK_FREE: Final = ("cstrie", "snapshot")
@@ -47,7 +47,7 @@ class LockedMatcher:
 class _Work:
     """The worker threads of one measurement, which begin at the same time.
 
-    `written` holds the (pattern, subscriber) pairs that they subscribe.
+    `written` holds the (pattern, subscriber) pairs that the workers subscribe.
     """
 
     def __init__(self, matcher: Any, topics: Sequence[str], workers: int) -> None:
@@ -95,10 +95,10 @@ def threads(
     writers: int,
     mixed: int,
 ) -> dict[str, float]:
-    """Return {"ms": wall time until all workers are done}.
+    """Run threads that subscribe and look up; return {"ms": wall time until all are done}.
 
-    After the run, looks the new subscriptions up for at most a second. Raises WrongMatch if one is
-    missing.
+    After the run, the new subscriptions are looked up for at most a second. Raises WrongMatch if
+    one of them is missing.
     """
     for subscriber, pattern in enumerate(patterns):
         matcher.subscribe(pattern, subscriber)

@@ -43,11 +43,11 @@ class Contender:
 
 
 class ContenderFailed(Exception):
-    """The process of a contender ended, or its answer is not a JSON object."""
+    """Raised when a contender's process ended, or its answer is not a JSON object."""
 
 
 class Slow(Exception):
-    """A contender gave no answer within the permitted seconds."""
+    """Raised when a contender gave no answer within the permitted seconds."""
 
 
 def ours(interpreted: Sequence[str] = ()) -> list[Contender]:
@@ -121,7 +121,7 @@ def _peer(
     idea: str = "",
     origin: str = "",
 ) -> Contender:
-    """Return a peer as a contender.
+    """Return a peer of peers.toml as a contender.
 
     Words of `command` that name files in the folder become absolute paths. If the first word names
     no file there, the peer is not installed, and `missing` says how to install it.

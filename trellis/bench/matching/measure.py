@@ -99,7 +99,7 @@ def pairs(matcher: Any, patterns: Sequence[str], first: int, seconds: float) -> 
 
 
 def loaded(matcher: Any, patterns: Sequence[str]) -> float:
-    """Subscribe number i to the i-th pattern, for all patterns; return ns per subscription."""
+    """Subscribe each pattern, with its index as the subscriber; return ns per subscription."""
     began = clock()
     drain(map(matcher.subscribe, patterns, range(len(patterns))))
     return (clock() - began) / len(patterns)

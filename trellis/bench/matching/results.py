@@ -28,7 +28,7 @@ class ResultCell:
 
     @property
     def why(self) -> str:
-        """The name of the field with the reason for missing figures; "" if there are figures."""
+        """Name of the field with the reason why there are no figures; "" if there are figures."""
         return next(
             (word for word in ("wrong", "slow", "unable", "failed") if getattr(self, word)), ""
         )
@@ -75,7 +75,7 @@ class CaseAbout:
 
 @dataclass
 class MatchingResults:
-    """The results of a run; `cells` holds them by contender and case.
+    """The results of a run: a ResultCell for each contender and case.
 
     `loop_ns` is the overhead of the measuring loop in ns per call.
     """
@@ -89,7 +89,7 @@ class MatchingResults:
     cells: dict[str, dict[str, ResultCell]] = field(default_factory=dict)
 
     def cell(self, contender: str, case: str) -> ResultCell:
-        """Return the cell of a contender and a case; create an empty cell if there is none."""
+        """Return the results of a contender in a case. Create an empty ResultCell if needed."""
         return self.cells.setdefault(contender, {}).setdefault(case, ResultCell())
 
     def median(self, contender: str, case: str, figure: str) -> float | None:

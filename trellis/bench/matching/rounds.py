@@ -31,8 +31,7 @@ from trellis.bench.matching.results import CaseAbout, MatchingResults
 
 #: Topics for which a contender's answers are compared with those of `trie`.
 _TOPICS: Final = 200
-#: Largest number of pairs of topic and pattern that `naive` compares to check the answers of
-#: `trie`.
+#: Largest number of (topic, pattern) pairs that `naive` compares to check the answers of `trie`.
 _TRIED: Final = 40_000
 #: Seconds to wait for the expected answers; with a million subscriptions they take long.
 _ORACLE_PATIENCE: Final = 600.0
@@ -54,7 +53,7 @@ class RoundPlan:
 
     @property
     def steps(self) -> int:
-        """The number of requests if no case is skipped."""
+        """Number of requests in the run if no case is skipped."""
         return sum(
             (1 if batch.alone else self.rounds)
             * sum(1 for case in batch.cases for one in self.contenders if _asked(one, case))
@@ -63,7 +62,7 @@ class RoundPlan:
 
 
 class Disagreement(Exception):
-    """`naive` and `trie` give different answers, so the expected answers are unknown."""
+    """Raised when `naive` and `trie` give different answers: the expected answers are unknown."""
 
 
 def measure(
@@ -84,7 +83,7 @@ def measure(
 
 
 def _asked(contender: Contender, case: MatchingCase) -> bool:
-    """True if the contender is asked to do the case."""
+    """True if a contender takes part in a case."""
     return (
         contender.name in case.only
         if case.only
@@ -93,7 +92,7 @@ def _asked(contender: Contender, case: MatchingCase) -> bool:
 
 
 class _Bench:
-    """A plan while it runs, with the results so far."""
+    """A running plan, with the results so far."""
 
     def __init__(
         self, plan: RoundPlan, results: MatchingResults, tell: Callable[[int, str], None]
@@ -181,7 +180,8 @@ class _Bench:
                     continue
                 self._tell(self._done, f"{case.key}: {contender.title}")
                 request = requests[case.key]
-                if number and case.checked:  # The first round has checked all expected answers.
+                # The first round has compared all answers with the expected ones.
+                if number and case.checked:
                     request = {**request, "expected": request["expected"][:1]}
                 if process is None:
                     process = RunningContender(contender)

@@ -19,7 +19,7 @@ def _fits(pattern: list[str], words: list[str]) -> bool:
 
 
 class SplittingScan:
-    """The naive scan over patterns without `#`."""
+    """The naive scan over patterns without `#`, which splits the patterns each time or once."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = [pattern for pattern in patterns if "#" not in pattern]

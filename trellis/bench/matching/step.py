@@ -70,7 +70,10 @@ class MatchingStep:
         return create(self.name, AMQP)
 
     def do(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Measure what a request asks for, and return the answer. Raises WrongMatch."""
+        """Carry out the measurement that a request names, and return the answer.
+
+        Raises WrongMatch.
+        """
         from trellis.bench.matching import answers, churn, concurrency, measure, memory, splitting
 
         kind = request["kind"]

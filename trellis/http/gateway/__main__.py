@@ -31,16 +31,19 @@ from trellis.http.gateway.link import BrokerLink
 from trellis.server.certificates import contexts
 from trellis.settings import Settings
 
-#: Nice value of the process: the broker's messages have precedence over the API.
+#: Nice value of the gateway process, which gives the broker's process a higher priority.
 NICE: Final = 5
-#: The gateway's connections may use this fraction (1 / N) of the permitted file descriptors.
+#: The gateway uses at most 1 / N of the permitted file descriptors for connections; this is N.
 DESCRIPTOR_SHARE: Final = 4
 
 
 async def serve(
     connection: socket.socket, files: socket.socket, doors: list[socket.socket]
 ) -> None:
-    """Serve until the gateway is idle or the broker asks it to end."""
+    """Serve HTTP on the listening sockets `doors` until the gateway is idle or must end.
+
+    `connection` is the connection to the broker, and `files` the socket for descriptors of files.
+    """
     link = BrokerLink(files, lambda: os._exit(0))
     await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=connection)
     greeting = await link.greeting
@@ -72,7 +75,7 @@ async def serve(
 
 
 def main() -> None:
-    """Run the process."""
+    """Run the gateway process with the descriptors in its arguments."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICE)

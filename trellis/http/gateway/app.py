@@ -58,7 +58,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Gateway:
-    """The ASGI application."""
+    """The ASGI application of the gateway: answers each HTTP request by asking the broker."""
 
     def __init__(
         self, link: BrokerLink, greeting: contract.Greeting, connections: OpenConnections
@@ -76,7 +76,7 @@ class Gateway:
         self._page = WebPage(link, self._router, self._hosts, greeting.seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one HTTP request (the ASGI entry point)."""
         slot = self._connections.by_client.get(scope["client"])
         self._connections.begin(slot)
         incoming = Incoming(scope, receive, slot)
@@ -96,7 +96,7 @@ class Gateway:
             self._connections.finish(slot)
 
     async def _respond(self, incoming: Incoming) -> Response:
-        """Return the response to a request, including one that is refused or fails."""
+        """Return the response to a request; also for a request that is refused or fails."""
         try:
             return await self._answer(incoming)
         except HttpRefusal as refusal:
@@ -125,12 +125,12 @@ class Gateway:
             return _refused(HttpRefusal(500, "internal_error", reason))
 
     async def _answer(self, incoming: Incoming) -> Response:
-        """Ask the broker, and return the response.
+        """Ask the broker about a request, and return the response.
 
         Raises HttpRefusal, TimeoutError, Disconnected.
         """
         incoming.check_head()
-        path = incoming.path.rstrip("/") or "/"  # Flower requests /api/queues//.
+        path = incoming.path.rstrip("/") or "/"  # Flower (for Celery) requests /api/queues//.
         method = "GET" if incoming.method == "HEAD" else incoming.method
         if method == "GET" and path == OPENAPI_PATH:
             return self._describe(incoming)
@@ -150,7 +150,8 @@ class Gateway:
         try:
             accepted = await exchange.next(self._greeting.seconds)
             if incoming.slot is not None and not incoming.reads:
-                # From here on the request may change something, so the gateway does not cancel it.
+                # From here on the request may change something, so a disconnect of the client does
+                # not cancel it.
                 incoming.slot.cancellable = None
             if not self._connections.take(incoming.slot, accepted.administrator):
                 raise HttpRefusal(
@@ -212,7 +213,7 @@ class Gateway:
     # -- results
 
     async def _result(self, incoming: Incoming, exchange: CallExchange) -> Response:
-        """Collect the broker's rows, and return the response.
+        """Collect the broker's rows for a request, and return the response.
 
         A call that may change something has no time limit while the broker runs, because the call
         must not stop halfway. The broker limits each step of the call, and its answer names the
@@ -260,7 +261,11 @@ class Gateway:
         return await self._body(incoming, data, message.status)
 
     async def _next(self, incoming: Incoming, exchange: CallExchange) -> Any:
-        """Return the broker's next message about a call. Raises HttpRefusal, TimeoutError."""
+        """Wait for the broker's next message for the API call of a request, and return the message.
+
+        A change is waited for as long as the broker runs; after a timeout, the broker still
+        completes the change. Raises HttpRefusal, TimeoutError.
+        """
         if incoming.reads:
             return await exchange.next(self._greeting.seconds)
         try:
@@ -270,7 +275,7 @@ class Gateway:
             raise
 
     def _describe(self, incoming: Incoming) -> Response:
-        """Return the description of the API, compressed (once for all requests) if allowed."""
+        """Return the OpenAPI description of the API, compressed if the client allows gzip."""
         headers = {"Vary": "Accept-Encoding"}
         if not incoming.takes_gzip:
             return Response(self._description, 200, headers, JSON)
@@ -288,7 +293,7 @@ class Gateway:
         return Response(data, status, headers, JSON)
 
     def _file(self, incoming: Incoming, file: OpenFile) -> Response:
-        """Return a response with a range of a file. `__call__` closes the file."""
+        """Return a response with a range of a stream segment file. `__call__` closes the file."""
         incoming.file = file
 
         async def chunks() -> AsyncIterator[bytes]:
@@ -315,7 +320,7 @@ class Gateway:
     async def _send(
         self, incoming: Incoming, response: Response, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Send a response. Raises TimeoutError if the client reads too slowly.
+        """Send a response to the client. Raises TimeoutError if the client reads too slowly.
 
         A connection with an unread body is closed: see `GatewayProtocol.end`.
         """
@@ -342,9 +347,10 @@ def _document(value: dict[str, Any], rows: dict[str, list[Any]]) -> bytes:
 
 
 def _refused(refusal: HttpRefusal, of_page: bool = False) -> Response:
-    """Return the response of a refusal, as RabbitMQ writes it.
+    """Return the HTTP response for a refusal, in RabbitMQ's format.
 
-    The web page asks for a password itself: a challenge would open a window of the browser.
+    For a request of the web page (`of_page`), the response has no challenge: the browser would open
+    a login window, but the page has a login form.
     """
     challenge = refusal.challenge and not of_page
     headers = {"WWW-Authenticate": 'Basic realm="trellis"'} if challenge else None
@@ -353,7 +359,7 @@ def _refused(refusal: HttpRefusal, of_page: bool = False) -> Response:
 
 
 def _unrouted(found: Unrouted) -> Response:
-    """Return the response for an unknown path, or an unsupported method of a path."""
+    """Return the response for an unknown path, or a method that the path does not support."""
     if found.status == 404:
         return _refused(
             HttpRefusal(

@@ -13,7 +13,7 @@ from msgspec import Raw
 from trellis.http import contract
 from trellis.http.gateway.link import HttpRefusal, bad_request
 
-#: Size of the rows in bytes at which a part of a document is full.
+#: Size in bytes at which a batch of rows of a definitions document is full.
 PART_BYTES: Final = 32 << 10
 
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
@@ -25,12 +25,12 @@ _TO_COMMA_OR_BRACKET: Final = re.compile(
 )
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-#: A part of a document: section, fault, rows as JSON.
+#: A batch of rows of a definitions document: section, error in the section or "", rows as JSON.
 DocumentPart = tuple[str, str, list[bytes]]
 
 
 class Disconnected(Exception):
-    """The client has closed the connection before its request was complete."""
+    """Raised when the client closes the connection before its request is complete."""
 
 
 class BodyReader:
@@ -43,13 +43,14 @@ class BodyReader:
         self.present = self._announced > 0 or b"transfer-encoding" in headers
         #: True if all of the body was read.
         self.finished = not self.present
-        #: True if the client waits for the response 100 Continue before it sends the body.
+        #: True if the client sends the body only after the response 100 Continue.
         self.expected = headers.get(b"expect", b"").lower() == b"100-continue"
 
     async def read(self, most: int, seconds: float) -> bytes:
-        """Return the body, of at most `most` bytes, received within `seconds`.
+        """Read the body and return it.
 
-        Raises HttpRefusal for a larger body, TimeoutError, Disconnected.
+        Raises HttpRefusal for a body above `most` bytes, TimeoutError if the body does not arrive
+        within `seconds`, and Disconnected.
         """
         too_large = HttpRefusal(413, "too_large", f"the body has more than {most} bytes")
         if self._announced > most:
@@ -73,9 +74,9 @@ class BodyReader:
 
 
 def cut_document(data: bytes, sections: list[str]) -> Iterator[DocumentPart]:
-    """Yield the rows of a definitions document in parts, in the order of `sections`.
+    """Yield the rows of a definitions document in batches, in the order of `sections`.
 
-    The rows are not decoded. Only the rows of one part are in memory at a time, apart from `data`:
+    The rows are not decoded. Only the rows of one batch are in memory at a time, apart from `data`:
     a document of 64 MiB may have tens of millions of rows. Raises HttpRefusal if the document is
     not a JSON object.
     """

@@ -36,12 +36,12 @@ IDLE, UNKNOWN, BUSY = range(3)
 
 
 class Slot:
-    """The entry of one open connection in OpenConnections."""
+    """One open connection in the table OpenConnections: its address, state and tasks."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.state = IDLE
-        #: True if the user of this connection's request is not an administrator.
+        #: True if the connection has a request of a known user that is not an administrator.
         self.ordinary = False
         #: True if the connection was closed to make room for another one.
         self.replaced = False
@@ -61,7 +61,10 @@ class Slot:
 
 
 class OpenConnections:
-    """The open connections of the gateway: at most `most`, and `per_address` of one address."""
+    """The open connections of the gateway, and their limits.
+
+    At most `most` are open in all, and `per_address` from one address.
+    """
 
     def __init__(self, most: int, per_address: int, count_closed: Callable[[str], None]) -> None:
         self._most = most
@@ -104,18 +107,21 @@ class OpenConnections:
         return False
 
     def remove(self, slot: Slot) -> None:
-        """Remove a closed connection."""
+        """Remove a closed connection from the table."""
         self._slots.pop(slot, None)
 
     def begin(self, slot: Slot | None) -> None:
-        """Record that a request has begun, whose user is unknown."""
+        """Record that a request has begun on a connection; its user is not known yet."""
         if slot is not None:
             slot.state = UNKNOWN
 
     def take(self, slot: Slot | None, administrator: bool) -> bool:
-        """Record that the user of a request is known, and whether the user is an administrator.
+        """Record that the user of a connection's request is known.
 
-        Return False if the only free connections are reserved for administrators.
+        Return False if it must be refused.
+
+        A request of a user that is not an administrator is refused if all connections except the
+        RESERVED ones for administrators are used by such requests.
         """
         if slot is None:
             return False
@@ -128,7 +134,7 @@ class OpenConnections:
         return True
 
     def finish(self, slot: Slot | None) -> None:
-        """Record that a request has ended, and move its connection to the end of `_slots`."""
+        """Record the end of a connection's request; the connection is now the last in order."""
         self.active_at = asyncio.get_running_loop().time()
         if slot is not None:
             slot.state, slot.ordinary, slot.cancellable = IDLE, False, None
@@ -137,13 +143,13 @@ class OpenConnections:
 
     @property
     def idle_since(self) -> float | None:
-        """Return the time of the end of the last request; None while a request is running."""
+        """The time at which the last request ended; None while a request is running."""
         busy = any(slot.state != IDLE for slot in self._slots)
         return None if busy else self.active_at
 
 
 class GatewayTransport:
-    """The transport that uvicorn gets; its `close` calls `GatewayProtocol.end`."""
+    """The transport that uvicorn uses for a connection: closes it by `GatewayProtocol.end`."""
 
     def __init__(self, transport: asyncio.Transport, protocol: GatewayProtocol) -> None:
         self._transport = transport
@@ -153,7 +159,7 @@ class GatewayTransport:
         return getattr(self._transport, name)
 
     def close(self) -> None:
-        """Close the connection; see `GatewayProtocol.end`."""
+        """Close the connection in an orderly way: see `GatewayProtocol.end`."""
         self._protocol.end()
 
     def is_closing(self) -> bool:
@@ -180,12 +186,12 @@ class GatewayProtocol(H11Protocol):
         self._seconds = seconds
         self._head_timer: asyncio.TimerHandle | None = None
         self._socket_transport: asyncio.Transport
-        #: True after the last response, while the rest of the client's input is discarded.
+        #: True after the last response, while further input of the client is discarded.
         self.ending = False
         self._end_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request."""
+        """Register a new connection, and start the time limit for its first request."""
         self._socket_transport = transport
         super().connection_made(GatewayTransport(transport, self))  # type: ignore[arg-type]
         self._slot.protocol = self
@@ -215,7 +221,7 @@ class GatewayProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read a request; its head must be complete within the time limit."""
+        """Read a request. Its head must be complete within the time limit."""
         if self.ending:
             return
         before = self.cycle
@@ -226,7 +232,11 @@ class GatewayProtocol(H11Protocol):
             self._stop_timer()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Answer the last request of a client that sends nothing more; refuse an incomplete one."""
+        """Handle the end of the client's input: refuse an incomplete request.
+
+        A complete request is still answered, since the client may have closed only its sending
+        side.
+        """
         if self.ending:
             return None
         if self.conn.trailing_data[0] and self.conn.their_state is h11.IDLE:
@@ -281,7 +291,7 @@ class GatewayProtocol(H11Protocol):
             self._refuse(400, msg)
 
     def _refuse(self, status: int, reason: str) -> None:
-        """Send a refusal to input that is not a complete request, and close the connection."""
+        """Send an error response to an incomplete or invalid request, and close the connection."""
         self._stop_timer()
         if self.transport.is_closing():
             return
@@ -365,7 +375,7 @@ class GatewayServer(uvicorn.Server):
         self._acceptors: list[GatewayAcceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections of all sockets."""
+        """Start to accept connections of all listening sockets."""
 
         def make(slot: Slot) -> GatewayProtocol:
             return GatewayProtocol(
@@ -380,7 +390,7 @@ class GatewayServer(uvicorn.Server):
         self.started = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Return True if the server must end."""
+        """Return True if the server must end: it is idle, or was asked to (uvicorn calls this)."""
         idle_since = self._open.idle_since
         now = asyncio.get_running_loop().time()
         idle = idle_since is not None and now - idle_since >= IDLE_SECONDS

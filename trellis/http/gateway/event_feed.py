@@ -17,7 +17,7 @@ EVENT_SECONDS: Final = 1.0
 
 
 class Caller(Struct, frozen=True):
-    """The session of a viewer, and where its request comes from.
+    """The web page's session that views the events, and the address that its request comes from.
 
     `direct` is False if the request may come from a proxy or from a page of another site.
     """
@@ -34,27 +34,30 @@ AskForState = Callable[[Caller], Awaitable[Any]]
 
 
 class Viewer:
-    """An open stream of events. A viewer that reads slowly misses events, not memory."""
+    """The open event stream of one browser.
+
+    A viewer that reads slowly misses events instead of filling memory.
+    """
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
         self._news = asyncio.Event()
         self._latest = b""
-        #: True once the session has ended.
+        #: True once the session has ended: the stream ends after its last event.
         self.ended = False
 
     def put(self, event: bytes) -> None:
-        """Replace the event that the viewer has not sent yet."""
+        """Make `event` the next event of the stream. It replaces an event that was not sent yet."""
         self._latest = event
         self._news.set()
 
     def end(self) -> None:
-        """End the stream after the event that is due."""
+        """End the stream after the event that waits to be sent."""
         self.ended = True
         self._news.set()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield events until the session ends."""
+        """Yield the events of the stream until it ends."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -66,10 +69,11 @@ class Viewer:
 
 
 class EventFeed:
-    """Asks the broker for its state once a second while a page is open, and tells all viewers.
+    """Sends the state of the broker to all viewers once a second, while a page is open.
 
-    The viewers take turns: each question is asked for the session of another viewer. So a viewer
-    whose session has ended, or whose user has lost the right, is found and gets no further events.
+    The viewers take turns: each request to the broker is made for the session of another viewer. So
+    a viewer whose session has ended, or whose user has lost the right, is found and gets no further
+    events.
     """
 
     def __init__(self, ask: AskForState) -> None:
@@ -78,7 +82,10 @@ class EventFeed:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self, caller: Caller) -> Response:
-        """Return the stream of events for a viewer. Raises HttpRefusal, TimeoutError."""
+        """Return the response with the event stream for a new viewer.
+
+        Raises HttpRefusal, TimeoutError.
+        """
         first = await self._ask(caller)
         viewer = Viewer(caller)
         viewer.put(b"retry: 2000\n" + _event(first))

@@ -18,7 +18,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class Incoming:
-    """A request: its headers, its body, and its connection."""
+    """One HTTP request to the gateway: its headers, its body, and its connection."""
 
     def __init__(self, scope: Scope, receive: Receive, slot: Slot | None) -> None:
         self.method: str = scope["method"]
@@ -58,7 +58,7 @@ class Incoming:
 
     @property
     def reads(self) -> bool:
-        """True if the request changes nothing."""
+        """True if the method of the request changes nothing (GET, HEAD)."""
         return self.method in ("GET", "HEAD")
 
     @property
@@ -72,7 +72,7 @@ class Incoming:
         return _takes_gzip(self.headers.get(b"accept-encoding", b"").lower())
 
     def check_origin(self) -> None:
-        """Raise HttpRefusal if a page of another site asks for a change."""
+        """Raise HttpRefusal for a request of another site's web page that may change something."""
         if not self.reads and is_cross_origin(self.headers):
             raise HttpRefusal(
                 403,

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from trellis.http import contract
 
-#: Largest frame that the gateway accepts, in bytes: an answer that is one single value.
+#: Largest frame that the gateway accepts, in bytes: an answer with one single value may be large.
 ANSWER_MAX: Final = 64 << 20
 #: Size of unread messages, in bytes, above which new calls wait until the broker reads.
 UNREAD_MAX: Final = 64 << 10
@@ -57,20 +57,24 @@ class OpenFile:
 
 
 class CallExchange:
-    """A call and the broker's messages about it. The caller must `close` it at the end."""
+    """One API call: its number, and the queue of the broker's messages that answer it.
+
+    The caller must `close` the exchange at the end.
+    """
 
     def __init__(self, link: BrokerLink, number: int) -> None:
         self._link = link
         self.number = number
         self.messages: asyncio.Queue[Any] = asyncio.Queue()
-        #: True if the broker's last message about the call has arrived.
+        #: True if the last message of the call has arrived.
         self.ended = False
 
     async def next_of_change(self, seconds: float) -> Any:
-        """Return the next message about a change. The wait may be long while the broker runs.
+        """Wait for the broker's next message for a call that changes something, and return it.
 
-        Raises TimeoutError if the broker sends nothing at all for `seconds`, not even the answer to
-        a Ping. Raises HttpRefusal if the broker refuses the call.
+        The wait has no limit while the broker runs. Raises TimeoutError if the broker sends nothing
+        at all for `seconds`, not even the answer to a Ping. Raises HttpRefusal if the broker
+        refuses the call.
         """
         while True:
             received = self._link.received
@@ -82,7 +86,7 @@ class CallExchange:
                     raise
 
     async def next(self, seconds: float) -> Any:
-        """Return the next message, which must arrive within `seconds`.
+        """Wait up to `seconds` for the broker's next message for this call, and return it.
 
         Raises HttpRefusal if the broker refuses the call, TimeoutError.
         """
@@ -95,11 +99,11 @@ class CallExchange:
         return message
 
     def leave(self) -> None:
-        """Ignore all further messages: the broker will complete the change that it has begun."""
+        """Ignore all further messages for this call; the broker completes its change."""
         self.ended = True
 
     def close(self) -> None:
-        """End the exchange; tell the broker to stop the call if its last message is still due."""
+        """End the exchange. Cancel the call if its last message has not arrived."""
         self._link.exchanges.pop(self.number, None)
         if not self.ended:
             self._link.send(contract.Cancel(self.number))
@@ -110,7 +114,10 @@ class CallExchange:
 
 
 class BrokerLink(asyncio.Protocol):
-    """The connection to the broker. `on_lost` is called when the broker has closed it."""
+    """The gateway's connection to the broker.
+
+    `on_lost` is called when the broker has closed it.
+    """
 
     def __init__(self, files: socket.socket, on_lost: Callable[[], None]) -> None:
         self._files = files
@@ -118,8 +125,8 @@ class BrokerLink(asyncio.Protocol):
         self._reader = contract.FrameReader(contract.FromBroker, ANSWER_MAX)
         self._transport: asyncio.Transport | None = None
         self._last = 0
-        #: Set while the broker reads. Otherwise the buffer holds at most UNREAD_MAX bytes, and the
-        #: messages of the calls that are already open.
+        #: Set while the broker reads. While it does not read, at most UNREAD_MAX bytes wait in the
+        #: buffer, plus the messages of the calls that are already open.
         self._writable = asyncio.Event()
         self._writable.set()
         #: Counts to send to the broker: responses by status, closed connections by reason, bytes of
@@ -127,11 +134,11 @@ class BrokerLink(asyncio.Protocol):
         self._responses: dict[int, int] = {}
         self._closed: dict[str, int] = {}
         self._segment_bytes = 0
-        #: True if a Ping was sent since data last came from the broker.
+        #: True if a Ping was sent and nothing has come from the broker since.
         self._pinged = False
         #: Number of times that data has come from the broker.
         self.received = 0
-        #: The open exchanges by number.
+        #: The exchanges of the open calls, by number.
         self.exchanges: dict[int, CallExchange] = {}
         self.greeting: asyncio.Future[contract.Greeting] = (
             asyncio.get_running_loop().create_future()
@@ -145,11 +152,11 @@ class BrokerLink(asyncio.Protocol):
         self._transport.set_write_buffer_limits(UNREAD_MAX)
 
     def pause_writing(self) -> None:
-        """Make new calls wait: the broker does not read."""
+        """Make new calls wait, because the broker does not read."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Start the waiting calls, and send the waiting counts: the broker reads again."""
+        """Start the waiting calls and send the waiting counts, because the broker reads again."""
         self._writable.set()
         self._send_counts()
 
@@ -159,7 +166,7 @@ class BrokerLink(asyncio.Protocol):
             await self._writable.wait()
 
     def data_received(self, data: bytes) -> None:
-        """Pass each message on to the exchange that it belongs to."""
+        """Pass each message of the broker on to the exchange of its call."""
         self.received += 1
         self._pinged = False
         for message in self._reader.feed(data):
@@ -179,14 +186,14 @@ class BrokerLink(asyncio.Protocol):
                     exchange.messages.put_nowait(message)
 
     def _receive_file(self, place: contract.FileRange) -> OpenFile:
-        """Take the descriptor that the broker has passed before this message."""
+        """Take the file descriptor that the broker has passed for this FileRange message."""
         data, descriptors, _, _ = socket.recv_fds(self._files, 8, 1)
         if int.from_bytes(data, "big") != place.number or len(descriptors) != 1:
             raise RuntimeError("the descriptor of a file is missing")
         return OpenFile(descriptors[0], place)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the end of the broker."""
+        """Call `on_lost`: the broker has ended or closed the connection."""
         self._on_lost()
 
     def send(self, message: object) -> None:
@@ -195,7 +202,11 @@ class BrokerLink(asyncio.Protocol):
             self._transport.write(contract.frame(message))
 
     def begin(self, make: Callable[[int], contract.ApiCall]) -> CallExchange:
-        """Send a new call; `make` gets its number. Raises HttpRefusal if too many are open."""
+        """Send a new call to the broker, and return its exchange.
+
+        `make` gets the number of the call and returns its message. Raises HttpRefusal if too many
+        calls are open.
+        """
         if len(self.exchanges) >= contract.CALLS_MAX // 2:
             raise HttpRefusal(
                 503, "busy", f"{contract.CALLS_MAX // 2} requests (the limit) are open; try again"

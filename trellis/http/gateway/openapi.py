@@ -52,7 +52,7 @@ _STREAM_REFUSALS: Final = {
 
 
 def describe(greeting: contract.Greeting) -> dict[str, Any]:
-    """Return the description."""
+    """Return the OpenAPI description of the routes in the broker's greeting."""
     paths: dict[str, dict[str, Any]] = {}
     for route in greeting.routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)

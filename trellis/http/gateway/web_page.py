@@ -57,12 +57,12 @@ STATE_PATH: Final = "/api/trellis/now"
 
 
 def is_page(path: str) -> bool:
-    """True if the path belongs to the web page."""
+    """True if a URL path belongs to the web page, not to the API."""
     return path == "/" or path.startswith("/page/")
 
 
 class PageFile:
-    """A file of the page, plain and compressed."""
+    """A file of the web page, plain and compressed with gzip."""
 
     def __init__(self, path: Path) -> None:
         self.data = path.read_bytes()
@@ -71,7 +71,7 @@ class PageFile:
         self.kind = f"{'text/javascript' if path.suffix == '.js' else kind}; charset=utf-8"
 
     def response(self, takes_gzip: bool) -> Response:
-        """Return the file as a response."""
+        """Return the file as a response, compressed if the client takes gzip."""
         headers = dict(_HEADERS)
         if takes_gzip:
             headers["Content-Encoding"] = "gzip"
@@ -80,7 +80,7 @@ class PageFile:
 
 
 class PageFiles:
-    """The files of the page by path. They are read when the page is opened first."""
+    """The files of the web page by path, which are read when the page is first requested."""
 
     def __init__(self) -> None:
         self._files: dict[str, PageFile] | None = None
@@ -143,14 +143,15 @@ class WebPage:
     async def _ask(
         self, method: str, path: str, caller: Caller, login: PageLogin | None = None
     ) -> Any:
-        """Make a call without a body: for a login, or else for the session of the caller.
+        """Make an API call without a body, and return the decoded answer; None for an empty answer.
 
-        Return the decoded answer; None for an empty one. Raises HttpRefusal, TimeoutError.
+        The call is made with the user and password of `login`, or with the session of the caller.
+        Raises HttpRefusal, TimeoutError.
         """
         found = self._router.find(method, path)
         assert not isinstance(found, Unrouted)
         user, password = (None, b"") if login is None else (login.user, login.password.encode())
-        # A caller without a session is refused as one whose session has ended.
+        # A caller without a session gets the same refusal as a caller whose session has ended.
         session = "" if login is not None else caller.session or "none"
         await self._link.writable(self._seconds)
         exchange = self._link.begin(
@@ -177,7 +178,7 @@ class WebPage:
                     empty = message.shape == contract.EMPTY
                     return None if empty else msgspec.msgpack.decode(message.value)
         except HttpRefusal as refusal:
-            # Without a challenge, which would open a window of the browser.
+            # The refusal has no challenge: it would open a login window of the browser.
             raise HttpRefusal(refusal.status, refusal.error, refusal.reason) from None
         finally:
             exchange.close()

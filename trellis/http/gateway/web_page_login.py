@@ -13,14 +13,14 @@ from trellis.http.gateway.paging import encode
 
 
 class PageLogin(msgspec.Struct):
-    """The body of a login."""
+    """The JSON body of a login to the web page: user and password."""
 
     user: str
     password: str
 
 
 def login_of(body: bytes) -> PageLogin:
-    """Return the user and the password in the body of a login. Raises HttpRefusal."""
+    """Return the user and the password in the JSON body of a login. Raises HttpRefusal."""
     try:
         return msgspec.json.decode(body, type=PageLogin)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -28,9 +28,9 @@ def login_of(body: bytes) -> PageLogin:
 
 
 def cookie_name(headers: dict[bytes, bytes]) -> str:
-    """Return the name of the session's cookie.
+    """Return the name of the cookie that holds the web page's session token.
 
-    Browsers send a cookie to all ports of a host, so the name has the port: each broker of a
+    Browsers send a cookie to all ports of a host, so the name contains the port: each broker of a
     machine has a cookie of its own.
     """
     port = headers.get(b"host", b"").decode("latin-1").rpartition(":")[2]
@@ -38,7 +38,7 @@ def cookie_name(headers: dict[bytes, bytes]) -> str:
 
 
 def session_of(headers: dict[bytes, bytes]) -> str:
-    """Return the token in the session's cookie of a request; "" if there is none."""
+    """Return the session token in the cookie of a request; "" if there is none."""
     try:
         cookies: SimpleCookie = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
     except CookieError:

@@ -31,7 +31,7 @@ from trellis.server.node import BrokerNode
 DURABLE_SECONDS: Final = 30.0
 
 Row = dict[str, Any]
-#: A row of a document, with the name of its section.
+#: A row of a definitions document, with the name of its section.
 SectionRow = tuple[str, Mapping[str, object]]
 Result = TypeVar("Result")
 
@@ -57,7 +57,7 @@ def bad_request(reason: str) -> ApiRefusal:
 
 
 class Listing:
-    """An answer of many rows, which the gateway filters, sorts and pages as the query says.
+    """The answer of a handler that returns many rows, which the gateway filters, sorts and pages.
 
     With another `shape` than PAGED, the gateway leaves the rows unchanged (contract.py). A row None
     stands for an object that is not listed: to skip many objects takes time, so this work is done
@@ -72,9 +72,9 @@ class Listing:
 
 
 class SectionedRows:
-    """An answer of many rows in sections: a definitions document, which begins with `head`.
+    """The answer of a handler that exports definitions: a document that begins with `head`.
 
-    A row None stands for an object that is not part of the document.
+    The rows belong to `sections`. A row None stands for an object that is not part of the document.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class SectionedRows:
 
 
 class Failure:
-    """An answer with the status of a failure, such as the answer of a failed health check."""
+    """The answer of a handler with an error status and a body: a failed health check."""
 
     def __init__(self, status: int, value: Row) -> None:
         self.status = status
@@ -94,10 +94,9 @@ class Failure:
 
 
 class Empty:
-    """A successful answer without a body.
+    """The answer of a handler without a body: status 201 if an object was created, else 204.
 
-    `created` is True if the request created an object, and `location` is the path of that object
-    for the header Location of the response.
+    `location` is the path of the created object, for the header Location of the response.
     """
 
     def __init__(self, created: bool = False, location: str = "") -> None:
@@ -106,12 +105,12 @@ class Empty:
 
 
 class ApiBackend:
-    """The parts of the broker that API calls use: node, HTTP counters, moves of messages."""
+    """The objects that all API handlers share: node, counters, rates, moves, page sessions."""
 
     def __init__(self, node: BrokerNode, counters: HttpCounters) -> None:
         self.node = node
         self.counters = counters
-        #: The slices of the work of all calls.
+        #: Divides the time for API calls in each turn of the event loop among all calls.
         self.slices = Slices()
         self.rates = Rates(counters)
         self.moves = MessageMoves()
@@ -120,10 +119,10 @@ class ApiBackend:
 
 
 class ApiRequest:
-    """A request to the API: path, names in the path, query, small body, and the client's address.
+    """A request to the API: path, names in the path, query, body, and the client's address.
 
-    `rows` yields the rows of a definitions document in batches: (section, error in the section or
-    "", rows as JSON).
+    `body` is at most 64 KiB. A definitions document is in `rows` instead, which yields its rows in
+    batches: (section, error in the section or "", rows as JSON).
     """
 
     def __init__(
@@ -141,7 +140,7 @@ class ApiRequest:
         self.rows: AsyncIterator[tuple[str, str, list[bytes]]] | None = None
 
 
-#: The gauges of an object that has only counters.
+#: The argument `gauges` of `Call.rated` for an object that has only counters.
 NO_GAUGES: Final[Mapping[str, int]] = {}
 
 
@@ -210,7 +209,10 @@ class Call:
         return vhost
 
     def require_administrator(self, what: str) -> None:
-        """Raise ApiRefusal unless the user is an administrator; `what` names what is asked for."""
+        """Raise ApiRefusal unless the user is an administrator.
+
+        `what` names the requested objects, for the error message.
+        """
         if not self.identity.administrator:
             raise ApiRefusal(
                 403,
@@ -251,7 +253,7 @@ class Call:
         return self._rates.rated(key, counts, gauges, int(self.broker.agenda.now) / 1000)
 
     def slice(self) -> Slice:
-        """Return a context manager for long work, which the caller divides by `Slice.pause`."""
+        """Return a context manager for long work, in which the caller must await `Slice.pause`."""
         return Slice(self._slices)
 
     def flag(self, name: str) -> bool:
@@ -286,7 +288,11 @@ class Call:
                 self.broker.store.audit.acted(action, kind, vhost, name, facts)
 
     async def make_durable(self, change: Callable[[Ticket], Result]) -> Result:
-        """Make a change, and wait until it is durable. Raises BrokerError, TimeoutError."""
+        """Make a change of the broker, and wait until the change is durable.
+
+        `change` gets the ticket that counts its entries in the store. Raises BrokerError,
+        TimeoutError.
+        """
         self.node.turn.schedule()
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -304,7 +310,7 @@ class Call:
 
 
 async def iterate(rows: Iterable[Row | None]) -> AsyncIterator[Row | None]:
-    """Yield rows, for a Listing."""
+    """Turn an iterable of rows into the asynchronous iterator that a Listing needs."""
     for row in rows:
         yield row
 
@@ -341,7 +347,7 @@ def table(row: Mapping[str, Any], field: str) -> Row:
 
 
 def encode(value: object) -> bytes:
-    """Encode a value as JSON, with any type that arguments of clients may have."""
+    """Encode a value as JSON. Arguments of clients may hold values of any AMQP type."""
     return msgspec.json.encode(value, enc_hook=_encode_other)
 
 
@@ -352,7 +358,7 @@ def _encode_other(value: object) -> object:
 
 
 def refusal_of(error: Exception) -> ApiRefusal:
-    """Return the refusal for an error of the broker or of the request."""
+    """Return the HTTP refusal for an exception of the broker or of the request."""
     if isinstance(error, ApiRefusal):
         return error
     if isinstance(error, AccessRefused):

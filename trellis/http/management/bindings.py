@@ -76,7 +76,7 @@ async def exchange_destination(call: Call) -> Listing:
 
 
 async def queue_bindings(call: Call) -> Listing:
-    """List the bindings of a queue, or the subscriptions of an inbox."""
+    """List the bindings of the queue that the path names, or the subscriptions of an inbox."""
     vhost, queue = named_queue(call)
     if queue.private:
         subscribers = [each for each in vhost.subscribers if each.inbox is queue]
@@ -103,12 +103,15 @@ def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
 
 
 def _tail(call: Call) -> str:
-    """Return the part of a path that names a binding's kind of destination: /q/ or /e/."""
+    """Return the part of a path that names the kind of a binding's destination.
+
+    `/q/` is a queue, and `/e/` an exchange.
+    """
     return "/q/" if call.request.path.split("/")[6] == "q" else "/e/"
 
 
 def _owned(vhost: VirtualHost, name: str) -> Queue:
-    """Return the queue with a name. Raises NotFound."""
+    """Return the queue with a name in a virtual host. Raises NotFound."""
     queue = vhost.queues.get(name)
     if queue is None:
         raise NotFound(f"no queue '{name}' in vhost '{vhost.name}'")
@@ -116,7 +119,7 @@ def _owned(vhost: VirtualHost, name: str) -> Queue:
 
 
 async def bindings_between(call: Call) -> Listing:
-    """List the bindings between a source and a destination."""
+    """List the bindings between the source and the destination that the path names."""
     vhost, source, target, _ = _binding_ends(call)
     if source.name == "":
         return Listing(
@@ -135,7 +138,7 @@ async def bindings_between(call: Call) -> Listing:
 
 
 async def post_binding(call: Call) -> Any:
-    """Create a binding."""
+    """Create a binding between the source and the destination that the path names."""
     vhost, source, target, kind = _binding_ends(call)
     row = call.body()
     key, arguments = text(row, "routing_key", ""), table(row, "arguments")
@@ -170,7 +173,7 @@ async def binding(call: Call) -> Row:
 
 
 async def delete_binding(call: Call) -> Empty:
-    """Delete a binding."""
+    """Delete the binding that the path names."""
     vhost, source, existing, kind = _find_binding(call)
     call.may("write", kind, existing.destination.name, vhost)
     call.may("read", "exchange", source.name, vhost)

@@ -25,7 +25,7 @@ from trellis.http.management.answers import (
 )
 from trellis.http.management.rates import with_sum
 
-#: Names of protocols in RabbitMQ.
+#: RabbitMQ's names of the protocols, by their names in Trellis.
 PROTOCOLS: Final = {
     "amqp091": "AMQP 0-9-1",
     "mqtt310": "MQTT 3.1",
@@ -35,7 +35,7 @@ PROTOCOLS: Final = {
 
 
 def name_of(connection: Connection) -> str:
-    """Return the name of a connection, which no other open connection has."""
+    """Return the name of a connection, which is unique among the open connections."""
     peer = f"unix:{connection.number}" if connection.peer.port == 0 else str(connection.peer)
     return f"{peer} -> {connection.peer.listener or connection.front.name}"
 
@@ -63,7 +63,7 @@ def _seen(call: Call) -> Iterator[Connection | None]:
 
 
 def connection_row(connection: Connection, node: str) -> Row:
-    """Return a connection as JSON."""
+    """Return a connection as a row of the API."""
     description = connection.describe()
     vhost = vhost_of(connection)
     row: Row = {
@@ -153,9 +153,10 @@ async def connection(call: Call) -> Row:
 
 
 async def delete_connection(call: Call) -> Empty:
-    """Close the named connection. Only administrators may close the connection of another user.
+    """Close the connection that the path names.
 
-    The header X-Reason of RabbitMQ's tools is ignored: clients always get the same reason.
+    Only administrators may close the connection of another user. The header X-Reason of RabbitMQ's
+    tools is ignored: clients always get the same reason.
     """
     selected = await _named(call)
     if not call.identity.administrator and selected.describe()["user"] != call.identity.name:
@@ -205,7 +206,7 @@ def _close(call: Call, connection: Connection) -> None:
 
 
 def _channels(call: Call) -> Iterator[tuple[AmqpConnection, Channel] | None]:
-    """Yield the channels that the user may see, and None instead of any other connection."""
+    """Yield the channels that the user may see. Yield None for each connection that is skipped."""
     for connection in _seen(call):
         if isinstance(connection, AmqpConnection):
             for channel in list(connection.channels.open.values()):
@@ -227,7 +228,7 @@ def _channel_name(connection: AmqpConnection, channel: Channel) -> str:
 
 
 def channel_row(connection: AmqpConnection, channel: Channel, node: str) -> Row:
-    """Return a channel as JSON."""
+    """Return a channel as a row of the API."""
     transaction = channel.publisher.transaction
     return {
         "name": _channel_name(connection, channel),
@@ -315,7 +316,7 @@ def _consumer_row(
         "exclusive": consumer.exclusive,
         "ack_required": not consumer.no_ack,
         "prefetch_count": int(consumer.prefetch),
-        # In ms; 0 for none. Clients of the API require the field.
+        # The consumer timeout in ms; 0 for none. Clients of the API require the field.
         "consumer_timeout": int(timeout_of(queue, broker.limits)),
         "active": active,
         "activity_status": "up" if active else "waiting",

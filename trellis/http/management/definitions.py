@@ -35,7 +35,7 @@ async def import_(call: Call) -> Row:
 
 
 async def export_vhost(call: Call) -> SectionedRows:
-    """Return the definitions of one virtual host."""
+    """Return the definitions of the virtual host that the path names."""
     vhost = call.vhost(call.path_parameters[0])
 
     def rows() -> Iterator[SectionRow | None]:
@@ -103,7 +103,7 @@ async def _import(call: Call, vhost: str | None) -> Row:
 
 
 def _overruled(call: Call, row: object) -> list[str]:
-    """Return a note if an imported user has a password or tags that the settings overrule."""
+    """Return notes: one if the settings overrule the password and tags of an imported user."""
     if not isinstance(row, dict) or not (row.get("password_hash") or row.get("tags")):
         return []
     name = row.get("name")

@@ -70,7 +70,7 @@ def _seconds(call: Call) -> float:
 async def client(call: Call) -> Row:
     """Return what is wrong with a client.
 
-    The path names its MQTT client identifier, AMQP connection name, address, or user.
+    The path names the client by MQTT client identifier, AMQP connection name, address, or user.
     """
     name = call.path_parameters[0]
     findings = refusal_findings(call.node.refusals.recent, name)

@@ -24,7 +24,7 @@ async def rows(call: Call) -> Listing:
 
 
 async def delayed(call: Call) -> Listing:
-    """Return the rows of `trellis list delayed`."""
+    """List the messages that wait in delayed exchanges, as `trellis list delayed` does."""
     return await _rows(call, "delayed")
 
 
@@ -57,7 +57,10 @@ async def _rows(call: Call, kind: str) -> Listing:
 
 
 async def switch(call: Call) -> Row:
-    """Hand the replicated log over to the standby `to`, "" for any; this process ends soon."""
+    """Hand the replicated log over to the standby `to`; "" lets the broker choose one.
+
+    This process ends soon after the answer.
+    """
     hand_over, wanted = call.node.switch, call.body().get("to", "")
     if hand_over is None:
         raise not_found("this broker is no node of a cluster")
@@ -71,7 +74,7 @@ async def switch(call: Call) -> Row:
 
 
 async def cancel(call: Call) -> list[Row]:
-    """Cancel a delayed message, so that it is not published."""
+    """Cancel the delayed message that the path names: the broker does not publish it."""
     vhost, name, order = (call.query.get(field, "") for field in ("vhost", "exchange", "id"))
     waiting = call.broker.vhosts[vhost].delays.get(name) if vhost in call.broker.vhosts else None
     call.node.turn.schedule()

@@ -12,24 +12,24 @@ from trellis.http.management.answers import Call, Failure, Row, bad_request
 from trellis.http.management.overview import listeners
 
 OK: Final[Row] = {"status": "ok"}
-#: Units of a duration, each in days.
+#: Units of a duration in the path of a check, by their length in days.
 UNITS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
-#: Queue of the aliveness test.
+#: Name of the queue that the aliveness test uses.
 ALIVE: Final = "aliveness-test"
 
 
 def failed(reason: str, **more: object) -> Failure:
-    """Return the answer for a failed check."""
+    """Return the answer of a failed health check: status 503 with the reason."""
     return Failure(503, {"status": "failed", "reason": reason, **more})
 
 
 async def always(call: Call) -> Row:
-    """Pass a check about several active nodes: a Trellis cluster has only one."""
+    """Check several active nodes: always passes, because a Trellis cluster has only one."""
     return OK
 
 
 async def alarms(call: Call) -> Row | Failure:
-    """Fail while an alarm is on."""
+    """Check that no alarm is on."""
     on = list(call.broker.alarms.on)
     return (
         failed(
@@ -42,12 +42,12 @@ async def alarms(call: Call) -> Row | Failure:
 
 
 async def ready(call: Call) -> Row | Failure:
-    """Fail while the broker starts or stops."""
+    """Check that the broker serves clients: it is neither starting nor stopping."""
     return OK if call.node.ready else failed("the broker is starting or stopping")
 
 
 async def virtual_hosts(call: Call) -> Row | Failure:
-    """Fail while a virtual host is being deleted."""
+    """Check that no virtual host is being deleted."""
     closing = [vhost.name for vhost in call.broker.vhosts.values() if vhost.closing]
     return (
         failed("Some virtual hosts are being deleted", **{"virtual-hosts": closing})
@@ -57,7 +57,7 @@ async def virtual_hosts(call: Call) -> Row | Failure:
 
 
 async def port_listener(call: Call) -> Row | Failure:
-    """Fail unless a listener is open on the port."""
+    """Check that a listener is open on the port that the path names."""
     wanted = call.path_parameters[0]
     if not wanted.isdecimal():
         raise bad_request(f"'{wanted[:20]}' is not a port number")
@@ -70,7 +70,7 @@ async def port_listener(call: Call) -> Row | Failure:
 
 
 async def protocol_listener(call: Call) -> Row | Failure:
-    """Fail unless a listener is open for the protocol."""
+    """Check that a listener is open for the protocol that the path names."""
     wanted = call.path_parameters[0].lower()
     protocols = [row["protocol"] for row in listeners(call)]
     names = {
@@ -86,7 +86,7 @@ async def protocol_listener(call: Call) -> Row | Failure:
 
 
 async def certificates(call: Call) -> Row | Failure:
-    """Fail if a certificate expires within the given time."""
+    """Check that no TLS certificate expires within the time that the path gives."""
     count, unit = call.path_parameters
     if unit not in UNITS or not count.isdecimal() or len(count) > 6:
         raise bad_request(
@@ -102,7 +102,7 @@ async def certificates(call: Call) -> Row | Failure:
 
 
 async def aliveness(call: Call) -> Row | Failure:
-    """Pass if a message published to the queue `aliveness-test` arrives there; empty the queue."""
+    """Check that a message published to the queue `aliveness-test` arrives; empty the queue."""
     vhost = call.vhost(call.path_parameters[0])
     for operation, kind, name in (
         ("configure", "queue", ALIVE),

@@ -26,9 +26,10 @@ async def vhost_limits(call: Call) -> Listing:
 
 
 def _value(call: Call, known: tuple[str, ...], thing: str) -> dict[str, int]:
-    """Return the limit that the path names, with the value of the body. Raises PreconditionFailed.
+    """Return the limit that the path names, as {name: value}, with the value in the body.
 
-    Return {} for a value below 0, which means no limit.
+    Return {} for a value below 0, which means no limit. `known` are the valid names; `thing` is the
+    owner of the limit, for the error message. Raises PreconditionFailed.
     """
     row = call.body()
     if "value" not in row:
@@ -37,7 +38,7 @@ def _value(call: Call, known: tuple[str, ...], thing: str) -> dict[str, int]:
 
 
 async def put_vhost_limit(call: Call) -> Empty:
-    """Set a limit of a virtual host."""
+    """Set the limit of a virtual host that the path names to the `value` in the body."""
     vhost = call.vhost(call.path_parameters[0])
     limits = dict(vhost.options.limits)
     fresh = limits.pop(call.path_parameters[1], None) is None
@@ -48,7 +49,7 @@ async def put_vhost_limit(call: Call) -> Empty:
 
 
 async def delete_vhost_limit(call: Call) -> Empty:
-    """Delete a limit of a virtual host."""
+    """Delete the limit of a virtual host that the path names."""
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     limits = dict(vhost.options.limits)
     if limits.pop(name, None) is None:
@@ -74,7 +75,10 @@ async def user_limits(call: Call) -> Listing:
 
 
 def _user(call: Call, name: str) -> User:
-    """Return the stored user of this name. Raises ApiRefusal."""
+    """Return the stored user with a name. Raises ApiRefusal.
+
+    A user of the settings has no limits of its own, and is refused.
+    """
     user = call.broker.users.by_name.get(name)
     if user is not None:
         return user
@@ -95,7 +99,7 @@ async def _set_limits(call: Call, user: User, limits: dict[str, int]) -> None:
 
 
 async def put_user_limit(call: Call) -> Empty:
-    """Set a limit of a user."""
+    """Set the limit of a user that the path names to the `value` in the body."""
     user = _user(call, call.path_parameters[0])
     limits = dict(user.limits)
     fresh = limits.pop(call.path_parameters[1], None) is None
@@ -105,7 +109,7 @@ async def put_user_limit(call: Call) -> Empty:
 
 
 async def delete_user_limit(call: Call) -> Empty:
-    """Delete a limit of a user."""
+    """Delete the limit of a user that the path names."""
     user, name = _user(call, call.path_parameters[0]), call.path_parameters[1]
     limits = dict(user.limits)
     if limits.pop(name, None) is None:

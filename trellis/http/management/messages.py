@@ -39,14 +39,14 @@ from trellis.http.management.answers import (
 from trellis.http.management.topology import exchange_name
 from trellis.http.slices import Slice
 
-#: Largest number of messages that one request fetches.
+#: Largest number of messages that one `get` request fetches.
 FETCHED_MAX: Final = 10_000
 #: Total size of properties and bodies, in bytes, after which a request fetches no further message.
 FETCHED_BYTES_MAX: Final = 8 << 20
 #: The values of the field `ackmode` with which the queue keeps the fetched messages.
 KEEPING: Final = ("ack_requeue_true", "reject_requeue_true")
-#: The other values of `ackmode`, and the method that settles the messages. A rejected message may
-#: become a dead letter.
+#: The values of `ackmode` that remove the fetched messages from the queue, with the AMQP method
+#: that does it. A rejected message may become a dead letter.
 SETTLING: Final[dict[str, Any]] = {
     "ack_requeue_false": spec.Basic.Ack(0, True),
     "reject_requeue_false": spec.Basic.Nack(0, True, requeue=False),
@@ -59,7 +59,8 @@ _METHOD, _HEADER = 1, 2
 #: pamqp would refuse names of exchanges above 127 bytes.
 _PUBLISH: Final = b"\x00\x3c\x00\x28\x00\x00"
 _MANDATORY: Final = b"\x01"
-#: The HTTP status and name of an AMQP error by its code; others are bad requests.
+#: The HTTP status and name of an AMQP error, by its reply code. Errors with other codes are bad
+#: requests.
 _ERRORS: Final = {403: (403, "not_authorised"), 404: (404, "Object Not Found")}
 _CHANNEL: Final = 1
 
@@ -80,7 +81,8 @@ class DirectClient:
         assert isinstance(connection, AmqpConnection)
         self.connection = connection
         self._awake = asyncio.Event()
-        #: Output of the broker, and the number of its bytes that this client has read.
+        #: Output of the broker to this client, and the number of its bytes that the client has
+        #: read.
         self._output = b""
         self._read = 0
         connection.wake = self._wake
@@ -99,7 +101,7 @@ class DirectClient:
         self.connection.receive_data(data)
 
     async def frame(self) -> bytes:
-        """Return the next frame of the broker.
+        """Wait for the next AMQP frame of the broker, and return it.
 
         Raises TimeoutError, and ApiRefusal if the broker closes the connection.
         """
@@ -121,7 +123,7 @@ class DirectClient:
                     await self._work.pause(self._awake)
 
     def _next_frame(self) -> bytes:
-        """Return the next frame that the broker has sent; b"" if there is none."""
+        """Return the next complete frame of the broker's output; b"" if there is none yet."""
         if self._read == len(self._output):
             self._output, self._read = self.connection.data_to_send(), 0
         if not self._output:
@@ -132,7 +134,10 @@ class DirectClient:
         return self._output[start : self._read]
 
     async def method(self) -> Any:
-        """Return the next method, without contents. Raises ApiRefusal if the broker refuses."""
+        """Wait for the broker's next AMQP method, and return it; skip contents.
+
+        Raises TimeoutError, and ApiRefusal if the broker refuses the request.
+        """
         while True:
             frame = await self.frame()
             if frame[0] != _METHOD:
@@ -145,7 +150,7 @@ class DirectClient:
                 return method
 
     async def content(self) -> tuple[bytes, list[bytes]]:
-        """Return the next content: its encoded flags and properties, and the parts of its body.
+        """Return the next message content: encoded flags and properties, and parts of the body.
 
         The parts are not joined here: joining 16 MB takes several milliseconds of one turn.
         """
@@ -174,7 +179,7 @@ class DirectClient:
 
 
 async def get(call: Call) -> Listing:
-    """Fetch messages of a queue; `ackmode` says if the queue keeps them."""
+    """Fetch messages of the queue that the path names; `ackmode` says if the queue keeps them."""
     vhost, name, row = call.vhost(call.path_parameters[0]), call.path_parameters[1], call.body()
     mode, encoding = text(row, "ackmode", "ack_requeue_true"), text(row, "encoding", "auto")
     if mode not in KEEPING and mode not in SETTLING:
@@ -214,10 +219,7 @@ def check_encoding(encoding: str) -> None:
 
 
 async def _with_payloads(fetched: list[tuple[Row, list[bytes]]]) -> AsyncIterator[Row | bytes]:
-    """Yield each message.
-
-    A payload in several parts is yielded before the row of its message, part by part.
-    """
+    """Yield a row for each fetched message; before a row, the parts of a divided payload."""
     for row, parts in fetched:
         if len(parts) > 1:
             for part in parts:
@@ -228,7 +230,7 @@ async def _with_payloads(fetched: list[tuple[Row, list[bytes]]]) -> AsyncIterato
 
 
 def _first_bytes(parts: list[bytes], size: int) -> list[bytes]:
-    """Return the first `size` bytes of a body in parts."""
+    """Return the first `size` bytes of a body that is given in parts."""
     kept: list[bytes] = []
     for part in parts:
         if size <= 0:
@@ -239,7 +241,10 @@ def _first_bytes(parts: list[bytes], size: int) -> list[bytes]:
 
 
 def whole_number(row: Mapping[str, Any], field: str, default: int, most: int) -> int:
-    """Return a whole number in a field, which some tools write as text. Raises ApiRefusal."""
+    """Return the whole number in a field, or `default`. Some tools write the number as text.
+
+    Raises ApiRefusal for a number below 0 or above `most`, or another value.
+    """
     value = row.get(field, default)
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
@@ -305,8 +310,9 @@ async def publish(call: Call) -> Row:
 
 
 def _name(name: str) -> bytes:
-    """Return a name encoded as an AMQP short string. Raises ApiRefusal if it is too long, and
-    ValueError if it cannot be encoded in UTF-8.
+    """Return a name encoded as an AMQP short string.
+
+    Raises ApiRefusal if the name is too long, and ValueError if it cannot be encoded in UTF-8.
     """
     data = name.encode()
     if len(data) > NAME_BYTES_MAX:
@@ -326,7 +332,10 @@ def _body(payload: str, encoding: str) -> bytes:
 
 
 def _encoded_properties(given: Row) -> bytes:
-    """Return the properties as in a content header. Raises ApiRefusal for an invalid one."""
+    """Return message properties in JSON as an AMQP content header encodes them.
+
+    Raises ApiRefusal for an invalid property.
+    """
     known = [name for name, _ in LAYOUT]
     properties: dict[str, Any] = {}
     for name, value in given.items():

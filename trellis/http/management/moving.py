@@ -33,10 +33,11 @@ COUNT_MAX: Final = 1 << 53
 
 
 async def move(call: Call) -> Row:
-    """Move messages of a queue to another queue or an exchange, or say what a move would do.
+    """Move messages of the queue in the path to another queue or to an exchange, or make a dry run.
 
-    The body has `queue`, or `exchange` and perhaps `key`, and perhaps `count`, `rate` (messages per
-    second) and `dry_run`.
+    The body has `queue`, or `exchange` and optionally `key`. It may also have `count` (largest
+    number of messages), `rate` (messages per second) and `dry_run` (only report what a move would
+    do).
     """
     vhost, source = _source(call)
     row = call.body()
@@ -57,9 +58,10 @@ async def move(call: Call) -> Row:
 
 
 async def redrive(call: Call) -> Row:
-    """Move the dead letters of a queue back to the queues in which they died, or say to which.
+    """Redrive the dead letters of a queue: move them back to the queues in which they died.
 
-    The body may have `count`, `rate` (messages per second) and `dry_run`.
+    The body may have `count` (largest number of messages), `rate` (messages per second) and
+    `dry_run` (only report the destinations).
     """
     vhost, source = _source(call)
     return await _begin(call, vhost, source, ToOrigin())
@@ -106,7 +108,10 @@ def _rate(row: Row) -> float:
 
 
 class _PresentIdentity:
-    """Returns the present identity of the user of a call, in one virtual host."""
+    """A callable that returns the present identity of a call's user in one virtual host.
+
+    A move of messages calls it, because permissions may change while the move runs.
+    """
 
     def __init__(self, call: Call, vhost: VirtualHost) -> None:
         self._authenticator = call.broker.authenticator
@@ -125,7 +130,10 @@ def _identity_now(call: Call, vhost: VirtualHost) -> _PresentIdentity:
 async def _survey(
     call: Call, vhost: VirtualHost, source: Queue, destination: MoveDestination, count: int
 ) -> Row:
-    """Return what a move would do now. Raises ApiRefusal."""
+    """Return the result of a dry run: the messages that a move would move now, by destination.
+
+    Raises ApiRefusal.
+    """
     identity = _PresentIdentity(call, vhost)()
     if identity is None:
         raise ApiRefusal(403, "not_authorised", "the user lost its permissions")
@@ -155,7 +163,7 @@ async def _survey(
 
 
 def move_row(number: int, known: MessageMove) -> Row:
-    """Return a move as JSON."""
+    """Return a move of messages as a row of the API."""
     return {
         "id": number,
         "vhost": known.vhost.name,
@@ -172,7 +180,7 @@ def move_row(number: int, known: MessageMove) -> Row:
 
 
 async def moves(call: Call) -> Listing:
-    """List the moves of messages that run, and the last ones that have ended."""
+    """List the moves of messages that are running, and the last moves that have ended."""
     return Listing(
         iterate(
             move_row(number, known) if call.sees(known.vhost) else None
@@ -182,12 +190,12 @@ async def moves(call: Call) -> Listing:
 
 
 async def one_move(call: Call) -> Row:
-    """Return a move of messages; state, reason, moved and refused are its progress."""
+    """Return the move of messages that the path names, with its progress."""
     return move_row(*_named(call))
 
 
 async def cancel(call: Call) -> Empty:
-    """Cancel a move of messages. The messages that are moved already stay where they are."""
+    """Cancel the move of messages that the path names. Messages that were moved stay moved."""
     number, known = _named(call)
     if known.user != call.identity.name:
         call.require_administrator(f"the changes of move {number} of another user")

@@ -28,7 +28,7 @@ from trellis.http.management.rates import delivery_counts
 from trellis.http.management.serializers import counts
 from trellis.http.management.topology import COUNT_SLICE
 
-#: The parts of RabbitMQ's memory breakdown, which tools expect in the answer.
+#: The names in RabbitMQ's memory breakdown of a node, which tools expect in the answer.
 MEMORY_PARTS: Final = (
     *("connection_readers", "connection_writers", "connection_channels", "connection_other"),
     *("queue_procs", "quorum_queue_procs", "quorum_queue_dlx_procs", "stream_queue_procs"),
@@ -40,14 +40,14 @@ MEMORY_PARTS: Final = (
 
 
 class Totals:
-    """Sums over the virtual hosts that a user may see."""
+    """Totals of messages, queues and consumers in the virtual hosts that a user may see."""
 
     def __init__(self) -> None:
         self.ready = self.unacked = self.queues = self.consumers = self.published = 0
         self.statistics = [0] * len(STATISTICS)
 
     async def count(self, vhost: VirtualHost) -> None:
-        """Add the totals of a virtual host, counted in slices."""
+        """Add the totals of a virtual host, which are counted in slices."""
         counted = vhost.totals()
         more = True
         while more:
@@ -167,7 +167,7 @@ def listeners(call: Call) -> list[Row]:
 
 
 def node_row(call: Call) -> Row:
-    """Return the node as JSON. Slow with many file descriptors: run it in a thread."""
+    """Return the node as a row of the API. Slow with many file descriptors: run it in a thread."""
     node, watch, alarms = call.node, call.node.alarm_watch, call.broker.alarms.on
     opened = sum(len(front.connections) for front in node.fronts)
     return {
@@ -221,7 +221,7 @@ async def nodes(call: Call) -> Listing:
 
 
 def _check_node(call: Call) -> None:
-    """Raise ApiRefusal unless the path names this node: the API shows no other node."""
+    """Raise ApiRefusal unless the path names this node. The API knows no other node."""
     if call.path_parameters[0] != call.broker.name:
         raise not_found(
             f"there is no node '{call.path_parameters[0]}'; this one is '{call.broker.name}'"
@@ -229,7 +229,7 @@ def _check_node(call: Call) -> None:
 
 
 async def node_memory(call: Call) -> Row:
-    """Return the memory of the node: one sum for messages and clients, and the rest."""
+    """Return the memory of the node: the sum for messages and clients, and the remaining memory."""
     _check_node(call)
     resident = process.resident_bytes()
     accounted = min(await call.node.alarm_watch.account.count(), resident)
@@ -253,7 +253,7 @@ async def node(call: Call) -> Row:
 
 
 async def whoami(call: Call) -> Row:
-    """Return the user of the request."""
+    """Return the name and the tags of the user that makes the request."""
     return {"name": call.identity.name, "tags": list(call.identity.tags), "is_internal_user": True}
 
 
@@ -271,12 +271,12 @@ async def put_cluster_name(call: Call) -> Empty:
 
 
 async def empty_list(call: Call) -> Listing:
-    """Return an empty list, for tools that list kinds of objects that Trellis does not have."""
+    """Return an empty list, for a kind of RabbitMQ's objects that Trellis does not have."""
     return Listing(iterate([]))
 
 
 async def login_attempts(call: Call) -> Listing:
-    """List the number of accepted and of failed logins by protocol."""
+    """List the numbers of accepted and failed logins, by protocol."""
     return Listing(
         iterate(
             [

@@ -6,18 +6,18 @@ from trellis.http.management.answers import Call, Empty, Row
 
 
 async def open_session(call: Call) -> Row:
-    """Open a session of the web page for the user of the request; return its token."""
+    """Open a session of the web page for the user that makes the request; return its token."""
     return {"token": call.page_sessions.open(call.identity, call.request.local), **_user(call)}
 
 
 async def close_session(call: Call) -> Empty:
-    """End the session of the web page that the request belongs to."""
+    """End the web page's session that makes the request."""
     call.page_sessions.close(call.request.session)
     return Empty()
 
 
 async def user(call: Call) -> Row:
-    """Return the user of the request, as the web page needs it."""
+    """Return name, tags and node of the user that makes the request, for the web page."""
     return _user(call)
 
 

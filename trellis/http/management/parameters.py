@@ -62,7 +62,7 @@ async def parameter(call: Call) -> Row:
 
 
 def _target(call: Call) -> tuple[str, VirtualHost, str]:
-    """Return component, virtual host and name of a path. Raises ApiRefusal."""
+    """Return component, virtual host and name of the parameter in a path. Raises ApiRefusal."""
     component, vhost, name = call.path_parameters
     if component in ELSEWHERE:
         raise bad_request(f"component '{component}' has a path of its own: {ELSEWHERE[component]}")
@@ -70,7 +70,10 @@ def _target(call: Call) -> tuple[str, VirtualHost, str]:
 
 
 def _named(call: Call) -> tuple[str, VirtualHost, str]:
-    """Return component, virtual host and name of an existing parameter. Raises ApiRefusal."""
+    """Return component, virtual host and name of the existing parameter in a path.
+
+    Raises ApiRefusal.
+    """
     component, vhost, name = _target(call)
     if (component, name) not in vhost.parameters.values:
         raise not_found(f"no parameter '{name}' of component '{component}' in vhost '{vhost.name}'")
@@ -85,7 +88,10 @@ def _value(call: Call) -> Any:
 
 
 async def put_parameter(call: Call) -> Empty:
-    """Set a parameter. The parameter is only stored; the log says that it has no effect."""
+    """Set the parameter that the path names to the `value` in the body.
+
+    The parameter is only stored; the log says that it has no effect.
+    """
     component, vhost, name = _target(call)
     value = _value(call)
     fresh = await call.make_durable(
@@ -100,7 +106,7 @@ async def put_parameter(call: Call) -> Empty:
 
 
 async def delete_parameter(call: Call) -> Empty:
-    """Delete a parameter."""
+    """Delete the parameter that the path names."""
     component, vhost, name = _named(call)
     await call.make_durable(lambda ticket: vhost.parameters.clear(component, name, ticket))
     return Empty()
@@ -131,7 +137,10 @@ async def global_parameter(call: Call) -> Row:
 
 
 async def put_global_parameter(call: Call) -> Empty:
-    """Set a global parameter. Only `cluster_name` has an effect; all others are only stored."""
+    """Set the global parameter that the path names to the `value` in the body.
+
+    Only `cluster_name` has an effect; the broker only stores all other global parameters.
+    """
     value = _value(call)
     holder = call.broker.vhosts["/"].parameters
     fresh = await call.make_durable(
@@ -141,7 +150,7 @@ async def put_global_parameter(call: Call) -> Empty:
 
 
 async def delete_global_parameter(call: Call) -> Empty:
-    """Delete a global parameter."""
+    """Delete the global parameter that the path names."""
     await global_parameter(call)
     holder = call.broker.vhosts["/"].parameters
     await call.make_durable(lambda ticket: holder.clear(GLOBAL, call.path_parameters[0], ticket))
@@ -178,7 +187,7 @@ async def operator_policy(call: Call) -> Row:
 
 
 async def put_operator_policy(call: Call) -> Empty:
-    """Create or replace an operator policy."""
+    """Create or replace the operator policy that the path names."""
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     fresh = name not in vhost.policies.operator_by_name
     policy = operator_policy_of(vhost.name, name, call.body())
@@ -190,7 +199,7 @@ async def put_operator_policy(call: Call) -> Empty:
 
 
 async def delete_operator_policy(call: Call) -> Empty:
-    """Delete an operator policy."""
+    """Delete the operator policy that the path names."""
     await operator_policy(call)
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     await call.make_durable(

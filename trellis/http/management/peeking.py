@@ -1,4 +1,4 @@
-"""The waiting messages of a queue, which are read and not taken."""
+"""Peeking: read the waiting messages of a queue, which keeps them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ from trellis.http.management.messages import (
 )
 from trellis.http.management.topology import named_queue
 
-#: Largest number of messages in one answer, and default number.
+#: Largest number of messages in one answer, and the number without `count` in the query.
 PEEKED_MAX: Final = 1_000
 PEEKED: Final = 10
-#: Largest number of bytes of each body in one answer, and default number.
+#: Largest number of bytes of each body in one answer, and the number without `truncate` in the
+#: query.
 BODY_MAX: Final = 1 << 20
 BODY: Final = 64 << 10
 #: Number of messages that are read at once from the queue.
 _AT_ONCE: Final = 32
-#: The `sequence` of a message: the rank, in a queue with priorities, and the sequence number.
+#: Pattern of the `sequence` of a message: the rank, in a queue with priorities, and the sequence
+#: number.
 _PLACE: Final = re.compile(r"(-?[0-9]{1,5}:)?[0-9]{1,17}", re.ASCII)
 
 
@@ -55,7 +57,7 @@ def readable_queue(call: Call, purpose: str) -> tuple[VirtualHost, Queue]:
 
 
 async def peek(call: Call) -> Listing:
-    """Return the first waiting messages of a queue, which keeps them and does not change.
+    """Peek: return the first waiting messages of the queue in the path, which keeps them unchanged.
 
     The query may have `count`, `after` (the `sequence` of the last message of the answer before),
     `truncate` (bytes of each body) and `encoding` (auto or base64).

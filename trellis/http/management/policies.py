@@ -38,7 +38,7 @@ async def policy(call: Call) -> Row:
 
 
 async def put_policy(call: Call) -> Empty:
-    """Create or replace a policy."""
+    """Create or replace the policy that the path names."""
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     known = name in vhost.policies.by_name
     policy = policy_of(vhost.name, name, call.body())
@@ -50,7 +50,7 @@ async def put_policy(call: Call) -> Empty:
 
 
 def log_keys_without_effect(call: Call, vhost: str, policy: Policy) -> None:
-    """Log each key of a new policy that RabbitMQ has, and that has no effect here."""
+    """Log each key of a new policy that is known in RabbitMQ and has no effect in Trellis."""
     for key in policy.definition:
         verdict = judge_policy_key(key, EFFECTIVE_KEYS)
         if verdict.kind == MISSING:
@@ -62,7 +62,7 @@ def log_keys_without_effect(call: Call, vhost: str, policy: Policy) -> None:
 
 
 async def delete_policy(call: Call) -> Empty:
-    """Delete a policy."""
+    """Delete the policy that the path names."""
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     if name not in vhost.policies.by_name:
         raise not_found(f"no policy '{name}' in vhost '{vhost.name}'")

@@ -13,14 +13,14 @@ from typing import Any, Final
 from broker.queues.statistics import STATISTICS
 from trellis.monitoring.http_counters import HttpCounters
 
-#: Seconds between two samples of the counters of one object: as RabbitMQ's statistics interval.
+#: Seconds between two samples of the counters of one object, as in RabbitMQ's statistics.
 SAMPLE_SECONDS: Final = 5.0
 #: Seconds after which a sample is too old to compute a rate from it.
 SAMPLE_MAX_AGE: Final = 300.0
 #: Largest number of objects whose samples are kept: the objects of the latest answers.
 RATED_OBJECTS_MAX: Final = 20_000
 
-#: The kind and the names of an object.
+#: The key of an object with counters: its kind and its names.
 Key = tuple[str, ...]
 
 
@@ -35,7 +35,7 @@ class Sample:
 
 
 class Rates:
-    """Samples of counters by object: the present sample, and the sample before it."""
+    """Samples of counters by object: the latest sample, and the sample before it."""
 
     def __init__(self, counters: HttpCounters) -> None:
         self._samples: dict[Key, tuple[Sample, Sample | None]] = {}
@@ -55,7 +55,8 @@ class Rates:
             or len(base.counts) != len(counts)
             or any(new < old for new, old in zip(counts[:counters], base.counts, strict=False))
         ):
-            # The older sample is too old, or the object was deleted and created again.
+            # There is no usable older sample: it is too old, or the object was deleted and created
+            # again.
             last = base = None
         if last is None or base is last:
             self._samples[key] = (Sample(now, counts), base)
@@ -93,7 +94,7 @@ def delivery_counts(statistics: Sequence[int]) -> dict[str, int]:
 
 
 def with_sum(counts: dict[str, int]) -> dict[str, int]:
-    """Return counts of deliveries, with their sum added as `deliver_get`."""
+    """Return counts of deliveries by name, with their sum added as `deliver_get`."""
     return counts | {
         "deliver_get": counts["deliver"]
         + counts["deliver_no_ack"]

@@ -23,10 +23,11 @@ from trellis.http.management.messages import (
 )
 from trellis.http.management.serializers import printable
 
-#: Largest number of retained messages in one answer, and default number.
+#: Largest number of retained messages in one answer, and the number without `count` in the query.
 LISTED_MAX: Final = 10_000
 LISTED: Final = 100
-#: Largest number of bytes of each body in one answer, and default number.
+#: Largest number of bytes of each body in one answer, and the number without `truncate` in the
+#: query.
 BODY_MAX: Final = 1 << 20
 BODY: Final = 1024
 #: Number of topics that are compared with the filter before other work may run.
@@ -51,7 +52,10 @@ class RetainedSelection:
         self._keys = self.vhost.retained.topics()
 
     def matching(self) -> Iterator[str | None]:
-        """Yield the routing keys that match, and None whenever other work may run."""
+        """Yield the routing keys of matching retained messages; None when other work may run.
+
+        The caller then ends its slice of time.
+        """
         for number, key in enumerate(self._keys, 1):
             if MQTT.matches(self.filter, swap(key)):
                 yield key
@@ -111,7 +115,7 @@ async def retained(call: Call) -> Listing:
 
 
 def _row(message: Message, truncate: int, encoding: str, now: int) -> Row:
-    """Return a retained message as JSON, its body as bytes."""
+    """Return a retained message as a row of the API, its body as bytes."""
     return {
         "topic": printable(swap(message.address.key)),
         "routing_key": printable(message.address.key),
@@ -166,7 +170,7 @@ async def clear(call: Call) -> Row:
 
 
 async def _remove(call: Call, vhost: VirtualHost, keys: list[str]) -> int:
-    """Remove the retained messages of routing keys; return how many there were."""
+    """Remove the retained messages with these routing keys; return the number removed."""
     return await call.make_durable(
         lambda ticket: sum(vhost.retained.remove(key, ticket) for key in keys)
     )

@@ -38,7 +38,7 @@ async def role(call: Call) -> Row:
 
 
 async def put_role(call: Call) -> Empty:
-    """Create a role, or replace its permissions and rules in all virtual hosts."""
+    """Create the role that the path names, or replace its permissions and rules in all vhosts."""
     name, grants = call.path_parameters[0], grants_of(call.body().get("vhosts"))
     for vhost in grants:
         call.vhost(vhost)
@@ -48,14 +48,14 @@ async def put_role(call: Call) -> Empty:
 
 
 async def delete_role(call: Call) -> Empty:
-    """Delete a role, which no user has."""
+    """Delete the role that the path names. A role that a user has cannot be deleted."""
     name = _known(call).name
     await call.make_durable(lambda ticket: call.broker.users.remove_role(name, ticket))
     return Empty()
 
 
 def role_grants(call: Call, user: User) -> Iterator[tuple[str, RoleGrant]]:
-    """Yield the virtual hosts in which the role of a user decides, with what the role grants."""
+    """Yield (virtual host, grant) for each virtual host in which the user's role decides."""
     known = call.node.accounts.settings_accounts.get(user.name)
     for vhost in list(call.broker.vhosts) if known is None else ():
         grant = user.role_grant(vhost)

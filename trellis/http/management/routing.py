@@ -1,4 +1,4 @@
-"""The route of a message that is not published: its path, bindings, rights and near misses."""
+"""The explanation of a route, without publishing: path, bindings, rights and near misses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trellis.monitoring.route_rows import SECTIONS, RouteAnswer, RouteQuestion, 
 
 
 async def route(call: Call) -> SectionedRows:
-    """Return where a message would go, with the bindings, rights and near misses that decide.
+    """Explain where a message would go: the bindings, rights and near misses that decide.
 
     The message is given by the query: `exchange` and `key`, or `mqtt` (a topic); `vhost` (default
     `/`), `header` (NAME=VALUE, may be repeated), `user` and `client_id`. Nothing is published.

@@ -22,12 +22,12 @@ EXCHANGE: Final = "exchange"
 
 
 def printable(key: str) -> str:
-    """Return a routing key as printable text: the key may contain bytes that are not UTF-8."""
+    """Return a routing key as printable text. A key may contain bytes that are not UTF-8."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def counts(ready: int, unacked: int) -> Row:
-    """Return the fields of a row that count ready, unacknowledged and all messages."""
+    """Return the fields of an API row that count ready, unacknowledged and all messages."""
     return {
         "messages": ready + unacked,
         "messages_ready": ready,
@@ -78,7 +78,7 @@ def queue_type(queue: Queue) -> str:
 
 
 def _policies_of(vhost: VirtualHost, queue: Queue) -> Row:
-    """Return the fields of a queue that name its policies, and their common definition."""
+    """Return the fields of a queue's API row about its policies: names and common definition."""
     row: Row = {}
     policies = vhost.policies
     if not policies.by_name and not policies.operator_by_name:
@@ -99,7 +99,7 @@ def _policies_of(vhost: VirtualHost, queue: Queue) -> Row:
 
 
 def exchange_row(vhost: VirtualHost, exchange: Exchange) -> Row:
-    """Return an exchange as JSON."""
+    """Return an exchange as a row of the API."""
     options = exchange.options
     row: Row = {
         "name": exchange.name,

@@ -32,22 +32,23 @@ from trellis.http.management.answers import (
 )
 from trellis.http.management.rates import delivery_counts
 
-#: Number of objects counted in one turn of the event loop.
+#: Number of objects that are counted in one turn of the event loop.
 COUNT_SLICE: Final = 1_000
 #: Seconds that the deletion of a virtual host may take.
 VHOST_DELETION_SECONDS: Final = 60.0
-#: Seconds between two checks whether the deletion is complete.
+#: Seconds between two checks whether the deletion of a virtual host is complete.
 POLL_SECONDS: Final = 0.01
 #: Name of the default exchange in the API; its real name is empty.
 DEFAULT: Final = "amq.default"
 
-#: The counts of a queue that may fall, and their rates in a queue that had no message yet.
+#: The gauges in the API row of a queue (counts that may fall), and the rates in the row of a queue
+#: that never had a message.
 _GAUGES: Final = ("messages", "messages_ready", "messages_unacknowledged")
 _STILL: Final[Row] = {f"{name}_details": {"rate": 0.0} for name in _GAUGES}
 
 
 def exchange_name(name: str) -> str:
-    """Return the real name of an exchange that a path names."""
+    """Return the exchange name for a name in a path: "" for the default exchange."""
     return "" if name == DEFAULT else name
 
 
@@ -55,7 +56,7 @@ def exchange_name(name: str) -> str:
 
 
 async def _count_messages(vhost: VirtualHost) -> tuple[int, int]:
-    """Return the number of ready and unacknowledged messages, counted in slices."""
+    """Count the ready and unacknowledged messages of a virtual host, in slices; return both."""
     totals = vhost.totals()
     more = True
     while more:
@@ -102,8 +103,8 @@ async def put_vhost(call: Call) -> Empty:
         """Create the virtual host and the permissions of its creator, in one step."""
         call.broker.create_vhost(name, ticket, options)
         if known is None and call.broker.users.by_name.get(creator) is call.identity:
-            # As in RabbitMQ, the creator of a virtual host gets all permissions in it. (Users of
-            # the settings get theirs there.)
+            # As in RabbitMQ, the creator of a virtual host gets all permissions in it. (The
+            # settings grant the permissions of their users.)
             call.broker.users.set_permission(name, creator, ".*", ".*", ".*", ticket)
 
     await call.make_durable(create)
@@ -111,12 +112,12 @@ async def put_vhost(call: Call) -> Empty:
 
 
 async def protect_vhost(call: Call) -> Empty:
-    """Protect a virtual host from deletion."""
+    """Protect the virtual host that the path names from deletion."""
     return await _set_protection(call, True)
 
 
 async def unprotect_vhost(call: Call) -> Empty:
-    """End the protection of a virtual host from deletion."""
+    """End the protection of the virtual host that the path names from deletion."""
     return await _set_protection(call, False)
 
 
@@ -128,7 +129,7 @@ async def _set_protection(call: Call, protected: bool) -> Empty:
 
 
 async def delete_vhost(call: Call) -> Empty:
-    """Delete a virtual host, and wait until it is empty."""
+    """Delete the virtual host that the path names, and wait until it is empty."""
     vhost = call.vhost(call.path_parameters[0])
     await call.make_durable(lambda ticket: call.broker.close_vhost(vhost.name, ticket))
     call.node.review()
@@ -175,7 +176,7 @@ async def _collect_counts(vhost: VirtualHost) -> None:
 
 
 def _exchange_row(call: Call, vhost: VirtualHost, exchange: Exchange) -> Row:
-    """Return an exchange with its message statistics, which the caller has collected."""
+    """Return an exchange as a row of the API. The caller has collected its message statistics."""
     row = serializers.exchange_row(vhost, exchange)
     counts = {
         "publish_in": int(exchange.published),
@@ -187,7 +188,7 @@ def _exchange_row(call: Call, vhost: VirtualHost, exchange: Exchange) -> Row:
 
 
 async def put_exchange(call: Call) -> Empty:
-    """Declare an exchange."""
+    """Declare the exchange that the path names."""
     vhost, name, row = call.vhost(call.path_parameters[0]), call.path_parameters[1], call.body()
     options = ExchangeOptions(
         flag(row, "durable") if "durable" in row else True,
@@ -205,7 +206,7 @@ async def put_exchange(call: Call) -> Empty:
 
 
 async def delete_exchange(call: Call) -> Empty:
-    """Delete an exchange."""
+    """Delete the exchange that the path names."""
     vhost, name = call.vhost(call.path_parameters[0]), exchange_name(call.path_parameters[1])
     vhost.exchange(name)
     if not name or name.startswith("amq."):
@@ -254,7 +255,7 @@ async def queue(call: Call) -> Row:
 
 
 def _queue_row(call: Call, vhost: VirtualHost, queue: Queue) -> Row:
-    """Return a queue with its message statistics."""
+    """Return a queue as a row of the API, with its message statistics and rates."""
     row = serializers.queue_row(vhost, queue, call.broker.name)
     statistics = queue.statistics()
     if not any(statistics):
@@ -268,7 +269,7 @@ def _queue_row(call: Call, vhost: VirtualHost, queue: Queue) -> Row:
 
 
 async def put_queue(call: Call) -> Empty:
-    """Declare a queue."""
+    """Declare the queue that the path names."""
     vhost, name, row = call.vhost(call.path_parameters[0]), call.path_parameters[1], call.body()
     durable = flag(row, "durable") if "durable" in row else True
     auto_delete = flag(row, "auto_delete")
@@ -286,7 +287,10 @@ async def put_queue(call: Call) -> Empty:
 
 
 async def delete_queue(call: Call) -> Empty:
-    """Delete a queue."""
+    """Delete the queue that the path names.
+
+    `if-unused=true` and `if-empty=true` in the query are conditions.
+    """
     vhost, queue = named_queue(call)
     call.may("configure", "queue", queue.name, vhost)
     deleted = vhost.queue(queue.name, queue.exclusive_to)
@@ -302,7 +306,10 @@ async def delete_queue(call: Call) -> Empty:
 
 
 async def pause_queue(call: Call) -> Empty:
-    """Pause a queue: it takes messages and delivers none until it is resumed or the broker ends."""
+    """Pause the deliveries of the queue that the path names.
+
+    A paused queue takes messages and delivers none until it is resumed or the broker ends.
+    """
     queue = _pausable(call)
     if pause(queue):
         call.audit("pause", "queue", queue.vhost, queue.name)
@@ -310,7 +317,7 @@ async def pause_queue(call: Call) -> Empty:
 
 
 async def resume_queue(call: Call) -> Empty:
-    """Resume a paused queue."""
+    """Resume the deliveries of the paused queue that the path names."""
     queue = _pausable(call)
     if resume(queue):
         call.audit("resume", "queue", queue.vhost, queue.name)
@@ -332,7 +339,7 @@ def _pausable(call: Call) -> Queue:
 
 
 async def purge_queue(call: Call) -> Empty:
-    """Remove all ready messages of a queue."""
+    """Purge the queue that the path names: remove all its ready messages."""
     vhost, queue = named_queue(call)
     call.may("read", "queue", queue.name, vhost)
     call.node.turn.schedule()

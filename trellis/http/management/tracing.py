@@ -1,4 +1,4 @@
-"""Traces of messages: begin one, read its events, list and end traces."""
+"""Traces of messages: begin a trace, read its events, list and end traces."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ async def begin(call: Call) -> Row:
 
 
 async def traces(call: Call) -> Listing:
-    """List the running traces of a virtual host."""
+    """List the running traces of the virtual host that the path names."""
     vhost = call.vhost(call.path_parameters[0])
     return Listing(iterate(_row(trace) for trace in vhost.traces.running))
 
 
 async def events(call: Call) -> Row:
-    """Return the next events of a trace, after the event with the number `after`.
+    """Return the next events of the trace in the path, after the event with the number `after`.
 
-    The broker forgets these earlier events. `lost` events were removed before they were read,
-    because more than EVENTS_MAX waited.
+    The broker then forgets the events up to `after`. `lost` is the number of events that were
+    removed unread, because more than EVENTS_MAX waited.
     """
     _, trace = _known(call)
     after = whole_number(call.query, "after", 0, 1 << 53)
@@ -76,7 +76,7 @@ async def events(call: Call) -> Row:
 
 
 async def end(call: Call) -> Empty:
-    """End a trace. The messages that it follows are not changed."""
+    """End the trace that the path names. The messages that it follows are not changed."""
     vhost, trace = _known(call)
     vhost.traces.end(trace)
     call.audit("end", "trace", vhost.name, str(trace.number))

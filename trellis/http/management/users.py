@@ -64,7 +64,7 @@ def _rows(call: Call) -> Iterator[Row]:
 
 
 async def users(call: Call) -> Listing:
-    """List the users."""
+    """List all users."""
     return Listing(iterate(_rows(call)))
 
 
@@ -92,7 +92,7 @@ def _known(call: Call, name: str) -> User | Account:
 
 
 def _changeable(call: Call, name: str) -> None:
-    """Raise ApiRefusal if the user is defined in the settings, so the API cannot change it."""
+    """Raise ApiRefusal if the settings define the user: the API cannot change such a user."""
     if name in call.node.accounts.settings_accounts:
         raise bad_request(
             f"user '{name}' is defined in the settings: change it there, then send SIGHUP"
@@ -106,7 +106,7 @@ async def user(call: Call) -> Row:
 
 
 async def put_user(call: Call) -> Empty:
-    """Create or change a user."""
+    """Create or change the user that the path names."""
     name, row = call.path_parameters[0], call.body()
     _changeable(call, name)
     tags = row.get("tags")
@@ -151,7 +151,7 @@ async def _password_hash(call: Call, name: str, row: Row) -> str:
 
 
 async def delete_user(call: Call) -> Empty:
-    """Delete a user."""
+    """Delete the user that the path names."""
     name = call.path_parameters[0]
     _known(call, name)
     _changeable(call, name)
@@ -160,7 +160,7 @@ async def delete_user(call: Call) -> Empty:
 
 
 async def bulk_delete(call: Call) -> Empty:
-    """Delete several users."""
+    """Delete the users that the body names in the list `users`."""
     names = call.body().get("users")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise bad_request("'users' is not a list of names")
@@ -222,28 +222,28 @@ def _permissions(call: Call) -> Iterator[Row]:
 
 
 async def permissions(call: Call) -> Listing:
-    """List the permissions."""
+    """List the permissions of all users in all virtual hosts."""
     return Listing(iterate(_permissions(call)))
 
 
 async def vhost_permissions(call: Call) -> Listing:
-    """List the permissions in a virtual host."""
+    """List the permissions of all users in the virtual host that the path names."""
     return _of_vhost(call, _permissions(call))
 
 
 async def user_permissions(call: Call) -> Listing:
-    """List the permissions of a user."""
+    """List the permissions of the user that the path names, in all virtual hosts."""
     return _of_user(call, _permissions(call))
 
 
 def _of_vhost(call: Call, rows: Iterable[Row]) -> Listing:
-    """List the rows of the virtual host that the path names. Raises ApiRefusal."""
+    """Return a Listing of the rows of the virtual host in the path. Raises ApiRefusal."""
     vhost = call.vhost(call.path_parameters[0])
     return Listing(iterate(row if row["vhost"] == vhost.name else None for row in rows))
 
 
 def _of_user(call: Call, rows: Iterable[Row]) -> Listing:
-    """List the rows of the user that the path names. Raises ApiRefusal."""
+    """Return a Listing of the rows of the user in the path. Raises ApiRefusal."""
     name = call.path_parameters[0]
     _known(call, name)
     return Listing(iterate(row if row["user"] == name else None for row in rows))
@@ -257,7 +257,7 @@ def _both(call: Call) -> tuple[VirtualHost, str]:
 
 
 def _owned(call: Call) -> tuple[VirtualHost, User]:
-    """Return the virtual host that a path names, and the user whose permissions are changed.
+    """Return the virtual host in a path, and the stored user whose permissions are changed there.
 
     Raises ApiRefusal, for example if the settings define the permissions.
     """
@@ -276,7 +276,7 @@ def _owned(call: Call) -> tuple[VirtualHost, User]:
 
 
 async def permission(call: Call) -> Row:
-    """Return the permissions of a user in a virtual host."""
+    """Return the permissions of the user in the virtual host that the path names."""
     vhost, name = _both(call)
     found = _permission_of(call, name, vhost.name)
     if found is not None:
@@ -290,7 +290,7 @@ async def permission(call: Call) -> Row:
 
 
 async def put_permission(call: Call) -> Empty:
-    """Set the permissions of a user in a virtual host."""
+    """Set the permissions of the user in the virtual host that the path names."""
     vhost, user = _owned(call)
     row = call.body()
     configure, write, read = (text(row, field) for field in ("configure", "write", "read"))
@@ -303,7 +303,7 @@ async def put_permission(call: Call) -> Empty:
 
 
 async def delete_permission(call: Call) -> Empty:
-    """Revoke the permissions of a user in a virtual host."""
+    """Revoke the permissions of the user in the virtual host that the path names."""
     vhost, user = _owned(call)
     if not await call.make_durable(
         lambda ticket: call.broker.users.remove_permission(vhost.name, user.name, ticket)
@@ -329,22 +329,25 @@ def _topics(call: Call) -> Iterator[Row]:
 
 
 async def topic_permissions(call: Call) -> Listing:
-    """List the topic permissions."""
+    """List the topic permissions of all users in all virtual hosts."""
     return Listing(iterate(_topics(call)))
 
 
 async def vhost_topic_permissions(call: Call) -> Listing:
-    """List the topic permissions in a virtual host."""
+    """List the topic permissions of all users in the virtual host that the path names."""
     return _of_vhost(call, _topics(call))
 
 
 async def user_topic_permissions(call: Call) -> Listing:
-    """List the topic permissions of a user."""
+    """List the topic permissions of the user that the path names, in all virtual hosts."""
     return _of_user(call, _topics(call))
 
 
 async def topic_permission(call: Call) -> Listing:
-    """List a user's topic permissions in a virtual host. Raises ApiRefusal if there are none."""
+    """List the topic permissions of the user in the virtual host that the path names.
+
+    Raises ApiRefusal if there are none.
+    """
     vhost, name = _both(call)
     user = call.broker.users.by_name.get(name)
     if user is None or not user.topics.get(vhost.name):
@@ -358,7 +361,7 @@ async def topic_permission(call: Call) -> Listing:
 
 
 async def put_topic_permission(call: Call) -> Empty:
-    """Set the topic permission of a user for one exchange of a virtual host."""
+    """Set a user's topic permission in a virtual host, for the exchange in the body."""
     vhost, user = _owned(call)
     row = call.body()
     exchange, patterns = text(row, "exchange"), (text(row, "write"), text(row, "read"))
@@ -371,7 +374,7 @@ async def put_topic_permission(call: Call) -> Empty:
 
 
 async def delete_topic_permission(call: Call) -> Empty:
-    """Delete the topic permission for the exchange in the path, or for all exchanges."""
+    """Delete a user's topic permission for the exchange in the path, or for all exchanges."""
     vhost, user = _owned(call)
     exchanges = call.path_parameters[2:]
     await call.make_durable(
@@ -404,12 +407,12 @@ def _rule_row(user: str, vhost: str, rules: Iterable[str]) -> Row:
 
 
 async def rules(call: Call) -> Listing:
-    """List the topic rules."""
+    """List the topic rules of all users in all virtual hosts."""
     return Listing(iterate(_rules(call)))
 
 
 async def rules_of(call: Call) -> Row:
-    """Return the topic rules of a user in a virtual host."""
+    """Return the topic rules of the user in the virtual host that the path names."""
     vhost, name = _both(call)
     account = call.node.accounts.settings_accounts.get(name)
     if account is not None and isinstance(account.identity, SettingsIdentity):
@@ -421,7 +424,7 @@ async def rules_of(call: Call) -> Row:
 
 
 async def put_rules(call: Call) -> Empty:
-    """Replace the topic rules of a user in a virtual host."""
+    """Replace the topic rules of the user in the virtual host that the path names."""
     vhost, user = _owned(call)
     given: Any = call.body().get("rules")
     if not isinstance(given, list) or not all(isinstance(rule, str) for rule in given):
@@ -436,7 +439,7 @@ async def put_rules(call: Call) -> Empty:
 
 
 async def delete_rules(call: Call) -> Empty:
-    """Delete the topic rules of a user in a virtual host."""
+    """Delete the topic rules of the user in the virtual host that the path names."""
     vhost, user = _owned(call)
     await call.make_durable(
         lambda ticket: call.broker.users.set_rules(vhost.name, user.name, [], ticket)

@@ -16,7 +16,7 @@ export async function ask(method, path, body) {
   }
   const text = await response.text();
   let value = null;
-  try { value = text ? JSON.parse(text) : null; } catch { /* The answer is no JSON: the status says enough. */ }
+  try { value = text ? JSON.parse(text) : null; } catch { /* The answer is not JSON: the error shows the status instead. */ }
   if (!response.ok) throw new Refused(response.status, value?.reason ?? `status ${response.status}`);
   return value;
 }

@@ -52,14 +52,14 @@ export function table(caption, columns, rows, empty, order = null) {
 
 export const link = (path, text) => el('a', { href: `#/${path.map(encodeURIComponent).join('/')}` }, text);
 const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
-// The inbox of an MQTT session has the name that RabbitMQ gives such a queue.
+// Returns the client identifier in the name of an MQTT session's inbox, which is RabbitMQ's name.
 export const clientOf = (inbox) => inbox.replace(/^mqtt-subscription-(.*)qos\d$/s, '$1');
 export const line = (...words) => ['trellis', ...words].map(quoted).join(' ');
 export const inVhost = (vhost) => (vhost === '/' ? [] : ['--vhost', vhost]);
 export const commandLine = (text) => el('p', { class: 'command' }, text);
 export const card = (value, text) => el('div', { class: 'card' }, el('b', {}, value), el('span', {}, text));
 
-// Asks before an action that cannot be undone; resolves to true if the user agrees.
+// Asks the user to confirm an action; resolves to true if the user agrees.
 export function agree(question, action, command) {
   return new Promise((resolve) => {
     const done = (answer) => { dialog.close(); dialog.remove(); resolve(answer); };

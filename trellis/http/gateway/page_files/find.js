@@ -1,7 +1,7 @@
 import { get } from './api.js';
 import { el, link, number, table } from './dom.js';
 
-// Everything whose name contains the text: queues, connections, sessions and exchanges.
+// Lists the queues, connections, sessions and exchanges whose names contain the text.
 export async function show(view, needle) {
   view.append(el('h1', {}, `Found: ${needle}`));
   const query = { page: 1, page_size: 20, name: needle, sort: 'name', sessions: false };

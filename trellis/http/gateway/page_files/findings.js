@@ -1,6 +1,6 @@
 import { commandLine, el } from './dom.js';
 
-// Shows the problems that `trellis why` prints, once they are known.
+// Shows the problems that `trellis why` prints, when the broker has answered.
 export async function findings(place, answer) {
   place.replaceChildren(el('p', { class: 'soft' }, 'Looking…'));
   let found;

@@ -1,4 +1,4 @@
-// The topics of messages while they are published, through a temporary queue as of `trellis tail`.
+// Topics of messages while they are published: like `trellis tail`, through a temporary queue.
 import { ask, get, path } from './api.js';
 import { el, number, rate, size, table } from './dom.js';
 
@@ -41,7 +41,7 @@ class Seen {
   }
 }
 
-// Show the topics that match a filter until the result is called.
+// Shows the topics that match a filter; returns a function that ends the view.
 export async function watch(view, vhost, filter) {
   const name = `trellis.page.${crypto.randomUUID?.() ?? Math.random().toString(36).slice(2)}`, at = ['queues', vhost, name];
   const seen = new Seen(), said = el('p', { class: 'soft', role: 'status' }, 'Waiting for messages…'), rows = el('div');
@@ -72,6 +72,6 @@ export async function watch(view, vhost, filter) {
   return () => {
     ended = true;
     clearTimeout(timer);
-    ask('DELETE', path(...at)).catch(() => null);  // Else the broker deletes the queue after a minute.
+    ask('DELETE', path(...at)).catch(() => null);  // If this fails, the broker deletes the queue after a minute (x-expires).
   };
 }

@@ -1,9 +1,9 @@
 import { el, number, table } from './dom.js';
 
-// Number of rows from which on a list is renewed less often.
+// Number of rows above which a list is renewed less often.
 const LONG = 1000;
 
-// A list that the server filters, sorts and pages. Returns a function that ends its renewal.
+// Shows a list that the server filters, sorts and pages, and renews it. Returns a function that ends the renewal.
 export function pager(view, noun, sort, load, columns, empty) {
   const state = { page: 1, field: sort, reverse: sort !== 'name', name: '' };
   const place = el('div'), where = el('span', { class: 'soft', role: 'status' });
@@ -33,7 +33,7 @@ export function pager(view, noun, sort, load, columns, empty) {
     where.textContent = `page ${number(found.page)} of ${number(Math.max(1, found.page_count))}`;
     return undefined;
   }
-  // A long list is work for the broker: it is renewed less often, and not while its tab is hidden.
+  // A long list costs the broker time, so it is renewed less often; no list is renewed in a hidden tab.
   let timer = 0, ended = false;
   const renew = async () => {
     if (!document.hidden) await draw();
