@@ -142,7 +142,9 @@ class Users:
         self._store = store
 
     def _reserve(self, user: User, vhost: str) -> None:
-        """Apply the user's rules about client identifiers, if the user may enter `vhost`."""
+        """Register the client identifiers that the user's rules reserve in `vhost`, if the user may
+        enter it.
+        """
         rules = user.rules.get(vhost, []) if vhost in user.permissions else []
         self.reservations.replace(user.name, vhost, rules)
 

@@ -432,7 +432,7 @@ class LimitedQueue(Queue):
         self.touch()
 
     def expire_unused(self) -> None:
-        """Delete the queue, which was unused for its `x-expires` period, unless it has consumers."""
+        """Delete the queue, unused for its `x-expires` period, unless it has consumers again."""
         if self._host is not None and self.consumer_count == 0 and not self.dead:
             self._host.expire_queue(self)
 

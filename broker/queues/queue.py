@@ -267,7 +267,7 @@ class Queue(MessageSource):
             self._gate.write_exact(self.in_memory() + delayed)
 
     def in_memory(self) -> list[ReturnedMessage]:
-        """Return the waiting messages in memory, without those that were never delivered."""
+        """Return the waiting messages in memory that were delivered before, and returned."""
         return self._waiting.returned.in_order()
 
     def delayed(self) -> list[ReturnedMessage]:
@@ -335,7 +335,10 @@ class Queue(MessageSource):
 
     @property
     def held(self) -> bool:
-        """True while the queue delivers nothing, because messages are being returned to it."""
+        """True while the queue delivers nothing because messages are being returned to it.
+
+        False while an operator has paused the queue.
+        """
         return self._holds > 0 and not self.paused
 
     def hold(self) -> None:

@@ -132,7 +132,7 @@ class DeclarationRights:
             )
 
     def check_policy(self, policy: Policy) -> None:
-        """Raise AccessRefused if the user may not name the exchanges that the policy names."""
+        """Raise AccessRefused if topic rules forbid the user the exchanges that a policy names."""
         thing = f"policy '{policy.name}'"
         target = _text(policy.arguments, DEAD_LETTER_EXCHANGE)
         if target is not None:

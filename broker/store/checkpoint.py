@@ -227,7 +227,9 @@ class Checkpointing:
         return True
 
     def _damaged(self, file: LogFile, reason: str) -> DamagedStore:
-        """Disable checkpoints, and return the error: only recovery can quarantine the damage."""
+        """Disable checkpoints because of damage, and return the error. Only recovery quarantines
+        damage.
+        """
         self._log.no_checkpoint_reason = f"'{file.path}' {reason}"
         return DamagedStore(
             f"no checkpoint is made, because '{file.path}' is damaged: {reason}. Nothing was "

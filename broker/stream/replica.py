@@ -1,4 +1,4 @@
-"""The files of streams on a node that follows the replicated log.
+"""The files of streams on a standby, a node that follows the replicated log.
 
     StreamReplica.write   writes shipped rows at the places at which the owner has written them
     StreamReplica.check   compares the ends of the streams with those in the log
@@ -32,7 +32,7 @@ class StreamDiffers(Exception):
 
 
 class StreamCopy:
-    """The files of one stream on a node that follows. `number` is the number of the stream."""
+    """The files of one stream on a standby. `number` is the number of the stream."""
 
     def __init__(
         self, disk: Disk, root: str, vhost: str, name: str, number: int, writing: OpenFiles
@@ -217,7 +217,7 @@ class StreamCopy:
             )
 
     def check(self, end: int) -> None:
-        """Raise StreamDiffers unless the files end with the row before an offset."""
+        """Raise StreamDiffers unless the last row in the files is the row before offset `end`."""
         active = self.writer.written
         if active is None or self.missing:
             raise self._differs(f"all rows before offset {end} are missing")
@@ -233,7 +233,7 @@ class StreamCopy:
 
 
 class StreamReplica:
-    """The files of all streams on a node that follows. `root` is their directory."""
+    """The files of all streams on a standby. `root` is their directory."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self.root = root
@@ -295,7 +295,7 @@ class StreamReplica:
                 del self._newest[found.place]
 
     def check(self, vhost: str, name: str, number: int, end: int) -> None:
-        """Raise StreamDiffers unless the files of a stream end before an offset."""
+        """Raise StreamDiffers unless the last row of a stream is the row before offset `end`."""
         self._copy(vhost, name, number).check(end)
 
 
