@@ -314,8 +314,8 @@ class Users:
         members = [user.name for user in self.by_name.values() if user.role_name == name]
         if members:
             raise PreconditionFailed(
-                f"{len(members)} users have the role '{name}', such as '{members[0]}': give them "
-                "another role first"
+                f"cannot delete role '{name}': {len(members)} users have the role, such as "
+                f"'{members[0]}'; give them another role first"
             )
         return self.roles.remove(name, ticket)
 
@@ -366,7 +366,9 @@ class Users:
     def _user(self, vhost: str, name: str) -> User:
         user = self.by_name.get(name)
         if user is None:
-            raise PreconditionFailed(f"permission in vhost '{vhost}': there is no user '{name}'")
+            raise PreconditionFailed(
+                f"cannot set rights in vhost '{vhost}': there is no user '{name}'"
+            )
         return user
 
     # -- without storing, for definitions that are stored already

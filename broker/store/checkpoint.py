@@ -384,7 +384,7 @@ class Checkpointing:
         self._file_at = 0
 
     def _carry_over(self) -> None:
-        """Update the checkpoint's counts by the changes since `_begin_late`.
+        """Add the changes since `_begin_late` to the counts by which dead files are found.
 
         Meanwhile, entries of the replaced files were settled: `live` and `balance` of these files
         have changed. Add the differences to the checkpoint, and adjust its `settled`. In the later
