@@ -86,9 +86,9 @@ class User(Identity):
     ) -> bool:
         """Replace the user's permissions and rules in a virtual host.
 
-        `permission` is the patterns for configure, write and read. If it is None, the user may not
-        enter the virtual host. Return True if something changed. Raise PreconditionFailed, and
-        change nothing, if a pattern or a rule is invalid.
+        `permission` has the patterns for configure, write and read; if `permission` is None, the
+        user may not enter the virtual host. Return True if something changed. Raise
+        PreconditionFailed, and change nothing, if a pattern or a rule is invalid.
         """
         before = self._by_vhost.get(vhost)
         permissions = UserPermissions(self.name, vhost, permission or ("", "", ""), rules, topics)

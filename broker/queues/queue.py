@@ -453,7 +453,7 @@ class Queue(MessageSource):
 
         Return None if no message waits, if the first message has expired and waits to be discarded
         as bulk work (`head_expired`), if the queue is `held`, if the first message must wait for a
-        higher mark (`waits_for_mark`), or if no file descriptor is left to read it.
+        higher delivery mark (`waits_for_mark`), or if no file descriptor is left to read it.
         """
         self.expire(MESSAGES_PER_SLICE)
         if self.depth == self._waiting.paged or self.head_expired or self._holds > 0:

@@ -75,7 +75,7 @@ class MessageMove(BulkTask):
 
     At most `count` messages are moved, and at most `rate` in a second (0: as many as possible).
     `identity_now` returns the present identity of the user that moves the messages; None if the
-    user has no permissions any more.
+    user has lost all permissions in the virtual host.
     """
 
     def __init__(
