@@ -136,7 +136,7 @@ class Roles:
 
 
 def _check(name: str, vhost: str, grant: RoleGrant) -> None:
-    """Raise PreconditionFailed if a pattern or a rule is invalid."""
+    """Raise PreconditionFailed if a pattern or a rule in a role's grant for `vhost` is invalid."""
     for text in grant.rules:
         if is_reservation(text):
             raise PreconditionFailed(

@@ -173,7 +173,7 @@ class LimitedQueue(Queue):
         report(message, "refused", self.name, "the queue is full (overflow reject-publish)")
         if self.arguments.dead_letter_refused:
             copy = message.copy(message.qos, message.retained)
-            copy.position = 0  # The store does not keep the message for this queue.
+            copy.position = 0  # The store does not keep the refused message.
             self.discard(copy, OVER_LIMIT)
         else:
             self.count(OVER_LIMIT)

@@ -145,7 +145,9 @@ class StreamCopy:
         self._append(rows, batch)
 
     def _view(self, rows: ShippedRows) -> BatchView:
-        """Return the batch of rows. Raise StreamDiffers if the rows are damaged."""
+        """Return a view of the batch that shipped rows form. Raise StreamDiffers for damaged
+        rows.
+        """
         batch = view_batch(bytes(rows.data), 0)
         if (
             batch is None
@@ -267,7 +269,7 @@ class StreamReplica:
             older.writer.forget()
 
     def write(self, rows: list[ShippedRows]) -> None:
-        """Write rows and make them durable.
+        """Write shipped rows of several streams, and make them durable.
 
         May be repeated after WriteFailed. Raise StreamDiffers, StoreError.
         """
