@@ -183,8 +183,8 @@ class Agenda:
                 self.wake()
 
     def _run_bulk(self, end: float) -> None:
-        """Run one slice of each bulk task, until TURN_SLICES slices are done or `clock` passes
-        `end`, in s.
+        """Run one slice of each bulk task, until TURN_SLICES slices are done or `clock` reaches
+        `end` seconds.
         """
         tasks = self._bulk
         done: i64 = 0

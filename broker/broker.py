@@ -110,7 +110,9 @@ class Broker:
         counters of deleted virtual hosts.
         """
         if name == "/":
-            raise PreconditionFailed("vhost '/' cannot be deleted")
+            raise PreconditionFailed(
+                "vhost '/' cannot be deleted: it keeps the counters of deleted vhosts"
+            )
         vhost = self.vhosts[name]
         if vhost.options.protected:
             raise PreconditionFailed(

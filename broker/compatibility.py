@@ -239,7 +239,10 @@ def judge_argument(argument: str, effective: Container[str]) -> Comparison:
 
 
 def judge_exchange_argument(argument: str, effective: Container[str]) -> Comparison:
-    """Return the comparison of an exchange argument. `effective` holds the effective arguments."""
+    """Return the comparison of an exchange argument with RabbitMQ's.
+
+    `effective` holds the arguments with an effect.
+    """
     return _judge(argument, EXCHANGE_ARGUMENTS, effective, "kept, without effect")
 
 

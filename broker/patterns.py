@@ -70,7 +70,7 @@ class _Cost:
 
 
 def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
-    """Compile a regular expression with `flags`, which are flags of `re`.
+    """Compile a regular expression that cannot stall the broker. `flags` are flags of `re`.
 
     Raise PreconditionFailed if the expression is too long or invalid, or may be slow.
     """

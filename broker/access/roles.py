@@ -53,8 +53,8 @@ class Role:
     ) -> UserPermissions | None:
         """Return the permissions that this role gives the user in a virtual host.
 
-        Return None if the role gives none there, or if a pattern or a rule becomes invalid when the
-        user name replaces its variables.
+        Return None if the role gives no permission in the virtual host, or if a pattern or a rule
+        becomes invalid when the user name replaces its variables.
 
         `known` is the result of an earlier call. It is returned again if the role has not changed,
         because routes are cached by identity.
@@ -136,7 +136,7 @@ class Roles:
 
 
 def _check(name: str, vhost: str, grant: RoleGrant) -> None:
-    """Raise PreconditionFailed if a pattern or a rule is invalid."""
+    """Raise PreconditionFailed if a pattern or a rule in a role's grant for `vhost` is invalid."""
     for text in grant.rules:
         if is_reservation(text):
             raise PreconditionFailed(

@@ -86,9 +86,9 @@ class User(Identity):
     ) -> bool:
         """Replace the user's permissions and rules in a virtual host.
 
-        `permission` is the patterns for configure, write and read. If it is None, the user may not
-        enter the virtual host. Return True if something changed. Raise PreconditionFailed, and
-        change nothing, if a pattern or a rule is invalid.
+        `permission` has the patterns for configure, write and read; if `permission` is None, the
+        user may not enter the virtual host. Return True if something changed. Raise
+        PreconditionFailed, and change nothing, if a pattern or a rule is invalid.
         """
         before = self._by_vhost.get(vhost)
         permissions = UserPermissions(self.name, vhost, permission or ("", "", ""), rules, topics)
@@ -142,7 +142,9 @@ class Users:
         self._store = store
 
     def _reserve(self, user: User, vhost: str) -> None:
-        """Apply the user's rules about client identifiers, if the user may enter `vhost`."""
+        """Register the client identifiers that the user's rules reserve in `vhost`, if the user may
+        enter it.
+        """
         rules = user.rules.get(vhost, []) if vhost in user.permissions else []
         self.reservations.replace(user.name, vhost, rules)
 
@@ -312,8 +314,8 @@ class Users:
         members = [user.name for user in self.by_name.values() if user.role_name == name]
         if members:
             raise PreconditionFailed(
-                f"{len(members)} users have the role '{name}', such as '{members[0]}': give them "
-                "another role first"
+                f"cannot delete role '{name}': {len(members)} users have the role, such as "
+                f"'{members[0]}'; give them another role first"
             )
         return self.roles.remove(name, ticket)
 
@@ -364,7 +366,9 @@ class Users:
     def _user(self, vhost: str, name: str) -> User:
         user = self.by_name.get(name)
         if user is None:
-            raise PreconditionFailed(f"permission in vhost '{vhost}': there is no user '{name}'")
+            raise PreconditionFailed(
+                f"cannot set rights in vhost '{vhost}': there is no user '{name}'"
+            )
         return user
 
     # -- without storing, for definitions that are stored already

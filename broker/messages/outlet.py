@@ -73,7 +73,7 @@ class Outlet:
         self.bytes_out += len(data)
 
     def _close_buffer(self) -> None:
-        """Append the contents of `out` to the parts, and empty `out`."""
+        """Append the contents of the buffer `out` to `_parts`, and empty the buffer."""
         data = self.out.getvalue()
         self.out.truncate(0)
         self._parts.append(data)

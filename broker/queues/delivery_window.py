@@ -68,7 +68,7 @@ class WindowOwner(Protocol):
 
 
 class Patience(Task):
-    """The timer of one mark: lets the queue deliver without the mark if the disk is too slow."""
+    """The timer of one delivery mark: lets the queue deliver without it if the disk is too slow."""
 
     def __init__(self, window: DeliveryWindow, ticket: Ticket) -> None:
         self._window = window
@@ -136,7 +136,9 @@ class DeliveryWindow(Waiter):
         return False
 
     def end_wait(self, ticket: Ticket) -> None:
-        """Deliver without the next mark if that mark's ticket is still waiting for the disk."""
+        """Let the queue deliver without the next delivery mark, if its ticket still waits for the
+        disk.
+        """
         if ticket is self._ticket:
             self._overdue = True
             self._owner.mark_durable()

@@ -1,4 +1,4 @@
-"""Tasks that empty a purged or deleted queue: some of its messages and consumers in each turn."""
+"""Tasks that empty a purged or deleted queue: release its messages, cancel its consumers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def release_purged(queue: MessageSource, message: Message) -> None:
 
 
 class PurgeTask(BulkTask):
-    """A task that releases purged messages in the store, some in each turn."""
+    """A task that releases purged messages in the store, in slices."""
 
     def __init__(self, queue: MessageSource, messages: WaitingMessages) -> None:
         super().__init__(queue.agenda)
@@ -56,7 +56,7 @@ class PurgeTask(BulkTask):
 
 
 class ConsumerCancellation(BulkTask):
-    """A task that cancels the consumers of a deleted queue, some in each turn."""
+    """A task that cancels the consumers of a deleted queue, in slices."""
 
     def __init__(self, agenda: Agenda, standby: list[Consumer], active: list[Consumer]) -> None:
         super().__init__(agenda)

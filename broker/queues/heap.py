@@ -250,7 +250,7 @@ class HeapQueue(LimitedQueue):
 
 
 class HeapPurge(BulkTask):
-    """A task that releases the purged messages of a heap in the store, some in each turn."""
+    """A task that releases the purged messages of a heap in the store, in slices."""
 
     def __init__(
         self, queue: HeapQueue, heap: list[tuple[int, int, ReturnedMessage]], paged: list[int]

@@ -173,7 +173,7 @@ class LimitedQueue(Queue):
         report(message, "refused", self.name, "the queue is full (overflow reject-publish)")
         if self.arguments.dead_letter_refused:
             copy = message.copy(message.qos, message.retained)
-            copy.position = 0  # The store does not keep the message for this queue.
+            copy.position = 0  # The store does not keep the refused message.
             self.discard(copy, OVER_LIMIT)
         else:
             self.count(OVER_LIMIT)
@@ -432,7 +432,7 @@ class LimitedQueue(Queue):
         self.touch()
 
     def expire_unused(self) -> None:
-        """Delete the queue after its `x-expires` period without use, unless it has consumers."""
+        """Delete the queue, unused for its `x-expires` period, unless it has consumers again."""
         if self._host is not None and self.consumer_count == 0 and not self.dead:
             self._host.expire_queue(self)
 

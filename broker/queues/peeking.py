@@ -170,7 +170,7 @@ def _place(one: tuple[int, int, PeekedMessage]) -> tuple[int, int]:
 def _sorted_heap(
     heap: list[tuple[int, int, ReturnedMessage]],
 ) -> Iterator[tuple[int, int, ReturnedMessage]]:
-    """Yield the entries of a heap in order, without a change of the heap."""
+    """Yield the entries of a heap in ascending order, without a change of the heap."""
     open_: list[tuple[int, int, int]] = [(heap[0][0], heap[0][1], 0)] if heap else []
     while open_:
         at = heapq.heappop(open_)[2]
@@ -181,7 +181,7 @@ def _sorted_heap(
 
 
 def _sorted_numbers(heap: list[int]) -> Iterator[int]:
-    """Yield the numbers of a heap in order, without a change of the heap."""
+    """Yield the packed entries of a heap in ascending order, without a change of the heap."""
     open_: list[tuple[int, int]] = [(heap[0], 0)] if heap else []
     while open_:
         number, at = heapq.heappop(open_)

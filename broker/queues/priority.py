@@ -33,7 +33,9 @@ class Rank:
         self.waiting: Fifo[int] = Fifo()
 
     def add(self, position: i64, marked: i64) -> None:
-        """Add a waiting message. Lower the mark if more than `marked` messages wait below it."""
+        """Add a waiting message. Lower the delivery mark if over `marked` messages wait below
+        it.
+        """
         newest = self.waiting.peek_last()
         if newest is None or newest < position:
             self.waiting.push(position)

@@ -267,7 +267,7 @@ class Queue(MessageSource):
             self._gate.write_exact(self.in_memory() + delayed)
 
     def in_memory(self) -> list[ReturnedMessage]:
-        """Return the waiting messages in memory, without those that were never delivered."""
+        """Return the waiting messages in memory that were delivered before, and returned."""
         return self._waiting.returned.in_order()
 
     def delayed(self) -> list[ReturnedMessage]:
@@ -335,7 +335,10 @@ class Queue(MessageSource):
 
     @property
     def held(self) -> bool:
-        """True while the queue delivers nothing, because messages are being returned to it."""
+        """True while the queue delivers nothing because messages are being returned to it.
+
+        False while an operator has paused the queue.
+        """
         return self._holds > 0 and not self.paused
 
     def hold(self) -> None:
@@ -450,7 +453,7 @@ class Queue(MessageSource):
 
         Return None if no message waits, if the first message has expired and waits to be discarded
         as bulk work (`head_expired`), if the queue is `held`, if the first message must wait for a
-        higher mark (`waits_for_mark`), or if no file descriptor is left to read it.
+        higher delivery mark (`waits_for_mark`), or if no file descriptor is left to read it.
         """
         self.expire(MESSAGES_PER_SLICE)
         if self.depth == self._waiting.paged or self.head_expired or self._holds > 0:

@@ -41,8 +41,8 @@ _NO_MESSAGES: Final[Fifo[Message]] = Fifo()
 class WaitingMessages:
     """The waiting messages of one queue.
 
-    `sequence` is the sequence number of the last message that left `memory`, or never came there.
-    `paged` is the number of messages in the tail.
+    `sequence` is the last sequence number that left `memory`, or that was reserved. `paged` is the
+    number of messages in the tail.
     """
 
     __slots__ = (

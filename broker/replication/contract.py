@@ -52,7 +52,9 @@ class Fenced(ReplicationError):
 
 
 class ReplicaDiverged(ReplicationError):
-    """The data directory differs from the log: the node must be seeded."""
+    """The data directory differs from the replicated log: seed the node (`trellis cluster
+    seed`).
+    """
 
 
 @dataclass(frozen=True, slots=True)

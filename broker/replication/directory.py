@@ -173,7 +173,7 @@ class ReplicaDirectory:
         self.state = state
 
     def store_state(self, state: ClusterState) -> None:
-        """Store a state between two batches. Raises StoreError."""
+        """Store the state of this node in the catalog, between two batches. Raises StoreError."""
         self.catalog.write([], self.catalog.log_position, state.encode())
         self.state = state
 
@@ -337,7 +337,9 @@ class ReplicaDirectory:
         self.store_state(self.state)
 
     def _check_streams(self) -> None:
-        """Raise ReplicaDiverged if the rows of a stream do not end where the log says."""
+        """Raise ReplicaDiverged if a stream's rows do not end at the offset that the log has
+        recorded.
+        """
         for number, entry in self.catalog.load():
             end = self._stream_ends.get(number, 0) if entry.kind == "queue" else 0
             if end:

@@ -164,7 +164,7 @@ def _removal(row: list[object]) -> SegmentRemoval:
 
 
 def _numbers(values: list[object], count: int) -> list[int]:
-    """Return numbers that are not negative. Raises TypeError, ValueError."""
+    """Return `values`. Raises ValueError unless they are `count` numbers from 0 to 2**63 - 1."""
     found = [value for value in values if isinstance(value, int) and 0 <= value < 1 << 63]
     if len(values) != count or len(found) != count:
         raise ValueError(f"{values!r} are not {count} numbers")

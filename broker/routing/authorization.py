@@ -132,7 +132,11 @@ class DeclarationRights:
             )
 
     def check_policy(self, policy: Policy) -> None:
-        """Raise AccessRefused if the user may not name the exchanges that the policy names."""
+        """Raise AccessRefused if the user may not set this policy.
+
+        The user must be permitted to publish every topic to the dead letter exchange and the
+        alternate exchange that the policy names.
+        """
         thing = f"policy '{policy.name}'"
         target = _text(policy.arguments, DEAD_LETTER_EXCHANGE)
         if target is not None:

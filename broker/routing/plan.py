@@ -189,7 +189,7 @@ class Plan:
         return other
 
     def trace(self) -> None:
-        """Send all messages to the slow path, where a trace may follow them."""
+        """Send all messages of this plan to the slow path, where a trace may follow them."""
         self.traced = True
         self.slow_path_mask |= ALWAYS
 

@@ -181,7 +181,7 @@ def _make_stale(plan: Plan) -> None:
 
 
 class PlanRelease(BulkTask):
-    """The release of retired plans, some in each turn: there may be as many plans as topics."""
+    """The release of retired plans, in slices, because there may be as many plans as topics."""
 
     def __init__(self, agenda: Agenda, plans: list[Plan]) -> None:
         super().__init__(agenda)

@@ -175,7 +175,9 @@ class PlanSearch:
         self._enter(self._exchange)
 
     def advance(self, slot: SearchSlot) -> bool:
-        """Continue for the slot's number of steps; return True if the search is complete."""
+        """Continue the search for up to `slot.steps` steps; return True if the search is
+        complete.
+        """
         left = self._advance(slot.steps)
         slot.spent += slot.steps - left
         if not self._complete and not self._paused:
@@ -184,7 +186,7 @@ class PlanSearch:
         return self._complete
 
     def _advance(self, steps: i64) -> i64:
-        """Continue for up to `steps` steps, and return how many are left."""
+        """Continue the search for up to `steps` steps; return the number of steps that are left."""
         if self._paused and self._changed():
             self.plan = None
             if self._restarts < RESTARTS:

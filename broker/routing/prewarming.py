@@ -42,7 +42,7 @@ class Prewarming(Prewarmer):
 
 
 class _PrewarmTask(Task):
-    """A task that resolves the expected names in one context, some in each turn."""
+    """A task that resolves the expected names in one publish context, in slices."""
 
     def __init__(self, agenda: Agenda, context: PublishContext, names: list[PrewarmedName]) -> None:
         self._agenda = agenda

@@ -108,6 +108,6 @@ def _of_limited(queue: LimitedQueue) -> QueueVerdict:
 
 
 def _end(queue: LimitedQueue) -> str:
-    """Return what the queue does with a message that it discards."""
+    """Return what happens to a message that the queue discards: dropped, or dead-lettered."""
     target = queue.arguments.dead_letter_exchange
     return "dropped" if target is None else f"dead-lettered to exchange '{target}'"

@@ -43,7 +43,7 @@ class Relay:
                 outlet.touch()
 
     def send_with_properties(self, packets: bytes, count: i64) -> None:
-        """Write `count` encoded packets that have a properties field, as MQTT 5 packets do."""
+        """Write `count` encoded packets with a properties field (MQTT 5) to all subscribers."""
         self.send(packets, count)
 
     def offer(self, message: Message) -> None:

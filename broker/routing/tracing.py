@@ -71,7 +71,9 @@ class TraceFilter:
         self.message_id = message_id
 
     def selects(self, user: str, exchange: str, key: str) -> bool:
-        """True if a message that this user publishes to this route may match the filter."""
+        """True if a message that this user publishes to this exchange and key may match the
+        filter.
+        """
         return (
             (self.exchange is None or self.exchange == exchange)
             and (not self.user or self.user == user)
@@ -153,7 +155,9 @@ class Trace(Task):
         return not self.ended
 
     def follow(self) -> FollowedMessage | None:
-        """Begin to follow a message; return None if the rate is reached in this second."""
+        """Begin to follow a message, and return its trace; None if this second's `rate` is
+        reached.
+        """
         second: i64 = self._agenda.now // 1_000
         if second != self._second:
             self._second = second
@@ -253,9 +257,9 @@ class Traces:
         targets: list[tuple[Queue | Subscriber, int]],
         vary: bool,
     ) -> bool:
-        """True if a trace may follow messages that this user publishes to this route.
+        """True if a trace may follow messages that this user publishes to this exchange and key.
 
-        `targets` are the destinations of the route. If they `vary`, a message may have other
+        `targets` are the destinations of these messages. If they `vary`, a message may have other
         destinations.
         """
         if not self.running:
@@ -307,7 +311,9 @@ class Traces:
         message: Message,
         publisher: Outlet | None,
     ) -> MessageTrace | None:
-        """Return the trace of a message: the first running trace that follows the message."""
+        """Return the MessageTrace of a message in the first trace that follows it; None for no
+        trace.
+        """
         keys = route.keys if isinstance(route, MessageRoute) else [route.key]
         for trace in self.running:
             chosen = trace.chosen

@@ -227,7 +227,9 @@ class Checkpointing:
         return True
 
     def _damaged(self, file: LogFile, reason: str) -> DamagedStore:
-        """Disable checkpoints, and return the error: only recovery can quarantine the damage."""
+        """Disable checkpoints because of damage, and return the error. Only recovery quarantines
+        damage.
+        """
         self._log.no_checkpoint_reason = f"'{file.path}' {reason}"
         return DamagedStore(
             f"no checkpoint is made, because '{file.path}' is damaged: {reason}. Nothing was "
@@ -382,13 +384,13 @@ class Checkpointing:
         self._file_at = 0
 
     def _carry_over(self) -> None:
-        """Update the checkpoint's counts by the changes since `_begin_late`.
+        """Add the changes since `_begin_late` to the counts by which dead files are found.
 
-        Meanwhile, entries of the replaced files were settled: `live` and `balance` of these files
-        have changed. Add the differences to the checkpoint, and adjust its `settled`. In the later
-        files, replace the needs of the replaced files by needs of the checkpoint. The entries that
-        the stage LATE has read are not counted, except a PUBREC or a delivery count of a copy that
-        is still held.
+        While the checkpoint was written, entries of the replaced files were settled, so `live` and
+        `balance` of these files have changed. Add the differences to the counts of the checkpoint,
+        and adjust its `settled`. In the later files, needs of the replaced files become needs of
+        the checkpoint. These needs do not count the entries that the stage LATE has read, except a
+        PUBREC or a delivery count of a copy that is still held.
 
         Do nothing while the writer counts a batch; the next step tries again.
         """

@@ -47,7 +47,9 @@ class Codecs:
             self._by_tag[tag] = codec
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
-        """Return (tag, parameters, content) from the codec of the encoding, or raise StoreError."""
+        """Return (tag, parameters, content) from the encoding's codec. Raise StoreError without a
+        codec.
+        """
         if encoding is PLAIN:
             return 0, b"", content
         codec = self._by_type.get(type(encoding))

@@ -402,9 +402,9 @@ class Store:
     ) -> list[Message | None]:
         """Return the stored messages at these positions, as this queue holds them.
 
-        The result is shorter than `positions` if it is `bounded`. A message that cannot be read is
-        reported, and is None in the result. `expiring` is True if the annotations of the queue are
-        expiry times.
+        The result is shorter than `positions` if the contents exceed FETCH_BYTES (see `bounded`). A
+        message that cannot be read is reported, and is None in the result. `expiring` is True if
+        the annotations of the queue are expiry times.
         """
         raise NotImplementedError
 

@@ -376,7 +376,7 @@ class Lock:
     """
 
     def __init__(self, directory: str) -> None:
-        """Take the lock.
+        """Take the lock on a data directory.
 
         Raise DirectoryLocked if another process holds it, StoreError if the directory is not
         writable.

@@ -129,7 +129,7 @@ class DurableBatch(WriteBatch):
         written for each new segment, so a checkpoint or a drop of dead files reads only full
         segments whose last batch is in the stored state.
 
-        The log of a node that reads batches again may be ahead of this batch.
+        If the node reads batches again, its local log may already be ahead of this batch.
         """
         log = self._log
         log.unstored_batches += 1

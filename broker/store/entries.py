@@ -182,8 +182,8 @@ class EntryGroup(StoreEntry):
     """Several entries of which a crash leaves all or none.
 
     Examples: a transaction, or a dead letter with the settlement of the original. The entries have
-    consecutive positions: each needs its own, because a settlement names its message by position.
-    None of the entries is an EntryGroup, a Defined or an Undefined.
+    consecutive positions: each entry needs a position of its own, because a settlement names its
+    message by position. None of the entries is an EntryGroup, a Defined or an Undefined.
     """
 
     def __init__(self, entries: list[StoreEntry]) -> None:

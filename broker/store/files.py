@@ -383,8 +383,8 @@ class FileScan:
     def find_next_record(self) -> i64:
         """Search for the next intact record after damage, and continue there if it exists.
 
-        Return FOUND, NOTHING if no intact record follows, or GAVE_UP if the search took too long.
-        Raise TooNew for an unknown format, OSError if the file cannot be read.
+        Return FOUND if an intact record follows, NOTHING if none follows, or GAVE_UP if the search
+        took too long. Raise TooNew for an unknown format, OSError if the file cannot be read.
         """
         offset: i64 = self.offset + 1
         while offset + HEADER_SIZE <= self.size:

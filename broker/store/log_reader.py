@@ -94,7 +94,7 @@ class LogReader:
             for member in group_members(self.data, reader.position, self.start, self.end):
                 if member.position == position:
                     self.kind, self.start, self.end = member.kind, member.start, member.end
-                    # The next position may be in the same group.
+                    # Stay at the group: the next position that is asked for may be in it.
                     reader.at = reader.record_start
                     return True
             return False

@@ -47,7 +47,8 @@ class PagedMessages:
 
 
 class PagedRelease(BulkTask):
-    """A task that frees parts of PagedMessages, one in each slice, once the log has them.
+    """A task that frees parts of PagedMessages, one part in each slice, once the log has the
+    messages.
 
     The store also frees a part whenever a new part begins. So the waiting parts never outnumber the
     parts of two consecutive batches.

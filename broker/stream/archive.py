@@ -201,7 +201,7 @@ class SegmentWriter(PoisonableWriter):
         self._active.unsynced = False
 
     def resume(self, durable: Segment, written: Segment) -> None:
-        """Continue the active segment, of which both objects have all batches."""
+        """Append to this segment from now on; both objects describe it, with all its batches."""
         self._segment, self._written, self._active.file = durable, written, None
         self.epoch = durable.epoch
 

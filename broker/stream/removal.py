@@ -63,7 +63,7 @@ class SegmentRemoval(StreamGarbage):
 
 
 def removal_of(archive: Archive, segments: list[Segment], deleted: bool) -> SegmentRemoval:
-    """Return the removal of segments of a stream; `deleted` is True if the stream is deleted."""
+    """Return the SegmentRemoval of these segments; `deleted` is True if the stream is deleted."""
     return SegmentRemoval(
         archive.vhost,
         archive.name,

@@ -1,4 +1,4 @@
-"""The files of streams on a node that follows the replicated log.
+"""The files of streams on a standby, a node that follows the replicated log.
 
     StreamReplica.write   writes shipped rows at the places at which the owner has written them
     StreamReplica.check   compares the ends of the streams with those in the log
@@ -32,7 +32,7 @@ class StreamDiffers(Exception):
 
 
 class StreamCopy:
-    """The files of one stream on a node that follows. `number` is the number of the stream."""
+    """The files of one stream on a standby. `number` is the number of the stream."""
 
     def __init__(
         self, disk: Disk, root: str, vhost: str, name: str, number: int, writing: OpenFiles
@@ -145,7 +145,9 @@ class StreamCopy:
         self._append(rows, batch)
 
     def _view(self, rows: ShippedRows) -> BatchView:
-        """Return the batch of rows. Raise StreamDiffers if the rows are damaged."""
+        """Return a view of the batch that shipped rows form. Raise StreamDiffers for damaged
+        rows.
+        """
         batch = view_batch(bytes(rows.data), 0)
         if (
             batch is None
@@ -217,7 +219,7 @@ class StreamCopy:
             )
 
     def check(self, end: int) -> None:
-        """Raise StreamDiffers unless the files end with the row before an offset."""
+        """Raise StreamDiffers unless the last row in the files is the row before offset `end`."""
         active = self.writer.written
         if active is None or self.missing:
             raise self._differs(f"all rows before offset {end} are missing")
@@ -233,7 +235,7 @@ class StreamCopy:
 
 
 class StreamReplica:
-    """The files of all streams on a node that follows. `root` is their directory."""
+    """The files of all streams on a standby. `root` is their directory."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self.root = root
@@ -267,7 +269,7 @@ class StreamReplica:
             older.writer.forget()
 
     def write(self, rows: list[ShippedRows]) -> None:
-        """Write rows and make them durable.
+        """Write shipped rows of several streams, and make them durable.
 
         May be repeated after WriteFailed. Raise StreamDiffers, StoreError.
         """
@@ -295,7 +297,7 @@ class StreamReplica:
                 del self._newest[found.place]
 
     def check(self, vhost: str, name: str, number: int, end: int) -> None:
-        """Raise StreamDiffers unless the files of a stream end before an offset."""
+        """Raise StreamDiffers unless the last row of a stream is the row before offset `end`."""
         self._copy(vhost, name, number).check(end)
 
 

@@ -1,4 +1,4 @@
-"""Background work of a virtual host: tasks that change many objects, some of them in each turn.
+"""Background work of a virtual host: tasks that change many objects, in slices.
 
 - PolicyUpdate: queues and exchanges get the arguments of the policies that changed.
 - BindingRemoval: bindings of a deleted queue, subscriber or exchange are removed.

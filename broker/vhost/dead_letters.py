@@ -288,11 +288,11 @@ class DeadLetters(QueueMoves):
 
     def __init__(self, publisher: MessagePublisher, queue: LimitedQueue) -> None:
         super().__init__(publisher, queue)
-        #: The reason for each waiting message.
+        #: The reason for which the queue discarded each waiting message, in the same order.
         self._reasons: Fifo[str] = Fifo()
 
     def add_for(self, message: Message, reason: str) -> None:
-        """Publish a message that was discarded for `reason`, after the waiting messages."""
+        """Publish a message that the queue discarded for `reason`, after the messages that wait."""
         self._reasons.push(reason)
         if reason == OVERFLOWED:
             self.overflowed += 1

@@ -212,7 +212,9 @@ class Declarations:
         return exchange
 
     def _assign_number(self, exchange: Exchange, number: i64) -> None:
-        """Set the store's number of an exchange, and of its queue of messages if it has one."""
+        """Set the number in the store of an exchange and of its queue, if it has a queue of
+        messages.
+        """
         exchange.number = number
         if isinstance(exchange, DelayedExchange):
             exchange.waiting.number = number

@@ -75,7 +75,7 @@ class MessageMove(BulkTask):
 
     At most `count` messages are moved, and at most `rate` in a second (0: as many as possible).
     `identity_now` returns the present identity of the user that moves the messages; None if the
-    user has no permissions any more.
+    user has lost all permissions in the virtual host.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class MessageMove(BulkTask):
         return _MESSAGE_STEPS + slot.spent // SEARCH_STEPS
 
     def _exceeds_rate(self) -> bool:
-        """True if the next message must wait because of the rate; then a timer is set."""
+        """True if the next message must wait because of `rate`; in this case, set a timer."""
         if self.rate <= 0:
             return False
         due = int(self._began) + int(int(self.moved) * 1000 / self.rate)
@@ -233,7 +233,9 @@ class MessageMove(BulkTask):
         return True
 
     def _head(self) -> Message | None:
-        """Return the first message of the source; None if the move must wait for it."""
+        """Return the first message of the source queue; None if the move must wait for the
+        message.
+        """
         source = self.source
         source.expire(MESSAGES_PER_SLICE)
         if source.depth == 0:

@@ -63,7 +63,7 @@ class MoveDestination:
 
 
 class ToQueue(MoveDestination):
-    """One queue. The messages keep their exchange and routing key."""
+    """A move to one queue. Consumers see the old exchange and routing key of each message."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -77,7 +77,9 @@ class ToQueue(MoveDestination):
 
 
 class ToExchange(MoveDestination):
-    """An exchange. The messages get the routing key `key`, or keep their own if it is None."""
+    """A move to an exchange, with the routing key `key`; each message keeps its own if `key` is
+    None.
+    """
 
     def __init__(self, exchange: str, key: str | None) -> None:
         self.exchange = exchange
@@ -93,7 +95,10 @@ class ToExchange(MoveDestination):
 
 
 class ToOrigin(MoveDestination):
-    """For each dead letter, the queue in which it died last. The address of that time returns."""
+    """The destination of a dead letter is the queue in which it died last.
+
+    The message gets back the exchange and the routing key with which it came into that queue.
+    """
 
     def __init__(self) -> None:
         self.missing = "not a dead letter: the broker added no header x-death"

@@ -54,7 +54,7 @@ class VirtualHostOptions:
 
     @property
     def row(self) -> dict[str, object]:
-        """The options as the store keeps them; empty if nothing is set."""
+        """The options as the store keeps them: a mapping, empty if no option is set."""
         row: dict[str, object] = {}
         if self.description:
             row["description"] = self.description
@@ -135,7 +135,7 @@ def _tags(vhost: str, given: object) -> list[str]:
 
 
 def limits_of(thing: str, known: Sequence[str], given: object) -> dict[str, int]:
-    """Return checked limits. Raise PreconditionFailed if a limit is unknown or not a number.
+    """Return the limits in `given`. Raise PreconditionFailed for an unknown limit or no number.
 
     `thing` names the object in the error. A limit below 0 is no limit, and is left out.
     """

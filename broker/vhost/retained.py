@@ -73,7 +73,7 @@ class RetainedMessage:
         self.qos: u8 = u8(message.qos)
 
     def message(self) -> Message:
-        """Return the message as it was published, marked as retained."""
+        """Return this retained message as a Message, marked as retained."""
         message = Message(
             Address(self.exchange, self.key), self.content, self.encoding, i64(self.qos)
         )
@@ -83,7 +83,7 @@ class RetainedMessage:
 
 
 class RetainedReceiver:
-    """The part of a subscription that receives retained messages."""
+    """A new subscription, as the receiver of retained messages."""
 
     def receive_retained(self, message: Message) -> bool:
         """Deliver a retained message. Return False if the subscription has ended."""
@@ -271,7 +271,7 @@ class RetainedMessages:
 
 
 class RetainedIndexing(Task):
-    """A task that puts all topics into the index of a grammar, some in each turn.
+    """A task that puts all topics into the index of a grammar, in slices.
 
     New subscriptions wait until the index is complete.
     """
@@ -343,7 +343,7 @@ class RetainedSending(Task):
 
 
 class RetainedExpiry(Task):
-    """A task that removes the retained messages that have expired, some in each turn."""
+    """A task that removes the retained messages that have expired, in slices."""
 
     def __init__(self, retained: RetainedMessages, agenda: Agenda) -> None:
         self._retained = retained

@@ -86,7 +86,10 @@ def test_a_user_gets_another_role_or_none_and_keeps_it_otherwise(users: Users) -
 def test_a_role_with_users_is_not_deleted(users: Users) -> None:
     users.define_role("devices", DEVICES)
     member(users)
-    with pytest.raises(PreconditionFailed, match="1 users have the role 'devices', such as 'ann'"):
+    with pytest.raises(
+        PreconditionFailed,
+        match="cannot delete role 'devices': 1 users have the role, such as 'ann'",
+    ):
         users.remove_role("devices")
     users.remove("ann")
     assert users.remove_role("devices") and not users.remove_role("devices")

@@ -60,7 +60,10 @@ async def test_a_role_is_created_given_shown_and_deleted(broker: Running) -> Non
     _, without = await api(broker, "GET", "users/without-permissions")
     assert "ann" not in [row["name"] for row in without]
     status, answer = await api(broker, "DELETE", "roles/devices")
-    assert status == 400 and "1 users have the role 'devices', such as 'ann'" in answer["reason"]
+    assert (
+        status == 400
+        and "cannot delete role 'devices': 1 users have the role, such as 'ann'" in answer["reason"]
+    )
     assert await give(broker, "") == 204
     assert (await api(broker, "DELETE", "roles/devices"))[0] == 204
     assert (await api(broker, "GET", "roles/devices"))[0] == 404
