@@ -115,6 +115,20 @@ GETS: Final = (
 )
 
 
+async def test_the_overview_names_each_type_of_exchange_that_can_be_declared(
+    broker: Running,
+) -> None:
+    _, overview = await api(broker, "GET", "overview")
+    names = [row["name"] for row in overview["exchange_types"]]
+    assert {"direct", "x-delayed-message", "x-message-deduplication", "x-recent-history"} < set(
+        names
+    )
+    arguments = {"x-delayed-type": "direct", "x-cache-size": 1, "x-recent-history-length": 1}
+    for name in names:
+        body = {"type": name, "arguments": arguments}
+        assert (await api(broker, "PUT", f"exchanges/%2F/of-{name}", body))[0] == 201, name
+
+
 async def test_every_page_answers_an_administrator(broker: Running) -> None:
     answers = [(path, (await api(broker, "GET", path))[0]) for path in GETS]
     assert [one for one in answers if one[1] != 200] == []

@@ -10,8 +10,9 @@ from typing import Final
 
 import trellis
 from broker.queues.statistics import STATISTICS
-from broker.routing.exchanges import TYPES, DelayedExchange
+from broker.routing.exchanges import TYPES
 from broker.routing.publish_context import sum_into
+from broker.vhost.exchange_maker import WITH_QUEUE
 from broker.vhost.parameters import CLUSTER_NAME, GLOBAL
 from broker.vhost.vhost import VirtualHost
 from trellis import process
@@ -61,6 +62,13 @@ class Totals:
         sum_into(self.statistics, counted.statistics)
 
 
+def _exchange_types() -> list[dict[str, object]]:
+    """Return a row for each type of exchange that clients can declare."""
+    return [
+        {"name": kind, "description": "", "enabled": True} for kind in sorted([*TYPES, *WITH_QUEUE])
+    ]
+
+
 async def overview(call: Call) -> Row:
     """Return versions, message counts, object counts and listeners of the broker."""
     totals = Totals()
@@ -82,10 +90,7 @@ async def overview(call: Call) -> Row:
         "node_tags": {},
         "erlang_version": "",
         "erlang_full_version": f"Python {platform.python_version()}",
-        "exchange_types": [
-            {"name": kind, "description": "", "enabled": True}
-            for kind in sorted([*TYPES, DelayedExchange.kind])
-        ],
+        "exchange_types": _exchange_types(),
         "disable_stats": False,
         "enable_queue_totals": True,
         "is_op_policy_updating_enabled": False,
@@ -202,10 +207,7 @@ def node_row(call: Call) -> Row:
             {"name": name, "description": "", "enabled": True}
             for name in ("PLAIN", "AMQPLAIN", "EXTERNAL")
         ],
-        "exchange_types": [
-            {"name": kind, "description": "", "enabled": True}
-            for kind in sorted([*TYPES, DelayedExchange.kind])
-        ],
+        "exchange_types": _exchange_types(),
         "applications": [
             {"name": "trellis", "description": "Trellis", "version": trellis.__version__}
         ],
