@@ -335,10 +335,7 @@ class Queue(MessageSource):
 
     @property
     def held(self) -> bool:
-        """True while the queue delivers nothing because messages are being returned to it.
-
-        False while an operator has paused the queue.
-        """
+        """True while the queue delivers nothing because messages return to it; False if paused."""
         return self._holds > 0 and not self.paused
 
     def hold(self) -> None:
@@ -655,9 +652,7 @@ class Queue(MessageSource):
 
     @property
     def head_attempts(self) -> int:
-        """Number of times that the first message was returned to the queue; 0 if the queue is
-        empty.
-        """
+        """Number of times that the first message was returned; 0 if the queue is empty."""
         returned = self._waiting.returned
         return int(returned.peek().attempts) if returned.count > 0 else 0
 
