@@ -19,6 +19,7 @@ Reading order:
     compaction  frees the disk space of settled messages on a standby
     description the description of a node in its claims: addresses, settings, topic
     report      the report of a node: its state, and the offset from which it would read
+    adoption    a data directory becomes the beginning of a replicated log
     trimming    the list of the nodes, and which part of the log all of them have
     figures     the figures of a node for the metrics
     memory      a replicated log in memory

@@ -98,8 +98,8 @@ class ReplicaDirectory:
             if with_log or self.catalog.last:
                 raise ReplicationError(
                     f"the data directory '{self.path}' holds data of a broker without a cluster: "
-                    "give each node of a new cluster an empty data directory, and import the "
-                    "definitions"
+                    "begin a new cluster with it (`trellis cluster adopt`), or give this node an "
+                    "empty data directory or a copy of another node's (`trellis cluster seed`)"
                 )
             return ClusterState(name)
         state = ClusterState.decode(stored)
@@ -329,7 +329,8 @@ class ReplicaDirectory:
         if self._log is not None and self._log.last > self.state.position:
             raise self._diverged(
                 f"its log ends at position {self._log.last}, behind the last batch of the "
-                f"replicated log, which ends at {self.state.position}"
+                f"replicated log, which ends at {self.state.position} (if the replicated log has "
+                "lost records, `trellis cluster adopt` begins a new one with this directory)"
             )
         self._check_streams()
         self.store_state(self.state)

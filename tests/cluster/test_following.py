@@ -16,6 +16,7 @@ from broker.replication.directory import ReplicaDirectory
 from broker.replication.owner import LogOwner
 from broker.replication.records import BATCH, BEAT, CALL, CLAIM, BatchChunk, Claim, decode
 from broker.replication.report import NodeReport
+from broker.store.disk import Disk
 from broker.store.entries import Defined, MessageStored, StoreEntry
 from broker.store.log_reader import LogReader
 from broker.store.opening import open_store
@@ -43,12 +44,12 @@ class Standby:
         self,
         path: Path,
         log: ThreadedLog,
-        disk: SimulatedDisk | None = None,
+        disk: Disk | None = None,
         timing: Timing = TIMING,
     ) -> None:
         path.mkdir(exist_ok=True)
         self.path, self.log = path, log
-        self.disk = disk or SimulatedDisk()
+        self.disk: Disk = disk or SimulatedDisk()
         self.directory = ReplicaDirectory(self.disk, str(path), "broker", codecs())
         self.following = Following(self.directory, log, timing, NodeDescription("node"), "1.0")
         self.end: LogOwner | BaseException | None = None

@@ -8,20 +8,18 @@ from pathlib import Path
 
 import msgspec
 
-from trellis import logs
-from trellis.cli import cluster_demo
+from trellis.cli import cluster_adopt, cluster_demo
 from trellis.cli.actions import add_json, ask, show
 from trellis.cli.api_client import add_login
+from trellis.cli.cluster_log import cluster_settings
 from trellis.cli.parsing import (
     CommandError,
     Commands,
     Parser,
     add_command,
     add_settings,
-    load_settings,
 )
 from trellis.cli.store import copy_directory, data_directory
-from trellis.settings.cluster import ClusterSettings
 
 _CHECK = "name each setting of the Kafka cluster and its topic that is unsafe for this broker"
 _STATUS = "show the nodes of the cluster, and how far each of them is behind"
@@ -85,6 +83,7 @@ def add(commands: Commands) -> None:
     forget = _add_tool(tools, "forget", forget_node, "NODE", _FORGET, "The node must be stopped.")
     forget.add_argument("node", metavar="NODE", help="name of the node")
     add_settings(forget, "cluster")
+    cluster_adopt.add(tools)
     cluster_demo.add(tools)
 
 
@@ -109,28 +108,15 @@ def _add_tool(
 
 def _needs_tool(arguments: argparse.Namespace) -> int:
     raise CommandError(
-        "name a tool: check, status, switch, seed, forget or demo (see `trellis cluster --help`)", 2
+        "name a tool: check, status, switch, seed, forget, adopt or demo (see `trellis cluster "
+        "--help`)",
+        2,
     )
-
-
-def _cluster(arguments: argparse.Namespace) -> ClusterSettings:
-    """Return the settings of the cluster. Raises CommandError."""
-    cluster = load_settings(arguments).settings.cluster
-    if not cluster.enabled:
-        raise CommandError("cluster.servers is empty: name the Kafka nodes, as HOST:PORT", 2)
-    logs.set_up("warning")
-    try:
-        import trellis.cluster.topic  # noqa: F401
-    except ImportError as error:
-        raise CommandError(
-            f"Kafka's client cannot be imported ({error}); pip install 'trellis-broker[cluster]'"
-        ) from None
-    return cluster
 
 
 def check_cluster(arguments: argparse.Namespace) -> int:
     """Print a line for each unsafe setting of the Kafka cluster and its topic."""
-    cluster = _cluster(arguments)
+    cluster = cluster_settings(arguments)
     from trellis.cluster import check
 
     try:
@@ -148,7 +134,7 @@ def check_cluster(arguments: argparse.Namespace) -> int:
 
 def show_status(arguments: argparse.Namespace) -> int:
     """Print the topic and the nodes of the cluster."""
-    cluster = _cluster(arguments)
+    cluster = cluster_settings(arguments)
     from trellis.cluster import status
 
     try:
@@ -188,7 +174,7 @@ def switch_cluster(arguments: argparse.Namespace) -> int:
 
 def seed_node(arguments: argparse.Namespace) -> int:
     """Copy the data directory of this node for another node."""
-    cluster, directory = _cluster(arguments), str(data_directory(arguments))
+    cluster, directory = cluster_settings(arguments), str(data_directory(arguments))
     from trellis.cluster import status
 
     try:
@@ -206,7 +192,7 @@ def seed_node(arguments: argparse.Namespace) -> int:
 
 def forget_node(arguments: argparse.Namespace) -> int:
     """Remove a node from the cluster."""
-    cluster = _cluster(arguments)
+    cluster = cluster_settings(arguments)
     from trellis.cluster import status
 
     try:

@@ -21,4 +21,5 @@ names Kafka servers. Reading order:
     kafka_log        `KafkaLog`, the log as the nodes of a broker use it
     check            `trellis cluster check`: unsafe settings of Kafka
     status           `trellis cluster status`, `seed` and `forget`
+    adopting         `trellis cluster adopt`: begins a log with an existing data directory
 """

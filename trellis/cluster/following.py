@@ -138,4 +138,5 @@ class Following:
             wall_ms(),
             self.standby.handover_nonce,
             self.standby.description,
+            position=known.position,
         )

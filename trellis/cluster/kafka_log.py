@@ -136,8 +136,8 @@ class KafkaLog:
         return TopicReplaced(
             f"topic '{self._cluster.log_topic}' at {self._cluster.servers} was deleted and created "
             f"again: its id is {found}, and this node has followed {followed}, and cannot follow "
-            "another topic: keep the data directories of all nodes, and read their messages with "
-            "`trellis store dump --contents`"
+            "another topic: keep the data directories of all nodes, and begin the new topic with "
+            "the one that has most of the log (`trellis cluster adopt`)"
         )
 
 

@@ -149,9 +149,12 @@ class Membership:
                 wall_ms(),
                 0,
                 self.description.encode(),
+                position=known.position,
+                unreported=ownership.unreported,
             )
 
-        ownership.keep(report, self.description.node, limits, ListedNodes(broker, call_soon))
+        nodes = ListedNodes(broker, call_soon, ownership.log.identity)
+        ownership.keep(report, self.description.node, limits, nodes)
 
     def successor(self, wanted: str = "") -> tuple[str, NodeReport]:
         """Return the name and the report of the standby to hand the log over to. May block.

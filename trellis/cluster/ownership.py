@@ -91,6 +91,11 @@ class Ownership(BatchShipping):
         owner = self.owner
         return max(0.0, owner.sent + owner.timing.lease - self._clock())
 
+    @property
+    def unreported(self) -> str:
+        """The names of the listed nodes without a report, each in a line."""
+        return "" if self.retention is None else "\n".join(self.retention.unreported)
+
     # -- in the writer's thread
 
     def ship(self, batch: DurableBatch) -> bytes:

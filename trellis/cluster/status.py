@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
@@ -49,6 +50,10 @@ def status(cluster: ClusterSettings) -> ClusterStatus:
     reports, now = node_reports(cluster, topic), wall_ms()
     newest = max((report.batch for report in reports.values()), default=0)
     rows = [_row(name, report, newest, low, now) for name, report in sorted(reports.items())]
+    rows += [
+        {"node": name, "state": "unreported"}
+        for name in sorted(_unreported(reports) - reports.keys())
+    ]
     return ClusterStatus(facts, low, tip, rows)
 
 
@@ -110,6 +115,11 @@ def stored_state(directory: str) -> ClusterState:
     return ClusterState("") if row is None else ClusterState.decode(row[0])
 
 
+def _unreported(reports: Mapping[str, NodeReport]) -> set[str]:
+    """Return the names of the listed nodes without a report, as the active node has named them."""
+    return {name for report in reports.values() for name in report.unreported.splitlines()}
+
+
 def forget(cluster: ClusterSettings, node: str) -> None:
     """Remove a node from the cluster: the log is not kept for this node any more.
 
@@ -119,8 +129,10 @@ def forget(cluster: ClusterSettings, node: str) -> None:
     reports = node_reports(cluster, topic)
     report = reports.get(node)
     if report is None:
-        names = ", ".join(sorted(reports)) or "none"
-        raise ReplicationError(f"node '{node}' has not reported; nodes that have: {names}")
+        if node not in _unreported(reports):
+            names = ", ".join(sorted(reports)) or "none"
+            raise ReplicationError(f"node '{node}' has not reported; nodes that have: {names}")
+        report = NodeReport(0)  # Kafka has forgotten the report of this listed node.
     if not report.forgotten and wall_ms() - report.wall <= LOST_SECONDS * 1000:
         raise ReplicationError(_still_here(node, report))
     gone = NodeReport(report.offset, report.version, LOST, wall=report.wall, forgotten=True)
