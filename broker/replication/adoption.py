@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from broker.replication.formats import FORMATS
 from broker.replication.records import CLAIM, DIGEST_SIZE, Claim, ClusterState, ReplicationError
 from broker.store.catalog import Catalog
 from broker.store.codecs import Codecs
@@ -30,8 +31,6 @@ from broker.stream.recovery import StreamRecovery
 
 #: Number of epochs between the last one that a data directory knows and the one that it adopts.
 EPOCHS_SKIPPED: Final = 1_000
-#: The format of the batches of a log that begins with the directory of a broker without a cluster.
-FIRST_FORMAT: Final = 1
 #: Findings after which a data directory cannot become the beginning of a log.
 _DAMAGE: Final = (QUARANTINED, MISSING, WRONG)
 
@@ -155,7 +154,7 @@ def adoption_claim(
     begun = ClusterState(
         name,
         salt=directory.salt,
-        format=state.format or FIRST_FORMAT,
+        format=state.format or FORMATS.oldest,
         position=max(directory.position, state.position),
         number=state.number,
         wall=max(wall, state.wall),

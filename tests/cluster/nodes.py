@@ -97,9 +97,11 @@ class NodeProcess:
         return self.process.wait(PATIENCE)
 
 
-def node_over(server: LogServer, directory: Path, times: str = TIMES) -> NodeProcess:
-    """Return a node over the log of a LogServer."""
-    arguments = str(server.port), str(directory), times
+def node_over(
+    server: LogServer, directory: Path, times: str = TIMES, version: str = ""
+) -> NodeProcess:
+    """Return a node over the log of a LogServer; `version` is "next" for the next version."""
+    arguments = str(server.port), str(directory), times, version
     return NodeProcess(directory, "tests.cluster.node_process", *arguments)
 
 

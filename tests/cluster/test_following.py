@@ -13,6 +13,7 @@ import pytest
 from broker.replication.contract import LogTrimmed, LogUnreachable, ReplicaDiverged, Timing
 from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
+from broker.replication.formats import FORMATS, Formats
 from broker.replication.owner import LogOwner
 from broker.replication.records import BATCH, BEAT, CALL, CLAIM, BatchChunk, Claim, decode
 from broker.replication.report import NodeReport
@@ -46,12 +47,14 @@ class Standby:
         log: ThreadedLog,
         disk: Disk | None = None,
         timing: Timing = TIMING,
+        formats: Formats = FORMATS,
     ) -> None:
         path.mkdir(exist_ok=True)
         self.path, self.log = path, log
         self.disk: Disk = disk or SimulatedDisk()
-        self.directory = ReplicaDirectory(self.disk, str(path), "broker", codecs())
-        self.following = Following(self.directory, log, timing, NodeDescription("node"), "1.0")
+        self.directory = ReplicaDirectory(self.disk, str(path), "broker", codecs(), formats=formats)
+        description = NodeDescription("node")
+        self.following = Following(self.directory, log, timing, description, "1.0", formats=formats)
         self.end: LogOwner | BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -149,6 +149,7 @@ def show_status(arguments: argparse.Namespace) -> int:
             "end_offset": found.tip,
             "replicas": found.facts.replicas,
             "replicas_in_sync": found.facts.in_sync,
+            "format": found.format,
             "nodes": found.rows,
         }
         print(msgspec.json.format(msgspec.json.encode(document)).decode())
@@ -156,9 +157,12 @@ def show_status(arguments: argparse.Namespace) -> int:
     print(
         f"cluster {cluster.name}: topic {cluster.log_topic} at {cluster.servers} has records "
         f"{found.low} to {found.tip}, and {found.facts.in_sync} of {found.facts.replicas} replicas "
-        "in sync"
+        f"in sync; batches have format {found.format or 'unknown'}"
     )
-    columns = ("node", "state", "host", "version", "batches_behind", "seen_s", "must_be_seeded")
+    columns = (
+        *("node", "state", "host", "version", "formats"),
+        *("batches_behind", "clock_ms", "seen_s", "must_be_seeded"),
+    )
     show(found.rows, columns, arguments, "no node has reported")
     if not found.has_active:
         print(f"no node is active: a standby takes over after {cluster.silence:g} s")

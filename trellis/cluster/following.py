@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable
-from typing import Final
 
 from broker.replication.contract import Apply, ReplicaFull, Timing
 from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog, carry_out
 from broker.replication.follower import Follower
+from broker.replication.formats import FORMATS, Formats
 from broker.replication.owner import LogOwner
 from broker.replication.records import DIGEST_SIZE
 from broker.replication.report import NodeReport
@@ -19,9 +19,6 @@ from broker.replication.standby import Standby
 from trellis import logs
 from trellis.cluster.clock import boot_seconds, wall_ms
 from trellis.cluster.reporting import Reporting
-
-#: The format of the segment log (docs/storage.md).
-LOG_FORMAT: Final = 1
 
 
 class FollowingStopped(Exception):
@@ -39,8 +36,9 @@ class Following:
         description: NodeDescription,
         version: str,
         clock: Callable[[], float] = boot_seconds,
+        formats: Formats = FORMATS,
     ) -> None:
-        """`description` is that of this node."""
+        """`description` is that of this node, which reads `formats`."""
         self._directory = directory
         self._log = log
         self._version = version
@@ -53,7 +51,7 @@ class Following:
         self._owner = ""
         self._reporting = Reporting(log, self.report)
         self.standby = Standby(
-            Follower(directory.state),
+            Follower(directory.state, formats),
             timing,
             clock,
             wall_ms,
@@ -63,7 +61,8 @@ class Following:
         self.standby.description = description.encode()
         self.standby.handover_nonce = secrets.randbits(63) | 1
         self.standby.salt = secrets.randbits(32) or 1
-        self.standby.format = LOG_FORMAT
+        self.standby.format = formats.oldest
+        self._formats = formats
 
     def run(self) -> LogOwner:
         """Follow the log until this node owns it. Blocks, so a thread calls it.
@@ -139,4 +138,7 @@ class Following:
             self.standby.handover_nonce,
             self.standby.description,
             position=known.position,
+            format=known.format,
+            oldest=self._formats.oldest,
+            newest=self._formats.newest,
         )

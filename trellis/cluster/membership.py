@@ -25,6 +25,7 @@ from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog
 from broker.replication.figures import ClusterFigures
+from broker.replication.formats import FORMATS, Formats
 from broker.replication.records import ClusterState, ReplicationError
 from broker.replication.report import NodeReport
 from broker.store.catalog import Catalog
@@ -54,11 +55,13 @@ class Membership:
         name: str,
         timing: Timing,
         open_log: Callable[[], tuple[ReplicatedLog, int]],
+        formats: Formats = FORMATS,
     ) -> None:
         """`name` is the name of the broker, the same on all its nodes.
 
         `open_log` connects to the replicated log, in a thread. It returns the log and the largest
-        payload of a chunk in bytes, and raises LogUnreachable if it should be called again.
+        payload of a chunk in bytes, and raises LogUnreachable if it should be called again. The
+        node reads and writes batches in `formats`.
         """
         self.name = name
         self.state: State = "following"
@@ -71,6 +74,7 @@ class Membership:
         self.description = NodeDescription()
         self._timing = timing
         self._open_log = open_log
+        self._formats = formats
 
     async def follow(
         self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, stop: asyncio.Event
@@ -107,7 +111,7 @@ class Membership:
             log.close()
             raise
         self.state = "opening"
-        self.ownership = Ownership(owner, log, self.end, chunk_size)
+        self.ownership = Ownership(owner, log, self.end, chunk_size, formats=self._formats)
         self.ownership.start()
         logs.info("cluster_owner", cluster=self.name, epoch=owner.epoch, offset=owner.next - 1)
         return self.ownership
@@ -150,6 +154,9 @@ class Membership:
                 0,
                 self.description.encode(),
                 position=known.position,
+                format=known.format,
+                oldest=self._formats.oldest,
+                newest=self._formats.newest,
                 unreported=ownership.unreported,
             )
 
@@ -215,14 +222,17 @@ class Membership:
     def _begin(
         self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, log: ReplicatedLog
     ) -> Following:
-        replica = ReplicaDirectory(disk, str(directory), self.name, codecs, segment_size)
+        replica = ReplicaDirectory(
+            disk, str(directory), self.name, codecs, segment_size, self._formats
+        )
         try:
             log.expect(NodeDescription.decode(replica.state.owner).log)
         except BaseException:
             replica.close()
             raise
         description = replace(self.description, log=log.identity)
-        return Following(replica, log, self._timing, description, trellis.__version__)
+        version = trellis.__version__
+        return Following(replica, log, self._timing, description, version, formats=self._formats)
 
     def end(self, reason: str) -> None:
         """End the process at once: this node no longer owns the log, or may have lost it.

@@ -17,6 +17,7 @@ from broker.replication.owner import LogOwner
 from broker.replication.report import NodeReport
 from broker.replication.trimming import NodeList
 from trellis import logs
+from trellis.cluster.format_upgrade import FormatUpgrade
 
 #: Seconds between two looks at the reports of the nodes.
 LOOK_SECONDS: Final = 2.0
@@ -78,6 +79,8 @@ class LogRetention:
         self._trimmed_bytes = 0
         #: The offset up to which this owner has trimmed the log; -1 before.
         self.trimmed = -1
+        #: Raises the format of batches, once all nodes read a newer one.
+        self.upgrade: FormatUpgrade | None = None
         #: Names of the listed nodes without a report. The log is not trimmed while there is any.
         self.unreported: list[str] = []
         self._unreachable = ""
@@ -132,6 +135,8 @@ class LogRetention:
         for name, report in reports.items():
             if report.forgotten and name not in known.listed:
                 self._log.forget(name)
+        if self.upgrade is not None:
+            self.upgrade.look(known, reports)
         self._note_unreported(wanted.unreported(reports))
         if self._node in wanted.listed:
             self._trim(NodeList(known.listed | wanted.listed), reports)

@@ -37,6 +37,9 @@ class ClusterStatus:
     tip: int
     rows: list[dict[str, object]]
 
+    #: The format of batches in force, as the nodes have reported it; 0 before the first report.
+    format: int = 0
+
     @property
     def has_active(self) -> bool:
         """True if a node is active."""
@@ -54,7 +57,8 @@ def status(cluster: ClusterSettings) -> ClusterStatus:
         {"node": name, "state": "unreported"}
         for name in sorted(_unreported(reports) - reports.keys())
     ]
-    return ClusterStatus(facts, low, tip, rows)
+    in_force = max((report.format for report in reports.values()), default=0)
+    return ClusterStatus(facts, low, tip, rows, in_force)
 
 
 def _row(name: str, report: NodeReport, newest: int, low: int, now: int) -> dict[str, object]:
@@ -65,6 +69,8 @@ def _row(name: str, report: NodeReport, newest: int, low: int, now: int) -> dict
         "state": report.state if age <= LOST_SECONDS else LOST,
         "host": server.host,
         "version": report.version,
+        "formats": _formats(report),
+        "clock_ms": report.clock_ms,
         "epoch": report.epoch,
         "batches_behind": newest - report.batch,
         "offset": report.offset,
@@ -72,6 +78,12 @@ def _row(name: str, report: NodeReport, newest: int, low: int, now: int) -> dict
         "must_be_seeded": report.offset < low,
         "ports": server.ports,
     }
+
+
+def _formats(report: NodeReport) -> str:
+    """Return the formats of batches that a node reads as text; "" if it has not reported them."""
+    oldest, newest = report.oldest, report.newest
+    return "" if not newest else f"{newest}" if oldest == newest else f"{oldest}-{newest}"
 
 
 def announce(cluster: ClusterSettings, node: str, directory: str) -> None:
