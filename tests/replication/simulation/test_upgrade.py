@@ -38,7 +38,7 @@ def test_the_same_with_many_seeds_of_versions(first: int) -> None:
     check(first, 250)
 
 
-@pytest.mark.parametrize("node_type", [upgrade.WritesItsNewest, upgrade.AsksNobody])
+@pytest.mark.parametrize("node_type", [upgrade.WritesItsNewest, upgrade.AsksNoOtherNode])
 def test_a_wrong_design_of_an_upgrade_is_caught(node_type: type[Node]) -> None:
     complaints: Counter[str] = Counter()
     for seed in range(40):

@@ -143,7 +143,7 @@ class WritesItsNewest(VersionedNode):
         return json.dumps(written).encode()
 
 
-class AsksNobody(VersionedNode):
+class AsksNoOtherNode(VersionedNode):
     """The owner raises the format to that of its version, whatever the other nodes read."""
 
     def reports(self) -> dict[str, NodeReport]:
