@@ -33,6 +33,8 @@ class Follower:
         self.formats = formats
         #: The offset of the next record to read.
         self.next = state.last + 1
+        #: The writer's wall clock in the last record that counts, in ms of Unix time.
+        self.last_wall = 0
         self._assembly = BatchAssembly()
 
     def take(self, span: LogSpan, until: int | None = None) -> Steps[bool]:
@@ -51,6 +53,7 @@ class Follower:
             before = self.judge.state
             if self.judge.judge(offset, record):
                 counted = True
+                self.last_wall = record.wall
                 batch: ReceivedBatch | None = None
                 if isinstance(record, BatchChunk):
                     batch = self._assembly.add(offset, record, before)

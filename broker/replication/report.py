@@ -48,6 +48,8 @@ class NodeReport:
     newest: int = 0
     #: Milliseconds by which the clock of this node is ahead of that of the active node.
     clock_ms: int = 0
+    #: Number that stands for the host and the data directory: two nodes of one name differ in it.
+    place: int = 0
     #: On the active node: names of the listed nodes that have no report, each in a line.
     unreported: str = ""
 

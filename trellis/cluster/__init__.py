@@ -17,6 +17,7 @@ names Kafka servers. Reading order:
     client_options   options of producers, consumers and admin clients; log lines of the library
     client_errors    error texts
     topic            the topic: its id, settings, trimming; the offsets that nodes report
+    topic_safety     properties of the topic that are unsafe
     appender         appends records, each at most once
     reader           reads records, and asks for the tip
     kafka_log        `KafkaLog`, the log as the nodes of a broker use it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from broker.replication.contract import Apply, ReplicaFull, Timing
 from broker.replication.description import NodeDescription
@@ -13,12 +14,16 @@ from broker.replication.engine import ReplicatedLog, carry_out
 from broker.replication.follower import Follower
 from broker.replication.formats import FORMATS, Formats
 from broker.replication.owner import LogOwner
-from broker.replication.records import DIGEST_SIZE
+from broker.replication.records import DIGEST_SIZE, ReplicationError
 from broker.replication.report import NodeReport
 from broker.replication.standby import Standby
 from trellis import logs
 from trellis.cluster.clock import boot_seconds, wall_ms
 from trellis.cluster.reporting import Reporting
+
+#: Milliseconds by which the clocks of two nodes may differ, and the unit of reported differences.
+CLOCK_MOST: Final = 1_000
+CLOCK_STEP: Final = 250
 
 
 class FollowingStopped(Exception):
@@ -37,8 +42,12 @@ class Following:
         version: str,
         clock: Callable[[], float] = boot_seconds,
         formats: Formats = FORMATS,
+        place: int = 0,
     ) -> None:
-        """`description` is that of this node, which reads `formats`."""
+        """`description` is that of this node, which reads `formats`.
+
+        `place` is a number that stands for its host and its data directory; 0 for a random one.
+        """
         self._directory = directory
         self._log = log
         self._version = version
@@ -49,7 +58,13 @@ class Following:
         self._description = description
         #: The description of the owner, as text, for which the log line was written.
         self._owner = ""
-        self._reporting = Reporting(log, self.report)
+        #: True if the clocks of this node and of the active node differ by too much.
+        self._clock_differs = False
+        self._reporting = Reporting(log, self.report, self._refuse_name)
+        #: Number that stands for the host and the data directory of this node, in its reports.
+        self.place = place or secrets.randbits(63) | 1
+        #: The reason for which this node cannot go on; empty without one.
+        self._refusal = ""
         self.standby = Standby(
             Follower(directory.state, formats),
             timing,
@@ -117,13 +132,36 @@ class Following:
             )
         logs.info("cluster_active", node=owner.node, host=owner.host)
 
+    def _note_clock(self) -> None:
+        """Log that the clock of this node and that of the active node differ by too much."""
+        ahead = self.standby.clock_ahead
+        differs = abs(ahead) > CLOCK_MOST
+        if differs and not self._clock_differs:
+            owner = NodeDescription.decode(self.standby.state.owner)
+            logs.warning(
+                "cluster_clock_differs",
+                node=owner.node,
+                ahead_ms=ahead,
+                note="TTLs, delays and session expiry follow the wall clock of the active node, so "
+                "they change when this node takes over; synchronize the clocks of the nodes (NTP)",
+            )
+        self._clock_differs = differs
+
     def _sleep(self, seconds: float) -> None:
         """Wait. Use the time to free disk space, if there is any to free."""
+        self._note_clock()
         until = self._clock() + seconds
         while self._directory.compact() and self._clock() < until:
             pass
         if self._stopped.wait(max(0.0, until - self._clock())):
+            if self._refusal:
+                raise ReplicationError(self._refusal)
             raise FollowingStopped
+
+    def _refuse_name(self, reason: str) -> None:
+        """Stop following: another node has the name of this one."""
+        self._refusal = reason
+        self._stopped.set()
 
     def report(self, state: str = "following") -> NodeReport:
         """Return the report of this node: up to which offset the directory has all batches."""
@@ -141,4 +179,6 @@ class Following:
             format=known.format,
             oldest=self._formats.oldest,
             newest=self._formats.newest,
+            clock_ms=int(self.standby.clock_ahead / CLOCK_STEP) * CLOCK_STEP,
+            place=self.place,
         )

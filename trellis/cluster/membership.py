@@ -10,7 +10,9 @@ fenced      another node owns the log, or may own it: the process ends
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -139,8 +141,8 @@ class Membership:
 
         `catalog` is that of the data directory; `call_soon` calls a function in the loop's thread.
         """
-        ownership = self.ownership
-        assert ownership is not None
+        ownership, following = self.ownership, self._following
+        assert ownership is not None and following is not None
 
         def report() -> NodeReport:
             known = ownership.owner.judge.state
@@ -158,6 +160,7 @@ class Membership:
                 oldest=self._formats.oldest,
                 newest=self._formats.newest,
                 unreported=ownership.unreported,
+                place=following.place,
             )
 
         nodes = ListedNodes(broker, call_soon, ownership.log.identity)
@@ -231,8 +234,15 @@ class Membership:
             replica.close()
             raise
         description = replace(self.description, log=log.identity)
-        version = trellis.__version__
-        return Following(replica, log, self._timing, description, version, formats=self._formats)
+        return Following(
+            replica,
+            log,
+            self._timing,
+            description,
+            trellis.__version__,
+            formats=self._formats,
+            place=place_of(directory),
+        )
 
     def end(self, reason: str) -> None:
         """End the process at once: this node no longer owns the log, or may have lost it.
@@ -244,6 +254,13 @@ class Membership:
         sys.stderr.write(f"trellis: fenced: {reason}\n")
         sys.stderr.flush()
         os._exit(FENCED)
+
+
+def place_of(directory: Path) -> int:
+    """Return a number that stands for this host and a data directory, also after a restart."""
+    found = directory.stat()
+    text = f"{socket.gethostname()} {directory.resolve()} {found.st_dev} {found.st_ino}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]) | 1
 
 
 def _do_nothing() -> None:

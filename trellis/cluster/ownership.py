@@ -25,6 +25,7 @@ from broker.replication.formats import FORMATS, Formats
 from broker.replication.owner import LogOwner
 from broker.replication.report import NodeReport
 from broker.store.durable_batch import BatchShipping, DurableBatch
+from trellis import logs
 from trellis.cluster.clock import boot_seconds
 from trellis.cluster.format_upgrade import FormatUpgrade
 from trellis.cluster.reporting import Reporting
@@ -135,7 +136,7 @@ class Ownership(BatchShipping):
 
         `report` returns the report of this node, `node` is its name, `nodes` the list of all.
         """
-        self._reporting = Reporting(self.log, report)
+        self._reporting = Reporting(self.log, report, _note_name_taken)
         self._reporting.start()
         self.retention = LogRetention(
             node, self.owner, self.log, limits, nodes, self._clock, lambda: self.shipped, self._mark
@@ -216,6 +217,11 @@ class Ownership(BatchShipping):
 
 def _do_nothing() -> None:
     """Do nothing: the owner has no clients yet."""
+
+
+def _note_name_taken(reason: str) -> None:
+    """Log that another node has the name of this one. That node stops, and not this one."""
+    logs.error("cluster_name_taken", reason=reason)
 
 
 def _refuse_apply(step: Apply) -> None:
