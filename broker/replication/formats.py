@@ -29,9 +29,10 @@ class FormatUnread(ReplicationError):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BatchFormat:
-    """The first format of batches (payload.py). A later format is a subclass with its number."""
+    """The first format of batches (payload.py). A later one is a subclass with a higher number."""
 
-    number = payload.FORMAT
+    def __init__(self, number: int = payload.FORMAT) -> None:
+        self.number = number
 
     def encode(
         self,

@@ -12,6 +12,7 @@ from tests.cluster.rounds.kinds import KINDS
 from tests.cluster.rounds.record import Figures, add, read, table
 from tests.cluster.rounds.run import run
 
+ROOT = Path(__file__).parent.parent.parent
 #: Number of rounds of each kind.
 ROUNDS = 3
 
@@ -26,6 +27,13 @@ def test_rounds_of_a_fault_violate_no_guarantee(kind: str) -> None:
     assert figures.violations == 0, figures
     assert figures.rounds == ROUNDS
     assert figures.confirmed > 30
+
+
+def test_documentation_shows_the_record() -> None:
+    """`python -m tests.cluster.rounds --table --record FILE` prints the table."""
+    page = (ROOT / "docs" / "high-availability.md").read_text()
+    shown = page.partition("<!-- record of rounds -->\n\n")[2].partition("\n\n<!-- end")[0]
+    assert shown == table(read(ROOT / "tests" / "cluster" / "rounds" / "record.json"))
 
 
 def test_record_adds_up_the_figures_of_several_runs(tmp_path: Path) -> None:

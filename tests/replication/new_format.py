@@ -18,7 +18,8 @@ _SECTION = struct.pack(">BQ", _KIND, 5) + b"added"
 class NewFormat(BatchFormat):
     """The format after the present one: each batch has a further section."""
 
-    number = BatchFormat.number + 1
+    def __init__(self) -> None:
+        super().__init__(payload.FORMAT + 1)
 
     def encode(
         self,

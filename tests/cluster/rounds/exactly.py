@@ -21,7 +21,9 @@ class ExactlyOnce:
     def __init__(self, address: Callable[[], str]) -> None:
         self._address = address
         self._stopping = threading.Event()
-        #: How often each number was received, and the numbers whose exchange is complete.
+        #: Set when the broker has confirmed the subscription: earlier messages reach no subscriber.
+        self._subscribed = threading.Event()
+        #: Count of receptions of each number, and the numbers whose exchange is complete.
         self.received: Counter[int] = Counter()
         self.complete: set[int] = set()
         self._sent: dict[int, int] = {}
@@ -31,6 +33,7 @@ class ExactlyOnce:
         self._publisher.on_publish = self._on_publish
         self._subscriber.on_connect = self._on_connect
         self._subscriber.on_message = self._on_message
+        self._subscriber.on_subscribe = self._on_subscribe
         self._threads = [
             threading.Thread(target=self._run, args=(client,), daemon=True)
             for client in (self._subscriber, self._publisher)
@@ -80,7 +83,9 @@ class ExactlyOnce:
             if client.loop(STEP_SECONDS) != paho.MQTT_ERR_SUCCESS:
                 return
             wanted = client is self._publisher and self._publishing and client.is_connected()
-            if wanted and len(self._sent) - len(self.complete) < IN_FLIGHT:
+            if not self._subscribed.is_set():
+                continue
+            if wanted and self._number - len(self.complete) < IN_FLIGHT:
                 self._number += 1
                 info = client.publish(TOPIC, str(self._number), qos=2)
                 self._sent[info.mid] = self._number
@@ -90,6 +95,9 @@ class ExactlyOnce:
 
     def _on_connect(self, client: paho.Client, *rest: Any) -> None:
         client.subscribe(TOPIC, 2)
+
+    def _on_subscribe(self, client: paho.Client, *rest: Any) -> None:
+        self._subscribed.set()
 
     def _on_message(self, client: paho.Client, userdata: Any, message: paho.MQTTMessage) -> None:
         self.received[int(message.payload)] += 1

@@ -42,6 +42,8 @@ def run(kind: str, rounds: int, seed: int) -> Figures:
                 figures.gaps.append(round(_longest_gap(world, began), 2))
         world.finish()
         checker, exactly = world.checker, world.exactly
+        if checker.lost() or exactly.missing:
+            print(f"lost: {sorted(checker.lost())}, QoS 2: {sorted(exactly.missing)}, {directory}")
         figures.takeovers = len(world.sessions) - 1
         figures.confirmed = len(checker.confirmed)
         figures.lost = len(checker.lost()) + len(exactly.missing)
@@ -60,7 +62,7 @@ class _World(World):
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.close()
-        if error is None:
+        if error is None and not self.checker.lost() and not self.exactly.missing:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 

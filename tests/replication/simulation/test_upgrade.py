@@ -9,7 +9,7 @@ import pytest
 from tests.replication.simulation import upgrade
 from tests.replication.simulation.cluster import DIVERGED, Cluster
 from tests.replication.simulation.node import Node
-from tests.replication.simulation.upgrade import NewFormat, VersionedNode
+from tests.replication.simulation.upgrade import NEW_NUMBER, VersionedNode
 
 
 def versioned(cluster: Cluster) -> list[VersionedNode]:
@@ -24,7 +24,7 @@ def check(first: int, count: int) -> None:
         nodes = versioned(cluster)
         raised += sum(node.raised for node in nodes)
         rolled_back += sum(node.rolled_back for node in nodes)
-        mixed += any(node.directory.state.format != NewFormat.number for node in nodes)
+        mixed += any(node.directory.state.format != NEW_NUMBER for node in nodes)
     assert raised >= count / 4 and rolled_back >= count / 6 and 0 < mixed < count
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from broker.replication import payload
 from broker.replication.contract import Fenced, Steps
 from broker.replication.formats import BatchFormat, Formats, FormatUnread, common_format
 from broker.replication.owner import LogOwner
@@ -22,10 +23,14 @@ if TYPE_CHECKING:
     from tests.replication.simulation.cluster import Cluster
 
 
+NEW_NUMBER = payload.FORMAT + 1
+
+
 class NewFormat(BatchFormat):
     """The format after the present one."""
 
-    number = BatchFormat.number + 1
+    def __init__(self) -> None:
+        super().__init__(NEW_NUMBER)
 
 
 OLD = Formats(BatchFormat())
@@ -42,7 +47,7 @@ class VersionedDirectory(Directory):
     def entries_of(self, payload: bytes) -> tuple[Entry, ...]:
         found = json.loads(payload)
         self.formats.check(found["format"], "a batch")
-        if found["format"] == NewFormat.number:
+        if found["format"] == NEW_NUMBER:
             assert found["note"] == len(found["entries"])
         return decode_entries(json.dumps(found["entries"]).encode())
 
@@ -69,7 +74,7 @@ class VersionedNode(Node):
     def start(self) -> None:
         """Start with a version; a directory that has seen the newer format needs the newer one."""
         before, chance = self.formats, self.world.random
-        seen = self.directory.state.format == NewFormat.number
+        seen = self.directory.state.format == NEW_NUMBER
         if seen or self.must_upgrade or not self.world.faulty:
             self.formats = NEW
         elif chance.random() < CHANGED:
