@@ -46,7 +46,7 @@ def test_record_adds_up_the_figures_of_several_runs(tmp_path: Path) -> None:
     record = read(path)
     assert record["kill"].violations == 1
     assert table(record).splitlines()[2:] == [
-        "| kill | 21 | 20 | 1,005 | 1 | 0 | 0 | 0 | 0 | 0 | 19.0 |",
-        "| stop | 2 | 0 | 7 | 0 | 0 | 0 | 0 | 0 | 0 | 2.0 |",
-        "| all | 23 | 20 | 1,012 | 1 | 0 | 0 | 0 | 0 | 0 | 19.0 |",
+        "| kill | 21 | 20 | 1,005 | 1 | 0 | 0 | 0 | 0 | 0 | 19.00 |",
+        "| stop | 2 | 0 | 7 | 0 | 0 | 0 | 0 | 0 | 0 | 2.00 |",
+        "| all | 23 | 20 | 1,012 | 1 | 0 | 0 | 0 | 0 | 0 | 19.00 |",
     ]

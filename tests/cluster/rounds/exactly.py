@@ -8,11 +8,31 @@ from collections.abc import Callable
 from typing import Any
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MessageState
 
 TOPIC = "exactly/once"
+#: The state of a message whose PUBREL is sent after the next CONNACK.
+RESEND = MessageState.MQTT_MS_RESEND_PUBREL
 #: Most messages that the publisher has in flight, and seconds of one step of a client.
 IN_FLIGHT, STEP_SECONDS = 5, 0.05
+
+
+class PersistentClient(paho.Client):
+    """A client that keeps the step of each exchange over several attempts to connect.
+
+    paho 2.1 forgets that it has received a PUBREC if two connections in sequence end before their
+    CONNACK: it then publishes the message again, which [MQTT-4.3.3-1] forbids.
+    """
+
+    def _messages_reconnect_reset_out(self) -> None:
+        released = [
+            message
+            for message in self._out_messages.values()
+            if message.state in (MessageState.MQTT_MS_WAIT_FOR_PUBCOMP, RESEND)
+        ]
+        super()._messages_reconnect_reset_out()
+        for message in released:
+            message.state = RESEND
 
 
 class ExactlyOnce:
@@ -40,7 +60,7 @@ class ExactlyOnce:
         ]
 
     def _client(self, name: str) -> paho.Client:
-        return paho.Client(CallbackAPIVersion.VERSION2, client_id=name, clean_session=False)
+        return PersistentClient(CallbackAPIVersion.VERSION2, client_id=name, clean_session=False)
 
     def start(self) -> None:
         """Begin."""

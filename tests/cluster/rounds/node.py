@@ -30,13 +30,13 @@ import msgspec
 import trellis.app
 from broker.replication.contract import LogSpan, Timing
 from broker.replication.engine import ReplicatedLog
+from broker.replication.owner import LogOwner
 from broker.replication.records import BatchChunk, Claim, decode
 from broker.store.catalog import Catalog
 from tests.cluster.log_server import SocketLog
 from tests.top.disks import HandledDisk
 from trellis.cluster.kafka_log import KafkaLog
 from trellis.cluster.membership import Membership
-from trellis.cluster.ownership import Ownership
 from trellis.server import recovery
 from trellis.settings import Settings
 
@@ -95,9 +95,9 @@ class PausingLog:
 
 def install(control: Control) -> None:
     """Let the broker reach the points that lie outside of the log."""
-    may_act, write, open_directory = Ownership.may_act, Catalog.write, recovery.open_directory
+    may_act, write, open_directory = LogOwner.may_act, Catalog.write, recovery.open_directory
 
-    def tested(self: Ownership) -> bool:
+    def tested(self: LogOwner) -> bool:
         found = may_act(self)
         if found:
             control.reach("flush")
@@ -111,7 +111,7 @@ def install(control: Control) -> None:
         control.reach("opening")
         return open_directory(*arguments)
 
-    Ownership.may_act = tested  # type: ignore[method-assign]
+    LogOwner.may_act = tested  # type: ignore[method-assign]
     Catalog.write = written  # type: ignore[assignment, method-assign]
     vars(trellis.app)["open_directory"] = opened
 

@@ -94,4 +94,4 @@ def table(record: Record) -> str:
 
 
 def _cell(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
