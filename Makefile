@@ -5,6 +5,11 @@
 
 JOBS ?= 3
 ARGS ?=
+# For test-ha: rounds of each kind, the kinds (default: all), and a file to which the figures are added; then only
+# the rounds that the file lacks are run.
+ROUNDS ?= 50
+KINDS ?=
+RECORD ?=
 
 PACKAGES := matching broker protocols trellis pyspark_trellis
 QUIET_PIP := -m pip --disable-pip-version-check --quiet
@@ -22,7 +27,7 @@ MEMORY := $(shell free=$$(df -Pk /dev/shm 2> /dev/null | awk 'NR == 2 { print $$
 	[ "$${free:-0}" -gt 4000000 ] && echo /dev/shm)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-random test-compiled guard check wheel release-check clean node browser
+.PHONY: help run test test-long test-random test-ha test-compiled guard check wheel release-check clean node browser
 .PHONY: rabbitmqadmin FORCE
 .DELETE_ON_ERROR:
 
@@ -45,6 +50,9 @@ test-long: .venv/installed node browser rabbitmqadmin ## Run the slow tests, the
 test-random: export TRELLIS_PROPERTIES = long
 test-random: .venv/installed ## Run the property tests with new random examples, ten times as many
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "hypothesis and not long" -o faulthandler_timeout=900 $(ARGS)
+
+test-ha: .venv/installed ## Run 50 rounds of each fault of a cluster (ROUNDS, KINDS, RECORD)
+	@.venv/bin/python -m tests.cluster.rounds --rounds $(ROUNDS) $(if $(RECORD),--until --record $(RECORD)) $(KINDS)
 
 test-compiled: export TRELLIS_REQUIRE_COMPILED = 1
 test-compiled: dist/built node ## Run the tests of wire, interop, matching, load tool and log on the compiled wheel

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -22,15 +23,23 @@ from broker.access.identity import Authenticator, Credentials, Identity, Verdict
 from broker.access.rules import UserPermissions
 from broker.broker import Broker
 from broker.definitions.restore import restore_broker
+from broker.replication.contract import Timing
+from broker.replication.judge import Judge
+from broker.replication.memory import MemoryLog, MemoryNodeLog
+from broker.replication.owner import LogOwner
+from broker.replication.records import CLAIM, Claim, ClusterState
 from broker.routing.tracing import TraceFilter
 from broker.store.contract import Store
 from broker.store.disk import Disk, File
+from broker.store.durable import DurableStore
 from broker.store.memory import MemoryStore
 from broker.store.opening import open_store
 from protocols.amqp.front import AmqpFront
 from protocols.connection import Connection
 from protocols.mqtt.front import MqttFront
 from protocols.peer import Peer
+from trellis.cluster.clock import boot_seconds
+from trellis.cluster.ownership import Ownership
 from trellis.server.recovery import codecs
 from trellis.server.store_writer import LOOK_SECONDS, DurableStoreWriter
 
@@ -51,10 +60,11 @@ class AcceptAll(Authenticator):
 class Bench:
     """A broker with its AMQP and MQTT front ends, driven by calls instead of sockets.
 
-    If `traced`, a trace runs whose filter matches no message of a flow.
+    If `traced`, a trace runs whose filter matches no message of a flow. If `on_disk`, the flows use
+    a `ClusterBench`.
     """
 
-    traced = False
+    traced = on_disk = False
 
     def __init__(self, store: Store | None = None) -> None:
         self.broker = Broker(store or MemoryStore(), AcceptAll(), lambda: "id")
@@ -282,6 +292,49 @@ class DurableBench(Bench):
         settled = sum(file.settled for file in self.log.files)
         assert (kept, settled) == (messages, messages)
         assert all(file.synced == file.written for file in self.disk.files.values())
+
+
+class ClusterBench(DurableBench):
+    """A broker on the durable store, which does the work of the event loop's turn for a cluster.
+
+    If `owned`, the broker owns a replicated log in memory: its lease is tested before the agenda
+    and before each flush, as in trellis/server/turn.py, and batches are shipped. Otherwise the
+    broker has no cluster.
+    """
+
+    owned = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._may_act: Callable[[], bool] | None = None
+        if not self.owned:
+            return
+        log, state = MemoryNodeLog(MemoryLog(), "node"), ClusterState("bench")
+        claimed = replace(state, salt=int(self.log.salt), format=1)
+        claim = Claim(CLAIM, 1, 1, 0, -1, claimed, bytes(32))
+        judge = Judge(state)
+        assert judge.judge(log.append(claim.encode()), claim)
+        # The lease does not end, because no thread appends beats beside the measured one.
+        timing = Timing(silence=7_200.0, lease=3_600.0)
+        owner = LogOwner(judge, 1, boot_seconds(), timing, boot_seconds, lambda: 0)
+        ownership = Ownership(owner, log, _fail)
+        self._may_act = owner.may_act
+        store = self.broker.store
+        assert isinstance(store, DurableStore)
+        store.shipping = ownership
+
+    def drain(self, *connections: Connection) -> bytes:
+        may_act = self._may_act
+        assert may_act is None or may_act()
+        self.turn()
+        if not self._writer.idle:
+            self.write_rest()
+            self.broker.agenda.turn()
+        found: list[bytes] = []
+        for connection in connections:
+            assert may_act is None or may_act()
+            found.append(connection.data_to_send())
+        return b"".join(found)
 
 
 def _ignore(*_: object) -> None:

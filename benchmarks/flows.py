@@ -11,6 +11,8 @@ before its time counts.
 Two stores are used:
 
 - The flows without `persistent` in their name run on the memory store.
+- With `--on-disk` they run on the durable store, too, and with `--owned` in a broker that owns the
+  replicated log of a cluster: the difference is the price of a cluster.
 - `amqp-persistent` and `mqtt-persistent` run on the durable store and on its store writer. Records,
   segments, batches, checksums and tickets are the product's own code. Four things are replaced:
 
@@ -42,7 +44,7 @@ from pathlib import Path
 # Add this directory to the path, because `python -P` leaves it out.
 sys.path.append(str(Path(__file__).parent))
 
-from flow_brokers import AcceptAll, Bench, DurableBench
+from flow_brokers import AcceptAll, Bench, ClusterBench, DurableBench
 from flow_clients import (
     ACK_HEAD,
     ACKS,
@@ -89,12 +91,17 @@ class Stamped:
         return bytes(self._frames)
 
 
+def new_bench() -> Bench:
+    """Return the broker of a flow without `persistent` in its name."""
+    return ClusterBench() if Bench.on_disk else Bench()
+
+
 def mqtt_flow(quality: int, readers: int) -> Flow:
     """Return a flow: messages with QoS `quality` to topics that `readers` wildcard subscriptions
     match. With QoS 1, the broker and the subscribers acknowledge each message."""
 
     def flow(messages: int) -> Iterator[float]:
-        bench = Bench()
+        bench = new_bench()
         writer = bench.mqtt("writer")
         listeners = [bench.mqtt(f"reader {number}") for number in range(readers)]
         for reader in listeners:
@@ -175,7 +182,7 @@ def amqp_flow(readers: int, acks: bool, by_headers: bool = False) -> Flow:
         kind = short("kind") + b"S" + long(b"temperature")
         wanted = long(short("x-match") + b"S" + long(b"all") + kind) if by_headers else table()
         headers = long(kind) if by_headers else b""
-        bench = Bench()
+        bench = new_bench()
         writer = bench.amqp()
         if acks:
             writer.receive_data(method(1, 85, 10, b"\0"))
@@ -348,8 +355,16 @@ def main() -> None:
     parser.add_argument(
         "--traced", action="store_true", help="measure beside a trace that follows no message"
     )
+    parser.add_argument(
+        "--on-disk", action="store_true", help="measure all flows on the durable store"
+    )
+    parser.add_argument(
+        "--owned", action="store_true", help="the same in a broker that owns the log of a cluster"
+    )
     options = parser.parse_args()
     AcceptAll.ruled = options.rules
+    Bench.on_disk = options.on_disk or options.owned
+    ClusterBench.owned = options.owned
     Bench.traced = options.traced
     for name in options.flow:
         if name not in FLOWS:

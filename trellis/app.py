@@ -29,7 +29,7 @@ from trellis.server.link_factory import link_factory
 from trellis.server.listener import BoundListener, ListenError, bind
 from trellis.server.node import BrokerNode
 from trellis.server.reachability import log_reachability
-from trellis.server.recovery import codecs, open_directory
+from trellis.server.recovery import adopt_directory, codecs, open_directory
 from trellis.server.reload import Read, SettingsReload
 from trellis.server.settings_in_force import SettingsInForce
 from trellis.server.signals import SignalHandlers
@@ -64,20 +64,22 @@ def run(
     membership: Membership | None = None,
     files: Sequence[str] = (),
     sources: Mapping[str, str] | None = None,
+    adopt: bool = False,
 ) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code.
 
     `read` is called at SIGHUP, and returns the new settings. The store is written to `disk`, by
     default the file system of the operating system. A node of a cluster has a `membership`. The log
-    names the settings `files` that were read; `sources` has the source of each setting by key. A
-    failed start prints one line to stderr.
+    names the settings `files` that were read; `sources` has the source of each setting by key. If
+    `adopt` is True, the data directory of a node of a cluster leaves its cluster first. A failed
+    start prints one line to stderr.
     """
     logs.set_up(settings.log.level)
     # A SIGHUP before `SignalHandlers` is installed would end the process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         member = membership or join_cluster(settings)
-        app = App(settings, read, disk, member, files, sources)
+        app = App(settings, read, disk, member, files, sources, adopt)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(app.serve())
     except (ListenError, ReplicationError, SettingsError, StoreError) as error:
@@ -155,8 +157,10 @@ class App:
         membership: Membership | None = None,
         files: Sequence[str] = (),
         sources: Mapping[str, str] | None = None,
+        adopt: bool = False,
     ) -> None:
         self.settings = settings
+        self._adopt = adopt
         self._loaded = Loaded(settings, dict(sources or {}))
         self._files = files
         self._membership = membership
@@ -198,6 +202,8 @@ class App:
         directory = open_data_directory(settings)
         lock = None if directory is None else Lock(str(directory))
         try:
+            if self._adopt:
+                self._leave_for_good(directory)
             accounts = authenticator_from_settings(settings, directory)
             bound: dict[str, BoundListener] = {}
             opened: OpenedStore | None = None
@@ -232,6 +238,20 @@ class App:
         finally:
             if lock is not None:
                 lock.release()
+
+    def _leave_for_good(self, directory: Path | None) -> None:
+        """Make the data directory of a node of a cluster that of a broker without a cluster.
+
+        Raises SettingsError, StoreError.
+        """
+        if self._membership is not None:
+            raise SettingsError(
+                "cluster.servers: `trellis serve --adopt` runs a broker without a cluster, so "
+                "leave the section [cluster] out; to begin a new topic with this data directory, "
+                "run `trellis cluster adopt`"
+            )
+        if directory is not None:
+            adopt_directory(self._disk or RealDisk(), directory)
 
     async def _take_over(
         self,

@@ -15,10 +15,12 @@ Reading order:
     owner       the active broker: appends batches, and knows how long it may act
     standby     a standby: follows the log, and claims it when the owner is silent
     payload     the content of a batch: records, definitions and rows of streams
+    formats     the formats of batches that a version reads, and rolling upgrades
     directory   the data directory of a standby
     compaction  frees the disk space of settled messages on a standby
     description the description of a node in its claims: addresses, settings, topic
     report      the report of a node: its state, and the offset from which it would read
+    adoption    a data directory becomes the beginning of a replicated log
     trimming    the list of the nodes, and which part of the log all of them have
     figures     the figures of a node for the metrics
     memory      a replicated log in memory

@@ -19,9 +19,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from broker.replication import payload
 from broker.replication.compaction import LogCompaction
 from broker.replication.contract import Apply, ReceivedBatch, ReplicaDiverged, ReplicaFull
+from broker.replication.formats import FORMATS, Formats
 from broker.replication.payload import Payload
 from broker.replication.records import REMEDY, ClusterState, ReplicationError
 from broker.store.batch_records import Records
@@ -57,8 +57,9 @@ class ReplicaDirectory:
         name: str,
         codecs: Codecs,
         segment_size: int = SEGMENT_SIZE,
+        formats: Formats = FORMATS,
     ) -> None:
-        """Open the data directory of a node of the broker `name`.
+        """Open the data directory of a node of the broker `name`, which reads `formats`.
 
         The caller must have locked the directory. Raises StoreError, ReplicationError.
         """
@@ -66,6 +67,7 @@ class ReplicaDirectory:
         self._disk = disk
         self._codecs = codecs
         self._segment_size = segment_size
+        self._formats = formats
         with_log = has_log(disk, f"{path}/{LOG}")
         self.catalog = Catalog(f"{path}/{CATALOG}", with_log)
         self._log: SegmentLog | None = None
@@ -98,8 +100,8 @@ class ReplicaDirectory:
             if with_log or self.catalog.last:
                 raise ReplicationError(
                     f"the data directory '{self.path}' holds data of a broker without a cluster: "
-                    "give each node of a new cluster an empty data directory, and import the "
-                    "definitions"
+                    "begin a new cluster with it (`trellis cluster adopt`), or give this node an "
+                    "empty data directory or a copy of another node's (`trellis cluster seed`)"
                 )
             return ClusterState(name)
         state = ClusterState.decode(stored)
@@ -108,6 +110,7 @@ class ReplicaDirectory:
                 f"the data directory '{self.path}' belongs to the broker '{state.name}', and this "
                 f"node is a node of '{name}': correct cluster.name or data.dir"
             )
+        self._formats.check(state.format, f"the data directory '{self.path}'")
         return state
 
     def _open_log(self, salt: int) -> SegmentLog:
@@ -207,7 +210,7 @@ class ReplicaDirectory:
                 f"batch {batch.number} follows position {batch.position_before}, and the directory "
                 f"has batch {self.state.number} with position {self.state.position}"
             )
-        content = payload.decode(batch.payload)
+        content = self._formats.decode(batch.payload)
         log = self._log or self._make_log(state.salt)
         try:
             records = self._received.read(content.records, batch.position_before)
@@ -331,7 +334,8 @@ class ReplicaDirectory:
         if self._log is not None and self._log.last > self.state.position:
             raise self._diverged(
                 f"its log ends at position {self._log.last}, behind the last batch of the "
-                f"replicated log, which ends at {self.state.position}"
+                f"replicated log, which ends at {self.state.position} (if the replicated log has "
+                "lost records, `trellis cluster adopt` begins a new one with this directory)"
             )
         self._check_streams()
         self.store_state(self.state)

@@ -63,6 +63,9 @@ class ReplicatedLog(Protocol):
     def report(self, report: NodeReport) -> None:
         """Replace the report of this node (NodeReport) in the cluster. Raises LogUnreachable."""
 
+    def own_report(self) -> NodeReport | None:
+        """Return the report of this node; None without one. Raises LogUnreachable."""
+
     def reports(self) -> dict[str, NodeReport]:
         """Return the reports of all nodes of the cluster by name. Raises LogUnreachable."""
 

@@ -16,6 +16,7 @@ from broker.replication.contract import (
     Sleep,
     Steps,
 )
+from broker.replication.formats import FORMATS, Formats
 from broker.replication.judge import Judge
 from broker.replication.records import BatchChunk, Claim, ClusterState, Mark, decode
 
@@ -26,16 +27,21 @@ FULL_SECONDS = 0.2
 class Follower:
     """A reader of the log from a stored state on, which applies all batches that count."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: ClusterState, formats: Formats = FORMATS) -> None:
         self.judge = Judge(state)
+        #: The formats of batches that this version reads.
+        self.formats = formats
         #: The offset of the next record to read.
         self.next = state.last + 1
+        #: The writer's wall clock in the last record that counts, in ms of Unix time.
+        self.last_wall = 0
         self._assembly = BatchAssembly()
 
     def take(self, span: LogSpan, until: int | None = None) -> Steps[bool]:
         """Judge the records of a span, and apply the batches in it.
 
-        Return True if any record counts.
+        Return True if any record counts. Raises FormatUnread at a claim that puts a format of
+        batches in force which this version does not read.
 
         Records from the offset `until` on are left out.
         """
@@ -47,6 +53,7 @@ class Follower:
             before = self.judge.state
             if self.judge.judge(offset, record):
                 counted = True
+                self.last_wall = record.wall
                 batch: ReceivedBatch | None = None
                 if isinstance(record, BatchChunk):
                     batch = self._assembly.add(offset, record, before)
@@ -54,6 +61,7 @@ class Follower:
                         self.judge.completed(batch.number, batch.position, batch.offset)
                 elif isinstance(record, Claim):
                     self._assembly.discard()
+                    self.formats.check(self.judge.state.format, f"the log from offset {offset} on")
                 if batch is not None or isinstance(record, Claim | Mark):
                     yield from self._apply(Apply(batch, self.judge.state))
             self.next = offset + 1
@@ -74,6 +82,7 @@ class Follower:
         ):
             raise trimmed
         self.judge = Judge.at_mark(offset, record)
+        self.formats.check(self.judge.state.format, f"the log from offset {offset} on")
         self.next = offset + 1
         yield from self._apply(Apply(None, self.judge.state))
 

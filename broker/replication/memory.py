@@ -77,6 +77,10 @@ class MemoryNodeLog:
         """Replace the report of this node."""
         self._log.reports[self._node] = report
 
+    def own_report(self) -> NodeReport | None:
+        """Return the report of this node; None without one."""
+        return self._log.reports.get(self._node)
+
     def reports(self) -> dict[str, NodeReport]:
         """Return the reports of all nodes."""
         return dict(self._log.reports)

@@ -160,6 +160,18 @@ class LogOwner:
         yield from self._append(claim)
         self._fenced = True
 
+    def raise_format(self, number: int, nonce: int) -> Steps[None]:
+        """Put a newer format of batches in force, by a claim in the name of this node.
+
+        `nonce` is a random number that no other claim has. All nodes must read the format. Call
+        this between two batches. Raises Fenced.
+        """
+        epoch = self.epoch + 1
+        state = replace(self.judge.state, format=number)
+        seen, digest = self.next - 1, bytes(DIGEST_SIZE)
+        yield from self._append(Claim(CLAIM, epoch, nonce, self._wall(), seen, state, digest))
+        self._claim = (epoch, nonce)
+
     def trimmable(self, synced: Iterable[int | None]) -> int | None:
         """Return the offset up to which the log may be trimmed; None if no trim is allowed.
 

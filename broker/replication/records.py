@@ -75,7 +75,7 @@ class ClusterState:
     nonce: int = 0
     #: Offset of the last record that counts; -1 before the first one.
     last: int = -1
-    #: Salt and format of the segment log, given by the first claim.
+    #: Salt of the segment log, given by the first claim; format of batches in force (formats.py).
     salt: int = 0
     format: int = 0
     #: Position of the last entry of the last whole batch.

@@ -38,6 +38,20 @@ class NodeReport:
     description: str = ""
     #: True if an operator has removed the node from the cluster.
     forgotten: bool = False
+    #: Position of the last change that the node knows. The node with the highest position has most
+    #: of the log.
+    position: int = 0
+    #: The format of batches in force, and the oldest and the newest format that the node reads; 0
+    #: if they are not known.
+    format: int = 0
+    oldest: int = 0
+    newest: int = 0
+    #: Milliseconds by which the clock of this node is ahead of that of the active node.
+    clock_ms: int = 0
+    #: Number that stands for the host and the data directory: two nodes of one name differ in it.
+    place: int = 0
+    #: On the active node: names of the listed nodes that have no report, each in a line.
+    unreported: str = ""
 
     def encode(self) -> str:
         """Return the report without its offset as text, which Kafka stores beside the offset.

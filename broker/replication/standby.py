@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,6 +25,8 @@ from broker.replication.records import CALL, CLAIM, Claim, ClusterState, LogReco
 
 #: Fraction of the silence after which a standby checks whether the log still commits records.
 CALL_SHARE = 2 / 3
+#: Number of records from which a standby concludes how far its clock is ahead.
+CLOCKS = 5
 
 
 class Standby:
@@ -70,6 +73,17 @@ class Standby:
         #: The time at which the log acknowledged the call of this silence; None before the
         #: acknowledgement.
         self._call_acknowledged: float | None = None
+        #: Milliseconds by which the wall clock of this node was ahead of that of the owner, as the
+        #: last records showed it when this node read them.
+        self._clocks: deque[int] = deque(maxlen=CLOCKS)
+
+    @property
+    def clock_ahead(self) -> int:
+        """Milliseconds by which the clock of this node is ahead of that of the owner; 0 if unknown.
+
+        The least difference of the last records counts, because a record may be read late.
+        """
+        return min(self._clocks, key=abs) if len(self._clocks) == CLOCKS else 0
 
     @property
     def state(self) -> ClusterState:
@@ -112,6 +126,8 @@ class Standby:
             return
         if (yield from self.follower.take(span)):
             self._reset()
+            if span.tip == self.follower.next:
+                self._clocks.append(self._wall() - self.follower.last_wall)
         now = self._clock()
         if span.tip > self.follower.next:
             self._answered = None

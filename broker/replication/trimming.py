@@ -24,6 +24,15 @@ class NodeList:
     #: Offset of the last mark. The list is stored again after each mark: a batch with a definition
     #: lets each node store its state, so each node has durable state up to the mark.
     mark: int = -1
+    #: Identity of the replicated log (`ReplicatedLog.identity`) of this list; "" in the list of an
+    #: earlier version. A log that was begun anew (`trellis cluster adopt`) has other nodes.
+    log: str = ""
+
+    def of_log(self, identity: str) -> NodeList:
+        """Return the list of the nodes of a log; an empty one if this is the list of another."""
+        if self.log in ("", identity):
+            return replace(self, log=identity)
+        return NodeList(log=identity)
 
     def value(self) -> dict[str, object]:
         """Return the list of nodes as a value that JSON can hold; `from_value` reads it."""
@@ -31,6 +40,7 @@ class NodeList:
             "listed": sorted(self.listed),
             "struck": dict(sorted(self.struck.items())),
             "mark": self.mark,
+            "log": self.log,
         }
 
     @staticmethod
@@ -40,6 +50,7 @@ class NodeList:
         """
         found = value if isinstance(value, dict) else {}
         listed, struck, mark = found.get("listed"), found.get("struck"), found.get("mark")
+        log = found.get("log")
         return NodeList(
             frozenset(name for name in listed if isinstance(name, str))
             if isinstance(listed, list)
@@ -48,6 +59,7 @@ class NodeList:
             if isinstance(struck, dict)
             else {},
             mark if isinstance(mark, int) else -1,
+            log if isinstance(log, str) else "",
         )
 
     def after(self, reports: Mapping[str, NodeReport], low: int) -> NodeList:
@@ -77,6 +89,10 @@ class NodeList:
         return replace(
             self, listed=self.listed - {last}, struck={**self.struck, last: others[last]}
         )
+
+    def unreported(self, reports: Mapping[str, NodeReport]) -> list[str]:
+        """Return the listed nodes without a report, for which the log cannot be trimmed."""
+        return sorted(self.listed - reports.keys())
 
     def offsets(self, reports: Mapping[str, NodeReport]) -> list[int | None]:
         """Return for each listed node the offset that it reported; None without a report."""

@@ -311,6 +311,14 @@ class Catalog:
         self.log_position, self.last = position, last
         self.replica_state = replica_state or self.replica_state
 
+    def remove_replica_state(self) -> None:
+        """Remove the state of a node of a cluster: the directory belongs to no cluster any more."""
+        try:
+            self._db.execute("DELETE FROM replica")
+        except _ERRORS as error:
+            raise self._error(error) from error
+        self.replica_state = b""
+
     def _roll_back(self) -> None:
         try:
             if self._db.in_transaction:

@@ -120,6 +120,9 @@ class SocketLog:
     def report(self, report: NodeReport) -> None:
         self._ask_more({"report": [self._node, report.offset, report.encode()]})
 
+    def own_report(self) -> NodeReport | None:
+        return self.reports().get(self._node)
+
     def reports(self) -> dict[str, NodeReport]:
         found = self._ask_more({"reports": True})
         return {name: NodeReport.decode(offset, text) for name, offset, text in found}

@@ -1,6 +1,9 @@
-"""A process with one node of a cluster: python -m tests.cluster.node_process PORT DIRECTORY TIMES.
+"""A process with one node of a cluster.
 
-PORT is that of the LogServer, TIMES is silence,lease,beat[,keep_time] in seconds.
+    python -m tests.cluster.node_process PORT DIRECTORY TIMES [VERSION]
+
+PORT is that of the LogServer, TIMES is silence,lease,beat[,keep_time] in seconds. With the VERSION
+"next", the node reads and writes a further format of batches.
 """
 
 from __future__ import annotations
@@ -12,13 +15,15 @@ from typing import Any
 import msgspec
 
 from broker.replication.contract import CHUNK_SIZE, Timing
+from broker.replication.formats import FORMATS
 from tests.cluster.log_server import SocketLog
+from tests.replication.new_format import NEXT
 from trellis.app import run
 from trellis.cluster.membership import Membership
 from trellis.settings import Settings
 
 
-def main(port: int, directory: str, times: str) -> int:
+def main(port: int, directory: str, times: str, version: str = "") -> int:
     listeners = ("amqp", "mqtt", "ws", "metrics", "http")
     sections: dict[str, Any] = {name: {"port": 0, "host": "127.0.0.1"} for name in listeners}
     sections["ws"]["enabled"] = True
@@ -33,9 +38,10 @@ def main(port: int, directory: str, times: str) -> int:
     settings = msgspec.convert(sections, Settings)
     timing = Timing(silence, lease, beat)
     name = Path(directory).name
-    membership = Membership("broker", timing, lambda: (SocketLog(port, name), CHUNK_SIZE))
+    formats = NEXT if version == "next" else FORMATS
+    membership = Membership("broker", timing, lambda: (SocketLog(port, name), CHUNK_SIZE), formats)
     return run(settings, membership=membership)
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3]))
+    sys.exit(main(int(sys.argv[1]), *sys.argv[2:]))

@@ -91,9 +91,14 @@ class NodeProcess:
         return self.process.wait(PATIENCE)
 
 
-def node_over(server: LogServer, directory: Path, times: str = TIMES) -> NodeProcess:
-    """Return a node, not waited for, whose replicated log is that of a LogServer."""
-    arguments = str(server.port), str(directory), times
+def node_over(
+    server: LogServer, directory: Path, times: str = TIMES, version: str = ""
+) -> NodeProcess:
+    """Return a node, not waited for, whose replicated log is that of a LogServer.
+
+    `version` is "next" for a node of the next version.
+    """
+    arguments = str(server.port), str(directory), times, version
     return NodeProcess(directory, "tests.cluster.node_process", *arguments)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import trellis
 from broker.store.catalog import Catalog
 from tests.broker import run_command
 from tests.cluster.conftest import cluster_on, created
@@ -84,6 +85,7 @@ def test_node_is_seeded_from_a_running_one_and_takes_over(
     third = start(nodes, cluster, tmp_path / "third", "following")
     found = wait_for_rows(cluster, {"first": "active", "third": "following"})
     assert found["first"]["host"] and not found["third"]["must_be_seeded"]
+    assert (found["first"]["formats"], found["third"]["version"]) == ("1", trellis.__version__)
     code, output, _ = command(cluster, "status")
     assert (code, "3 of 3 replicas in sync" in output) == (0, True)
 

@@ -13,9 +13,11 @@ import pytest
 from broker.replication.contract import LogTrimmed, LogUnreachable, ReplicaDiverged, Timing
 from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
+from broker.replication.formats import FORMATS, Formats
 from broker.replication.owner import LogOwner
 from broker.replication.records import BATCH, BEAT, CALL, CLAIM, BatchChunk, Claim, decode
 from broker.replication.report import NodeReport
+from broker.store.disk import Disk
 from broker.store.entries import Defined, MessageStored, StoreEntry
 from broker.store.log_reader import LogReader
 from broker.store.opening import open_store
@@ -43,14 +45,16 @@ class Standby:
         self,
         path: Path,
         log: ThreadedLog,
-        disk: SimulatedDisk | None = None,
+        disk: Disk | None = None,
         timing: Timing = TIMING,
+        formats: Formats = FORMATS,
     ) -> None:
         path.mkdir(exist_ok=True)
         self.path, self.log = path, log
-        self.disk = disk or SimulatedDisk()
-        self.directory = ReplicaDirectory(self.disk, str(path), "broker", codecs())
-        self.following = Following(self.directory, log, timing, NodeDescription("node"), "1.0")
+        self.disk: Disk = disk or SimulatedDisk()
+        self.directory = ReplicaDirectory(self.disk, str(path), "broker", codecs(), formats=formats)
+        description = NodeDescription("node")
+        self.following = Following(self.directory, log, timing, description, "1.0", formats=formats)
         self.end: LogOwner | BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +46,33 @@ def test_a_node_without_a_name_of_its_own_does_not_join() -> None:
     cluster = ClusterSettings(name="orders", servers="127.0.0.1:9092")
     with pytest.raises(SettingsError, match="'trellis' is the default; give each node"):
         join_cluster(Settings(cluster=cluster))
+
+
+SERVE = """
+import asyncio, sys
+import msgspec
+from trellis.app import App
+from trellis.settings import Settings
+
+listeners = {name: {"port": 0, "host": "127.0.0.1"} for name in ("amqp", "mqtt", "metrics", "http")}
+settings = msgspec.convert({**listeners, "data": {"dir": sys.argv[1]}}, Settings)
+
+async def main():
+    app = App(settings)
+    serving = asyncio.create_task(app.serve())
+    await app.started.wait()
+    app.stop()
+    await serving
+
+asyncio.run(main())
+print([name for name in sys.modules if "confluent" in name or "trellis.cluster" in name])
+"""
+
+
+def test_broker_that_serves_without_a_cluster_has_not_imported_kafkas_client(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -83,8 +83,9 @@ def serve(seed: int, arguments: list[str]) -> int:
         membership: Membership | None = None,
         files: Sequence[str] = (),
         sources: Mapping[str, str] | None = None,
+        adopt: bool = False,
     ) -> int:
-        return plain(settings, read, ScarceDisk(seed), membership, files, sources)
+        return plain(settings, read, ScarceDisk(seed), membership, files, sources, adopt)
 
     app.run = run
     return main(["serve", *arguments])

@@ -394,7 +394,7 @@ def test_a_newer_payload_is_refused(place: Place) -> None:
     batches = Batches()
     step = batches.make(QUEUE)
     assert step.batch is not None
-    with pytest.raises(ForeignRecord, match="upgrade"):
+    with pytest.raises(ForeignRecord, match="install the version"):
         place.apply(Apply(replace(step.batch, payload=b"\x09"), step.state))
 
 

@@ -60,6 +60,9 @@ class ThreadedLog:
     def report(self, report: NodeReport) -> None:
         self.reported["node"] = report
 
+    def own_report(self) -> NodeReport | None:
+        return self.reported.get("node")
+
     def reports(self) -> dict[str, NodeReport]:
         return dict(self.reported)
 

@@ -27,6 +27,8 @@
     importing.py         import
     store.py             store
     cluster.py           cluster        cluster_demo.py      cluster demo
+                                        cluster_adopt.py     cluster adopt
+                                        cluster_log.py       settings of the cluster
     stream.py            stream         stream_source.py     rows of a stream over HTTP
     replay.py            replay         replay_publisher.py  a small AMQP client
     matching.py          matchers, bench matching

@@ -8,20 +8,18 @@ from pathlib import Path
 
 import msgspec
 
-from trellis import logs
-from trellis.cli import cluster_demo
+from trellis.cli import cluster_adopt, cluster_demo
 from trellis.cli.actions import add_json, ask, show
 from trellis.cli.api_client import add_login
+from trellis.cli.cluster_log import cluster_settings
 from trellis.cli.parsing import (
     CommandError,
     Commands,
     Parser,
     add_command,
     add_settings,
-    load_settings,
 )
 from trellis.cli.store import copy_directory, data_directory
-from trellis.settings.cluster import ClusterSettings
 
 _CHECK = "name each setting of the Kafka cluster and its topic that is unsafe for this broker"
 _STATUS = "show the nodes of the cluster, and how far each of them is behind"
@@ -95,6 +93,7 @@ def add(commands: Commands) -> None:
     forget = _add_tool(tools, "forget", forget_node, "NODE", _FORGET, "The node must be stopped.")
     forget.add_argument("node", metavar="NODE", help="name of the node")
     add_settings(forget, "cluster")
+    cluster_adopt.add(tools)
     cluster_demo.add(tools)
 
 
@@ -119,31 +118,15 @@ def _add_tool(
 
 def _needs_tool(arguments: argparse.Namespace) -> int:
     raise CommandError(
-        "name a tool: check, status, switch, seed, forget or demo (see `trellis cluster --help`)", 2
+        "name a tool: check, status, switch, seed, forget, adopt or demo (see `trellis cluster "
+        "--help`)",
+        2,
     )
-
-
-def _cluster(arguments: argparse.Namespace) -> ClusterSettings:
-    """Return the settings of the section [cluster].
-
-    Raises CommandError if they name no Kafka servers, or Kafka's client is not installed.
-    """
-    cluster = load_settings(arguments).settings.cluster
-    if not cluster.enabled:
-        raise CommandError("cluster.servers is empty: name the Kafka nodes, as HOST:PORT", 2)
-    logs.set_up("warning")
-    try:
-        import trellis.cluster.topic  # noqa: F401
-    except ImportError as error:
-        raise CommandError(
-            f"Kafka's client cannot be imported ({error}); pip install 'trellis-broker[cluster]'"
-        ) from None
-    return cluster
 
 
 def check_cluster(arguments: argparse.Namespace) -> int:
     """Print a line for each unsafe setting of the Kafka cluster and its topic."""
-    cluster = _cluster(arguments)
+    cluster = cluster_settings(arguments)
     from trellis.cluster import check
 
     try:
@@ -161,7 +144,7 @@ def check_cluster(arguments: argparse.Namespace) -> int:
 
 def show_status(arguments: argparse.Namespace) -> int:
     """Print the topic and the nodes of the cluster."""
-    cluster = _cluster(arguments)
+    cluster = cluster_settings(arguments)
     from trellis.cluster import status
 
     try:
@@ -176,6 +159,7 @@ def show_status(arguments: argparse.Namespace) -> int:
             "end_offset": found.tip,
             "replicas": found.facts.replicas,
             "replicas_in_sync": found.facts.in_sync,
+            "format": found.format,
             "nodes": found.rows,
         }
         print(msgspec.json.format(msgspec.json.encode(document)).decode())
@@ -183,9 +167,12 @@ def show_status(arguments: argparse.Namespace) -> int:
     print(
         f"cluster {cluster.name}: topic {cluster.log_topic} at {cluster.servers} has records "
         f"{found.low} to {found.tip}, and {found.facts.in_sync} of {found.facts.replicas} replicas "
-        "in sync"
+        f"in sync; batches have format {found.format or 'unknown'}"
     )
-    columns = ("node", "state", "host", "version", "batches_behind", "seen_s", "must_be_seeded")
+    columns = (
+        *("node", "state", "host", "version", "formats"),
+        *("batches_behind", "clock_ms", "seen_s", "must_be_seeded"),
+    )
     show(found.rows, columns, arguments, "no node has reported")
     if not found.has_active:
         print(f"no node is active: a standby takes over after {cluster.silence:g} s")
@@ -201,7 +188,7 @@ def switch_cluster(arguments: argparse.Namespace) -> int:
 
 def seed_node(arguments: argparse.Namespace) -> int:
     """Copy this node's data directory for another node, and keep the log for that node."""
-    cluster, directory = _cluster(arguments), str(data_directory(arguments))
+    cluster, directory = cluster_settings(arguments), str(data_directory(arguments))
     from trellis.cluster import status
 
     try:
@@ -219,7 +206,7 @@ def seed_node(arguments: argparse.Namespace) -> int:
 
 def forget_node(arguments: argparse.Namespace) -> int:
     """Remove a node from the cluster: the log keeps no records for it."""
-    cluster = _cluster(arguments)
+    cluster = cluster_settings(arguments)
     from trellis.cluster import status
 
     try:

@@ -9,10 +9,15 @@ from trellis.settings.loading import config_files
 
 def add(commands: Commands) -> None:
     """Add the parser of the command `trellis serve`."""
-    usage = "[--config FILE]... [FLAG VALUE]..."
-    add_settings(
-        add_command(commands, "serve", serve, "run the broker until SIGTERM or SIGINT", usage)
+    usage = "[--adopt] [--config FILE]... [FLAG VALUE]..."
+    command = add_command(commands, "serve", serve, "run the broker until SIGTERM or SIGINT", usage)
+    command.add_argument(
+        "--adopt",
+        action="store_true",
+        help="let the data directory of a node of a cluster leave the cluster for good, and run a "
+        "broker without a cluster on it",
     )
+    add_settings(command)
 
 
 def serve(arguments: argparse.Namespace) -> int:
@@ -23,5 +28,9 @@ def serve(arguments: argparse.Namespace) -> int:
     from trellis.app import run
 
     return run(
-        loaded.settings, lambda: load_settings(arguments), files=files, sources=loaded.sources
+        loaded.settings,
+        lambda: load_settings(arguments),
+        files=files,
+        sources=loaded.sources,
+        adopt=arguments.adopt,
     )

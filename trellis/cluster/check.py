@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from broker.replication.contract import LogUnreachable
 from broker.replication.records import Claim, Mark, ReplicationError, decode
 from trellis.cluster.client_errors import TopicAbsent
-from trellis.cluster.client_options import MESSAGE_MAX, delivery_seconds
+from trellis.cluster.client_options import delivery_seconds
 from trellis.cluster.kafka_log import KafkaLog
-from trellis.cluster.topic import IN_SYNC, REPLICAS, KafkaTopic, TopicFacts
+from trellis.cluster.topic import KafkaTopic
+from trellis.cluster.topic_safety import copy_findings, setting_findings
 from trellis.settings.cluster import ClusterSettings
 
 #: Number of records that are read at each end of the log.
@@ -41,9 +42,9 @@ def findings(cluster: ClusterSettings) -> Iterator[str]:
     except TopicAbsent:
         yield f"{where} does not exist: create it with `trellis cluster check --create`"
         return
-    yield from (f"{where}: {text}" for text in _of_copies(facts))
+    yield from (f"{where}: {text}" for text in copy_findings(facts))
     settings = topic.settings()
-    yield from (f"{where}: {text}" for text in _of_settings(settings, facts.replicas))
+    yield from (f"{where}: {text}" for text in setting_findings(settings, facts.replicas))
     yield from _of_nodes(topic, cluster)
     if facts.partitions == 1 and facts.has_leader:
         yield from (f"{where}: {text}" for text in _of_records(cluster))
@@ -58,62 +59,6 @@ def create(cluster: ClusterSettings) -> bool:
         topic.create()
         return True
     return False
-
-
-def _of_copies(facts: TopicFacts) -> Iterator[str]:
-    """Yield a line for each problem with the topic's partitions and replicas."""
-    again = "create a new topic with `trellis cluster check --create`, and set cluster.topic to it"
-    if facts.partitions != 1:
-        yield f"has {facts.partitions} partitions, must have 1: {again}"
-    if facts.replicas < REPLICAS:
-        yield (
-            f"its replicas are {facts.replicas}, must be {REPLICAS}: a lost Kafka node loses or "
-            f"stops the log; {again}, or reassign its partition to {REPLICAS} nodes"
-        )
-    if not facts.has_leader:
-        yield "its partition has no leader: start the Kafka nodes that hold it"
-    elif facts.in_sync < facts.replicas:
-        yield (
-            f"{facts.in_sync} of {facts.replicas} replicas are in sync: start the missing Kafka "
-            "nodes, and wait until they have caught up"
-        )
-
-
-def _of_settings(settings: Mapping[str, str], replicas: int) -> Iterator[str]:
-    """Yield a line for each unsafe setting of the topic."""
-    in_sync = int(settings.get("min.insync.replicas", "1"))
-    if in_sync < IN_SYNC:
-        yield (
-            f"min.insync.replicas is {in_sync}, must be {IN_SYNC}: confirmed messages are lost "
-            f"with one Kafka node; set it to {IN_SYNC}"
-        )
-    elif in_sync >= replicas:
-        yield (
-            f"min.insync.replicas is {in_sync} with {replicas} replicas: each lost Kafka node "
-            f"stops the log; set it to {IN_SYNC}, with {REPLICAS} replicas"
-        )
-    if "compact" in settings.get("cleanup.policy", ""):
-        yield (
-            f"cleanup.policy is {settings['cleanup.policy']}, must be delete: compaction removes "
-            "batches of the log; set it to delete"
-        )
-    for name in ("retention.ms", "retention.bytes"):
-        if settings.get(name, "-1") != "-1":
-            yield (
-                f"{name} is {settings[name]}, must be -1: Kafka would remove records that a "
-                "standby still needs; set it to -1, because Trellis trims the log itself"
-            )
-    if settings.get("unclean.leader.election.enable") == "true":
-        yield (
-            "unclean.leader.election.enable is true, must be false: a Kafka node without all "
-            "records may become the leader, and confirmed messages are lost; set it to false"
-        )
-    accepted = int(settings.get("max.message.bytes", MESSAGE_MAX))
-    if accepted < MESSAGE_MAX:
-        yield (
-            f"max.message.bytes is {accepted}, below the {MESSAGE_MAX} of a whole chunk: large "
-            f"batches need more requests; set it to {MESSAGE_MAX}"
-        )
 
 
 def _of_nodes(topic: KafkaTopic, cluster: ClusterSettings) -> Iterator[str]:
@@ -162,7 +107,7 @@ def _of_records(cluster: ClusterSettings) -> Iterator[str]:
     """Yield a line if a record at an end of the log was not written by this broker."""
     log = KafkaLog(cluster, "check")
     try:
-        log.connect()
+        log.connect(usable=False)
         low, tip = log.bounds()
         for begin in sorted({low, max(low, tip - SAMPLE)}):
             for offset, data in log.read(begin).records[:SAMPLE]:

@@ -12,16 +12,18 @@ from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog, carry_out
 from broker.replication.follower import Follower
+from broker.replication.formats import FORMATS, Formats
 from broker.replication.owner import LogOwner
-from broker.replication.records import DIGEST_SIZE
+from broker.replication.records import DIGEST_SIZE, ReplicationError
 from broker.replication.report import NodeReport
 from broker.replication.standby import Standby
 from trellis import logs
 from trellis.cluster.clock import boot_seconds, wall_ms
 from trellis.cluster.reporting import Reporting
 
-#: The format of the segment log (docs/storage.md).
-LOG_FORMAT: Final = 1
+#: Milliseconds by which the clocks of two nodes may differ, and the unit of reported differences.
+CLOCK_MOST: Final = 1_000
+CLOCK_STEP: Final = 250
 
 
 class FollowingStopped(Exception):
@@ -39,8 +41,14 @@ class Following:
         description: NodeDescription,
         version: str,
         clock: Callable[[], float] = boot_seconds,
+        formats: Formats = FORMATS,
+        place: int = 0,
     ) -> None:
-        """Prepare to follow the log; `description` describes this node."""
+        """Prepare to follow the log.
+
+        `description` describes this node, which reads batches of the `formats`. `place` is a number
+        that stands for the host and the data directory of this node; 0 for a random number.
+        """
         self._directory = directory
         self._log = log
         self._version = version
@@ -51,9 +59,15 @@ class Following:
         self._description = description
         #: Text of the owner's description that was logged last.
         self._owner = ""
-        self._reporting = Reporting(log, self.report)
+        #: True if the clocks of this node and of the active node differ by too much.
+        self._clock_differs = False
+        self._reporting = Reporting(log, self.report, self._refuse_name)
+        #: Number that stands for the host and the data directory of this node, in its reports.
+        self.place = place or secrets.randbits(63) | 1
+        #: The reason for which this node cannot go on; empty without one.
+        self._refusal = ""
         self.standby = Standby(
-            Follower(directory.state),
+            Follower(directory.state, formats),
             timing,
             clock,
             wall_ms,
@@ -63,7 +77,8 @@ class Following:
         self.standby.description = description.encode()
         self.standby.handover_nonce = secrets.randbits(63) | 1
         self.standby.salt = secrets.randbits(32) or 1
-        self.standby.format = LOG_FORMAT
+        self.standby.format = formats.oldest
+        self._formats = formats
 
     def run(self) -> LogOwner:
         """Follow the log until this node owns it. Blocks, so a thread calls it.
@@ -122,16 +137,39 @@ class Following:
             )
         logs.info("cluster_active", node=owner.node, host=owner.host)
 
+    def _note_clock(self) -> None:
+        """Log that the clock of this node and that of the active node differ by too much."""
+        ahead = self.standby.clock_ahead
+        differs = abs(ahead) > CLOCK_MOST
+        if differs and not self._clock_differs:
+            owner = NodeDescription.decode(self.standby.state.owner)
+            logs.warning(
+                "cluster_clock_differs",
+                node=owner.node,
+                ahead_ms=ahead,
+                note="TTLs, delays and session expiry follow the wall clock of the active node, so "
+                "they change when this node takes over; synchronize the clocks of the nodes (NTP)",
+            )
+        self._clock_differs = differs
+
     def _sleep(self, seconds: float) -> None:
         """Wait for some seconds. Use the time to free disk space, if there is any to free.
 
         Raises FollowingStopped.
         """
+        self._note_clock()
         until = self._clock() + seconds
         while self._directory.compact() and self._clock() < until:
             pass
         if self._stopped.wait(max(0.0, until - self._clock())):
+            if self._refusal:
+                raise ReplicationError(self._refusal)
             raise FollowingStopped
+
+    def _refuse_name(self, reason: str) -> None:
+        """Stop following: another node has the name of this one."""
+        self._refusal = reason
+        self._stopped.set()
 
     def report(self, state: str = "following") -> NodeReport:
         """Return this node's report, with the offset up to which its directory has all batches."""
@@ -145,4 +183,10 @@ class Following:
             wall_ms(),
             self.standby.handover_nonce,
             self.standby.description,
+            position=known.position,
+            format=known.format,
+            oldest=self._formats.oldest,
+            newest=self._formats.newest,
+            clock_ms=int(self.standby.clock_ahead / CLOCK_STEP) * CLOCK_STEP,
+            place=self.place,
         )

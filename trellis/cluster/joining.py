@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.replication.engine import ReplicatedLog
+from trellis import logs
 from trellis.cluster.kafka_log import KafkaLog
 from trellis.cluster.membership import Membership
 from trellis.settings import Settings
@@ -19,6 +20,8 @@ def membership_from_settings(settings: Settings) -> Membership:
         except BaseException:
             log.close()
             raise
+        for finding in log.unsafe:
+            logs.warning("cluster_unsafe", topic=cluster.log_topic, finding=finding)
         return log, log.chunk_size
 
     return Membership(cluster.name, cluster.timing, open_log)

@@ -14,7 +14,8 @@ from trellis.cluster.appender import KafkaAppender
 from trellis.cluster.client_errors import LogBehind, LogShorter, TopicAbsent, TopicReplaced
 from trellis.cluster.client_options import MESSAGE_OVERHEAD
 from trellis.cluster.reader import KafkaReader
-from trellis.cluster.topic import KafkaTopic
+from trellis.cluster.topic import KafkaTopic, TopicFacts
+from trellis.cluster.topic_safety import copy_findings, refuse_unusable, setting_findings
 from trellis.settings.cluster import ClusterSettings
 
 #: A node that reads the log checks the id of the topic at this interval, in seconds.
@@ -34,6 +35,8 @@ class KafkaLog:
         self._group = group_name(cluster, node)
         #: Kafka's id of the topic; "" before `connect`.
         self.topic_id = ""
+        #: The properties of the topic that are unsafe for the log, as texts (topic_safety.py).
+        self.unsafe: list[str] = []
         #: The largest payload of a chunk that the topic accepts, in bytes.
         self.chunk_size = CHUNK_SIZE
         self._checked = 0.0
@@ -45,16 +48,24 @@ class KafkaLog:
             text = f"cluster.options: Kafka's client refuses an option: {error.args[0].str()}"
             raise ReplicationError(text) from error
 
-    def connect(self, topic_id: str = "") -> None:
+    def connect(self, topic_id: str = "", usable: bool = True) -> None:
         """Check the topic, and read its settings.
 
-        `topic_id` is the id of the topic that this node has followed; "" for a new node. Raises
+        `topic_id` is the id of the topic that this node has followed; "" for a new node. If
+        `usable` is False, settings with which the log cannot work are no error. Raises
         LogUnreachable (TopicAbsent if the topic does not exist), and ReplicationError if the topic
-        is another one or has several partitions.
+        is another one, has several partitions, or has settings with which the log cannot work.
         """
         self.topic_id = topic_id
-        self._check_topic()
-        accepted = int(self._topic.settings().get("max.message.bytes", CHUNK_SIZE))
+        facts = self._check_topic()
+        settings = self._topic.settings()
+        if usable:
+            refuse_unusable(self._cluster.log_topic, settings)
+        self.unsafe = [
+            *copy_findings(facts),
+            *setting_findings(settings, facts.replicas),
+        ]
+        accepted = int(settings.get("max.message.bytes", CHUNK_SIZE))
         self.chunk_size = max(1, min(CHUNK_SIZE, accepted - MESSAGE_OVERHEAD))
 
     @property
@@ -105,6 +116,11 @@ class KafkaLog:
         """Store a report of this node in Kafka, in place of the last one. Raises LogUnreachable."""
         self._topic.report(self._group, report.offset, report.encode())
 
+    def own_report(self) -> NodeReport | None:
+        """Return the report of this node; None without one. Raises LogUnreachable."""
+        found = self._topic.reports([self._group])[self._group]
+        return None if found is None else NodeReport.decode(*found)
+
     def reports(self) -> dict[str, NodeReport]:
         """Return the reports of all nodes of the cluster by name. Raises LogUnreachable."""
         return node_reports(self._cluster, self._topic)
@@ -118,8 +134,11 @@ class KafkaLog:
         self._appender.close()
         self._reader.close()
 
-    def _check_topic(self) -> None:
-        """Check that the topic is the one that this node follows, and has one partition."""
+    def _check_topic(self) -> TopicFacts:
+        """Check that the topic is the one that this node follows, and has one partition.
+
+        Return the facts about it.
+        """
         self._checked = time.monotonic()
         facts = self._topic.facts()
         if self.topic_id and facts.id != self.topic_id:
@@ -131,13 +150,14 @@ class KafkaLog:
                 "cluster.topic to it"
             )
         self.topic_id = facts.id
+        return facts
 
     def _replaced(self, found: str, followed: str) -> TopicReplaced:
         return TopicReplaced(
             f"topic '{self._cluster.log_topic}' at {self._cluster.servers} was deleted and created "
             f"again: its id is {found}, and this node has followed {followed}, and cannot follow "
-            "another topic: keep the data directories of all nodes, and read their messages with "
-            "`trellis store dump --contents`"
+            "another topic: keep the data directories of all nodes, and begin the new topic with "
+            "the one that has most of the log (`trellis cluster adopt`)"
         )
 
 

@@ -20,15 +20,22 @@ VHOST: Final = "/"
 class ListedNodes:
     """The list of the nodes for which the log is kept, as a global parameter of the broker.
 
+    `identity` is that of the replicated log: a list of another log does not count.
+
     `call_soon` calls a function in the loop's thread.
     """
 
-    def __init__(self, broker: Broker, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        call_soon: Callable[[Callable[[], None]], object],
+        identity: str,
+    ) -> None:
         self._broker = broker
         self._call_soon = call_soon
         vhost = broker.vhosts.get(VHOST)
         value = None if vhost is None else vhost.parameters.values.get((GLOBAL, NODES))
-        self._stored = self.durable = NodeList.from_value(value)
+        self._stored = self.durable = NodeList.from_value(value).of_log(identity)
 
     def change(self, wanted: NodeList) -> None:
         """Replace the stored list of the nodes, soon. May be called in any thread."""

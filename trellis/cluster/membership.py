@@ -10,7 +10,9 @@ fenced      another node owns the log, or may own it: the process ends
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +27,7 @@ from broker.replication.description import NodeDescription
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog
 from broker.replication.figures import ClusterFigures
+from broker.replication.formats import FORMATS, Formats
 from broker.replication.records import ClusterState, ReplicationError
 from broker.replication.report import NodeReport
 from broker.store.catalog import Catalog
@@ -54,11 +57,13 @@ class Membership:
         name: str,
         timing: Timing,
         open_log: Callable[[], tuple[ReplicatedLog, int]],
+        formats: Formats = FORMATS,
     ) -> None:
         """`name` is the name of the broker, the same on all its nodes.
 
         `open_log` connects to the replicated log, in a thread. It returns the log and the largest
-        payload of a chunk in bytes, and raises LogUnreachable if it should be called again.
+        payload of a chunk in bytes, and raises LogUnreachable if it should be called again. The
+        node reads and writes batches in `formats`.
         """
         self.name = name
         self.state: State = "following"
@@ -71,6 +76,7 @@ class Membership:
         self.description = NodeDescription()
         self._timing = timing
         self._open_log = open_log
+        self._formats = formats
 
     async def follow(
         self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, stop: asyncio.Event
@@ -107,7 +113,7 @@ class Membership:
             log.close()
             raise
         self.state = "opening"
-        self.ownership = Ownership(owner, log, self.end, chunk_size)
+        self.ownership = Ownership(owner, log, self.end, chunk_size, formats=self._formats)
         self.ownership.start()
         logs.info("cluster_owner", cluster=self.name, epoch=owner.epoch, offset=owner.next - 1)
         return self.ownership
@@ -135,8 +141,8 @@ class Membership:
 
         `catalog` is that of the data directory; `call_soon` calls a function in the loop's thread.
         """
-        ownership = self.ownership
-        assert ownership is not None
+        ownership, following = self.ownership, self._following
+        assert ownership is not None and following is not None
 
         def report() -> NodeReport:
             known = ownership.owner.judge.state
@@ -149,9 +155,16 @@ class Membership:
                 wall_ms(),
                 0,
                 self.description.encode(),
+                position=known.position,
+                format=known.format,
+                oldest=self._formats.oldest,
+                newest=self._formats.newest,
+                unreported=ownership.unreported,
+                place=following.place,
             )
 
-        ownership.keep(report, self.description.node, limits, ListedNodes(broker, call_soon))
+        nodes = ListedNodes(broker, call_soon, ownership.log.identity)
+        ownership.keep(report, self.description.node, limits, nodes)
 
     def successor(self, wanted: str = "") -> tuple[str, NodeReport]:
         """Return the name and the report of the standby to hand the log over to. May block.
@@ -212,14 +225,24 @@ class Membership:
     def _begin(
         self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, log: ReplicatedLog
     ) -> Following:
-        replica = ReplicaDirectory(disk, str(directory), self.name, codecs, segment_size)
+        replica = ReplicaDirectory(
+            disk, str(directory), self.name, codecs, segment_size, self._formats
+        )
         try:
             log.expect(NodeDescription.decode(replica.state.owner).log)
         except BaseException:
             replica.close()
             raise
         description = replace(self.description, log=log.identity)
-        return Following(replica, log, self._timing, description, trellis.__version__)
+        return Following(
+            replica,
+            log,
+            self._timing,
+            description,
+            trellis.__version__,
+            formats=self._formats,
+            place=place_of(directory),
+        )
 
     def end(self, reason: str) -> None:
         """End the process at once: this node no longer owns the log, or may have lost it.
@@ -231,6 +254,13 @@ class Membership:
         sys.stderr.write(f"trellis: fenced: {reason}\n")
         sys.stderr.flush()
         os._exit(FENCED)
+
+
+def place_of(directory: Path) -> int:
+    """Return a number that stands for this host and a data directory, also after a restart."""
+    found = directory.stat()
+    text = f"{socket.gethostname()} {directory.resolve()} {found.st_dev} {found.st_ino}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]) | 1
 
 
 def _do_nothing() -> None:

@@ -14,17 +14,20 @@ then confirmed by no node.
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable
 from typing import Final
 
-from broker.replication import payload
 from broker.replication.contract import CHUNK_SIZE, Apply, Result, Steps
 from broker.replication.engine import ReplicatedLog, carry_out
+from broker.replication.formats import FORMATS, Formats
 from broker.replication.owner import LogOwner
 from broker.replication.report import NodeReport
 from broker.store.durable_batch import BatchShipping, DurableBatch
+from trellis import logs
 from trellis.cluster.clock import boot_seconds
+from trellis.cluster.format_upgrade import FormatUpgrade
 from trellis.cluster.reporting import Reporting
 from trellis.cluster.retention import LogRetention, NodeListStore, Retention
 
@@ -48,8 +51,11 @@ class Ownership(BatchShipping):
         end: Callable[[str], None],
         chunk_size: int = CHUNK_SIZE,
         clock: Callable[[], float] = boot_seconds,
+        formats: Formats = FORMATS,
     ) -> None:
         self.owner = owner
+        #: The formats of batches that this version reads and writes.
+        self.formats = formats
         self.log = log
         self.chunk_size = chunk_size
         #: Aborts all client connections. The fence thread calls it.
@@ -91,6 +97,11 @@ class Ownership(BatchShipping):
         owner = self.owner
         return max(0.0, owner.sent + owner.timing.lease - self._clock())
 
+    @property
+    def unreported(self) -> str:
+        """The names of the listed nodes without a report, each in a line."""
+        return "" if self.retention is None else "\n".join(self.retention.unreported)
+
     # -- in the writer's thread
 
     def ship(self, batch: DurableBatch) -> bytes:
@@ -98,8 +109,9 @@ class Ownership(BatchShipping):
 
         Ends the process if the node is fenced: another node owns the log.
         """
-        content = payload.encode(batch.changes, batch.records.parts, batch.rows, batch.garbage)
         with self._lock:
+            written = self.formats.of(self.owner.judge.state.format)
+            content = written.encode(batch.changes, batch.records.parts, batch.rows, batch.garbage)
             began = self._clock()
             self._carry_out(self.owner.ship(content, int(batch.last), self.chunk_size))
             self._unwritten = now = self._clock()
@@ -124,16 +136,23 @@ class Ownership(BatchShipping):
 
         `report` returns the report of this node, `node` is its name, `nodes` the list of all.
         """
-        self._reporting = Reporting(self.log, report)
+        self._reporting = Reporting(self.log, report, _note_name_taken)
         self._reporting.start()
         self.retention = LogRetention(
             node, self.owner, self.log, limits, nodes, self._clock, lambda: self.shipped, self._mark
+        )
+        self.retention.upgrade = FormatUpgrade(
+            node, self.owner, self.formats.newest, self._raise_format
         )
         self.retention.start()
 
     def _mark(self) -> None:
         with self._lock:
             self._carry_out(self.owner.mark())
+
+    def _raise_format(self, number: int) -> None:
+        with self._lock:
+            self._carry_out(self.owner.raise_format(number, secrets.randbits(63) | 1))
 
     def hand_over(self, successor: NodeReport) -> None:
         """Claim the log in the name of a standby, so that this node no longer owns it.
@@ -201,6 +220,11 @@ class Ownership(BatchShipping):
 
 def _do_nothing() -> None:
     """Do nothing: the default of `abort` before the owner has clients."""
+
+
+def _note_name_taken(reason: str) -> None:
+    """Log that another node has the name of this one. That node stops, and not this one."""
+    logs.error("cluster_name_taken", reason=reason)
 
 
 def _refuse_apply(step: Apply) -> None:

@@ -1,6 +1,10 @@
 """A thread that reports the state of this node again and again.
 
 Kafka may answer late, and a standby that waited for an answer would read the log late.
+
+Two nodes of the same name would replace the reports of each other. So the thread reads the last
+report before it replaces it. If a node with another host or another data directory has reported a
+moment ago, the thread waits: the report of a node that is stopped stays as it is.
 """
 
 from __future__ import annotations
@@ -17,15 +21,29 @@ from broker.replication.report import NodeReport
 #: Seconds between two checks whether the report has changed, and between two reports if it has not.
 REPORT_SECONDS: Final = 1.0
 REPEAT_SECONDS: Final = 5.0
+#: Seconds for which the report of another place must stay as it is. A node reports more often.
+UNCHANGED_SECONDS: Final = REPEAT_SECONDS + 2 * REPORT_SECONDS
 
 
 class Reporting:
-    """Reports the state of one node. `report` returns the node's present report."""
+    """Reports the state of one node.
 
-    def __init__(self, log: ReplicatedLog, report: Callable[[], NodeReport]) -> None:
+    `report` returns the node's present report. `on_conflict` is called with a text if another node
+    reports under the same name.
+    """
+
+    def __init__(
+        self,
+        log: ReplicatedLog,
+        report: Callable[[], NodeReport],
+        on_conflict: Callable[[str], None],
+    ) -> None:
         self._log = log
         self._report = report
+        self._on_conflict = on_conflict
         self._reported = NodeReport(-1)
+        #: The report of another place that was found at first, and when it was found, in ms.
+        self._found: tuple[NodeReport, int] | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="report", daemon=True)
 
@@ -51,7 +69,24 @@ class Reporting:
         ):
             return
         try:
-            self._log.report(report)
+            if self._may_replace(report):
+                self._log.report(report)
+                self._reported = report
         except LogUnreachable:
             return
-        self._reported = report
+
+    def _may_replace(self, report: NodeReport) -> bool:
+        """True if the last report is one of this node, or of a node that has stopped."""
+        last = self._log.own_report()
+        if last is None or last.place in (0, report.place):
+            return True
+        if self._found is None and self._reported.offset < 0:
+            self._found = last, report.wall
+        if self._found is None or last != self._found[0]:
+            self._on_conflict(
+                f"another node reports as node '{report.server.node}' of this cluster (its host "
+                f"is '{last.server.host}'): give each node a node.name of its own"
+            )
+            return self._reported.offset >= 0
+        since = min(self._found[1], last.wall)
+        return report.wall - since > 1000 * UNCHANGED_SECONDS or report.wall < since

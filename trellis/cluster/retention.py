@@ -17,6 +17,7 @@ from broker.replication.owner import LogOwner
 from broker.replication.report import NodeReport
 from broker.replication.trimming import NodeList
 from trellis import logs
+from trellis.cluster.format_upgrade import FormatUpgrade
 
 #: Seconds between two checks of the nodes' reports.
 LOOK_SECONDS: Final = 2.0
@@ -80,6 +81,10 @@ class LogRetention:
         self._trimmed_bytes = 0
         #: The offset up to which this owner has trimmed the log; -1 if it has not trimmed the log.
         self.trimmed = -1
+        #: Raises the format of batches, once all nodes read a newer one.
+        self.upgrade: FormatUpgrade | None = None
+        #: Names of the listed nodes without a report. The log is not trimmed while there is any.
+        self.unreported: list[str] = []
         self._unreachable = ""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
@@ -132,8 +137,23 @@ class LogRetention:
         for name, report in reports.items():
             if report.forgotten and name not in known.listed:
                 self._log.forget(name)
+        if self.upgrade is not None:
+            self.upgrade.look(known, reports)
+        self._note_unreported(wanted.unreported(reports))
         if self._node in wanted.listed:
             self._trim(NodeList(known.listed | wanted.listed), reports)
+
+    def _note_unreported(self, names: list[str]) -> None:
+        """Log the names of listed nodes without a report, if they have changed."""
+        if names and names != self.unreported:
+            logs.warning(
+                "cluster_node_unreported",
+                nodes=",".join(names),
+                note="the log is kept for these nodes, and Kafka has no report of them (Kafka "
+                "forgets the report of a node that was stopped for days): start them, or remove "
+                "them with `trellis cluster forget NODE`",
+            )
+        self.unreported = names
 
     def _mark_is_due(self) -> bool:
         return (

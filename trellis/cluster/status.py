@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
@@ -36,6 +37,9 @@ class ClusterStatus:
     tip: int
     rows: list[dict[str, object]]
 
+    #: The format of batches in force, as the nodes have reported it; 0 before the first report.
+    format: int = 0
+
     @property
     def has_active(self) -> bool:
         """True if a node is active."""
@@ -49,7 +53,12 @@ def status(cluster: ClusterSettings) -> ClusterStatus:
     reports, now = node_reports(cluster, topic), wall_ms()
     newest = max((report.batch for report in reports.values()), default=0)
     rows = [_row(name, report, newest, low, now) for name, report in sorted(reports.items())]
-    return ClusterStatus(facts, low, tip, rows)
+    rows += [
+        {"node": name, "state": "unreported"}
+        for name in sorted(_unreported(reports) - reports.keys())
+    ]
+    in_force = max((report.format for report in reports.values()), default=0)
+    return ClusterStatus(facts, low, tip, rows, in_force)
 
 
 def _row(name: str, report: NodeReport, newest: int, low: int, now: int) -> dict[str, object]:
@@ -60,6 +69,8 @@ def _row(name: str, report: NodeReport, newest: int, low: int, now: int) -> dict
         "state": report.state if age <= LOST_SECONDS else LOST,
         "host": server.host,
         "version": report.version,
+        "formats": _formats(report),
+        "clock_ms": report.clock_ms,
         "epoch": report.epoch,
         "batches_behind": newest - report.batch,
         "offset": report.offset,
@@ -67,6 +78,12 @@ def _row(name: str, report: NodeReport, newest: int, low: int, now: int) -> dict
         "must_be_seeded": report.offset < low,
         "ports": server.ports,
     }
+
+
+def _formats(report: NodeReport) -> str:
+    """Return the formats of batches that a node reads as text; "" if it has not reported them."""
+    oldest, newest = report.oldest, report.newest
+    return "" if not newest else f"{newest}" if oldest == newest else f"{oldest}-{newest}"
 
 
 def announce(cluster: ClusterSettings, node: str, directory: str) -> None:
@@ -110,6 +127,11 @@ def stored_state(directory: str) -> ClusterState:
     return ClusterState("") if row is None else ClusterState.decode(row[0])
 
 
+def _unreported(reports: Mapping[str, NodeReport]) -> set[str]:
+    """Return the names of the listed nodes without a report, as the active node has named them."""
+    return {name for report in reports.values() for name in report.unreported.splitlines()}
+
+
 def forget(cluster: ClusterSettings, node: str) -> None:
     """Remove a node from the cluster, so that the log is no longer kept for it.
 
@@ -119,8 +141,10 @@ def forget(cluster: ClusterSettings, node: str) -> None:
     reports = node_reports(cluster, topic)
     report = reports.get(node)
     if report is None:
-        names = ", ".join(sorted(reports)) or "none"
-        raise ReplicationError(f"node '{node}' has not reported; nodes that have: {names}")
+        if node not in _unreported(reports):
+            names = ", ".join(sorted(reports)) or "none"
+            raise ReplicationError(f"node '{node}' has not reported; nodes that have: {names}")
+        report = NodeReport(0)  # Kafka has forgotten the report of this listed node.
     if not report.forgotten and wall_ms() - report.wall <= LOST_SECONDS * 1000:
         raise ReplicationError(_still_here(node, report))
     gone = NodeReport(report.offset, report.version, LOST, wall=report.wall, forgotten=True)

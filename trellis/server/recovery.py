@@ -14,6 +14,7 @@ from typing import Final
 
 from broker.broker import Broker
 from broker.definitions.restore import RestoreReport, SessionRestorer, restore_broker
+from broker.replication.adoption import leave_cluster
 from broker.store.codecs import Codecs
 from broker.store.disk import Disk, StoreError
 from broker.store.findings import CUT
@@ -92,8 +93,9 @@ def open_directory(
     if salt is None and opened.store.catalog.replica_state:
         opened.store.close()
         raise StoreError(
-            f"the data directory '{directory}' belongs to a node of a cluster: start it with the "
-            "settings of its cluster (section [cluster])"
+            f"the data directory '{directory}' belongs to a node of a cluster, and another node "
+            "may have settled its messages: start it with the settings of its cluster (section "
+            "[cluster]), or, if the cluster is given up, with `trellis serve --adopt`"
         )
     opened.store.window = settings.window
     for finding in opened.recovery.findings[:MAX_LOGGED]:
@@ -105,6 +107,22 @@ def open_directory(
             note="`trellis store verify` shows all findings",
         )
     return opened
+
+
+def adopt_directory(disk: Disk, directory: Path) -> None:
+    """Make the data directory of a node of a cluster that of a broker without a cluster.
+
+    The caller must have locked the directory. Raises StoreError.
+    """
+    left = leave_cluster(disk, str(directory))
+    if left.name:
+        logs.warning(
+            "cluster_given_up",
+            cluster=left.name,
+            batch=left.number,
+            note="this data directory has left its cluster for good: stop the other nodes, because "
+            "their messages and those of this broker differ from now on; remove --adopt",
+        )
 
 
 def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> RestoreReport:

@@ -73,6 +73,10 @@ class Directory:
         if not self.salt:
             self.salt = state.salt
 
+    def entries_of(self, payload: bytes) -> tuple[Entry, ...]:
+        """Return the entries in the payload of a batch."""
+        return decode_entries(payload)
+
     def write_log(self, batch: ReceivedBatch) -> Iterator[None]:
         """Append the entries of a batch, and sync them."""
         if self.log_end != batch.position_before:
@@ -80,7 +84,7 @@ class Directory:
                 f"the log of the directory ends at {self.log_end}, and batch {batch.number} "
                 f"follows {batch.position_before}"
             )
-        entries = decode_entries(batch.payload)
+        entries = self.entries_of(batch.payload)
         half = len(entries) // 2
         yield
         self.log += entries[:half]
@@ -91,7 +95,7 @@ class Directory:
 
     def write_catalog(self, batch: ReceivedBatch, state: ClusterState) -> None:
         """Write the definitions of a batch, and the state after it."""
-        entries = decode_entries(batch.payload)
+        entries = self.entries_of(batch.payload)
         self.queues |= {position for kind, position, _, _ in entries if kind == "define"}
         self.state = state
 

@@ -16,6 +16,7 @@ from broker.replication.contract import (
     Steps,
 )
 from broker.replication.follower import Follower
+from broker.replication.formats import FORMATS
 from broker.replication.owner import LogOwner
 from broker.replication.standby import Standby
 from tests.replication.simulation.directory import Directory, Entry, encode_entries
@@ -41,6 +42,8 @@ class Node(Computer):
         super().__init__(world, name)
         self.cluster = cluster
         self.directory = self.directory_type("broker")
+        #: The formats of batches that the version of this node reads.
+        self.formats = FORMATS
         self.running = False
         #: The offset at which this node starts to read after a restart, as the owner knows it.
         self.synced: int | None = None
@@ -55,6 +58,8 @@ class Node(Computer):
         self.standby: Standby | None = None
         #: The number of the standby to which this owner hands the log over; 0 without a switch.
         self.successor = 0
+        #: The format that this owner shall put in force; 0 for none.
+        self.wanted = 0
         #: True once the owner hands the log over: it does not act any more.
         self.is_frozen = False
         #: True if clients are served.
@@ -82,7 +87,7 @@ class Node(Computer):
         self.running = True
         self.directory.open()
         self.opened()
-        follower = self.follower_type(self.directory.state)
+        follower = self.follower_type(self.directory.state, self.formats)
         standby = self.standby_type(
             follower,
             self.world.timing,
@@ -161,6 +166,7 @@ class Node(Computer):
         """Ship batches and beats: the log first, then the directory, then the confirms."""
         marked = self.world.now
         while True:
+            yield from self.before_step(owner)
             if self.world.now > marked + MARK_SECONDS:
                 marked = self.world.now
                 yield from owner.mark()
@@ -183,6 +189,10 @@ class Node(Computer):
                 yield from self.hand_over(owner)
             else:
                 yield Sleep(0.01)
+
+    def before_step(self, owner: LogOwner) -> Steps[None]:
+        """Do nothing between two batches."""
+        yield from ()
 
     def hand_over(self, owner: LogOwner) -> Steps[None]:
         """Hand the log over to the successor, and end this process. Raises Fenced."""

@@ -22,6 +22,7 @@ from broker.replication.contract import (
     Steps,
 )
 from broker.replication.follower import Follower
+from broker.replication.formats import FORMATS, Formats
 from broker.replication.judge import Judge
 from broker.replication.owner import LogOwner
 from broker.replication.records import CLAIM, BatchChunk, Claim, ClusterState, LogRecord, decode
@@ -160,8 +161,8 @@ def judged_by(wrong: type[Judge]) -> type[Node]:
     """Return a node that judges records by a wrong rule."""
 
     class WrongFollower(Follower):
-        def __init__(self, state: ClusterState) -> None:
-            super().__init__(state)
+        def __init__(self, state: ClusterState, formats: Formats = FORMATS) -> None:
+            super().__init__(state, formats)
             self.judge = wrong(state)
 
     class WrongNode(Node):

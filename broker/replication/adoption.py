@@ -1,0 +1,199 @@
+"""Adoption: the data directory of a stopped broker becomes the beginning of a replicated log.
+
+    survey_directory    read the position of a data directory, without changing the directory
+    AdoptedDirectory    the data directory, opened as each start of a broker opens it
+    adoption_claim      the first record of the log
+
+The adoption skips EPOCHS_SKIPPED epochs. So a node whose directory comes from an earlier log, and
+an empty node, meet an epoch that they cannot explain: they stop, and ask to be seeded. Without the
+skipped epochs, such a node could take the records of the new log for void ones, and claim it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from broker.replication.formats import FORMATS
+from broker.replication.records import CLAIM, DIGEST_SIZE, Claim, ClusterState, ReplicationError
+from broker.store.catalog import Catalog
+from broker.store.codecs import Codecs
+from broker.store.disk import Disk, StoreError
+from broker.store.findings import MISSING, QUARANTINED, WRONG, Finding
+from broker.store.inspect import EntryCheck
+from broker.store.opening import CATALOG, LOG, STREAMS, has_log, open_store
+from broker.store.recovery import Recoverer
+from broker.store.replay import missing_end
+from broker.store.segments import SEGMENT_SIZE
+from broker.stream.archive import directory_name
+from broker.stream.recovery import StreamRecovery
+
+#: Number of epochs between the last one that a data directory knows and the one that it adopts.
+EPOCHS_SKIPPED: Final = 1_000
+#: Findings after which a data directory cannot become the beginning of a log.
+_DAMAGE: Final = (QUARANTINED, MISSING, WRONG)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySurvey:
+    """The content of a data directory, as far as an adoption depends on it."""
+
+    path: str
+    #: The stored state of a node of a cluster; its name is empty if the directory belongs to none.
+    state: ClusterState
+    #: The position of the last change. The directories of a cluster have the same changes at the
+    #: same positions, so the directory with the highest position has most of the log.
+    position: int
+    #: Number of definitions.
+    definitions: int
+
+
+def survey_directory(disk: Disk, path: str) -> DirectorySurvey:
+    """Return the content of the data directory of a stopped broker. Changes nothing in its log.
+
+    The caller must have locked the directory. Raises StoreError, and ReplicationError if the
+    directory is damaged.
+    """
+    log = f"{path}/{LOG}"
+    with_log = has_log(disk, log)
+    catalog = Catalog(f"{path}/{CATALOG}", with_log)
+    try:
+        definitions = sum(1 for _ in catalog.load())
+        state = ClusterState("")
+        if catalog.replica_state:
+            state = ClusterState.decode(catalog.replica_state)
+        position = max(catalog.last, state.position)
+        if with_log:
+            recoverer = Recoverer(disk, log, 0, EntryCheck(), changes_files=False)
+            recoverer.run()
+            found = list(recoverer.report.findings)
+            missing = missing_end(recoverer.report, catalog.log_position)
+            _refuse_damage(path, found if missing is None else [*found, missing])
+            position = max(position, int(recoverer.report.next) - 1)
+    finally:
+        catalog.close()
+    return DirectorySurvey(path, state, position, definitions)
+
+
+def _refuse_damage(path: str, findings: list[Finding]) -> None:
+    """Raise ReplicationError if the log or a stream of a directory is damaged."""
+    for finding in findings:
+        if finding.kind in _DAMAGE:
+            raise ReplicationError(
+                f"the data directory '{path}' is damaged, and a cluster cannot begin with it: "
+                f"{finding}; take the directory of another node, or repair this one with `trellis "
+                "store repair` (start a node of a cluster once with `trellis serve --adopt` before)"
+            )
+
+
+class AdoptedDirectory:
+    """The open data directory with which a replicated log begins.
+
+    Opening recovers the log and the streams, as each start of the broker does. The caller must have
+    locked the directory.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        codecs: Codecs,
+        salt: int,
+        report: Callable[[str], None],
+        segment_size: int = SEGMENT_SIZE,
+    ) -> None:
+        """Open the directory. `salt` is a random number, for a directory without a log.
+
+        `report` is called with a text about each message that cannot be read. Raises StoreError,
+        and ReplicationError if the directory is damaged.
+        """
+        opened = open_store(disk, path, codecs, salt, report, lambda recovery: None, segment_size)
+        self._store = opened.store
+        try:
+            _refuse_damage(path, opened.recovery.findings)
+            self.salt = int(opened.store.log.salt)
+            self.position = max(int(opened.recovery.next) - 1, opened.store.catalog.last)
+            self._log_position = max(int(opened.recovery.last), opened.store.catalog.log_position)
+            ends = opened.store.stream_ends
+            for number, entry in opened.definitions:
+                if entry.kind == "queue" and number in ends:
+                    place = f"{directory_name(entry.vhost)}/{directory_name(entry.name)}"
+                    root = f"{path}/{STREAMS}/{place}"
+                    found = StreamRecovery(disk, root, number, ends[number])
+                    _refuse_damage(path, found.findings)
+        except BaseException:
+            self._store.close()
+            raise
+
+    def store(self, state: ClusterState) -> None:
+        """Make the directory that of a node of a cluster, with this state. Raises StoreError."""
+        self._store.catalog.write([], self._log_position, state.encode())
+
+    def close(self) -> None:
+        """Close the files."""
+        self._store.close()
+
+
+def adoption_claim(
+    name: str,
+    state: ClusterState,
+    directory: AdoptedDirectory,
+    log_epoch: int,
+    tip: int,
+    nonce: int,
+    wall: int,
+    description: str,
+) -> Claim:
+    """Return the claim with which a log begins at the last change of a directory.
+
+    `name` is the name of the broker, `state` the state that the directory has now, `log_epoch` the
+    highest epoch in the log (0 for an empty log), `tip` the offset that the claim will have, and
+    `description` that of the node.
+    """
+    begun = ClusterState(
+        name,
+        salt=directory.salt,
+        format=state.format or FORMATS.oldest,
+        position=max(directory.position, state.position),
+        number=state.number,
+        wall=max(wall, state.wall),
+        owner=description,
+    )
+    epoch = max(state.epoch, log_epoch) + EPOCHS_SKIPPED
+    return Claim(CLAIM, epoch, nonce, wall, tip - 1, begun, bytes(DIGEST_SIZE))
+
+
+def state_after(claim: Claim, offset: int) -> ClusterState:
+    """Return the state of a directory after the claim of its adoption, which has this offset."""
+    return replace(claim.state, epoch=claim.epoch, nonce=claim.nonce, last=offset)
+
+
+def is_same_adoption(claim: Claim, survey: DirectorySurvey, name: str) -> bool:
+    """True if an earlier, interrupted adoption of this directory has appended a claim."""
+    begun, state = claim.state, survey.state
+    return (
+        (begun.name, begun.position, begun.number) == (name, survey.position, state.number)
+        and claim.epoch >= state.epoch + EPOCHS_SKIPPED
+        and claim.nonce != state.nonce
+    )
+
+
+def leave_cluster(disk: Disk, path: str) -> ClusterState:
+    """Make the data directory of a node of a cluster that of a broker without a cluster.
+
+    Return the state that the directory had; its name is empty if it belonged to no cluster. The
+    caller must have locked the directory. Raises StoreError.
+    """
+    catalog = Catalog(f"{path}/{CATALOG}", has_log(disk, f"{path}/{LOG}"))
+    try:
+        if not catalog.replica_state:
+            return ClusterState("")
+        try:
+            state = ClusterState.decode(catalog.replica_state)
+        except ReplicationError as error:
+            raise StoreError(f"the data directory '{path}': {error}") from error
+        catalog.remove_replica_state()
+        return state
+    finally:
+        catalog.close()

@@ -1,0 +1,153 @@
+"""Clients of the active node, and the guarantees that they check.
+
+Each process of a node that becomes active gets a session: a connection that publishes rising
+numbers with confirms, and gets and acknowledges messages. The session goes on when another node has
+taken over, so an old owner that still acts is noticed.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPError
+
+if TYPE_CHECKING:
+    from tests.cluster.rounds.world import RoundNode
+
+QUEUE = "work"
+#: Seconds between two attempts to connect, and seconds for one attempt.
+RETRY_SECONDS = 0.05
+CONNECT_SECONDS = 5.0
+
+
+class Checker:
+    """The messages of all sessions, and the violations of guarantees."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._next = 0
+        self.confirmed: set[int] = set()
+        self.delivered: set[int] = set()
+        #: Numbers whose settlement is durable: a later confirm came on the same connection.
+        self.settled: set[int] = set()
+        self.order_broken = self.settled_back = self.deposed_acts = 0
+        #: Times of all confirms.
+        self.times: list[float] = []
+        #: Time of the first confirm of each session.
+        self._first: dict[int, float] = {}
+
+    def number(self) -> int:
+        """Return the next number to publish."""
+        with self.lock:
+            self._next += 1
+            return self._next
+
+    def confirm(self, session: int, number: int, sent: float) -> None:
+        """Record a confirm for a message that was sent at a time."""
+        with self.lock:
+            now = time.monotonic()
+            self.confirmed.add(number)
+            self.times.append(now)
+            self._first.setdefault(session, now)
+            self._check_owner(session, sent)
+
+    def answered(self, session: int, sent: float) -> None:
+        """Record another answer to a request that was sent at a time."""
+        with self.lock:
+            self._check_owner(session, sent)
+
+    def _check_owner(self, session: int, sent: float) -> None:
+        """Count an answer to a request that was sent after a successor's first confirm."""
+        if any(later > session and at < sent for later, at in self._first.items()):
+            self.deposed_acts += 1
+
+    def lost(self) -> set[int]:
+        """Return the confirmed messages that no consumer got."""
+        return self.confirmed - self.delivered
+
+
+class ClientSession(threading.Thread):
+    """A client of one process of a node, from the moment at which the node becomes active."""
+
+    def __init__(self, checker: Checker, node: RoundNode, index: int, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._checker = checker
+        self._node = node
+        self._index = index
+        self._chance = random.Random(seed)
+        self._stopping = threading.Event()
+        #: Numbers that this connection has acknowledged before any later confirm.
+        self._unproven: set[int] = set()
+        self._last = 0
+
+    def run(self) -> None:
+        """Publish and consume until the node has ended, or `stop` is called."""
+        while not self._stopping.is_set() and not self._node.has_ended:
+            try:
+                with self._connected() as connection:
+                    channel = connection.channel()
+                    channel.confirm_delivery()
+                    channel.queue_declare(QUEUE, durable=True)
+                    while not self._stopping.is_set():
+                        self._step(channel)
+            except (AMQPError, OSError):
+                self._stopping.wait(RETRY_SECONDS)
+
+    def stop(self) -> None:
+        """Publish no more."""
+        self._stopping.set()
+
+    def drain(self) -> None:
+        """Get all messages that are left, after `stop`."""
+        with self._connected() as connection:
+            channel = connection.channel()
+            while self._get(channel):
+                pass
+
+    def _connected(self) -> pika.BlockingConnection:
+        host, _, port = self._node.addresses["amqp"].rpartition(":")
+        self._unproven.clear()
+        self._last = 0
+        return pika.BlockingConnection(
+            pika.ConnectionParameters(
+                host,
+                int(port),
+                heartbeat=0,
+                socket_timeout=CONNECT_SECONDS,
+                stack_timeout=2 * CONNECT_SECONDS,
+            )
+        )
+
+    def _step(self, channel: BlockingChannel) -> None:
+        number, sent = self._checker.number(), time.monotonic()
+        properties = pika.BasicProperties(delivery_mode=2)
+        body = b"%d" % number + b"." * self._chance.choice((0, 0, 400))
+        channel.basic_publish("", QUEUE, body, properties, mandatory=True)
+        self._checker.confirm(self._index, number, sent)
+        with self._checker.lock:
+            self._checker.settled |= self._unproven
+        self._unproven.clear()
+        if self._chance.random() < 0.8:
+            self._get(channel)
+
+    def _get(self, channel: BlockingChannel) -> bool:
+        """Get and acknowledge a message; return False if the queue is empty."""
+        checker, sent = self._checker, time.monotonic()
+        method, _, body = channel.basic_get(QUEUE)
+        checker.answered(self._index, sent)
+        if method is None or method.delivery_tag is None or body is None:
+            return False
+        number = int(body.rstrip(b"."))
+        with checker.lock:
+            checker.settled_back += number in checker.settled
+            checker.order_broken += number <= self._last
+            checker.delivered.add(number)
+        self._last = number
+        channel.basic_ack(method.delivery_tag)
+        self._unproven.add(number)
+        return True

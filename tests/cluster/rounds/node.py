@@ -1,0 +1,165 @@
+"""The process of one node of a cluster, which can stop itself at a point of its work.
+
+    python -m tests.cluster.rounds.node SETTINGS
+
+SETTINGS is JSON: `directory`, `control`, `times` (silence, lease, beat), `cluster` (the name of the
+broker), and `server` (the port of a LogServer) or `kafka` (the servers of a cluster on Kafka).
+`control` is a directory: its file `point` names the point at which the process stops itself once
+(SIGSTOP), and the disk is full while its file `full` exists.
+
+    claim      before the claim of a standby is appended: between the decision and the claim
+    flush      between the test of the lease and the flush that follows
+    answer     between the answer of the log to a batch and the write to the local disk
+    chunk      between two chunks of a batch
+    catalog    between the local log and the catalog
+    opening    between the claim and the opening of the data directory
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import trellis.app
+from broker.replication.contract import LogSpan, Timing
+from broker.replication.engine import ReplicatedLog
+from broker.replication.owner import LogOwner
+from broker.replication.records import BatchChunk, Claim, decode
+from broker.store.catalog import Catalog
+from tests.cluster.log_server import SocketLog
+from tests.top.disks import HandledDisk
+from trellis.cluster.kafka_log import KafkaLog
+from trellis.cluster.membership import Membership
+from trellis.server import recovery
+from trellis.settings import Settings
+
+#: Size of a chunk in bytes: small, so that most batches have several chunks.
+CHUNK = 300
+#: Operations of the disk that fail while the disk is full.
+WRITES = ("write", "allocate", "create")
+
+
+class Control:
+    """The directory by which the test controls this process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._point = directory / "point"
+        self._full = directory / "full"
+
+    def reach(self, name: str) -> None:
+        """Stop this process if the test wants it to stop at this point."""
+        try:
+            if self._point.read_text() != name:
+                return
+            self._point.unlink()
+        except FileNotFoundError:
+            return
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def refuse(self, operation: str, path: str) -> int:
+        """Return the error of an operation of the disk."""
+        return errno.ENOSPC if operation in WRITES and self._full.exists() else 0
+
+
+class PausingLog:
+    """A `ReplicatedLog` that reaches points before and after appends."""
+
+    def __init__(self, log: ReplicatedLog, control: Control) -> None:
+        self._log = log
+        self._control = control
+
+    def append(self, data: bytes) -> int:
+        record = decode(data)
+        if isinstance(record, Claim):
+            self._control.reach("claim")
+        elif isinstance(record, BatchChunk) and record.chunk:
+            self._control.reach("chunk")
+        offset = self._log.append(data)
+        if isinstance(record, BatchChunk) and record.chunk == record.chunks - 1:
+            self._control.reach("answer")
+        return offset
+
+    def read(self, offset: int) -> LogSpan:
+        return self._log.read(offset)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+def install(control: Control) -> None:
+    """Let the broker reach the points that lie outside of the log."""
+    may_act, write, open_directory = LogOwner.may_act, Catalog.write, recovery.open_directory
+
+    def tested(self: LogOwner) -> bool:
+        found = may_act(self)
+        if found:
+            control.reach("flush")
+        return found
+
+    def written(self: Catalog, *arguments: Any) -> None:
+        control.reach("catalog")
+        write(self, *arguments)
+
+    def opened(*arguments: Any) -> Any:
+        control.reach("opening")
+        return open_directory(*arguments)
+
+    LogOwner.may_act = tested  # type: ignore[method-assign]
+    Catalog.write = written  # type: ignore[assignment, method-assign]
+    vars(trellis.app)["open_directory"] = opened
+
+
+def settings_of(given: dict[str, Any]) -> Settings:
+    """Return the settings of the node."""
+    listeners = ("amqp", "mqtt", "metrics", "http")
+    sections: dict[str, Any] = {name: {"port": 0, "host": "127.0.0.1"} for name in listeners}
+    silence, lease, beat = given["times"]
+    sections["node"] = {"name": Path(given["directory"]).name}
+    sections["cluster"] = {
+        "name": given["cluster"],
+        "servers": given.get("kafka", ""),
+        "advertised": "127.0.0.1",
+        "silence": silence,
+        "lease": lease,
+        "beat": beat,
+        "keep_time": 1.0,
+        "grace": 2.0,
+    }
+    sections["data"] = {"dir": given["directory"]}
+    sections["store"] = {"segment": 1 << 20, "reserve": False}
+    sections["limits"] = {"disk_free": 0}
+    return msgspec.convert(sections, Settings)
+
+
+def main(given: dict[str, Any]) -> int:
+    """Run the node until it is stopped, or ends itself."""
+    control, settings = Control(Path(given["control"])), settings_of(given)
+    name = settings.node.name
+
+    def open_log() -> tuple[ReplicatedLog, int]:
+        if "server" in given:
+            return PausingLog(SocketLog(given["server"], name), control), CHUNK
+        log = KafkaLog(settings.cluster, name)
+        try:
+            log.connect()
+        except BaseException:
+            log.close()
+            raise
+        return PausingLog(log, control), CHUNK
+
+    install(control)
+    disk = HandledDisk()
+    disk.refuse = control.refuse
+    membership = Membership(given["cluster"], Timing(*given["times"]), open_log)
+    return trellis.app.run(settings, disk=disk, membership=membership)
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

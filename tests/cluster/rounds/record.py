@@ -1,0 +1,97 @@
+"""The figures of rounds: added up over many runs in a JSON file, and shown as a table."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+#: The columns of the table: the field, and its title.
+COLUMNS = {
+    "rounds": "rounds",
+    "takeovers": "takeovers",
+    "confirmed": "confirmed",
+    "lost": "lost",
+    "order_broken": "order broken",
+    "exactly": "QoS 2",
+    "twice": "twice",
+    "settled_back": "settled back",
+    "deposed_acts": "acts of a deposed owner",
+    "gap_p95": "p95 of the gap in confirms, s",
+}
+
+
+@dataclass
+class Figures:
+    """The figures of the rounds of one kind."""
+
+    rounds: int = 0
+    takeovers: int = 0
+    #: Confirmed persistent messages, and those that no consumer got.
+    confirmed: int = 0
+    lost: int = 0
+    order_broken: int = 0
+    #: Messages with QoS 2 whose exchange is complete, and those that were received twice.
+    exactly: int = 0
+    twice: int = 0
+    settled_back: int = 0
+    deposed_acts: int = 0
+    #: The longest time between two confirms in each round, in seconds.
+    gaps: list[float] = field(default_factory=list)
+
+    def add(self, other: Figures) -> None:
+        """Add the figures of other rounds."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
+    @property
+    def gap_p95(self) -> float:
+        """The gap that 95 % of the rounds do not exceed, in seconds; 0 without rounds."""
+        gaps = sorted(self.gaps)
+        return gaps[max(0, -(-95 * len(gaps) // 100) - 1)] if gaps else 0.0
+
+    @property
+    def violations(self) -> int:
+        """Number of violated guarantees."""
+        return self.lost + self.order_broken + self.twice + self.settled_back + self.deposed_acts
+
+
+Record = dict[str, Figures]
+
+
+def read(path: Path) -> Record:
+    """Return the record in a file; an empty one if the file does not exist."""
+    if not path.exists():
+        return {}
+    return {kind: Figures(**found) for kind, found in json.loads(path.read_text()).items()}
+
+
+def add(path: Path, kind: str, figures: Figures) -> Record:
+    """Add the figures of a run to a file, and return the whole record."""
+    record = read(path)
+    record.setdefault(kind, Figures()).add(figures)
+    written = path.with_suffix(".new")
+    rows = [f"{json.dumps(name)}: {json.dumps(asdict(one))}" for name, one in record.items()]
+    written.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    os.replace(written, path)
+    return record
+
+
+def table(record: Record) -> str:
+    """Return the record as a table in Markdown."""
+    lines = [
+        "| fault | " + " | ".join(COLUMNS.values()) + " |",
+        "|---|" + "---:|" * len(COLUMNS),
+    ]
+    total = Figures()
+    for figures in record.values():
+        total.add(figures)
+    for kind, figures in [*record.items(), ("all", total)]:
+        cells = [_cell(getattr(figures, name)) for name in COLUMNS]
+        lines.append(f"| {kind} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"

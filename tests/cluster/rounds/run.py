@@ -1,0 +1,72 @@
+"""Rounds of one kind of fault."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+
+from tests.cluster.rounds.kinds import KINDS
+from tests.cluster.rounds.record import Figures
+from tests.cluster.rounds.world import World
+
+#: Seconds before a fault.
+BEFORE = (0.1, 1.0)
+#: Number of rounds that may fail to cause their fault, for each round.
+TRIES = 3
+
+
+def run(kind: str, rounds: int, seed: int) -> Figures:
+    """Run rounds of a kind, and return their figures.
+
+    Raises GaveUp if no node serves clients after a fault. The output of the processes stays in a
+    temporary directory then.
+    """
+    chance = random.Random(seed)
+    directory = Path(tempfile.mkdtemp(prefix=f"trellis-rounds-{kind}-"))
+    figures = Figures()
+    with _World(directory, KINDS[kind].log, seed) as world:
+        tries = 0
+        while figures.rounds < rounds and tries < TRIES * rounds:
+            tries += 1
+            world.settle()
+            began = time.monotonic()
+            world.pause(chance.uniform(*BEFORE))
+            happened = KINDS[kind].fault(world, chance)
+            world.settle()
+            if happened:
+                figures.rounds += 1
+                figures.gaps.append(round(_longest_gap(world, began), 2))
+        world.finish()
+        checker, exactly = world.checker, world.exactly
+        if checker.lost() or exactly.missing:
+            print(f"lost: {sorted(checker.lost())}, QoS 2: {sorted(exactly.missing)}, {directory}")
+        figures.takeovers = len(world.sessions) - 1
+        figures.confirmed = len(checker.confirmed)
+        figures.lost = len(checker.lost()) + len(exactly.missing)
+        figures.order_broken = checker.order_broken
+        figures.exactly, figures.twice = len(exactly.complete), exactly.twice
+        figures.settled_back = checker.settled_back
+        figures.deposed_acts = checker.deposed_acts
+    return figures
+
+
+class _World(World):
+    """A world that is closed at the end, and removes its files if all went well."""
+
+    def __enter__(self) -> _World:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
+        if error is None and not self.checker.lost() and not self.exactly.missing:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _longest_gap(world: World, began: float) -> float:
+    """Return the longest time between two confirms since a time."""
+    times = [at for at in list(world.checker.times) if at >= began]
+    return max((later - at for at, later in pairwise(times)), default=0.0)

@@ -1,0 +1,263 @@
+"""Two nodes of a cluster over one log, as processes that faults stop, kill and starve."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.broker import environment
+from tests.cluster.conftest import cluster_on
+from tests.cluster.log_server import LogServer
+from tests.cluster.programs import KafkaNodes, Kfake
+from tests.cluster.rounds.client import Checker, ClientSession
+from tests.cluster.rounds.exactly import ExactlyOnce
+from trellis.cluster.topic import KafkaTopic
+from trellis.settings.cluster import ClusterSettings
+
+#: Silence, lease and beat of the nodes in seconds.
+TIMES = (1.5, 1.0, 0.2)
+#: Seconds after which a round is given up.
+PATIENCE = 90.0
+LOOK_SECONDS = 0.02
+
+
+class GaveUp(Exception):
+    """A state that a round waits for has not come within PATIENCE."""
+
+
+class RoundNode:
+    """A process of one node."""
+
+    def __init__(
+        self, directory: Path, given: dict[str, object], on_ready: Callable[[RoundNode], None]
+    ) -> None:
+        """`given` are the settings of the process (node.py). `on_ready` is called in a thread."""
+        self.directory = directory
+        self.name = directory.name
+        directory.mkdir(exist_ok=True)
+        self._control = directory.parent / f"{self.name}.control"
+        self._control.mkdir(exist_ok=True)
+        self.resume_disk()
+        self.forget_point()
+        self.errors = directory.parent / f"{self.name}.log"
+        settings = {"directory": str(directory), "control": str(self._control), **given}
+        with self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.cluster.rounds.node", json.dumps(settings)],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment(),
+            )
+        #: The state of the process: starting, following, ready or ended.
+        self.state = "starting"
+        self.addresses: dict[str, str] = {}
+        self._on_ready = on_ready
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            state, *words = line.split()
+            if state in ("following", "ready"):
+                self.addresses = dict(word.split("=", 1) for word in words)
+                self.state = state
+                if state == "ready":
+                    self._on_ready(self)
+        self.process.wait()
+        self.state = "ended"
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the process has ended."""
+        return self.state == "ended"
+
+    def kill(self) -> None:
+        """Kill the process with SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if the process was stopped by SIGSTOP."""
+        try:
+            text = Path(f"/proc/{self.process.pid}/stat").read_text()
+        except FileNotFoundError:
+            return False
+        return text.rpartition(")")[2].split()[0] == "T"
+
+    def stop_at(self, point: str) -> None:
+        """Let the process stop itself at a point of its work (node.py)."""
+        written = self._control / "point.new"
+        written.write_text(point)
+        os.replace(written, self._control / "point")
+
+    def forget_point(self) -> None:
+        """Let the process not stop itself any more."""
+        (self._control / "point").unlink(missing_ok=True)
+
+    def fill_disk(self) -> None:
+        """Let the disk of this node be full."""
+        (self._control / "full").touch()
+
+    def resume_disk(self) -> None:
+        """Let the disk of this node have space again."""
+        (self._control / "full").unlink(missing_ok=True)
+
+    def metric(self, name: str) -> float:
+        """Return a metric of the cluster by the end of its name; -1 if the node does not answer."""
+        try:
+            url = f"http://{self.addresses['metrics']}/metrics"
+            with urllib.request.urlopen(url, timeout=5) as response:
+                text = response.read().decode()
+        except (OSError, KeyError):
+            return -1.0
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name == f"trellis_cluster_{name}":
+                    return float(sample.value)
+        return -1.0
+
+
+class World:
+    """The nodes `one` and `two`, their log, and their clients."""
+
+    def __init__(self, directory: Path, log: str, seed: int) -> None:
+        """`log` is "server" (in memory), "kfake" or "kafka" (three real Kafka nodes)."""
+        self.directory = directory
+        self.checker = Checker()
+        self._seed = seed
+        self.kfake = Kfake() if log == "kfake" else None
+        self.kafka = KafkaNodes(directory, 3) if log == "kafka" else None
+        self.cluster: ClusterSettings | None = None
+        self.servers: dict[str, LogServer] = {}
+        kafka = self.kfake or self.kafka
+        if kafka is not None:
+            self.cluster = cluster_on(kafka.servers, "rounds", *TIMES)
+            KafkaTopic(self.cluster).create(3)
+        self.sessions: list[ClientSession] = []
+        self._lock = threading.Lock()
+        self.nodes: dict[str, RoundNode] = {}
+        for name in ("one", "two"):
+            self.start(name)
+        self.exactly = ExactlyOnce(self.mqtt_address)
+        self.wait_for(lambda: self.active() is not None)
+        self.exactly.start()
+
+    def start(self, name: str, directory: Path | None = None) -> RoundNode:
+        """Start a node, with the data of its last run."""
+        given: dict[str, object] = {"times": TIMES, "cluster": "rounds"}
+        if self.cluster is not None:
+            given["kafka"] = self.cluster.servers
+        else:
+            given["server"] = self._server(name).port
+        node = RoundNode(directory or self.directory / name, given, self._ready)
+        self.nodes[name] = node
+        return node
+
+    def _server(self, name: str) -> LogServer:
+        """Return the way of a node to the log in memory, which a fault may cut."""
+        if name not in self.servers:
+            made = LogServer()
+            for other in self.servers.values():
+                made.log, made.lock = other.log, other.lock
+            self.servers[name] = made
+        return self.servers[name]
+
+    def _ready(self, node: RoundNode) -> None:
+        with self._lock:
+            index = len(self.sessions)
+            session = ClientSession(self.checker, node, index, self._seed * 1000 + index)
+            self.sessions.append(session)
+        session.start()
+
+    # -- the states
+
+    def active(self) -> RoundNode | None:
+        """Return the node that became active last, if its process runs."""
+        with self._lock:
+            newest = self.sessions[-1]._node if self.sessions else None
+        return None if newest is None or newest.has_ended else newest
+
+    def standby(self) -> RoundNode | None:
+        """Return a node that follows."""
+        return next((node for node in self.nodes.values() if node.state == "following"), None)
+
+    def mqtt_address(self) -> str:
+        node = self.active()
+        return "" if node is None else node.addresses.get("mqtt", "")
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass: the length of a fault."""
+        threading.Event().wait(seconds)
+
+    def wait_for(self, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
+        """Wait until a condition holds. Raises GaveUp."""
+        end = time.monotonic() + patience
+        while not condition():
+            if time.monotonic() > end:
+                states = {name: node.state for name, node in self.nodes.items()}
+                raise GaveUp(f"{states}, {len(self.checker.confirmed)} confirmed")
+            self.pause(LOOK_SECONDS)
+
+    def settle(self) -> None:
+        """Start ended nodes again; wait until one is active, another follows, and confirms come."""
+
+        def is_settled() -> bool:
+            for name in ("one", "two"):
+                if self.nodes[name].has_ended:
+                    self.start(name)
+            return self.active() is not None and self.standby() is not None
+
+        self.wait_for(is_settled)
+        self.progress(10)
+
+    def progress(self, confirms: int) -> None:
+        """Wait for a number of further confirms."""
+        wanted = len(self.checker.times) + confirms
+        self.wait_for(lambda: len(self.checker.times) >= wanted)
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Stop the clients, and get all messages that are left."""
+        self.settle()
+        self.exactly.pause()
+        for session in self.sessions:
+            session.stop()
+        active = self.active()
+        assert active is not None
+        self.wait_for(lambda: not self.sessions[-1].is_alive())
+        self.sessions[-1].drain()
+        with suppress(GaveUp):  # Missing messages count as lost.
+            self.wait_for(lambda: not self.exactly.missing, 20.0)
+
+    def close(self) -> None:
+        """End all processes."""
+        self.exactly.stop()
+        for session in self.sessions:
+            session.stop()
+        for node in self.nodes.values():
+            node.send(signal.SIGCONT)
+            node.kill()
+        for server in self.servers.values():
+            server.close()
+        for kafka in (self.kfake, self.kafka):
+            if kafka is not None:
+                kafka.close()

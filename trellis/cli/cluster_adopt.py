@@ -1,0 +1,164 @@
+"""`trellis cluster adopt`: begin a replicated log with the data directory of this node."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trellis.cli.cluster_log import cluster_settings
+from trellis.cli.confirming import add_yes, confirm
+from trellis.cli.parsing import CommandError, Commands, Parser, add_settings, load_settings
+from trellis.cli.store import data_directory
+from trellis.settings import NodeSettings, Settings
+
+if TYPE_CHECKING:
+    from broker.replication.adoption import DirectorySurvey
+    from broker.replication.engine import ReplicatedLog
+    from trellis.cluster.adopting import Adoption, LogSurvey
+
+TEXT: Final = "begin a new topic with the data directory of this node"
+
+
+def add(tools: Commands) -> None:
+    """Add the tool adopt."""
+    tool: Parser = tools.add_parser(
+        "adopt",
+        prog="trellis cluster adopt",
+        usage="trellis cluster adopt [--dry-run] [--over-records] [--behind] [--yes] "
+        "[--config FILE]... [FLAG VALUE]...",
+        help=TEXT,
+        description=f"{TEXT[:1].upper()}{TEXT[1:]}, after Kafka has lost the old topic, or for the "
+        "data directory of a broker that ran without a cluster. All nodes must be stopped. Compare "
+        "the positions of all nodes first: run the command with --dry-run on each of them, and "
+        "adopt the directory with the highest position.",
+    )
+    tool.set_defaults(run=adopt, parser=tool)
+    tool.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the position of the directory; change nothing",
+    )
+    tool.add_argument(
+        "--over-records", action="store_true", help="discard the records that the topic has"
+    )
+    tool.add_argument(
+        "--behind",
+        action="store_true",
+        help="adopt this directory although another node has reported a higher position",
+    )
+    add_yes(tool)
+    add_settings(tool, "cluster")
+
+
+def adopt(arguments: argparse.Namespace) -> int:
+    """Begin a replicated log with the data directory of this node."""
+    from broker.replication.contract import LogUnreachable, OutcomeUnknown
+    from broker.replication.records import ReplicationError
+    from broker.store.disk import Lock, StoreError
+
+    settings = load_settings(arguments).settings
+    directory = data_directory(arguments)
+    log = _open(arguments, settings)
+    try:
+        lock = Lock(str(directory))
+        try:
+            return _adopt(arguments, settings, directory, log)
+        finally:
+            lock.release()
+    except OutcomeUnknown as error:
+        raise CommandError(f"{error}; the data directory is unchanged, so repeat it") from None
+    except (LogUnreachable, ReplicationError, StoreError) as error:
+        raise CommandError(str(error)) from None
+    finally:
+        log.close()
+
+
+def _open(arguments: argparse.Namespace, settings: Settings) -> ReplicatedLog:
+    """Connect to the log that the settings name. Raises CommandError."""
+    cluster = cluster_settings(arguments)
+    if settings.node.name == NodeSettings().name:
+        raise CommandError(
+            f"node.name: '{settings.node.name}' is the default; give each node of the cluster a "
+            "name that no other node has",
+            2,
+        )
+    from broker.replication.contract import LogUnreachable
+    from broker.replication.records import ReplicationError
+    from trellis.cluster.kafka_log import KafkaLog
+
+    try:
+        log = KafkaLog(cluster, settings.node.name)
+        try:
+            log.connect()
+        except BaseException:
+            log.close()
+            raise
+    except (LogUnreachable, ReplicationError) as error:
+        raise CommandError(str(error)) from None
+    return log
+
+
+def _adopt(
+    arguments: argparse.Namespace, settings: Settings, directory: Path, log: ReplicatedLog
+) -> int:
+    from broker.replication.adoption import survey_directory
+    from broker.store.disk import RealDisk
+    from broker.store.opening import CATALOG
+    from trellis.cluster.adopting import Adoption
+
+    if not (directory / CATALOG).exists():
+        raise CommandError(
+            f"there is no store in {directory}, so there is nothing to adopt: start the node with "
+            "`trellis serve`"
+        )
+    cluster = settings.cluster
+    survey = survey_directory(RealDisk(), str(directory))
+    adoption = Adoption(log, cluster.name, settings.node.name, cluster.timing)
+    if arguments.dry_run:
+        return _show(survey, adoption)
+    found = adoption.examine(survey, arguments.over_records, arguments.behind)
+    confirm(arguments, adoption.consequences(survey, found))
+    epoch = _carry_out(settings, survey, adoption, found)
+    print(
+        f"the log of '{cluster.name}' begins with {directory} (epoch {epoch}): start this node "
+        "with `trellis serve`, then give each other node a copy of its directory with `trellis "
+        "cluster seed`"
+    )
+    return 0
+
+
+def _show(survey: DirectorySurvey, adoption: Adoption) -> int:
+    """Print the positions of the directory and of the nodes that have reported."""
+    owner = f"the broker '{survey.state.name}'" if survey.state.name else "no cluster"
+    print(
+        f"{survey.path}: position {survey.position}, batch {survey.state.number}, "
+        f"{survey.definitions} definitions, of {owner}"
+    )
+    for line in adoption.positions():
+        print(line)
+    return 0
+
+
+def _carry_out(
+    settings: Settings, survey: DirectorySurvey, adoption: Adoption, found: LogSurvey
+) -> int:
+    """Open the directory, and begin the log with it. Return the epoch of the log."""
+    from broker.replication.adoption import AdoptedDirectory
+    from broker.store.disk import RealDisk
+    from trellis.server.recovery import codecs
+
+    directory = AdoptedDirectory(
+        RealDisk(),
+        survey.path,
+        codecs(),
+        secrets.randbits(32) or 1,
+        lambda line: print(line, file=sys.stderr),
+        settings.store.segment,
+    )
+    try:
+        return adoption.carry_out(survey, directory, found)
+    finally:
+        directory.close()

@@ -1,0 +1,56 @@
+"""The format of batches rises once all nodes read a newer one (broker/replication/formats.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from broker.replication.formats import common_format, nodes_without
+from broker.replication.owner import LogOwner
+from broker.replication.report import NodeReport
+from broker.replication.trimming import NodeList
+from trellis import logs
+from trellis.cluster.clock import wall_ms
+
+
+class FormatUpgrade:
+    """The upgrade of the format by one owner.
+
+    `newest` is the newest format that the owner reads; `raise_format` puts a format in force.
+    """
+
+    def __init__(
+        self, node: str, owner: LogOwner, newest: int, raise_format: Callable[[int], None]
+    ) -> None:
+        self._node = node
+        self._owner = owner
+        self._newest = newest
+        self._raise = raise_format
+        #: The nodes for which the format has not been raised, as logged last.
+        self._late: list[str] = []
+
+    def look(self, nodes: NodeList, reports: Mapping[str, NodeReport]) -> None:
+        """Raise the format if all nodes read a newer one. May block.
+
+        `nodes` is the durable list of the nodes.
+        """
+        in_force = self._owner.judge.state.format
+        wall = wall_ms()
+        number = common_format(in_force, self._newest, nodes, reports, self._node, wall)
+        if number > in_force:
+            self._raise(number)
+            logs.info("cluster_format_raised", format=number, before=in_force)
+        elif self._newest > in_force:
+            self._note_late(in_force, nodes_without(in_force + 1, nodes, reports, wall))
+
+    def _note_late(self, in_force: int, names: list[str]) -> None:
+        """Log the nodes that do not read the next format, if they have changed."""
+        late = [name for name in names if name != self._node]
+        if late and late != self._late:
+            logs.info(
+                "cluster_format_waits",
+                format=in_force,
+                nodes=",".join(late),
+                note="these nodes do not read the next format of batches; upgrade them, or remove "
+                "those that are gone with `trellis cluster forget NODE`",
+            )
+        self._late = late

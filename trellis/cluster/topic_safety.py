@@ -1,0 +1,89 @@
+"""Properties of the topic that are unsafe for the replicated log, or with which it cannot work.
+
+`trellis cluster check` prints the findings. A node logs them when it has connected, and refuses a
+topic with which the log cannot work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from broker.replication.records import ReplicationError
+from trellis.cluster.client_options import MESSAGE_MAX, MESSAGE_OVERHEAD
+from trellis.cluster.topic import IN_SYNC, REPLICAS, TopicFacts
+
+#: The smallest value of max.message.bytes: below, a batch of some MB would be thousands of records.
+MESSAGE_LEAST: Final = (64 << 10) + MESSAGE_OVERHEAD
+
+
+def refuse_unusable(name: str, settings: Mapping[str, str]) -> None:
+    """Raise ReplicationError if the log cannot work on a topic with these settings."""
+    policy = settings.get("cleanup.policy", "")
+    if "compact" in policy:
+        raise ReplicationError(
+            f"topic '{name}' has cleanup.policy={policy}, and compaction removes batches of the "
+            "log: set cleanup.policy to delete"
+        )
+    accepted = int(settings.get("max.message.bytes", MESSAGE_MAX))
+    if accepted < MESSAGE_LEAST:
+        raise ReplicationError(
+            f"topic '{name}' has max.message.bytes={accepted}, and a chunk of a batch needs at "
+            f"least {MESSAGE_LEAST}: set max.message.bytes to {MESSAGE_MAX}"
+        )
+
+
+def copy_findings(facts: TopicFacts) -> Iterator[str]:
+    """Yield the findings about partitions and replicas."""
+    again = "create a new topic with `trellis cluster check --create`, and set cluster.topic to it"
+    if facts.partitions != 1:
+        yield f"has {facts.partitions} partitions, must have 1: {again}"
+    if facts.replicas < REPLICAS:
+        yield (
+            f"its replicas are {facts.replicas}, must be {REPLICAS}: a lost Kafka node loses or "
+            f"stops the log; {again}, or reassign its partition to {REPLICAS} nodes"
+        )
+    if not facts.has_leader:
+        yield "its partition has no leader: start the Kafka nodes that hold it"
+    elif facts.in_sync < facts.replicas:
+        yield (
+            f"{facts.in_sync} of {facts.replicas} replicas are in sync: start the missing Kafka "
+            "nodes, and wait until they have caught up"
+        )
+
+
+def setting_findings(settings: Mapping[str, str], replicas: int) -> Iterator[str]:
+    """Yield the findings about the settings of the topic."""
+    in_sync = int(settings.get("min.insync.replicas", "1"))
+    if in_sync < IN_SYNC:
+        yield (
+            f"min.insync.replicas is {in_sync}, must be {IN_SYNC}: confirmed messages are lost "
+            f"with one Kafka node; set it to {IN_SYNC}"
+        )
+    elif in_sync >= replicas:
+        yield (
+            f"min.insync.replicas is {in_sync} with {replicas} replicas: each lost Kafka node "
+            f"stops the log; set it to {IN_SYNC}, with {REPLICAS} replicas"
+        )
+    if "compact" in settings.get("cleanup.policy", ""):
+        yield (
+            f"cleanup.policy is {settings['cleanup.policy']}, must be delete: compaction removes "
+            "batches of the log; set it to delete"
+        )
+    for name in ("retention.ms", "retention.bytes"):
+        if settings.get(name, "-1") != "-1":
+            yield (
+                f"{name} is {settings[name]}, must be -1: Kafka would remove records that a "
+                "standby still needs; set it to -1, because Trellis trims the log itself"
+            )
+    if settings.get("unclean.leader.election.enable") == "true":
+        yield (
+            "unclean.leader.election.enable is true, must be false: a Kafka node without all "
+            "records may become the leader, and confirmed messages are lost; set it to false"
+        )
+    accepted = int(settings.get("max.message.bytes", MESSAGE_MAX))
+    if accepted < MESSAGE_MAX:
+        yield (
+            f"max.message.bytes is {accepted}, below the {MESSAGE_MAX} of a whole chunk: large "
+            f"batches need more requests; set it to {MESSAGE_MAX}"
+        )
