@@ -31,14 +31,15 @@ async def delayed(call: Call) -> Listing:
 async def _rows(call: Call, kind: str) -> Listing:
     if kind not in listings.KINDS:
         raise not_found(f"there is no list '{kind}'; there are {', '.join(listings.KINDS)}")
-    if kind in ("users", "settings"):
+    if kind in listings.ADMINISTRATOR_KINDS:
         call.require_administrator(f"the {kind}")
-    if kind == "retained" and not call.sees_everything:
+    if kind in listings.MONITORING_KINDS and not call.sees_everything:
+        other = "; GET /api/retained/VHOST lists the retained topics that the user may read"
         raise ApiRefusal(
             403,
             "not_authorised",
-            f"user '{call.identity.name}' lacks the tag 'monitoring', which the list of all "
-            "retained topics requires; GET /api/retained/VHOST lists those that the user may read",
+            f"user '{call.identity.name}' lacks the tag 'monitoring', which the list '{kind}' "
+            f"requires{other if kind == 'retained' else ''}",
         )
     paged = "page" in call.query
     seen = None if call.sees_everything else {"", *(vhost.name for vhost in call.vhosts)}

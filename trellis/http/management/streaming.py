@@ -21,16 +21,16 @@ async def list_streams(call: Call) -> Listing:
 
 async def list_segments(call: Call) -> Listing:
     """List the segments of a stream."""
-    rows = _call(lambda: stream_files.list_segments(call.broker, call.identity, call.query))
+    rows = stream_result(lambda: stream_files.list_segments(call.broker, call.identity, call.query))
     return Listing(iterate(rows), contract.PLAIN)
 
 
 async def read_segment(call: Call) -> SegmentRange:
     """Return a range of a segment, which the gateway reads and sends."""
-    return _call(lambda: stream_files.open_range(call.broker, call.identity, call.query))
+    return stream_result(lambda: stream_files.open_range(call.broker, call.identity, call.query))
 
 
-def _call(find: Callable[[], Result]) -> Result:
+def stream_result(find: Callable[[], Result]) -> Result:
     """Call a function and return its result; raise its StreamRefusal as an ApiRefusal."""
     try:
         return find()
