@@ -1,4 +1,4 @@
-"""The present state of the broker for its web page: rates, totals, alarms, deepest queues.
+"""The present state of the broker for its web page: rates, totals, alarms, remarkable queues.
 
 One sample serves all pages that are open. Counters of messages are read for each sample. The
 objects (queues and sessions) are counted in slices, and so rarely that the counting takes at most
@@ -14,6 +14,8 @@ from typing import Any, Final
 import trellis
 from broker.messages.fates import ROUTED, UNROUTABLE
 from broker.queues.queue import Queue
+from broker.routing.topic_history import HistorySum
+from trellis.monitoring.route_rows import printable_key
 from trellis.server.node import BrokerNode
 
 #: Seconds for which a sample stays valid: further requests within this time get the same sample.
@@ -24,8 +26,9 @@ COUNTING_SHARE: Final = 0.003
 COUNTING_SECONDS: Final = 2.0
 #: Number of objects that are counted in one turn of the event loop.
 COUNT_SLICE: Final = 500
-#: Number of the deepest queues, and of the last refusals, in a sample.
-DEEPEST, REFUSALS = 8, 8
+#: Number of the deepest and slowest queues, of the topics with most unroutable messages, and of the
+#: last refusals, in a sample.
+DEEPEST, UNROUTABLE_TOPICS, REFUSALS = 8, 8, 8
 
 Row = dict[str, Any]
 
@@ -72,6 +75,10 @@ class ObjectTotals:
         #: Messages of QoS 0 that were sent to MQTT clients.
         self.relayed = 0
         self.deepest: list[Row] = []
+        #: The queues whose first message waits longest.
+        self.slowest: list[Row] = []
+        #: The topics of the last hour with most unroutable messages.
+        self.unroutable: list[Row] = []
 
 
 class LiveStatus:
@@ -129,8 +136,39 @@ class LiveStatus:
             totals.relayed += sum(int(one.relayed) for one in sessions[at : at + COUNT_SLICE])
             spent += self._clock() - began
             await asyncio.sleep(0)
+        spent += await self._count_unroutable(totals)
         self._totals = totals
         self._count_at = self._clock() + max(COUNTING_SECONDS, spent / COUNTING_SHARE)
+
+    async def _count_unroutable(self, totals: ObjectTotals) -> float:
+        """Find the topics with most unroutable messages; return the seconds of work."""
+        spent = 0.0
+        found = HistorySum(self._node.broker.history, True)
+        steps = found.steps()
+        while True:
+            began = self._clock()
+            if next(steps, self) is self:
+                break
+            spent += self._clock() - began
+            await asyncio.sleep(0)
+        for (vhost, exchange), keys in found.counts.items():
+            began = self._clock()
+            largest = heapq.nlargest(UNROUTABLE_TOPICS, keys.items(), key=lambda pair: pair[1])
+            rows = [
+                {
+                    "vhost": vhost,
+                    "exchange": exchange,
+                    "routing_key": printable_key(key),
+                    "messages": messages,
+                }
+                for key, messages in largest
+            ]
+            totals.unroutable = heapq.nlargest(
+                UNROUTABLE_TOPICS, [*totals.unroutable, *rows], key=lambda row: int(row["messages"])
+            )
+            spent += self._clock() - began
+            await asyncio.sleep(0)
+        return spent
 
     @staticmethod
     def _add(totals: ObjectTotals, objects: list[tuple[str, Queue]]) -> None:
@@ -145,12 +183,17 @@ class LiveStatus:
                 "session": queue.private,
                 "messages": int(queue.depth + queue.unacked),
                 "consumers": queue.consumer_count,
+                "head_age_ms": queue.head_age,
             }
             for vhost, queue in objects
             if queue.depth > 0 or queue.unacked > 0
         ]
         totals.deepest = heapq.nlargest(
             DEEPEST, [*totals.deepest, *deep], key=lambda row: int(row["messages"])
+        )
+        slow = [row for row in deep if row["head_age_ms"] is not None]
+        totals.slowest = heapq.nlargest(
+            DEEPEST, [*totals.slowest, *slow], key=lambda row: int(row["head_age_ms"])
         )
 
     def _row(self, flow: MessageFlow, rates: dict[str, float]) -> Row:
@@ -176,6 +219,8 @@ class LiveStatus:
             "messages_ready": totals.ready,
             "messages_unacknowledged": totals.unacked,
             "deepest": totals.deepest,
+            "slowest": totals.slowest,
+            "unroutable_topics": totals.unroutable,
             "refusals": [
                 {
                     "event": one.event,

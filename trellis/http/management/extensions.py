@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Final
 
 from broker.replication.records import ReplicationError
 from trellis.http import contract
@@ -16,6 +17,10 @@ from trellis.http.management.answers import (
     not_found,
 )
 from trellis.monitoring import listings
+
+#: The fields that stand for the name of a row without one: of a session, of a connection, of a
+#: topic or a binding, and of an event of the log.
+NAME_FIELDS: Final = ("client_id", "peer", "routing_key", "event")
 
 
 async def rows(call: Call) -> Listing:
@@ -49,8 +54,9 @@ async def _rows(call: Call, kind: str) -> Listing:
             if seen is not None and row.get("vhost", "") not in seen:
                 yield None
             elif paged and "name" not in row:
-                # The gateway filters pages by this field; a session has only `client_id`.
-                yield {"name": row.get("client_id", row.get("peer", "")), **row}
+                # The gateway filters pages by this field.
+                found = [str(row[field]) for field in NAME_FIELDS if field in row]
+                yield {"name": found[0] if found else "", **row}
             else:
                 yield row
 
