@@ -5,6 +5,7 @@ binding, exchanges, subscriber, relay. Beside them: authorization (permissions t
 bind), equivalence (a repeated declaration), deduplication (idempotent producers), prewarming and
 topology_stream.
 
-For operators: explanation (where a message would go), match_reasons, queue_verdicts, near_misses
-and key_differences.
+For operators: explanation (where a message would go), matching_bindings, match_reasons,
+queue_verdicts, near_misses and key_differences; topic_history (the topics of the last hour) and
+binding_trial (what changed bindings would do with them).
 """

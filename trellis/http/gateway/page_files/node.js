@@ -43,7 +43,7 @@ async function log(view) {
   const draw = () => {
     const wanted = rows.filter((row) => LEVELS.indexOf(row.level) >= LEVELS.indexOf(level.value) && `${row.event} ${row.fields}`.includes(word.value));
     const shown = wanted.slice(0, LOG_SHOWN);
-    place.replaceChildren(table(`${number(shown.length)} of ${number(wanted.length)} events, the newest first; the broker keeps the last ${number(rows.length)} in memory`, [['time', (row) => row.time.slice(0, 19).replace('T', ' '), 'k'], ['level', (row) => el('span', { class: { error: 'bad', warning: 'warn' }[row.level] ?? '' }, row.level)], ['event', (row) => row.event], ['fields', (row) => el('code', {}, row.fields)]], shown, 'No event.'));
+    place.replaceChildren(table(`${number(shown.length)} of ${number(wanted.length)} events, the newest first; the broker keeps the last ${number(rows.length)} in memory`, [['time (UTC)', (row) => row.time.slice(0, 19).replace('T', ' '), 'k'], ['level', (row) => el('span', { class: { error: 'bad', warning: 'warn' }[row.level] ?? '' }, row.level), 'k'], ['event', (row) => row.event, 'k'], ['fields', (row) => el('code', {}, row.fields)]], shown, 'No event.'));
   };
   view.append(el('h2', {}, 'Log'), el('form', { class: 'line', oninput: draw, onsubmit: async (event) => { event.preventDefault(); rows = await get(['trellis', 'log']); draw(); } },
     el('label', {}, 'level, and above', level), el('label', {}, 'with the text', word), el('button', {}, 'Read again')), place, commandLine(line('list', 'log')));
@@ -64,7 +64,7 @@ async function settings(view) {
 
 async function definitions(view) {
   const file = el('input', { type: 'file', accept: '.json,application/json', required: true }), said = el('div', { role: 'status' });
-  const counts = (found) => Object.entries(found.taken).filter(([, count]) => count).map(([kind, count]) => `${number(count)} ${kind.replaceAll('_', ' ')}`).join(', ') || 'nothing';
+  const counts = (found) => Object.entries(found.taken).filter(([, count]) => count).map(([kind, count]) => `${kind.replaceAll('_', ' ')}: ${number(count)}`).join(', ') || 'nothing';
   const problems = (found) => [...found.refused.map((text) => el('li', { class: 'bad' }, text)), ...found.notes.map((text) => el('li', {}, text))];
   const run = async () => {
     let body;

@@ -26,7 +26,7 @@ function sentence(one) {
   const lost = rates.dropped > 0
     ? ['; ', el('b', { class: 'bad' }, rate(rates.dropped)), ` are dropped (${rate(rates.unroutable)} match no binding)`]
     : ['; none is dropped'];
-  return [part(rates.in), ' messages/s come in, ', part(rates.routed), ' of them are routed, as ', part(rates.copies), ' copies, to queues and sessions, ', part(rates.out), ' are delivered', ...lost, '.'];
+  return [part(rates.in), ' messages/s come in, ', part(rates.routed), ' of them are routed (', part(rates.copies), ' copies to queues and sessions), ', part(rates.out), ' are delivered', ...lost, '.'];
 }
 
 function changes(one) {

@@ -27,7 +27,7 @@ export async function one(view, vhost, name) {
   const from = el('input', { size: 16, value: String(Math.max(stream.first, stream.durable - READ)), required: true }), moment = el('input', { type: 'datetime-local', step: 1 });
   let timer = 0, next = null, shown = [];
   const stop = () => { clearTimeout(timer); timer = 0; tailing.textContent = 'Tail'; };
-  const draw = () => rows.replaceChildren(table('Rows of the stream', [['offset', (row) => number(row.offset), 'n'], ['time', (row) => when(row.published_at)], ['exchange', (row) => row.exchange || '(default)'], ['routing key', (row) => row.routing_key], ['publisher', (row) => row.publisher ?? ''], ['size', (row) => size(row.payload_bytes), 'n'],
+  const draw = () => rows.replaceChildren(table('Rows of the stream', [['offset', (row) => number(row.offset), 'n'], ['time (UTC)', (row) => when(row.published_at), 'k'], ['exchange', (row) => row.exchange || '(default)'], ['routing key', (row) => row.routing_key], ['publisher', (row) => row.publisher ?? ''], ['size', (row) => size(row.payload_bytes), 'n'],
     ['message', (row) => el('details', {}, el('summary', {}, text(row).slice(0, 60)), Object.keys(row.properties).length ? el('pre', {}, JSON.stringify(row.properties, null, 1)) : null, el('pre', {}, text(row)))]], shown, 'No row.'));
   const fetchRows = async (query) => get(['streams', 'rows'], { ...about, count: READ, truncate: 4000, ...query });
   const read = async (query) => {
@@ -66,7 +66,7 @@ export async function one(view, vhost, name) {
   view.append(el('h1', {}, `Stream ${name}`), cards, el('h2', {}, 'Rows'), el('form', { class: 'line', onsubmit: (event) => {
     event.preventDefault();
     read(moment.value ? { time: String(Math.floor(new Date(moment.value).getTime() / 1000)) } : { offset: from.value });
-  } }, el('label', {}, 'offset, first, last, or an interval such as 1h', from), el('label', {}, 'or from a time (yours)', moment), el('button', { class: 'main' }, 'Read'), after, tailing), said, rows, used);
+  } }, el('label', {}, 'offset, first, last, or an interval such as 1h', from), el('label', {}, 'or from a time (your time zone)', moment), el('button', { class: 'main' }, 'Read'), after, tailing), said, rows, used);
   replaying(view, vhost, name, stream, load);
   view.append(el('h2', {}, 'Segments and export'), segments, el('p', { class: 'soft' }, 'A segment is a file of the Arrow IPC format. The command writes any range of offsets as Parquet.'), commandLine(line('stream', 'export', name, `${name}.parquet`, ...inVhost(vhost))));
   const parts = await get(['streams', 'segments'], about);
@@ -77,7 +77,7 @@ export async function one(view, vhost, name) {
     el('a', { href, download: `${name}-${row.first}.arrow` }).click();
   };
   const first = parts.slice(-SHOWN);
-  segments.append(table(`${number(first.length)} of ${number(parts.length)} segments, with the times of their rows`, [['offsets', (row) => `${number(row.first)} to ${number(row.end - 1)}`], ['from', (row) => when(row.from / 1e6)], ['to', (row) => when(row.to / 1e6)], ['size', (row) => size(row.bytes), 'n'],
+  segments.append(table(`${number(first.length)} of ${number(parts.length)} segments, with the times of their rows`, [['offsets', (row) => `${number(row.first)} to ${number(row.end - 1)}`], ['from (UTC)', (row) => when(row.from / 1e6), 'k'], ['to', (row) => when(row.to / 1e6), 'k'], ['size', (row) => size(row.bytes), 'n'],
     ['export', (row) => el('button', { type: 'button', onclick: () => save(row) }, 'Arrow file')]], first, 'The stream has no segment yet.'));
   await read({ offset: from.value });
   return () => { stop(); clearTimeout(timer); };

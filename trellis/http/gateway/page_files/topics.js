@@ -78,8 +78,16 @@ function branches(rows) {
 
 function items(values, level, before) {
   return [...level.entries()].sort(([one], [other]) => one.localeCompare(other)).map(([name, below]) => {
-    const topic = before + name, row = values.get(topic);
-    return el('li', {}, el('b', {}, name || '(empty)'), row ? [' ', value(row)] : '', below.size ? el('ul', {}, items(values, below, `${topic}/`)) : '');
+    // Levels without a value and with one level below them are shown in one line.
+    let topic = before + name, shown = name || '(empty)';
+    while (below.size === 1 && !values.has(topic)) {
+      const [[next, deeper]] = below;
+      topic += `/${next}`;
+      shown += `/${next}`;
+      below = deeper;
+    }
+    const row = values.get(topic);
+    return el('li', {}, el('b', {}, shown), row ? [' ', value(row)] : '', below.size ? el('ul', {}, items(values, below, `${topic}/`)) : '');
   });
 }
 
