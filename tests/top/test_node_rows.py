@@ -99,3 +99,23 @@ async def test_the_consumers_of_one_queue_are_listed_with_what_they_hold(start: 
     await broker.until(lambda: broker.node.broker.vhosts["/"].queues["q"].unacked == 0)
     _, (row,) = await api(broker, "GET", "consumers?queue=q")
     assert row["messages_unacknowledged"] == 0
+
+
+async def test_bindings_are_listed_without_those_of_the_default_exchange(start: Start) -> None:
+    broker = await start(**users())
+    await api(broker, "PUT", "queues/%2F/q", {})
+    await api(broker, "POST", "bindings/%2F/e/amq.topic/q/q", {"routing_key": "a.#"})
+    _, rows = await api(broker, "GET", "bindings/%2F")
+    assert [row["source"] for row in rows] == ["", "amq.topic"]
+    _, page = await api(broker, "GET", "bindings/%2F?default=false&page=1&page_size=5")
+    assert [row["source"] for row in page["items"]] == ["amq.topic"] and page["total_count"] == 1
+
+
+async def test_a_page_of_topics_is_found_by_routing_key(start: Start) -> None:
+    broker = await start(**users())
+    body = {"payload": "x", "payload_encoding": "string", "properties": {}}
+    for key in ("plant.1", "plant.2", "other"):
+        path = "exchanges/%2F/amq.topic/publish"
+        await api(broker, "POST", path, body | {"routing_key": key})
+    _, page = await api(broker, "GET", "trellis/topics?page=1&page_size=5&name=plant&sort=name")
+    assert [row["name"] for row in page["items"]] == ["plant.1", "plant.2"]

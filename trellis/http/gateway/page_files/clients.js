@@ -27,7 +27,8 @@ export async function one(view, name) {
   view.append(el('h1', {}, `Client ${name}`), el('h2', {}, 'What is wrong?'), about, rest, commandLine(line('why', 'client', name)));
   findings(about, get(['why', 'clients', name]));
   const load = async () => {
-    const sessions = (await get(['trellis', 'sessions'], { page: 1, page_size: 100, name })).items.filter((row) => row.client_id === name);
+    const exactly = `^${name.replace(/[^\w ]/g, '\\$&')}$`;
+    const sessions = (await get(['trellis', 'sessions'], { page: 1, page_size: 100, name: exactly, use_regex: true })).items.filter((row) => row.client_id === name);
     const found = await get(['connections'], { client: name, page: 1, page_size: SHOWN }), connections = found.items;
     rest.replaceChildren(el('h2', {}, 'Connections'), table(`${number(connections.length)} of ${number(found.total_count)} open connections of the client`, [
       ['name', (row) => row.name], ['user', (row) => row.user], ['protocol', (row) => row.protocol], ['state', (row) => row.state],

@@ -27,8 +27,7 @@ export async function one(view, vhost, name) {
   const pausing = el('button', { type: 'button', onclick: () => pause(at, pausing.textContent === 'Resume', load) }, 'Pause');
   const load = async () => {
     const queue = await get(at);
-    const [listed] = (await get(['trellis', 'queues'], { page: 1, page_size: 500, name })).items.filter((row) => row.name === name && row.vhost === vhost);
-    pausing.textContent = listed?.paused ? 'Resume' : 'Pause';
+    pausing.textContent = queue.paused ? 'Resume' : 'Pause';
     cards.replaceChildren(card(number(queue.messages_ready), 'ready'), card(number(queue.messages_unacknowledged), 'unacknowledged'), card(number(queue.consumers), 'consumers'), card(waits(queue) || '–', 'first message waits'),
       card(rate(queue.message_stats?.publish_details?.rate), 'messages/s in'), card(rate(queue.message_stats?.deliver_get_details?.rate), 'messages/s out'));
     const bindings = await get([...at, 'bindings']);
