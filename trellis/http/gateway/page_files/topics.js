@@ -94,5 +94,5 @@ function items(values, level, before) {
 function value({ retained, live }) {
   const text = live ? live.value : retained.payload_encoding === 'base64' ? size(retained.payload_bytes) : retained.payload.slice(0, 200);
   const kept = retained ? ` retained, QoS ${retained.qos}${retained.expires_in_ms === null ? '' : `, expires in ${age(retained.expires_in_ms / 1000)}`}` : '';
-  return el('span', {}, el('code', {}, text), el('span', { class: 'soft' }, live ? ` ${rate(live.speed)} messages/s, ${number(live.total)} messages` : '', kept));
+  return el('span', {}, el('code', {}, text), el('span', { class: 'soft' }, live ? ` ${rate(live.speed)} messages/s, ${number(live.total)} message${live.total === 1 ? '' : 's'}` : '', kept));
 }
