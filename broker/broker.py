@@ -17,6 +17,7 @@ from broker.errors import PreconditionFailed
 from broker.limits import BrokerLimits
 from broker.names import checked_name
 from broker.routing.topic_groups import TopicGroups
+from broker.routing.topic_history import TopicHistory
 from broker.store.contract import Store, Ticket
 from broker.store.entries import Defined, Undefined
 from broker.stream.streams import Streams
@@ -61,6 +62,8 @@ class Broker:
         self.vhosts: dict[str, VirtualHost] = {}
         #: Counters of unroutable messages by groups of topics; None if there are none.
         self.topic_groups: TopicGroups | None = None
+        #: The topics of the last hour.
+        self.history = TopicHistory()
         self.add_vhost("/")
 
     def add_vhost(self, name: str) -> VirtualHost:
@@ -69,6 +72,7 @@ class Broker:
             name, self.agenda, self.store, self.limits, self.streams
         )
         vhost.declarations.planner.topic_groups = self.topic_groups
+        vhost.declarations.planner.history = self.history
         vhost.alarm(bool(self.alarms.on))
         self.alarms.changed.append(vhost.alarm)
         return vhost

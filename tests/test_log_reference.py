@@ -35,6 +35,8 @@ def logged() -> Iterator[tuple[str, str]]:
                 name, holder = call.func.attr, ast.unparse(call.func.value)
                 if holder == "logs" and name in LEVELS and call.args and literal(call.args[0]):
                     yield literal(call.args[0]), name
+                elif holder == "logs" and name == "secret":
+                    yield literal(call.args[0]), "warning"
                 elif holder == "logs" and name == "log":
                     yield literal(call.args[1]), ""
                 elif not call.args or not re.fullmatch("[a-z_]+", literal(call.args[0])):

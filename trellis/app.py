@@ -302,6 +302,7 @@ class App:
             asyncio.create_task(node.turn.check_deadlines()),
             asyncio.create_task(node.gc_policy.run(node.turn)),
             asyncio.create_task(node.alarm_watch.run()),
+            asyncio.create_task(node.topic_collector.run()),
         ]
         for task in tasks:
             task.add_done_callback(

@@ -8,6 +8,7 @@ declaration), deduplication (idempotent producers), resolved_targets (the destin
 transaction's messages), prewarming, topology_stream and topic_groups (counters of unroutable
 messages).
 
-For operators: tracing (follows messages), explanation (where a message would go), match_reasons,
-queue_verdicts, near_misses and key_differences.
+For operators: tracing (follows messages), explanation (where a message would go),
+matching_bindings, match_reasons, queue_verdicts, near_misses and key_differences; topic_history
+(the topics of the last hour) and binding_trial (what changed bindings would do with them).
 """

@@ -15,7 +15,6 @@ changes in between, `outdated` is True.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from mypy_extensions import i64
 
@@ -23,12 +22,10 @@ from broker.messages.message import Properties, topic_of
 from broker.queues.destination import Destination
 from broker.queues.queue import Queue
 from broker.routing.binding import PARTLY, Binding
-from broker.routing.exchanges import DelayedExchange, Exchange, FanoutExchange, RandomExchange
+from broker.routing.exchanges import DelayedExchange, Exchange, RandomExchange
+from broker.routing.matching_bindings import STEPS, matching_bindings
 from broker.routing.plan_search import PlanSearch, SearchScope, SearchSlot
 from broker.routing.subscriber import Subscriber
-
-#: Largest number of search steps, and of bindings, that one step of an explanation handles.
-STEPS: Final = 256
 
 
 class MatchedBinding:
@@ -121,21 +118,7 @@ class RouteExplanation:
         keys = self._keys if exchange.uses_keys else self._keys[:1]
         for key in keys:
             found: list[Binding] = []
-            if isinstance(exchange, FanoutExchange):
-                for mine in list(exchange.bindings.values()):
-                    found += mine.values()
-                    yield None
-            elif exchange.needs_search:
-                for lookup in exchange.searches(key, self._properties, found):
-                    while not lookup.done:
-                        lookup.advance(STEPS)
-                        yield None
-            else:
-                found = exchange.match(key, self._properties)
-            if exchange.name == "":
-                queue = self._scope.default_target(key)
-                if queue is not None:
-                    found.append(Binding(key, queue))
+            yield from matching_bindings(self._scope, exchange, key, self._properties, found)
             for number, binding in enumerate(found):
                 if not binding.destination.dead:
                     walked.matched.append(MatchedBinding(binding, key))

@@ -28,9 +28,10 @@ from broker.routing.exchanges import (
     HeadersExchange,
     TopicExchange,
 )
-from broker.routing.explanation import STEPS, RouteExplanation
+from broker.routing.explanation import RouteExplanation
 from broker.routing.key_differences import KINDS, KeyComparison, NearDifference, header_difference
 from broker.routing.match_reasons import headers_of
+from broker.routing.matching_bindings import STEPS
 from broker.routing.plan_search import SearchScope
 from matching.grammar import AMQP, MQTT
 

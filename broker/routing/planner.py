@@ -31,6 +31,7 @@ from broker.routing.resolved_targets import ResolvedTargets
 from broker.routing.route import Route
 from broker.routing.subscriber import Subscriber
 from broker.routing.topic_groups import TopicGroups
+from broker.routing.topic_history import TopicHistory
 from broker.routing.topology_stream import TOPOLOGY
 from broker.routing.tracing import Traces
 from broker.stream.queue import StreamQueue
@@ -68,6 +69,8 @@ class Planner(PlanResolver):
         self.always_slow = False
         #: Counters of unroutable messages by groups of topics; None if the operator names no group.
         self.topic_groups: TopicGroups | None = None
+        #: The topics of the last hour, in all virtual hosts.
+        self.history = TopicHistory()
         #: The running traces, whose messages take the slow path.
         self.traces = Traces(agenda, self.retire_all)
 
@@ -82,8 +85,15 @@ class Planner(PlanResolver):
         known.copies += messages * plan.copies
         if plan.fate == UNROUTABLE:
             known.unroutable += messages
+            self.history.add_unroutable(self._vhost, route.exchange, route.key, messages)
             if self.topic_groups is not None and is_topic(known):
                 self.topic_groups.count(route.key, messages)
+
+    def remember(self, route: Route, messages: i64) -> None:
+        # The bindings of the default exchange never change, and the names of reply queues would
+        # fill the history.
+        if route.exchange:
+            self.history.add(self._vhost, route.exchange, route.key, messages)
 
     def exchange(self, name: str) -> Exchange:
         """Return the exchange of this name. Raise NotFound if there is none."""

@@ -54,6 +54,9 @@ class PlanResolver:
     def count(self, route: Route, plan: Plan, messages: i64) -> None:
         """Count messages of a route that were published with this plan, for their exchange."""
 
+    def remember(self, route: Route, messages: i64) -> None:
+        """Add messages of a route to the history of topics."""
+
 
 class Prewarmer:
     """The part of the class Prewarming that a virtual host's contexts call."""
@@ -107,13 +110,14 @@ class PublishContext:
         self.misses += 1
         route = Route(exchange, key, plan)
         route.origin = self.origin
+        route.cached = True
         if len(name) > NAME_MAX or not exchange and route.plan.fate == UNROUTABLE:
             self._collect_uncached()
             self._uncached = route
             return route
         if len(self.routes) >= self.capacity:
             for _, evicted in evict_oldest(self.routes, 1 + self.capacity // EVICTION_DIVISOR):
-                self._collect(evicted)
+                self._remember(evicted)
         self.routes[name] = route
         return route
 
@@ -121,7 +125,7 @@ class PublishContext:
         """Remove the route that is cached under `name` (its bytes in the packet), if any."""
         route = self.routes.pop(name, None)
         if route is not None:
-            self._collect(route)
+            self._remember(route)
 
     def renew(self, route: Route, slot: SearchSlot) -> bool:
         """Replace the stale plan of a route by a new plan. Not a hot path.
@@ -149,6 +153,10 @@ class PublishContext:
         """Count a message of this route that took the slow path with this plan."""
         self.count(plan, 1)
         self._resolver.count(route, plan, 1)
+        if route.cached:
+            route.recent += 1
+        else:
+            self._resolver.remember(route, 1)
 
     def count_fate(self, fate: i64) -> None:
         """Count a message that has no plan, or a fate other than its plan's."""
@@ -169,12 +177,25 @@ class PublishContext:
         if route.count > 0:
             self.count(route.plan, route.count)
             self._resolver.count(route, route.plan, route.count)
+            route.recent += route.count
             route.count = 0
 
     def _collect_uncached(self) -> None:
         if self._uncached is not None:
-            self._collect(self._uncached)
+            self._remember(self._uncached)
             self._uncached = None
+
+    def _remember(self, route: Route) -> None:
+        """Move the count of a route into the counts of this context and the history of topics."""
+        self._collect(route)
+        if route.recent > 0:
+            self._resolver.remember(route, route.recent)
+            route.recent = 0
+
+    def remember(self, routes: list[Route]) -> None:
+        """Add the messages of these routes to the history of topics."""
+        for route in routes:
+            self._remember(route)
 
     def totals(self) -> tuple[list[int], int, int]:
         """Return the number of messages by fate, and the numbers of copies.
@@ -287,6 +308,7 @@ class PublishContexts:
         for key, idle in [
             (key, context) for key, context in self._contexts.items() if not context.users
         ]:
+            idle.remember(list(idle.routes.values()))
             self._past.setdefault(idle.front, IngressCounters()).add(idle)
             del self._contexts[key]
         # If most contexts are in use, look for unused contexts again when there are twice as many.

@@ -31,6 +31,8 @@ class Route(Address):
     """An exchange and a routing key, resolved for one identity.
 
     `count` is the number of publications that followed the route since its plan last changed.
+    `recent` is the number of publications that the topic history does not have yet, without those
+    in `count`. `cached` is True if a PublishContext keeps the route.
     """
 
     def __init__(self, exchange: str, key: str, plan: Plan) -> None:
@@ -38,6 +40,8 @@ class Route(Address):
         self.plan = plan
         self.routed = plan.routed
         self.count: i64 = 0
+        self.recent: i64 = 0
+        self.cached = False
 
 
 class MessageRoute(Route):

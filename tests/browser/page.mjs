@@ -4,7 +4,8 @@
 //   {"do": "open", "width": 1280, "scheme": "dark"}   a new browser at the page
 //   {"do": "login", "user": "admin", "password": "..."}
 //   {"do": "view", "hash": "#/queues", "until": "CSS selector"}
-//   {"do": "fill", "selector": "...", "text": "..."}, {"do": "click", "selector": "..."}, {"do": "press", "key": "/"}
+//   {"do": "upload", "selector": "...", "path": "..."}, {"do": "download", "selector": "..."}
+//   {"do": "fill", "selector": "...", "text": "..."}, {"do": "choose", "selector": "...", "value": "..."}, {"do": "click", "selector": "..."}, {"do": "press", "key": "/"}
 //   {"do": "wait", "selector": "...", "text": "..."}  until an element with this selector has this text
 //   {"do": "picture", "name": "now"}                  also returns what axe finds, the width of the page, and its errors
 import readline from 'node:readline';
@@ -44,7 +45,15 @@ const actions = {
     await page.waitForSelector(until);
     return { text: await page.textContent('#content') };
   },
+  async upload({ selector, path }) { await page.setInputFiles(selector, path); return {}; },
+  async download({ selector }) {
+    const [saved] = await Promise.all([page.waitForEvent('download'), page.click(selector)]);
+    const path = `${pictures}/${saved.suggestedFilename()}`;
+    await saved.saveAs(path);
+    return { path };
+  },
   async fill({ selector, text }) { await page.fill(selector, text); return {}; },
+  async choose({ selector, value }) { await page.selectOption(selector, value); return {}; },
   async click({ selector }) { await page.click(selector); return {}; },
   async press({ key }) { await page.keyboard.press(key); return { focused: await page.evaluate(() => document.activeElement.id) }; },
   async wait({ selector, text }) {

@@ -12,13 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 
+import trellis
 from tests.broker import BrokerProcess
 from tests.clients import connect_packet
 from tests.foreign import require
 from tests.top.running import KNOWN
 
+#: True if the broker runs uncompiled, and logs that.
+PURE: Final = not trellis.compiled()
 HERE: Final = Path(__file__).parent
 VIEWS: Final = ["Now", "Queues", "Topics", "Clients", "Routing", "Access", "Streams", "Node"]
 #: Number of queues and number of clients of the busy broker.
@@ -79,8 +83,8 @@ def settings(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def broker(settings: Path) -> Iterator[BrokerProcess]:
-    process = BrokerProcess("--config", str(settings))
+def broker(settings: Path, tmp_path: Path) -> Iterator[BrokerProcess]:
+    process = BrokerProcess("--config", str(settings), "--data-dir", str(tmp_path / "data"))
     yield process
     if process.process.poll() is None:
         process.stop()
@@ -241,12 +245,129 @@ def test_topics_are_watched_live(page: Page, broker: BrokerProcess) -> None:
         api(broker, "POST", "exchanges/%2F/amq.topic/publish", body)
     said = "250 messages of 250 topics. 50 topics are not shown: give a narrower filter."
     page.do("wait", selector="#content p", text=said)
-    page.do("wait", selector="#content td", text="plant/007/temp")
+    page.do("wait", selector="#content .tree li", text="007/temp 7 ")
     page.check("topics-live", 1280)
     page.do("click", selector="button:text-is('Stop')")
     page.do("wait", selector="#content button", text="Watch live")
     page.do("view", hash="#/queues", until="caption, p.soft")
     page.do("wait", selector="#content p", text="There is no queue yet")
+
+
+def test_a_binding_is_tried_and_nothing_changes(page: Page, broker: BrokerProcess) -> None:
+    for name in ("temps", "all"):
+        api(broker, "PUT", f"queues/%2F/{name}", {})
+    api(broker, "POST", "bindings/%2F/e/amq.topic/q/temps", {"routing_key": "plant.*.temp"})
+    for number in range(5):
+        for key in ("plant.7.temp", f"plant.{number}.load"):
+            message = {"routing_key": key, "payload": "1", "payload_encoding": "string"}
+            api(
+                broker,
+                "POST",
+                "exchanges/%2F/amq.topic/publish",
+                message | {"properties": {}},
+            )
+    for width, scheme in ((1280, "light"), (360, "dark")):
+        page.do("open", width=width, scheme=scheme)
+        page.log_in()
+        page.do("view", hash="#/routing", until=".graph a")
+        page.do("click", selector=".graph a")
+        page.do("wait", selector="#try li", text="without “plant.*.temp” of amq.topic")
+        page.do("fill", selector="#try form input >> nth=1", text="plant.#")
+        page.do("choose", selector="#try form select >> nth=0", value="add")
+        page.do("fill", selector="#try form input >> nth=2", text="all")
+        page.do("click", selector="text=Add to the trial")
+        page.do("click", selector="text=Try it >> nth=-1")
+        page.do("wait", selector="#try p", text="Tried on 6 topics with 10 messages of the last")
+        page.do("wait", selector="#try tr", text="queue temps" + "loses" + "5" + "1")
+        page.do("wait", selector="#try tr", text="queue all" + "gains" + "10" + "6")
+        page.do("wait", selector="#try tr", text="plant/3/load" + "amq.topic" + "all" + "gains")
+        page.do("wait", selector="#try .command", text="--remove amq.topic 'plant.*.temp' temps")
+        page.check("sandbox", width)
+    assert len(api(broker, "GET", "queues/%2F/temps/bindings")) == 2
+
+
+def test_a_stream_is_read_tailed_exported_and_replayed(page: Page, broker: BrokerProcess) -> None:
+    api(
+        broker,
+        "PUT",
+        "queues/%2F/rows",
+        {"durable": True, "arguments": {"x-queue-type": "stream"}},
+    )
+    api(broker, "PUT", "queues/%2F/copies", {"durable": True})
+    api(broker, "POST", "bindings/%2F/e/amq.fanout/q/copies", {"routing_key": ""})
+    publish(broker, "rows", 5)
+    page.do("open", width=1280)
+    page.log_in()
+    page.do("view", hash="#/streams", until="caption")
+    page.check("stream-list", 1280)
+    page.do("click", selector="#content td a")
+    page.do("wait", selector="#content p", text="Rows 0 to 4.")
+    page.do("click", selector="text=Tail")
+    page.do("wait", selector="#content p", text="The newest row comes first")
+    publish(broker, "rows", 2)
+    page.do("wait", selector="tbody tr:first-child td:first-child", text="6")
+    page.do("click", selector="button:text-is('Stop')")
+    page.check("stream", 1280)
+    saved = page.do("download", selector="text=Arrow file")["path"]
+    assert pa.ipc.open_stream(saved).read_all().num_rows >= 5
+    page.do("fill", selector="input[placeholder='the exchange of each row']", text="amq.fanout")
+    page.do("fill", selector="input[type=number] >> nth=1", text="3")
+    page.do("click", selector="text=Replay…")
+    page.do("wait", selector="dialog", text="Up to 3 messages, the rows from offset 0 to 2")
+    page.do("click", selector="dialog .danger")
+    page.do("wait", selector="#content p", text="3 messages are published and confirmed, 0 were")
+    assert api(broker, "GET", "queues/%2F/copies")["messages"] == 3
+    page.do("open", width=360, scheme="dark")
+    page.log_in()
+    page.do("view", hash="#/stream/%2F/rows", until="#content tbody tr")
+    page.do("wait", selector="#content p", text="Rows 0 to 6.")
+    page.check("stream", 360)
+
+
+def test_the_node_shows_its_log_and_takes_definitions(
+    page: Page, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    file = tmp_path / "definitions.json"
+    queue = {"name": "imported", "vhost": "/", "durable": True, "arguments": {}}
+    file.write_text(json.dumps({"queues": [queue, {"name": "wrong", "vhost": "absent"}]}))
+    page.do("open", width=1280)
+    page.log_in()
+    page.do("view", hash="#/node", until="caption")
+    page.do("wait", selector="#content td", text="not_compiled" if PURE else "start")
+    page.do("choose", selector="#content section select", value="error")
+    page.do("wait", selector="#content caption, #content p", text="No event.")
+    page.do("click", selector="#content input[type=checkbox]")
+    page.do("wait", selector="#content td", text="limits.connections")
+    page.do("upload", selector="input[type=file]", path=str(file))
+    page.do("click", selector="text=Import…")
+    page.do("wait", selector="dialog", text="are imported: queues: 1")
+    page.check("import", 1280)
+    page.do("click", selector="dialog .danger")
+    page.do("wait", selector="#content p", text="Imported: queues: 1. Refused: 1.")
+    assert api(broker, "GET", "queues/%2F/imported")["durable"]
+
+
+def test_what_a_consumer_holds_and_one_client_of_many_are_shown(
+    page: Page, broker: BrokerProcess
+) -> None:
+    publish_to = {"durable": True}
+    api(broker, "PUT", "queues/%2F/orders", publish_to)
+    publish(broker, "orders", 12)
+    client = socket.create_connection(("127.0.0.1", broker.mqtt.port), timeout=30)
+    client.sendall(connect_packet("device-7", user="known/known"))
+    assert client.recv(4)[3] == 0
+    with client:
+        page.do("open", width=1280)
+        page.log_in()
+        page.do("view", hash="#/client/device-7", until="caption")
+        page.do("wait", selector="caption", text="1 of 1 open connections of the client")
+        page.do("view", hash="#/queue/%2F/orders", until="#content .warn")
+        page.do("choose", selector="#as", value="hex")
+        page.do("click", selector="text=Look at the first messages")
+        page.do("wait", selector="pre", text="7b 22 6f 72 64 65 72 22")
+        page.do("click", selector="text=Ten more")
+        page.do("choose", selector="#as", value="text")
+        page.do("wait", selector="#content li:nth-child(12) pre", text='{"order": 7}')
 
 
 def test_an_alarm_is_shown(settings: Path, page: Page, broker: BrokerProcess) -> None:

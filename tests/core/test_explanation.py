@@ -12,8 +12,9 @@ from broker.queues.destination import Destination
 from broker.queues.queue import Queue
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import ExchangeOptions
-from broker.routing.explanation import STEPS, RouteExplanation
+from broker.routing.explanation import RouteExplanation
 from broker.routing.match_reasons import matched_words, reason_of
+from broker.routing.matching_bindings import STEPS
 from broker.routing.near_misses import (
     CANDIDATES_PER_STEP,
     NEAR_MISSES_MAX,

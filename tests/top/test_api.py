@@ -112,6 +112,10 @@ GETS: Final = (
     "trellis/queues",
     "trellis/sessions",
     "trellis/delayed",
+    "trellis/topics",
+    "trellis/log",
+    "trellis/certificates",
+    "trellis/cluster",
 )
 
 

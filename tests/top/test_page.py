@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from typing import Any, Final
+from unittest import mock
 
 import pytest
 
@@ -295,8 +296,10 @@ async def test_an_event_shows_flow_totals_alarms_and_refusals(broker: Running) -
         if one["messages_ready"] == 2:
             break
     assert one["counts"]["in"] == 3 and one["counts"]["unroutable"] == 1
-    assert one["deepest"] == [
-        {"vhost": "/", "name": "deep", "session": False, "messages": 2, "consumers": 0}
+    deep = {"vhost": "/", "name": "deep", "session": False, "messages": 2, "consumers": 0}
+    assert one["deepest"] == one["slowest"] == [deep | {"head_age_ms": mock.ANY}]
+    assert one["unroutable_topics"] == [
+        {"vhost": "/", "exchange": "", "routing_key": "absent", "messages": 1}
     ]
     assert one["alarms"] == ["flood"] and one["connections"] == {"amqp": 1, "mqtt": 0}
     assert one["refusals"][0]["event"] == "login_refused"

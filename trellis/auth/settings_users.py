@@ -168,7 +168,7 @@ def _generated_account(name: str, directory: Path | None) -> Account:
     password_hash = HASHER.hash(password)
     if path is not None:
         _write_generated_user(path, GeneratedUser(name, password_hash))
-    logs.warning(
+    logs.secret(
         "generated_password",
         user=name,
         password=password,

@@ -26,9 +26,9 @@ class Argument:
         self.help = plain(action.help)
         self.takes_value = action.nargs != 0
         placeholder = action.metavar
-        self.placeholder = (
-            placeholder if isinstance(placeholder, str) else action.dest.upper().replace("-", "_")
-        )
+        if isinstance(placeholder, tuple):  # A flag with several values has a name for each.
+            placeholder = " ".join(placeholder)
+        self.placeholder = placeholder or action.dest.upper().replace("-", "_")
         choices = [str(choice) for choice in action.choices or ()]
         self.words = choices or (self.placeholder.split("|") if "|" in self.placeholder else [])
         self.words = [word for word in self.words if not word.isupper()]

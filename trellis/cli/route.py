@@ -17,6 +17,7 @@ from broker.definitions.trial import TrialImport
 from broker.errors import BrokerError, NotFound
 from protocols.mqtt.options import MqttOptions
 from trellis.auth.passwords import check_hash
+from trellis.cli import route_trial
 from trellis.cli.actions import add_vhost
 from trellis.cli.api_client import ApiClient, ApiRefused, add_login
 from trellis.cli.doctor import read_document
@@ -119,7 +120,8 @@ def add(commands: Commands) -> None:
         route,
         "show where a message would go and why: bindings, rights, queues, and bindings that almost "
         "match; publishes nothing",
-        "EXCHANGE KEY | --mqtt TOPIC | --expect FILE  [--header NAME=VALUE]... [--user NAME] "
+        "EXCHANGE KEY | --mqtt TOPIC | --expect FILE | --add EXCHANGE KEY DESTINATION | --remove "
+        "EXCHANGE KEY DESTINATION  [--header NAME=VALUE]... [--user NAME] "
         "[--vhost NAME] [--definitions FILE] [--json] [--url URL] [--login NAME --password WORD]",
     )
     command.add_argument(
@@ -158,6 +160,7 @@ def add(commands: Commands) -> None:
         help="check the expectations of this file (TOML or JSON), a line for each; the exit code "
         "is 1 if one fails",
     )
+    route_trial.add_arguments(command)
     command.add_argument("--json", action="store_true", help="print the answer as JSON")
     add_login(command, "--login")
 
@@ -165,6 +168,8 @@ def add(commands: Commands) -> None:
 def route(arguments: argparse.Namespace) -> int:
     """Print where a message would go, or check the expectations of a file."""
     _check(arguments)
+    if arguments.added or arguments.removed:
+        return route_trial.print_trial(arguments)
     expectations = None if arguments.expect is None else read_expectations(arguments.expect)
     question = _question(arguments)
     source: RouteSource = (
@@ -192,10 +197,19 @@ def _check(arguments: argparse.Namespace) -> None:
         arguments.exchange is not None,
         arguments.mqtt is not None,
         arguments.expect is not None,
+        bool(arguments.added or arguments.removed),
     ]
     if sum(named) != 1 or arguments.exchange is not None and arguments.key is None:
         raise CommandError(
-            "give EXCHANGE and KEY, or --mqtt TOPIC, or --expect FILE (see `trellis route --help`)",
+            "give EXCHANGE and KEY, or --mqtt TOPIC, or --expect FILE, or bindings to --add and "
+            "--remove (see `trellis route --help`)",
+            2,
+        )
+    trial = arguments.added or arguments.removed
+    if trial and (arguments.header or arguments.subject or arguments.definitions is not None):
+        raise CommandError(
+            "--add and --remove take neither --header, --user nor --definitions: the running "
+            "broker knows the topics of the last hour",
             2,
         )
     if arguments.expect is not None and (arguments.header or arguments.subject or arguments.json):

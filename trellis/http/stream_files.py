@@ -13,7 +13,6 @@ from broker.access.identity import Identity
 from broker.broker import Broker
 from broker.errors import BrokerError
 from broker.store.disk import OutOfDescriptors, RealFile, StoreError
-from broker.stream.archive import Archive
 from broker.stream.queue import StreamQueue
 from broker.stream.segments import Segment
 
@@ -81,7 +80,7 @@ def list_segments(broker: Broker, identity: Identity, query: Mapping[str, str]) 
     With `offset` in the query, the first row is the segment with that offset. Raises StreamRefusal.
     """
     _check_parameters(query, "offset")
-    archive = _find_archive(broker, identity, query)
+    archive = find_stream(broker, identity, query).archive
     wanted = _number(query, "offset", -1)
     if 0 <= wanted < int(archive.end) and archive.segment_with(wanted) is None:
         raise StreamRefusal(410, str(archive.unavailable_error(wanted)))
@@ -109,7 +108,7 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
     the durable part of the segment. Runs in the event loop. Raises StreamRefusal.
     """
     _check_parameters(query, "segment", "start", "end")
-    archive = _find_archive(broker, identity, query)
+    archive = find_stream(broker, identity, query).archive
     name = query.get("segment", "")
     if not name:
         raise StreamRefusal(400, "segment=NAME is missing: /api/streams/segments lists them")
@@ -152,8 +151,8 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
     return SegmentRange(descriptor, start, end, int(archive.end))
 
 
-def _find_archive(broker: Broker, identity: Identity, query: Mapping[str, str]) -> Archive:
-    """Return the archive of the stream that a query names. Raises StreamRefusal."""
+def find_stream(broker: Broker, identity: Identity, query: Mapping[str, str]) -> StreamQueue:
+    """Return the stream that a query names by `vhost` and `queue`. Raises StreamRefusal."""
     vhost, name = query.get("vhost", "/"), query.get("queue", "")
     if not name:
         raise StreamRefusal(400, "queue=NAME is missing: /api/streams lists the streams")
@@ -178,7 +177,7 @@ def _find_archive(broker: Broker, identity: Identity, query: Mapping[str, str]) 
             f"no stream '{name}' in vhost '{vhost}'"
             + ("" if queue is None else ": this queue is of another type"),
         )
-    return queue.archive
+    return queue
 
 
 def _check_parameters(query: Mapping[str, str], *known: str) -> None:

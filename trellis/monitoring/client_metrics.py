@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trellis import logs
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import MetricsPage
 from trellis.server.node import BrokerNode
@@ -126,6 +127,11 @@ def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> 
         "Total number of refusals that the log does not report, because too many different "
         "came within a minute.",
         node.refusals.left_out,
+    )
+    page.gauge(
+        "trellis_log_events_kept",
+        "Number of the last events of the log that are kept in memory for `trellis list log`.",
+        len(logs.recent),
     )
     if node.audit is not None:
         page.counter(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -12,10 +15,13 @@ from broker.queues.delay import DelayQueue
 from broker.queues.queue import Queue
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange, TopicExchange
+from broker.routing.topic_history import HistorySum
 from broker.vhost.background import kind_of
 from broker.vhost.vhost import VirtualHost
+from trellis import logs
 from trellis.monitoring import client_rows
 from trellis.monitoring.queue_counts import counts_of_queue
+from trellis.monitoring.route_rows import printable_key
 from trellis.server.node import BrokerNode
 
 Row = dict[str, object]
@@ -166,6 +172,56 @@ async def _sessions(node: BrokerNode) -> AsyncIterator[Row]:
         yield session.describe()
 
 
+async def _topics(node: BrokerNode) -> AsyncIterator[Row]:
+    """Yield the topics of the last hour, with their messages."""
+    await node.topic_collector.collect()
+    published, unroutable = HistorySum(node.broker.history), HistorySum(node.broker.history, True)
+    for part in (published, unroutable):
+        for _ in part.steps():
+            await asyncio.sleep(0)
+    places = dict.fromkeys([*published.counts, *unroutable.counts])
+    for place in places:
+        lost = unroutable.counts.get(place, {})
+        counts = published.counts.get(place, {})
+        for key in dict.fromkeys([*counts, *lost]):
+            yield {
+                "vhost": place[0],
+                "exchange": place[1],
+                "routing_key": printable_key(key),
+                "messages": max(counts.get(key, 0), lost.get(key, 0)),
+                "unroutable": lost.get(key, 0),
+            }
+
+
+async def _log(node: BrokerNode) -> AsyncIterator[Row]:
+    """Yield the last events of the log, the newest first."""
+    for event in reversed(list(logs.recent)):
+        at = datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds")
+        name, _, fields = event.text.partition(" ")
+        yield {
+            "time": at.replace("+00:00", "Z"),
+            "level": event.level,
+            "event": name,
+            "fields": fields,
+        }
+
+
+async def _certificates(node: BrokerNode) -> AsyncIterator[Row]:
+    """Yield the certificates of the listeners."""
+    for file, ends in node.certificates.expirations.items():
+        yield {
+            "file": file,
+            "not_after": datetime.fromtimestamp(ends, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "days_left": int((ends - node.broker.agenda.wall) // 86_400),
+        }
+
+
+async def _cluster(node: BrokerNode) -> AsyncIterator[Row]:
+    """Yield the figures of this node in its cluster; nothing without a cluster."""
+    if node.cluster_figures is not None:
+        yield asdict(node.cluster_figures())
+
+
 async def _settings(node: BrokerNode) -> AsyncIterator[Row]:
     for setting in node.settings_in_force:
         yield dict(setting._asdict())
@@ -184,4 +240,13 @@ KINDS: Final[dict[str, Callable[[BrokerNode], AsyncIterator[Row]]]] = {
     "delayed": _delayed,
     "policies": _policies,
     "settings": _settings,
+    "topics": _topics,
+    "log": _log,
+    "certificates": _certificates,
+    "cluster": _cluster,
 }
+
+#: The kinds that only users with the tag monitoring or administrator may list.
+MONITORING_KINDS: Final = ("retained", "topics", "log", "certificates", "cluster")
+#: The kinds that only administrators may list.
+ADMINISTRATOR_KINDS: Final = ("users", "settings")

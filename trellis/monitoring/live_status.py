@@ -1,4 +1,4 @@
-"""The present state of the broker for its web page: rates, totals, alarms, deepest queues.
+"""The present state of the broker for its web page: rates, totals, alarms, remarkable queues.
 
 One sample serves all pages that are open. Counters of messages are read for each sample. The
 objects (queues and sessions) are counted in slices, and so rarely that the counting takes at most
@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from time import thread_time
 from typing import Any, Final
 
 import trellis
 from broker.messages.fates import ROUTED, UNROUTABLE
 from broker.queues.queue import Queue
+from broker.routing.topic_history import HistorySum
+from trellis.monitoring.route_rows import printable_key
 from trellis.server.node import BrokerNode
 
 #: Seconds for which a sample of the state stays valid: all requests within this time get it.
@@ -24,8 +27,9 @@ COUNTING_SHARE: Final = 0.003
 COUNTING_SECONDS: Final = 2.0
 #: Number of objects that are counted in one turn of the event loop.
 COUNT_SLICE: Final = 500
-#: Number of the deepest queues, and of the last refusals, in a sample.
-DEEPEST, REFUSALS = 8, 8
+#: Number of the deepest and slowest queues, of the topics with most unroutable messages, and of the
+#: last refusals, in a sample.
+DEEPEST, UNROUTABLE_TOPICS, REFUSALS = 8, 8, 8
 
 Row = dict[str, Any]
 
@@ -72,6 +76,10 @@ class ObjectTotals:
         #: Messages of QoS 0 that were sent to MQTT clients.
         self.relayed = 0
         self.deepest: list[Row] = []
+        #: The queues whose first message waits longest.
+        self.slowest: list[Row] = []
+        #: The topics of the last hour with most unroutable messages.
+        self.unroutable: list[Row] = []
 
 
 class LiveStatus:
@@ -110,7 +118,10 @@ class LiveStatus:
         return self._sample
 
     async def _count(self) -> None:
-        """Count all queues and sessions in slices, and find the deepest queues."""
+        """Count all queues and sessions in slices, and find the deepest queues.
+
+        The work is measured in CPU time: the clock of the loop stands still in a turn.
+        """
         totals, spent = ObjectTotals(), 0.0
         for vhost in list(self._node.broker.vhosts.values()):
             named = [(vhost.name, queue) for queue in vhost.queues.values()]
@@ -118,19 +129,48 @@ class LiveStatus:
             totals.queues += len(named)
             for objects in (named, inboxes):
                 for at in range(0, len(objects), COUNT_SLICE):
-                    began = self._clock()
+                    began = thread_time()
                     self._add(totals, objects[at : at + COUNT_SLICE])
-                    spent += self._clock() - began
+                    spent += thread_time() - began
                     await asyncio.sleep(0)
         sessions = self._node.mqtt.sessions.all()
         totals.sessions = len(sessions)
         for at in range(0, len(sessions), COUNT_SLICE):
-            began = self._clock()
+            began = thread_time()
             totals.relayed += sum(int(one.relayed) for one in sessions[at : at + COUNT_SLICE])
-            spent += self._clock() - began
+            spent += thread_time() - began
             await asyncio.sleep(0)
+        spent += await self._count_unroutable(totals)
         self._totals = totals
         self._count_at = self._clock() + max(COUNTING_SECONDS, spent / COUNTING_SHARE)
+
+    async def _count_unroutable(self, totals: ObjectTotals) -> float:
+        """Find the topics with most unroutable messages; return the seconds of work."""
+        spent = 0.0
+        found = HistorySum(self._node.broker.history, True)
+        began = thread_time()
+        for _ in found.steps():
+            spent += thread_time() - began
+            await asyncio.sleep(0)
+            began = thread_time()
+        for (vhost, exchange), keys in found.counts.items():
+            began = thread_time()
+            largest = heapq.nlargest(UNROUTABLE_TOPICS, keys.items(), key=lambda pair: pair[1])
+            rows = [
+                {
+                    "vhost": vhost,
+                    "exchange": exchange,
+                    "routing_key": printable_key(key),
+                    "messages": messages,
+                }
+                for key, messages in largest
+            ]
+            totals.unroutable = heapq.nlargest(
+                UNROUTABLE_TOPICS, [*totals.unroutable, *rows], key=lambda row: int(row["messages"])
+            )
+            spent += thread_time() - began
+            await asyncio.sleep(0)
+        return spent
 
     @staticmethod
     def _add(totals: ObjectTotals, objects: list[tuple[str, Queue]]) -> None:
@@ -145,12 +185,17 @@ class LiveStatus:
                 "session": queue.private,
                 "messages": int(queue.depth + queue.unacked),
                 "consumers": queue.consumer_count,
+                "head_age_ms": queue.head_age,
             }
             for vhost, queue in objects
             if queue.depth > 0 or queue.unacked > 0
         ]
         totals.deepest = heapq.nlargest(
             DEEPEST, [*totals.deepest, *deep], key=lambda row: int(row["messages"])
+        )
+        slow = [row for row in deep if row["head_age_ms"] is not None]
+        totals.slowest = heapq.nlargest(
+            DEEPEST, [*totals.slowest, *slow], key=lambda row: int(row["head_age_ms"])
         )
 
     def _row(self, flow: MessageFlow, rates: dict[str, float]) -> Row:
@@ -176,6 +221,8 @@ class LiveStatus:
             "messages_ready": totals.ready,
             "messages_unacknowledged": totals.unacked,
             "deepest": totals.deepest,
+            "slowest": totals.slowest,
+            "unroutable_topics": totals.unroutable,
             "refusals": [
                 {
                     "event": one.event,

@@ -122,6 +122,23 @@ def add_topic_groups(page: MetricsPage, node: BrokerNode) -> None:
         )
 
 
+def add_topic_history(page: MetricsPage, node: BrokerNode) -> None:
+    """Add the size of the history of topics."""
+    history = node.broker.history
+    page.gauge(
+        "trellis_topic_history_topics",
+        "Number of topics in the history of the last hour, each counted once in every slot of 10 "
+        "minutes (`trellis list topics`).",
+        len(history),
+    )
+    page.counter(
+        "trellis_topic_history_left_out_messages",
+        "Total number of messages whose topic the history did not remember, because a slot had too "
+        "many topics already or the routing key is too long.",
+        int(history.left_out),
+    )
+
+
 def add_queue_churn(page: MetricsPage, node: BrokerNode, prefix: str = "rabbitmq") -> None:
     """Add to the page the number of queues declared, created and deleted.
 

@@ -111,6 +111,7 @@ def _messages(
         message_metrics.add_fates(page, ingress, totals)
         message_metrics.add_routes(page, node, ingress)
         message_metrics.add_topic_groups(page, node)
+        message_metrics.add_topic_history(page, node)
     else:
         channel_metrics.add_undivided(page, node, ingress)
 

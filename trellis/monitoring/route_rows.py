@@ -101,7 +101,7 @@ class RouteAnswer:
             "vhost": self._vhost.name,
             "exchange": self._exchange_name,
             "type": self._exchange.kind,
-            "routing_key": _printable(self._key),
+            "routing_key": printable_key(self._key),
         }
         if question.headers:
             head["headers"] = question.headers
@@ -181,7 +181,7 @@ class RouteAnswer:
                     {
                         "right": decision.right,
                         "rule": decision.rule,
-                        "on": name if decision.right == "write permission" else _printable(key),
+                        "on": name if decision.right == "write permission" else printable_key(key),
                         "allows": decision.allows,
                     },
                 )
@@ -199,13 +199,13 @@ class RouteAnswer:
             "reason": reason,
         }
         if matched.key != self._key:
-            row["matched_key"] = _printable(matched.key)
+            row["matched_key"] = printable_key(matched.key)
         return row
 
     def _ends(self, key: str, target: Destination, binding: Binding | None) -> Row:
         """Return the row fields that describe a binding: its key and its destination."""
         row: Row = {
-            "binding_key": _printable(key),
+            "binding_key": printable_key(key),
             "destination": target.name,
             "destination_type": self._kind(target),
         }
@@ -276,7 +276,7 @@ def _exchange_row(walked: WalkedExchange) -> Row:
     return row
 
 
-def _printable(key: str) -> str:
+def printable_key(key: str) -> str:
     """Return a routing key as printable text: it may hold bytes that are not UTF-8."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 

@@ -45,6 +45,7 @@ from trellis.server.recovery import open_directory, restore
 from trellis.server.refusals import RefusalLog
 from trellis.server.settings_in_force import SettingsInForce
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
+from trellis.server.topic_collector import TopicCollector
 from trellis.server.turn import LoopTurn
 from trellis.settings import Loaded, Settings, SettingsError, fill
 
@@ -160,6 +161,7 @@ class BrokerNode:
             for name, entry in settings.protocol_listeners.items()
         }
         self.gc_policy = GcPolicy()
+        self.topic_collector = TopicCollector(self.broker)
         #: Addresses (HOST:PORT) of the open listeners by name.
         self.addresses: dict[str, str] = {}
         #: Time of the start in seconds of the monotonic clock.

@@ -34,12 +34,16 @@ def _bindings_from(vhost: VirtualHost, exchange: Exchange) -> Iterable[Row]:
 
 
 async def bindings(call: Call) -> Listing:
-    """List the bindings of the virtual host in the path, or of all that the user may see."""
+    """List the bindings of the virtual host in the path, or of all that the user may see.
+
+    With `default=false` in the query, the bindings of the default exchange are left out.
+    """
     vhosts = call.path_vhosts
+    with_default = call.query.get("default") != "false"
 
     async def rows() -> AsyncIterator[Row]:
         for vhost in vhosts:
-            for queue in list(vhost.queues.values()):
+            for queue in list(vhost.queues.values()) if with_default else ():
                 yield serializers.default_binding(vhost, queue)
             for exchange in list(vhost.exchanges.values()):
                 for row in _bindings_from(vhost, exchange):

@@ -14,6 +14,7 @@ from protocols.amqp.connection.connection import AmqpConnection
 from protocols.connection import Connection
 from protocols.end_reasons import EXPELLED
 from protocols.mqtt.connection.connection import MqttConnection
+from trellis.diagnosis.clients import belongs_to
 from trellis.http.management.answers import (
     ApiRefusal,
     Call,
@@ -117,13 +118,22 @@ def _connection_row(call: Call, connection: Connection) -> Row:
 
 
 async def connections(call: Call) -> Listing:
-    """List the connections, of one virtual host if the path names it."""
+    """List the connections, of one virtual host if the path names it.
+
+    With `client` in the query, only the connections of this client: a client identifier, a user, an
+    address, or the name of a connection.
+    """
     vhost = call.vhost(call.path_parameters[0]) if call.path_parameters else None
+    client = call.query.get("client")
+
+    def is_listed(each: Connection) -> bool:
+        if vhost is not None and vhost_of(each) is not vhost:
+            return False
+        return client is None or belongs_to(each.describe(), name_of(each), client)
+
     return Listing(
         iterate(
-            _connection_row(call, each)
-            if each is not None and (vhost is None or vhost_of(each) is vhost)
-            else None
+            _connection_row(call, each) if each is not None and is_listed(each) else None
             for each in _seen(call)
         )
     )
@@ -320,6 +330,7 @@ def _consumer_row(
         "consumer_timeout": int(timeout_of(queue, broker.limits)),
         "active": active,
         "activity_status": "up" if active else "waiting",
+        "messages_unacknowledged": consumer.outstanding,
         "arguments": dict(consumer.arguments),
         "channel_details": {
             "name": _channel_name(connection, channel),
@@ -334,7 +345,11 @@ def _consumer_row(
 
 
 async def consumers(call: Call) -> Listing:
-    """List the consumers, of one virtual host if the path names it."""
+    """List the consumers, of one virtual host if the path names it.
+
+    With `queue` in the query, only the consumers of the queue of this name.
+    """
+    queue = call.query.get("queue")
     vhost = call.vhost(call.path_parameters[0]) if call.path_parameters else None
     if vhost is None and not call.sees_everything and not call.vhosts:
         raise ApiRefusal(403, "not_authorised", "the user has no permissions in any virtual host")
@@ -345,6 +360,7 @@ async def consumers(call: Call) -> Listing:
                 yield None
                 continue
             for consumer in list(pair[1].receiver.consumers.values()):
-                yield _consumer_row(*pair, consumer, call.broker)
+                named = queue is None or consumer.queue.name == queue
+                yield _consumer_row(*pair, consumer, call.broker) if named else None
 
     return Listing(rows())

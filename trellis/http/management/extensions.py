@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Final
 
 from broker.replication.records import ReplicationError
 from trellis.http import contract
@@ -16,6 +17,10 @@ from trellis.http.management.answers import (
     not_found,
 )
 from trellis.monitoring import listings
+
+#: The fields that stand for the name of a row without one: of a session, of a connection, of a
+#: topic or a binding, and of an event of the log.
+NAME_FIELDS: Final = ("client_id", "peer", "routing_key", "event")
 
 
 async def rows(call: Call) -> Listing:
@@ -31,14 +36,15 @@ async def delayed(call: Call) -> Listing:
 async def _rows(call: Call, kind: str) -> Listing:
     if kind not in listings.KINDS:
         raise not_found(f"there is no list '{kind}'; there are {', '.join(listings.KINDS)}")
-    if kind in ("users", "settings"):
+    if kind in listings.ADMINISTRATOR_KINDS:
         call.require_administrator(f"the {kind}")
-    if kind == "retained" and not call.sees_everything:
+    if kind in listings.MONITORING_KINDS and not call.sees_everything:
+        other = "; GET /api/retained/VHOST lists the retained topics that the user may read"
         raise ApiRefusal(
             403,
             "not_authorised",
-            f"user '{call.identity.name}' lacks the tag 'monitoring', which the list of all "
-            "retained topics requires; GET /api/retained/VHOST lists those that the user may read",
+            f"user '{call.identity.name}' lacks the tag 'monitoring', which the list '{kind}' "
+            f"requires{other if kind == 'retained' else ''}",
         )
     paged = "page" in call.query
     seen = None if call.sees_everything else {"", *(vhost.name for vhost in call.vhosts)}
@@ -48,8 +54,9 @@ async def _rows(call: Call, kind: str) -> Listing:
             if seen is not None and row.get("vhost", "") not in seen:
                 yield None
             elif paged and "name" not in row:
-                # The gateway filters pages by this field; a session has only `client_id`.
-                yield {"name": row.get("client_id", row.get("peer", "")), **row}
+                # The gateway filters pages by this field.
+                found = [str(row[field]) for field in NAME_FIELDS if field in row]
+                yield {"name": found[0] if found else "", **row}
             else:
                 yield row
 

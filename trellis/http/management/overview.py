@@ -165,6 +165,7 @@ def listeners(call: Call) -> list[Row]:
                 "protocol": protocol,
                 "ip_address": host.strip("[]"),
                 "port": int(port),
+                "tls": name in call.node.certificates.contexts,
                 "socket_opts": {},
             }
         )

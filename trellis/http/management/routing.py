@@ -1,9 +1,10 @@
-"""The explanation of a route, without publishing: path, bindings, rights and near misses."""
+"""The route of a message that is not published, and trials of changed bindings."""
 
 from __future__ import annotations
 
-from trellis.http.management.answers import Call, SectionedRows, bad_request
+from trellis.http.management.answers import Call, SectionedRows, bad_request, text
 from trellis.http.management.topology import exchange_name
+from trellis.monitoring import trial_rows
 from trellis.monitoring.route_rows import SECTIONS, RouteAnswer, RouteQuestion, headers_of_lines
 
 
@@ -35,3 +36,17 @@ async def route(call: Call) -> SectionedRows:
         call.node.mqtt.options.max_levels,
     )
     return SectionedRows(answer.head, SECTIONS, answer.rows())
+
+
+async def try_changes(call: Call) -> SectionedRows:
+    """Return which queues would have got more or fewer messages of the last hour.
+
+    The body has `vhost` (default `/`) and `changes`, a list of bindings: `change` (add or remove),
+    `source`, `destination`, `destination_type` (queue or exchange), `routing_key`, `arguments`.
+    Nothing is changed.
+    """
+    body = call.body()
+    vhost = call.vhost(text(body, "vhost", "/"))
+    await call.node.topic_collector.collect()
+    answer = trial_rows.TrialAnswer(vhost, trial_rows.changes_of(body), call.broker.history)
+    return SectionedRows(answer.head, trial_rows.SECTIONS, answer.rows())

@@ -21,20 +21,17 @@ async def list_streams(call: Call) -> Listing:
 
 async def list_segments(call: Call) -> Listing:
     """List the segments of the stream that the query names."""
-    rows = _call(lambda: stream_files.list_segments(call.broker, call.identity, call.query))
+    rows = stream_result(lambda: stream_files.list_segments(call.broker, call.identity, call.query))
     return Listing(iterate(rows), contract.PLAIN)
 
 
 async def read_segment(call: Call) -> SegmentRange:
     """Return a range of the stream segment that the query names; the gateway sends the bytes."""
-    return _call(lambda: stream_files.open_range(call.broker, call.identity, call.query))
+    return stream_result(lambda: stream_files.open_range(call.broker, call.identity, call.query))
 
 
-def _call(find: Callable[[], Result]) -> Result:
-    """Call a function of stream_files, and return its result.
-
-    Raises StreamRefusal as an ApiRefusal.
-    """
+def stream_result(find: Callable[[], Result]) -> Result:
+    """Call a function and return its result; raise its StreamRefusal as an ApiRefusal."""
     try:
         return find()
     except stream_files.StreamRefusal as refusal:

@@ -1,11 +1,15 @@
 import { get } from './api.js';
-import { commandLine, el, inVhost, line, table } from './dom.js';
+import { pager } from './pager.js';
+import { commandLine, el, inVhost, line, number, table } from './dom.js';
 
 export const title = 'Access';
+const SHOWN = 200;
 export async function show(view) {
   view.append(el('h1', {}, 'Access'));
-  const [users, permissions, rules, vhosts] = await Promise.all([get(['users']), get(['permissions']), get(['topic-rules']), get(['vhosts'], { columns: 'name' })]);
-  const user = el('select', {}, users.map((row) => el('option', {}, row.name))), topic = el('input', { size: 28, required: true, placeholder: 'plant/7/temperature' });
+  const first = { page: 1, page_size: SHOWN };
+  const [permissions, rules, vhosts] = await Promise.all([get(['permissions'], first), get(['topic-rules'], first), get(['vhosts'], { columns: 'name' })]);
+  const most = (found, text) => `${text}: ${number(found.items.length)} of ${number(found.total_count)} are shown`;
+  const user = el('input', { size: 14, required: true, value: permissions.items[0]?.user ?? '' }), users = el('section'), topic = el('input', { size: 28, required: true, placeholder: 'plant/7/temperature' });
   const vhost = el('select', {}, vhosts.map((row) => el('option', {}, row.name))), answer = el('div', { role: 'status' });
   const filter = el('input', { size: 28, required: true, placeholder: 'plant/+/secret' }), readers = el('div', { role: 'status' });
   const readersVhost = el('select', {}, vhosts.map((row) => el('option', {}, row.name)));
@@ -29,8 +33,10 @@ export async function show(view) {
     } catch (error) { part = el('p', { class: 'bad' }, error.message); }
     readers.replaceChildren(part, commandLine(line('permissions', 'readers', filter.value, ...inVhost(readersVhost.value))));
   } }, el('label', {}, 'topic filter', filter), el('label', {}, 'vhost', readersVhost), el('button', { class: 'main' }, 'List')), readers,
-  el('h2', {}, 'Users'), table('Users', [['name', (row) => row.name], ['tags', (row) => [row.tags].flat().join(', ')], ['role', (row) => row.role ?? '']], users, 'There is no user.'),
-  el('h2', {}, 'Permissions'), table('Patterns of the names that a user may configure, write to and read from', [['user', (row) => row.user], ['vhost', (row) => row.vhost], ['configure', (row) => row.configure], ['write', (row) => row.write], ['read', (row) => row.read], ['role', (row) => row.role ?? '']], permissions, 'No user has permissions.'),
-  el('h2', {}, 'Topic rules'), table('The first rule that matches a topic decides', [['user', (row) => row.user], ['vhost', (row) => row.vhost], ['rules', (row) => el('ul', { class: 'plain' }, row.rules.map((rule) => el('li', {}, rule)))]], rules, 'No user has topic rules: all topics are allowed.'),
-  commandLine(`${line('users', 'list')}; ${line('permissions', 'list')}`));
+  users,
+  el('h2', {}, 'Permissions'), table(most(permissions, 'Patterns of the names that a user may configure, write to and read from'), [['user', (row) => row.user], ['vhost', (row) => row.vhost], ['configure', (row) => row.configure], ['write', (row) => row.write], ['read', (row) => row.read], ['role', (row) => row.role ?? '']], permissions.items, 'No user has permissions.'),
+  el('h2', {}, 'Topic rules'), table(most(rules, 'The first rule that matches a topic decides'), [['user', (row) => row.user], ['vhost', (row) => row.vhost], ['rules', (row) => el('ul', { class: 'plain' }, row.rules.map((rule) => el('li', {}, rule)))]], rules.items, 'No user has topic rules: all topics are allowed.'),
+  commandLine(`${line('users', 'list')}; ${line('permissions', 'list', 'USER')}`));
+  users.append(el('h2', {}, 'Users'));
+  return pager(users, 'user', 'name', (query) => get(['users'], query), () => [['name', (row) => row.name, '', 'name'], ['tags', (row) => [row.tags].flat().join(', ')], ['role', (row) => row.role ?? '', '', 'role']], 'There is no user.');
 }

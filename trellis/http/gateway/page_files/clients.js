@@ -4,6 +4,7 @@ import { findings } from './findings.js';
 import { pager } from './pager.js';
 
 export const title = 'Clients';
+const SHOWN = 50;
 export async function show(view) {
   view.append(el('h1', {}, 'Clients'), el('h2', {}, 'Connections'));
   const ends = [pager(view, 'connection', 'connected_at', (query) => get(['connections'], query), () => [
@@ -26,9 +27,10 @@ export async function one(view, name) {
   view.append(el('h1', {}, `Client ${name}`), el('h2', {}, 'What is wrong?'), about, rest, commandLine(line('why', 'client', name)));
   findings(about, get(['why', 'clients', name]));
   const load = async () => {
-    const sessions = (await get(['trellis', 'sessions'], { page: 1, page_size: 100, name })).items.filter((row) => row.client_id === name);
-    const connections = (await get(['connections'], { page: 1, page_size: 500 })).items.filter((row) => [row.name, row.user_provided_name, row.variable_map?.client_id, row.user, row.peer_host].includes(name)).slice(0, 50);
-    rest.replaceChildren(el('h2', {}, 'Connections'), table('Open connections of the client', [
+    const exactly = `^${name.replace(/[^\w ]/g, '\\$&')}$`;
+    const sessions = (await get(['trellis', 'sessions'], { page: 1, page_size: 100, name: exactly, use_regex: true })).items.filter((row) => row.client_id === name);
+    const found = await get(['connections'], { client: name, page: 1, page_size: SHOWN }), connections = found.items;
+    rest.replaceChildren(el('h2', {}, 'Connections'), table(`${number(connections.length)} of ${number(found.total_count)} open connections of the client`, [
       ['name', (row) => row.name], ['user', (row) => row.user], ['protocol', (row) => row.protocol], ['state', (row) => row.state],
       ['', (row) => el('button', { type: 'button', class: 'danger', onclick: () => close(row, load) }, 'Close…')],
     ], connections, 'The client is not connected.'));

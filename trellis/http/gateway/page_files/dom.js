@@ -36,6 +36,7 @@ export function age(seconds) {
   return `${whole.format(Math.floor(seconds / step))} ${unit}`;
 }
 
+export const when = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 19).replace('T', ' ');
 export const time = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
 
 // columns: [title, row => content, 'n' for numbers, sort field or '']
@@ -58,6 +59,21 @@ export const line = (...words) => ['trellis', ...words].map(quoted).join(' ');
 export const inVhost = (vhost) => (vhost === '/' ? [] : ['--vhost', vhost]);
 export const commandLine = (text) => el('p', { class: 'command' }, text);
 export const card = (value, text) => el('div', { class: 'card' }, el('b', {}, value), el('span', {}, text));
+
+// The payload of a message as text. `as` is auto, text, json or hex.
+export function text(row, as = 'auto') {
+  const payload = String(row.payload ?? ''), binary = row.payload_encoding === 'base64';
+  const cut = row.payload_bytes > 8000 ? ` … (${size(row.payload_bytes)})` : '';
+  if (as === 'hex' || (binary && as === 'auto')) {
+    const bytes = binary ? [...atob(payload)].map((one) => one.charCodeAt(0)) : [...new TextEncoder().encode(payload)];
+    return bytes.slice(0, 1024).map((one) => one.toString(16).padStart(2, '0')).join(' ') + (bytes.length > 1024 ? ` … (${size(row.payload_bytes)})` : '');
+  }
+  const plain = binary ? new TextDecoder().decode(Uint8Array.from(atob(payload), (one) => one.charCodeAt(0))) : payload;
+  if (as !== 'text') {
+    try { return JSON.stringify(JSON.parse(plain), null, 1).slice(0, 8000) + cut; } catch (error) { if (as === 'json') return `not JSON: ${error.message}`; }
+  }
+  return plain.slice(0, 8000) + cut;
+}
 
 // Asks the user to confirm an action; resolves to true if the user agrees.
 export function agree(question, action, command) {

@@ -1,6 +1,6 @@
 // Topics of messages while they are published: like `trellis tail`, through a temporary queue.
 import { ask, get, path } from './api.js';
-import { el, number, rate, size, table } from './dom.js';
+import { el, number, size } from './dom.js';
 
 const FETCHED = 500, FETCHES = 4, ROWS = 200, KNOWN = 50000, SECONDS = 10;
 const swap = (text) => [...text].map((one) => ({ '/': '.', '.': '/' })[one] ?? one).join('');
@@ -41,15 +41,15 @@ class Seen {
   }
 }
 
-// Shows the topics that match a filter; returns a function that ends the view.
-export async function watch(view, vhost, filter) {
+// Calls `show` once a second with the topics that match a filter; returns a function that ends the calls.
+export async function watch(view, vhost, filter, show) {
   const name = `trellis.page.${crypto.randomUUID?.() ?? Math.random().toString(36).slice(2)}`, at = ['queues', vhost, name];
-  const seen = new Seen(), said = el('p', { class: 'soft', role: 'status' }, 'Waiting for messages…'), rows = el('div');
+  const seen = new Seen(), said = el('p', { class: 'soft', role: 'status' }, 'Waiting for messages…');
   const key = filter.split('/').map((level) => (level === '+' ? '*' : swap(level))).join('.');
   let ended = false, timer = null, dropped = 0;
   await ask('PUT', path(...at), { durable: false, arguments: { 'x-expires': 60000, 'x-max-length': FETCHED * FETCHES, 'x-max-length-bytes': 16 << 20 } });
   await ask('POST', path('bindings', vhost, 'e', 'amq.topic', 'q', name), { routing_key: key, arguments: {} });
-  view.replaceChildren(said, rows);
+  view.replaceChildren(said);
   const load = async () => {
     for (let fetches = 0; fetches < FETCHES && !ended; fetches += 1) {
       const found = await ask('POST', path(...at, 'get'), { count: FETCHED, ackmode: 'ack_requeue_false', encoding: 'auto', truncate: 200 });
@@ -61,8 +61,8 @@ export async function watch(view, vhost, filter) {
     seen.tick();
   };
   const draw = () => {
-    if (seen.fetched) said.textContent = `${number(seen.fetched)} messages of ${number(seen.names.size)} topics.${seen.hidden()}${dropped ? ` ${number(dropped)} messages came too fast for this view.` : ''}`;
-    rows.replaceChildren(table('Topics of messages as they are published', [['topic', (row) => row.topic], ['last value', (row) => el('code', {}, row.value)], ['messages/s', (row) => rate(row.speed), 'n'], ['messages', (row) => number(row.total), 'n']], seen.rows(), 'No message yet.'));
+    said.textContent = !seen.fetched ? 'No message yet.' : `${number(seen.fetched)} messages of ${number(seen.names.size)} topics.${seen.hidden()}${dropped ? ` ${number(dropped)} messages came too fast for this view.` : ''}`;
+    show(seen.rows());
   };
   const turn = async () => {
     try { await load(); if (!ended) draw(); } catch (error) { said.textContent = error.message; ended = true; }

@@ -66,7 +66,7 @@ async function route() {
   leave = null;
   const [name, ...rest] = location.hash.replace(/^#\//, '').split('/').map(decodeURIComponent);
   const wanted = name || 'now';
-  const owner = { queue: 'queues', client: 'clients' }[wanted] ?? wanted;
+  const owner = { queue: 'queues', client: 'clients', stream: 'streams' }[wanted] ?? wanted;
   for (const each of views.children) {
     if (each.getAttribute('href') === `#/${owner}`) each.setAttribute('aria-current', 'page'); else each.removeAttribute('aria-current');
   }
@@ -74,8 +74,8 @@ async function route() {
   content.replaceChildren(view);
   const mine = location.hash;
   try {
-    const show = { queue: () => queues.one(view, rest[0], rest[1]), client: () => clients.one(view, rest[0]), find: () => find.show(view, rest[0] ?? '') }[wanted] ?? (() => VIEWS[wanted].show(view));
-    if (!(wanted in VIEWS) && !['queue', 'client', 'find'].includes(wanted)) throw new Error(`The page has no view ${wanted}.`);
+    const show = { queue: () => queues.one(view, rest[0], rest[1]), client: () => clients.one(view, rest[0]), stream: () => streams.one(view, rest[0], rest[1]), find: () => find.show(view, rest[0] ?? '') }[wanted] ?? (() => VIEWS[wanted].show(view));
+    if (!(wanted in VIEWS) && !['queue', 'client', 'stream', 'find'].includes(wanted)) throw new Error(`The page has no view ${wanted}.`);
     document.title = `${VIEWS[owner]?.title ?? 'Find'} · Trellis`;
     const end = await show();
     if (typeof end === 'function') { if (location.hash === mine) leave = end; else end(); }

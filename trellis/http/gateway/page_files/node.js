@@ -1,24 +1,83 @@
-import { get } from './api.js';
-import { age, card, commandLine, el, line, number, table } from './dom.js';
+import { ask, get } from './api.js';
+import { age, agree, card, commandLine, el, line, number, size, table } from './dom.js';
 import { latest } from './live.js';
 
 export const title = 'Node';
+const LOG_SHOWN = 200, LEVELS = ['debug', 'info', 'warning', 'error'];
+
 export async function show(view) {
   const overview = await get(['overview']);
   const checks = ['alarms', 'virtual-hosts', 'ready-to-serve-clients'];
   const results = await Promise.all(checks.map((name) => get(['health', 'checks', name]).then((found) => [name, found.status ?? 'ok', ''], (error) => [name, 'failed', error.message])));
   const one = latest();
-  const settings = el('div', { role: 'status' });
-  const rows = await get(['trellis', 'settings']).catch((error) => settings.append(el('h2', {}, 'Settings'), el('p', {}, error.message)) ?? null);
-  if (rows) {
-    const chosen = rows.filter((row) => row.source !== 'default' || row.after_restart);
-    settings.append(el('h2', {}, 'Settings'), table(`Settings that differ from their defaults (${chosen.length} of ${rows.length})`, [['setting', (row) => row.name, 'k'], ['value', (row) => (row.value.length > 100 ? `${row.value.slice(0, 100)}…` : row.value)], ['source', (row) => row.source], ['value after a restart', (row) => row.after_restart]], chosen, 'All settings have their defaults.'), commandLine(line('list', 'settings')));
-  }
   view.append(el('h1', {}, `Node ${overview.node}`),
     el('div', { class: 'cards' }, card(overview.product_version, 'Trellis'), card(overview.erlang_full_version, 'runs on'), card(one ? age(one.uptime) : '–', 'since the start'), card(number(overview.object_totals.connections), 'connections'), card(number(overview.object_totals.queues), 'queues'), card(number(overview.object_totals.exchanges), 'exchanges')),
-    el('h2', {}, 'Health'), table('Health checks', [['check', (row) => row[0]], ['result', (row) => el('span', { class: row[1] === 'ok' ? '' : 'bad' }, row[1])], ['reason', (row) => row[2]]], results, ''),
-    el('h2', {}, 'Listeners'), table('Ports that the broker listens on', [['protocol', (row) => row.protocol], ['address', (row) => row.ip_address], ['port', (row) => String(row.port), 'n'], ['TLS', (row) => (row.tls || row.ssl ? 'yes' : 'no')]], overview.listeners, 'No port is open.'),
-    settings,
-    el('h2', {}, 'Definitions'), el('p', {}, el('a', { href: '/api/definitions', download: 'definitions.json' }, 'Download the definitions'), ': virtual hosts, users, permissions, policies, exchanges, queues and bindings.'),
-    commandLine(`${line('health')}; ${line('doctor')}; ${line('config', '--effective')}; ${line('definitions', 'export')}`));
+    el('h2', {}, 'Health'), table('Health checks', [['check', (row) => row[0]], ['result', (row) => el('span', { class: row[1] === 'ok' ? '' : 'bad' }, row[1])], ['reason', (row) => row[2]]], results, ''), commandLine(line('health')),
+    el('h2', {}, 'Listeners'), table('Ports that the broker listens on', [['protocol', (row) => row.protocol], ['address', (row) => row.ip_address], ['port', (row) => String(row.port), 'n'], ['TLS', (row) => (row.tls ? 'yes' : 'no')]], overview.listeners, 'No port is open.'));
+  const part = () => { const made = el('section'); view.append(made); return made; };
+  const ends = [part(), part(), part(), part(), part()];
+  await Promise.all([certificates(ends[0]), cluster(ends[1]), log(ends[2]), settings(ends[3]), definitions(ends[4])]);
+}
+
+async function rowsOf(view, heading, kind) {
+  try { return await get(['trellis', kind]); } catch (error) { view.append(el('h2', {}, heading), el('p', { class: 'soft' }, error.message)); return null; }
+}
+
+async function certificates(view) {
+  const rows = await rowsOf(view, 'Certificates', 'certificates');
+  if (rows) view.append(el('h2', {}, 'Certificates'), table('Certificates of the listeners', [['file', (row) => row.file], ['valid until', (row) => row.not_after], ['days left', (row) => el('span', { class: row.days_left < 14 ? 'bad' : '' }, number(row.days_left)), 'n']], rows, 'No listener uses TLS.'), commandLine(line('list', 'certificates')));
+}
+
+async function cluster(view) {
+  const rows = await rowsOf(view, 'Cluster', 'cluster');
+  if (!rows?.length) return;
+  const [row] = rows;
+  view.append(el('h2', {}, `Cluster ${row.cluster}`), el('div', { class: 'cards' }, card(row.state, 'state of this node'), card(number(row.epoch), 'epoch'), card(number(row.offset), 'last offset'), card(number(row.listed), 'nodes'), card(number(row.struck), 'nodes too far behind'), card(size(row.log_bytes), 'replicated log'), card(`${row.lease.toFixed(1)} s`, 'lease')), commandLine(line('cluster', 'status')));
+}
+
+async function log(view) {
+  const level = el('select', {}, LEVELS.map((name) => el('option', { value: name, selected: name === 'info' }, name))), word = el('input', { type: 'search', size: 24 });
+  const place = el('div', { role: 'status' });
+  let rows = await rowsOf(view, 'Log', 'log');
+  if (!rows) return;
+  const draw = () => {
+    const wanted = rows.filter((row) => LEVELS.indexOf(row.level) >= LEVELS.indexOf(level.value) && `${row.event} ${row.fields}`.includes(word.value));
+    const shown = wanted.slice(0, LOG_SHOWN);
+    place.replaceChildren(table(`${number(shown.length)} of ${number(wanted.length)} events, the newest first; the broker keeps the last ${number(rows.length)} in memory`, [['time (UTC)', (row) => row.time.slice(0, 19).replace('T', ' '), 'k'], ['level', (row) => el('span', { class: { error: 'bad', warning: 'warn' }[row.level] ?? '' }, row.level), 'k'], ['event', (row) => row.event, 'k'], ['fields', (row) => el('code', {}, row.fields)]], shown, 'No event.'));
+  };
+  view.append(el('h2', {}, 'Log'), el('form', { class: 'line', oninput: draw, onsubmit: async (event) => { event.preventDefault(); rows = await get(['trellis', 'log']); draw(); } },
+    el('label', {}, 'level, and above', level), el('label', {}, 'with the text', word), el('button', {}, 'Read again')), place, commandLine(line('list', 'log')));
+  draw();
+}
+
+async function settings(view) {
+  const rows = await rowsOf(view, 'Settings', 'settings');
+  if (!rows) return;
+  const all = el('input', { type: 'checkbox' }), word = el('input', { type: 'search', size: 24 }), place = el('div', { role: 'status' });
+  const draw = () => {
+    const chosen = rows.filter((row) => (all.checked || row.source !== 'default' || row.after_restart) && row.name.includes(word.value));
+    place.replaceChildren(table(`${all.checked ? 'Settings' : 'Settings that differ from their defaults'}: ${number(chosen.length)} of ${number(rows.length)}`, [['setting', (row) => row.name, 'k'], ['value', (row) => (row.value.length > 100 ? `${row.value.slice(0, 100)}…` : row.value)], ['source', (row) => row.source], ['value after a restart', (row) => row.after_restart]], chosen, all.checked || word.value ? 'No setting has this name.' : 'All settings have their defaults.'));
+  };
+  view.append(el('h2', {}, 'Settings'), el('form', { class: 'line', oninput: draw, onsubmit: (event) => event.preventDefault() }, el('label', {}, 'with the name', word), el('label', {}, 'defaults, too', all)), place, commandLine(line('list', 'settings')));
+  draw();
+}
+
+async function definitions(view) {
+  const file = el('input', { type: 'file', accept: '.json,application/json', required: true }), said = el('div', { role: 'status' });
+  const counts = (found) => Object.entries(found.taken).filter(([, count]) => count).map(([kind, count]) => `${kind.replaceAll('_', ' ')}: ${number(count)}`).join(', ') || 'nothing';
+  const problems = (found) => [...found.refused.map((text) => el('li', { class: 'bad' }, text)), ...found.notes.map((text) => el('li', {}, text))];
+  const run = async () => {
+    let body;
+    try { body = JSON.parse(await file.files[0].text()); } catch { said.replaceChildren(el('p', { class: 'bad' }, 'The file is no JSON document.')); return; }
+    try {
+      const trial = await ask('POST', '/api/definitions?dry_run=true', body);
+      const shown = problems(trial).slice(0, 50), hidden = trial.refused.length + trial.notes.length - shown.length;
+      said.replaceChildren(el('p', {}, `The file would import: ${counts(trial)}. Refused: ${number(trial.refused.length)}.`), el('ul', { class: 'plain' }, shown), hidden > 0 ? el('p', { class: 'soft' }, `${number(hidden)} more lines are not shown.`) : '');
+      if (!await agree(`The definitions of ${file.files[0].name} are imported: ${counts(trial)}. Objects that exist already may get other arguments; nothing is deleted.`, 'Import them', line('definitions', 'import', file.files[0].name))) return;
+      const done = await ask('POST', '/api/definitions', body);
+      said.prepend(el('p', {}, `Imported: ${counts(done)}. Refused: ${number(done.refused.length)}.`));
+    } catch (error) { said.replaceChildren(el('p', { class: 'bad' }, error.message)); }
+  };
+  view.append(el('h2', {}, 'Definitions'), el('p', {}, el('a', { href: '/api/definitions', download: 'definitions.json' }, 'Download the definitions'), ': virtual hosts, users, permissions, policies, exchanges, queues and bindings.'), commandLine(line('definitions', 'export', 'definitions.json')),
+    el('form', { class: 'line', onsubmit: (event) => { event.preventDefault(); run(); } }, el('label', {}, 'definitions file', file), el('button', {}, 'Import…')), said, commandLine(`${line('doctor', 'definitions.json')}; ${line('definitions', 'import', 'definitions.json')}`));
 }

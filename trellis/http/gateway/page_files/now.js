@@ -26,7 +26,7 @@ function sentence(one) {
   const lost = rates.dropped > 0
     ? ['; ', el('b', { class: 'bad' }, rate(rates.dropped)), ` are dropped (${rate(rates.unroutable)} match no binding)`]
     : ['; none is dropped'];
-  return [part(rates.in), ' messages/s come in, ', part(rates.copies), ' copies go to queues and sessions, ', part(rates.out), ' are delivered', ...lost, '.'];
+  return [part(rates.in), ' messages/s come in, ', part(rates.routed), ' of them are routed (', part(rates.copies), ' copies to queues and sessions), ', part(rates.out), ' are delivered', ...lost, '.'];
 }
 
 function changes(one) {
@@ -40,12 +40,12 @@ function changes(one) {
 export const title = 'Now';
 export function show(view) {
   const said = el('p', { class: 'sentence' }), alarms = el('div', { role: 'alert' }), cards = el('div', { class: 'cards' });
-  const changed = el('p', { class: 'soft' }), deepest = el('div'), refused = el('div');
+  const changed = el('p', { class: 'soft' }), deepest = el('div'), slowest = el('div'), unroutable = el('div'), refused = el('div');
   const [flow, drawFlow] = chart('Messages per second', [[(s) => s.rates.in, 'in', 'in'], [(s) => s.rates.out, 'out', 'delivered'], [(s) => s.rates.dropped, 'drop', 'dropped']]);
   const [depth, drawDepth] = chart('Waiting messages', [[(s) => s.messages_ready, 'in', 'ready'], [(s) => s.messages_unacknowledged, 'out', 'unacknowledged']]);
   view.append(el('h1', {}, 'Now'), alarms, said, cards, changed, el('div', { class: 'columns' }, flow, depth),
-    el('div', { class: 'columns' }, el('section', {}, el('h2', {}, 'Deepest queues'), deepest), el('section', {}, el('h2', {}, 'Last refusals'), refused)),
-    commandLine(`${line('health')}; ${line('list', 'queues')}; ${line('list', 'connections')}`));
+    el('div', { class: 'columns' }, el('section', {}, el('h2', {}, 'Deepest queues'), deepest), el('section', {}, el('h2', {}, 'Slowest queues'), slowest), el('section', {}, el('h2', {}, 'Unroutable topics'), unroutable), el('section', {}, el('h2', {}, 'Last refusals'), refused)),
+    commandLine(`${line('health')}; ${line('list', 'queues', '--sort', 'messages_ready', '--reverse')}; ${line('list', 'queues', '--sort', 'head_age_ms', '--reverse')}; ${line('list', 'topics', '--sort', 'unroutable', '--reverse')}`));
   const draw = (one) => {
     if (!one) { said.textContent = 'Waiting for the first sample…'; return; }
     said.replaceChildren(...sentence(one));
@@ -54,8 +54,11 @@ export function show(view) {
       card(number(one.connections.amqp), 'AMQP connections'), card(number(one.connections.mqtt), 'MQTT connections'), card(number(one.sessions), 'MQTT sessions'),
       card(number(one.queues), 'queues'), card(number(one.consumers), 'consumers'), card(age(one.uptime), 'since the start'));
     changed.textContent = `Changed in the last minute: ${changes(one)}.`;
+    const name = (row) => (row.session ? link(['client', clientOf(row.name)], `session ${clientOf(row.name)}`) : link(['queue', row.vhost, row.name], row.name));
+    slowest.replaceChildren(table('Queues and sessions whose first message waits longest', [['name', name], ['first waits', (row) => age(row.head_age_ms / 1000), 'n'], ['messages', (row) => number(row.messages), 'n'], ['consumers', (row) => number(row.consumers), 'n']], one.slowest, 'No message waits.'));
+    unroutable.replaceChildren(table('Topics of the last hour with most messages that reached nothing', [['routing key', (row) => row.routing_key], ['exchange', (row) => row.exchange || '(default)'], ['messages', (row) => number(row.messages), 'n']], one.unroutable_topics, 'Each message of the last hour reached a queue or a session.'));
     deepest.replaceChildren(table('Queues and sessions with the most messages', [
-      ['name', (row) => (row.session ? link(['client', clientOf(row.name)], `session ${clientOf(row.name)}`) : link(['queue', row.vhost, row.name], row.name))],
+      ['name', name],
       ['messages', (row) => number(row.messages), 'n'], ['consumers', (row) => number(row.consumers), 'n'],
     ], one.deepest, 'No message waits.'));
     refused.replaceChildren(one.refusals.length ? el('ul', { class: 'plain' }, one.refusals.map((row) => el('li', {}, el('b', {}, `${time(row.at)} ${row.event}`),

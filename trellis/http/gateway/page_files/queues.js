@@ -1,5 +1,5 @@
 import { ask, get, path } from './api.js';
-import { age, agree, card, commandLine, el, inVhost, line, link, number, rate, table } from './dom.js';
+import { age, agree, card, commandLine, el, inVhost, line, link, number, rate, table, text } from './dom.js';
 import { findings } from './findings.js';
 import { pager } from './pager.js';
 
@@ -23,24 +23,24 @@ export async function one(view, vhost, name) {
   view.append(el('h1', {}, `Queue ${name}`));
   const cards = el('div', { class: 'cards' }), about = el('div'), rest = el('div'), messages = el('div');
   view.append(cards, el('h2', {}, 'What is wrong?'), about, rest, el('h2', {}, 'Messages'), messages);
+  const as = el('select', { id: 'as' }, [['auto', 'as fits'], ['text', 'text'], ['json', 'JSON'], ['hex', 'hex']].map(([value, name]) => el('option', { value }, name)));
   const pausing = el('button', { type: 'button', onclick: () => pause(at, pausing.textContent === 'Resume', load) }, 'Pause');
   const load = async () => {
     const queue = await get(at);
-    const [listed] = (await get(['trellis', 'queues'], { page: 1, page_size: 500, name })).items.filter((row) => row.name === name && row.vhost === vhost);
-    pausing.textContent = listed?.paused ? 'Resume' : 'Pause';
+    pausing.textContent = queue.paused ? 'Resume' : 'Pause';
     cards.replaceChildren(card(number(queue.messages_ready), 'ready'), card(number(queue.messages_unacknowledged), 'unacknowledged'), card(number(queue.consumers), 'consumers'), card(waits(queue) || '–', 'first message waits'),
       card(rate(queue.message_stats?.publish_details?.rate), 'messages/s in'), card(rate(queue.message_stats?.deliver_get_details?.rate), 'messages/s out'));
     const bindings = await get([...at, 'bindings']);
-    const consumers = (await get(['consumers', vhost])).filter((row) => row.queue.name === name).slice(0, 100);
+    const consumers = (await get(['consumers', vhost], { queue: name, page: 1, page_size: 100 })).items;
     rest.replaceChildren(el('div', { class: 'columns' },
       el('section', {}, el('h2', {}, 'Bindings'), table('Bindings of the queue', [['exchange', (row) => row.source || '(default)'], ['routing key', (row) => row.routing_key], ['arguments', (row) => JSON.stringify(row.arguments) === '{}' ? '' : JSON.stringify(row.arguments)]], bindings.slice(0, 200), 'No binding leads to the queue.')),
-      el('section', {}, el('h2', {}, 'Consumers'), table('Consumers of the queue', [['tag', (row) => row.consumer_tag], ['connection', (row) => link(['client', row.channel_details.connection_name], row.channel_details.connection_name)], ['prefetch', (row) => number(row.prefetch_count), 'n'], ['state', (row) => row.activity_status]], consumers, 'No client consumes the queue.'))),
+      el('section', {}, el('h2', {}, 'Consumers'), table('Consumers of the queue', [['tag', (row) => row.consumer_tag], ['connection', (row) => link(['client', row.channel_details.connection_name], row.channel_details.connection_name)], ['holds', (row) => number(row.messages_unacknowledged), 'n'], ['prefetch', (row) => number(row.prefetch_count), 'n'], ['state', (row) => row.activity_status]], consumers, 'No client consumes the queue.'))),
       el('h2', {}, 'Definition'), el('pre', {}, JSON.stringify({ type: queue.type, durable: queue.durable, auto_delete: queue.auto_delete, exclusive: queue.exclusive, policy: queue.policy ?? '', arguments: queue.arguments }, null, 1)));
   };
   await load();
   findings(about, get(['why', ...at], { seconds: 1 }));
   messages.append(el('div', { class: 'row' },
-    el('button', { type: 'button', onclick: () => peek(shown, at) }, 'Look at the first messages'),
+    el('label', { class: 'hidden', for: 'as' }, 'Show messages as'), as, el('button', { type: 'button', onclick: () => peek(shown, at, as) }, 'Look at the first messages'),
     el('button', { type: 'button', onclick: () => redrive(at, shown, load) }, 'Redrive dead letters…'),
     el('label', { class: 'hidden', for: 'to' }, 'Queue to which the messages are moved'), el('input', { id: 'to', placeholder: 'queue', size: 14 }),
     el('button', { type: 'button', onclick: () => move(at, document.getElementById('to').value, shown, load) }, 'Move…'),
@@ -52,19 +52,20 @@ export async function one(view, vhost, name) {
   view.append(commandLine(line('why', 'queue', name, ...inVhost(vhost))));
 }
 
-async function peek(shown, at) {
-  const found = await get([...at, 'messages'], { count: 10 });
-  const rows = Array.isArray(found) ? found : found.messages;
-  shown.replaceChildren(rows.length ? el('ul', { class: 'plain' }, rows.map((row) => el('li', {}, el('b', {}, `${row.exchange || '(default)'} → ${row.routing_key}`), ` ${row.redelivered ? 'redelivered ' : ''}`, el('pre', {}, text(row))))) : el('p', { class: 'soft' }, 'No message waits.'));
-}
-
-function text(row) {
-  const payload = String(row.payload ?? '');
-  if (row.payload_encoding === 'base64') {
-    const bytes = [...atob(payload)].slice(0, 1024).map((one) => one.charCodeAt(0).toString(16).padStart(2, '0'));
-    return bytes.join(' ');
-  }
-  try { return JSON.stringify(JSON.parse(payload), null, 1).slice(0, 8000); } catch { return payload.slice(0, 8000); }
+// Shows the first messages, ten at a time, in the form that the select `as` names.
+async function peek(shown, at, as) {
+  const found = [], list = el('ul', { class: 'plain' }), more = el('button', { type: 'button' }, 'Ten more');
+  const item = (row) => el('li', {}, el('b', {}, `${row.exchange || '(default)'} → ${row.routing_key}`), ` ${row.redelivered ? `returned ${number(row.returns)} times ` : ''}`, el('pre', {}, text(row, as.value)));
+  const load = async () => {
+    const rows = await get([...at, 'messages'], { count: 10, ...(found.length ? { after: found.at(-1).sequence } : {}) });
+    found.push(...rows);
+    list.append(...rows.map(item));
+    more.hidden = rows.length < 10;
+  };
+  as.onchange = () => list.replaceChildren(...found.map(item));
+  more.addEventListener('click', load);
+  await load();
+  shown.replaceChildren(...(found.length ? [list, more] : [el('p', { class: 'soft' }, 'No message waits.')]));
 }
 
 async function pause(at, paused, load) {

@@ -1,5 +1,6 @@
 import { get } from './api.js';
 import { commandLine, el, inVhost, line, number, svg, table } from './dom.js';
+import { sandbox } from './sandbox.js';
 
 export const title = 'Routing';
 const SHOWN = 60;
@@ -18,12 +19,13 @@ export async function show(view) {
     try { answer.replaceChildren(...explained(await get(['route'], query), query)); } catch (error) { answer.replaceChildren(el('p', { class: 'bad' }, error.message)); }
   } }, exchangeLabel, keyLabel, topicLabel, userLabel, el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Explain')), answer, el('h2', {}, 'Exchanges and bindings'));
   const graph = el('div');
-  view.append(graph);
+  const [trial, without, forget] = sandbox(() => vhost.value);
+  view.append(graph, trial);
   const draw = async () => {
-    const bindings = (await get(['bindings', vhost.value])).filter((row) => row.source);
-    graph.replaceChildren(...map(bindings));
+    const found = await get(['bindings', vhost.value], { default: false, page: 1, page_size: SHOWN });
+    graph.replaceChildren(...map(found.items, found.total_count, without));
   };
-  vhost.addEventListener('change', draw);
+  vhost.addEventListener('change', () => { forget(); draw(); });
   await draw();
 }
 
@@ -44,28 +46,31 @@ function explained(found, query) {
   return parts;
 }
 
-function map(bindings) {
-  if (!bindings.length) return [el('p', { class: 'soft' }, 'No binding exists, except those of the default exchange.')];
-  const shown = bindings.slice(0, SHOWN);
+// `without` is called with the binding that the user chooses.
+function map(shown, total, without) {
+  if (!shown.length) return [el('p', { class: 'soft' }, 'No binding exists, except those of the default exchange.')];
   const from = [...new Set(shown.map((row) => row.source))];
   const step = 30, height = shown.length * step + 10, width = 900;
   const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
   const parts = [], lines = [];
-  const box = (x, at, wide, text, title) => {
-    const label = svg('text', { x: x + 8, y: at + 4 }), whole = svg('title');
+  const box = (x, at, wide, text, choose) => {
+    const label = svg('text', { x: x + 8, y: at + 4 }), whole = svg('title'), drawn = [svg('rect', { x, y: at - 12, width: wide, height: 24, rx: 5 }, whole), label];
     label.textContent = cut(text, Math.floor(wide / 7));
-    whole.textContent = title;
-    parts.push(svg('rect', { x, y: at - 12, width: wide, height: 24, rx: 5 }, whole), label);
+    whole.textContent = text;
+    if (!choose) { parts.push(...drawn); return; }
+    const chosen = svg('a', { href: '#/routing', 'aria-label': `Try without the binding ${text}` }, ...drawn);
+    chosen.addEventListener('click', (event) => { event.preventDefault(); choose(); });
+    parts.push(chosen);
   };
   shown.sort((one, other) => from.indexOf(one.source) - from.indexOf(other.source));
   const middle = (name) => { const places = shown.map((row, index) => (row.source === name ? index : -1)).filter((index) => index >= 0); return 20 + step * (places[0] + places.at(-1)) / 2; };
   shown.forEach((row, index) => {
     const a = middle(row.source), b = 20 + index * step, key = row.routing_key || (JSON.stringify(row.arguments) === '{}' ? '(empty key)' : JSON.stringify(row.arguments));
     lines.push(svg('path', { d: `M250,${a}C320,${a} 330,${b} 400,${b}` }));
-    box(400, b, 490, `${key}  →  ${row.destination_type} ${row.destination}`, `${key} → ${row.destination_type} ${row.destination}`);
+    box(400, b, 490, `${key} → ${row.destination_type} ${row.destination}`, () => without(row));
   });
-  from.forEach((name) => box(0, middle(name), 250, name, name));
+  from.forEach((name) => box(0, middle(name), 250, name));
   parts.unshift(...lines);
-  return [el('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': 'Graph of bindings' }, svg('svg', { class: 'graph', viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': `${shown.length} bindings of ${from.length} exchanges` }, ...parts)),
-    el('p', { class: 'soft' }, `${number(shown.length)} of ${number(bindings.length)} bindings are shown.`), commandLine(line('list', 'bindings'))];
+  return [el('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': 'Graph of bindings' }, svg('svg', { class: 'graph', viewBox: `0 0 ${width} ${height}`, width, height, role: 'group', 'aria-label': `${shown.length} bindings of ${from.length} exchanges` }, ...parts)),
+    el('p', { class: 'soft' }, `${number(shown.length)} of ${number(total)} bindings are shown. Choose one to try what would change without it.`), commandLine(line('list', 'bindings'))];
 }

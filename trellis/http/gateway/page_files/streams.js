@@ -1,10 +1,119 @@
-import { get } from './api.js';
-import { commandLine, el, line, number, size, table } from './dom.js';
+import { ask, get, path } from './api.js';
+import { age, agree, card, commandLine, el, inVhost, line, link, number, size, table, text, when } from './dom.js';
 
 export const title = 'Streams';
+const TAIL_SECONDS = 1, SHOWN = 200, READ = 50;
+
 export async function show(view) {
   view.append(el('h1', {}, 'Streams'));
   const rows = await get(['streams']);
-  view.append(table('Streams and journals', Object.keys(rows[0] ?? {}).filter((name) => typeof rows[0][name] !== 'object').map((name) => [name.replaceAll('_', ' '), (row) => (typeof row[name] === 'number' ? (/bytes|size/.test(name) ? size(row[name]) : number(row[name])) : String(row[name])), typeof rows[0][name] === 'number' ? 'n' : '']), rows, 'There is no stream: declare a queue with x-queue-type=stream, or name a journal in stream.journals.'),
-    el('p', {}, 'Read a stream from an offset or a time, or export it as Parquet:'), commandLine(`${line('stream', 'export', 'NAME', 'FILE.parquet')}; ${line('replay', 'NAME')}`));
+  view.append(table('Streams and journals', [
+    ['name', (row) => link(['stream', row.vhost, row.name], row.name)], ['vhost', (row) => row.vhost], ['kind', (row) => (row.journal ? 'journal' : 'stream')],
+    ['first offset', (row) => number(row.first), 'n'], ['next offset', (row) => number(row.durable), 'n'], ['rows', (row) => number(row.messages), 'n'], ['size', (row) => size(row.bytes), 'n'], ['segments', (row) => number(row.segments), 'n'], ['readers', (row) => number(row.readers), 'n'], ['rows sent', (row) => number(row.served), 'n'],
+  ], rows, 'There is no stream: declare a queue with x-queue-type=stream, or name a journal in stream.journals.'), commandLine(line('stream', 'list')));
+}
+
+// One stream: its segments, some of its rows, its tail, and a replay.
+export async function one(view, vhost, name) {
+  const cards = el('div', { class: 'cards' }), segments = el('div'), said = el('p', { class: 'soft', role: 'status' }), rows = el('div'), used = commandLine('');
+  const about = { vhost, queue: name };
+  const load = async () => {
+    const found = (await get(['streams'])).find((row) => row.vhost === vhost && row.name === name);
+    if (!found) throw new Error(`There is no stream ${name} in vhost ${vhost} that this user may read.`);
+    cards.replaceChildren(card(number(found.messages), 'rows'), card(size(found.bytes), 'size'), card(number(found.first), 'first offset'), card(number(found.durable), 'next offset'), card(number(found.readers), 'readers'));
+    return found;
+  };
+  const stream = await load();
+  const from = el('input', { size: 16, value: String(Math.max(stream.first, stream.durable - READ)), required: true }), moment = el('input', { type: 'datetime-local', step: 1 });
+  let timer = 0, next = null, shown = [];
+  const stop = () => { clearTimeout(timer); timer = 0; tailing.textContent = 'Tail'; };
+  const draw = () => rows.replaceChildren(table('Rows of the stream', [['offset', (row) => number(row.offset), 'n'], ['time (UTC)', (row) => when(row.published_at), 'k'], ['exchange', (row) => row.exchange || '(default)'], ['routing key', (row) => row.routing_key], ['publisher', (row) => row.publisher ?? ''], ['size', (row) => size(row.payload_bytes), 'n'],
+    ['message', (row) => el('details', {}, el('summary', {}, text(row).slice(0, 60)), Object.keys(row.properties).length ? el('pre', {}, JSON.stringify(row.properties, null, 1)) : null, el('pre', {}, text(row)))]], shown, 'No row.'));
+  const fetchRows = async (query) => get(['streams', 'rows'], { ...about, count: READ, truncate: 4000, ...query });
+  const read = async (query) => {
+    stop();
+    used.textContent = line('stream', 'head', name, ...(query.time === undefined && /^\d+$/.test(query.offset) ? ['--from', query.offset] : []), '--count', String(READ), ...inVhost(vhost));
+    shown = await fetchRows(query);
+    next = shown.length ? shown.at(-1).offset + 1 : null;
+    said.textContent = shown.length ? `Rows ${number(shown[0].offset)} to ${number(next - 1)}.` : 'No row is there.';
+    after.disabled = next === null;
+    draw();
+  };
+  const turn = async () => {
+    try {
+      const found = await fetchRows({ offset: String(next), count: 500 });
+      const hidden = found.length >= 500 ? ' More rows come than this view shows; it skips some.' : '';
+      if (found.length) next = found.at(-1).offset + 1;
+      if (hidden) next = Math.max(next, (await load()).durable - SHOWN);
+      shown = [...found.reverse(), ...shown].slice(0, SHOWN);
+      said.textContent = `The newest row comes first; at most ${SHOWN} rows are shown.${hidden}`;
+      if (found.length) draw();
+    } catch (error) { said.textContent = error.message; stop(); return; }
+    if (timer) timer = setTimeout(turn, TAIL_SECONDS * 1000);
+  };
+  const tail = async () => {
+    if (timer) { stop(); await load(); return; }
+    used.textContent = line('stream', 'head', name, '--from', String(stream.durable), ...inVhost(vhost));
+    const now = await load();
+    next = Math.max(now.first, now.durable - 20);
+    shown = [];
+    draw();
+    tailing.textContent = 'Stop';
+    timer = 1;
+    await turn();
+  };
+  const tailing = el('button', { type: 'button', onclick: tail }, 'Tail'), after = el('button', { type: 'button', disabled: true, onclick: () => read({ offset: String(next) }) }, 'Next rows');
+  view.append(el('h1', {}, `Stream ${name}`), cards, el('h2', {}, 'Rows'), el('form', { class: 'line', onsubmit: (event) => {
+    event.preventDefault();
+    read(moment.value ? { time: String(Math.floor(new Date(moment.value).getTime() / 1000)) } : { offset: from.value });
+  } }, el('label', {}, 'offset, first, last, or an interval such as 1h', from), el('label', {}, 'or from a time (your time zone)', moment), el('button', { class: 'main' }, 'Read'), after, tailing), said, rows, used);
+  replaying(view, vhost, name, stream, load);
+  view.append(el('h2', {}, 'Segments and export'), segments, el('p', { class: 'soft' }, 'A segment is a file of the Arrow IPC format. The command writes any range of offsets as Parquet.'), commandLine(line('stream', 'export', name, `${name}.parquet`, ...inVhost(vhost))));
+  const parts = await get(['streams', 'segments'], about);
+  const save = async (row) => {
+    const href = `${path('streams', 'segment')}?${new URLSearchParams({ ...about, segment: row.name })}`;
+    // An empty range says if the broker can send the file: a refused download tells the user nothing.
+    try { await ask('GET', `${href}&start=0&end=0`); } catch (error) { segments.prepend(el('p', { class: 'bad', role: 'alert' }, error.message)); return; }
+    el('a', { href, download: `${name}-${row.first}.arrow` }).click();
+  };
+  const first = parts.slice(-SHOWN);
+  segments.append(table(`${number(first.length)} of ${number(parts.length)} segments, with the times of their rows`, [['offsets', (row) => `${number(row.first)} to ${number(row.end - 1)}`], ['from (UTC)', (row) => when(row.from / 1e6), 'k'], ['to', (row) => when(row.to / 1e6), 'k'], ['size', (row) => size(row.bytes), 'n'],
+    ['export', (row) => el('button', { type: 'button', onclick: () => save(row) }, 'Arrow file')]], first, 'The stream has no segment yet.'));
+  await read({ offset: from.value });
+  return () => { stop(); clearTimeout(timer); };
+}
+
+function replaying(view, vhost, name, stream, load) {
+  const from = el('input', { type: 'number', min: 0, required: true, value: stream.first }), to = el('input', { type: 'number', min: 0, required: true, value: stream.durable });
+  const exchange = el('input', { size: 18, placeholder: 'the exchange of each row' }), said = el('p', { role: 'status' }), command = commandLine('');
+  let going = false;
+  const words = () => line('replay', name, '--from', from.value, '--to', to.value, ...(exchange.value ? ['--exchange', exchange.value] : []), ...inVhost(vhost));
+  const button = el('button', {}, 'Replay…');
+  const run = async () => {
+    if (going) { going = false; return; }
+    const first = Number(from.value), end = Math.min(Number(to.value), (await load()).durable);
+    if (first >= end) { said.textContent = `No row is from offset ${number(first)} to ${number(end)}.`; return; }
+    if (!await agree(`Up to ${number(end - first)} messages, the rows from offset ${number(first)} to ${number(end - 1)}, are published again to ${exchange.value ? `exchange ${exchange.value}` : 'the exchanges that they came from'}.`, 'Publish them', words())) return;
+    going = true;
+    button.textContent = 'Stop';
+    let next = first, published = 0, refused = 0, ended = '';
+    try {
+      while (going && next < end) {
+        const found = await ask('POST', path('streams', 'replay'), { vhost, queue: name, from: next, to: end, ...(exchange.value ? { exchange: exchange.value } : {}) });
+        published += found.published;
+        refused += found.refused;
+        if (found.next <= next) break;
+        next = found.next;
+        said.textContent = `${number(published)} messages are published and confirmed…`;
+      }
+    } catch (error) { ended = ` ${error.message}.`; }
+    said.textContent = `${number(published)} messages are published and confirmed, ${number(refused)} were refused; the next offset is ${number(next)}.${ended}`;
+    going = false;
+    button.textContent = 'Replay…';
+    await load();
+  };
+  const tell = () => { command.textContent = words(); };
+  tell();
+  view.append(el('h2', {}, 'Replay'), el('form', { class: 'line', oninput: tell, onsubmit: (event) => { event.preventDefault(); run(); } },
+    el('label', {}, 'from offset', from), el('label', {}, 'to (not included)', to), el('label', {}, 'exchange', exchange), button), said, command);
 }

@@ -1,21 +1,26 @@
 import { ask, get, path } from './api.js';
-import { age, agree, commandLine, el, inVhost, line, number, size } from './dom.js';
+import { age, agree, commandLine, el, inVhost, line, number, rate, size } from './dom.js';
 import { watch } from './livetopics.js';
 
 export const title = 'Topics';
 const SHOWN = 1000;
 
-// The topics that have a retained message, as a tree, with their last value.
+// The topics that have a retained message, and those that are published now, as a tree with their last values.
 export async function show(view) {
   const vhosts = await get(['vhosts'], { columns: 'name' });
   const vhost = el('select', {}, vhosts.map((row) => el('option', { value: row.name }, row.name)));
   const filter = el('input', { size: 28, value: '#' }), tree = el('div'), where = el('p', { class: 'soft', role: 'status' }), used = commandLine('');
+  let kept = [], live = [];
+  const plant = () => {
+    const rows = new Map(kept.map((row) => [row.topic, { retained: row }]));
+    for (const row of live) rows.set(row.topic, { ...rows.get(row.topic), live: row });
+    tree.replaceChildren(rows.size ? el('ul', { class: 'tree' }, branches(rows)) : '');
+  };
   const draw = async () => {
     used.textContent = line('retained', 'list', filter.value || '#', ...inVhost(vhost.value));
-    let rows;
-    try { rows = await get(['retained', vhost.value], { filter: filter.value || '#', count: SHOWN, truncate: 200 }); } catch (error) { where.textContent = error.message; tree.replaceChildren(); return; }
-    where.textContent = rows.length < SHOWN ? `${number(rows.length)} topics have a retained message.` : `The first ${number(SHOWN)} topics are shown; there may be more: give a narrower filter.`;
-    tree.replaceChildren(rows.length ? el('ul', { class: 'tree' }, branches(rows)) : '');
+    try { kept = await get(['retained', vhost.value], { filter: filter.value || '#', count: SHOWN, truncate: 200 }); } catch (error) { kept = []; where.textContent = error.message; plant(); return; }
+    where.textContent = kept.length < SHOWN ? `${number(kept.length)} topics have a retained message.` : `The first ${number(SHOWN)} topics are shown; there may be more: give a narrower filter.`;
+    plant();
   };
   const clear = async () => {
     const found = await ask('DELETE', `${path('retained', vhost.value)}?${new URLSearchParams({ filter: filter.value || '#', dry_run: true })}`);
@@ -30,10 +35,18 @@ export async function show(view) {
   const toggle = async () => {
     if (stop) { end(); return; }
     used.textContent = line('tail', '--mqtt', filter.value || '#', ...inVhost(vhost.value));
-    try { stop = await watch(lively, vhost.value, filter.value || '#'); watching.textContent = 'Stop'; } catch (error) { lively.textContent = error.message; }
+    try { stop = await watch(lively, vhost.value, filter.value || '#', (rows) => { live = rows; plant(); }); watching.textContent = 'Stop'; } catch (error) { lively.textContent = error.message; }
+  };
+  const again = async (event) => {
+    event.preventDefault();
+    const watched = stop !== null;
+    end();
+    live = [];
+    await draw();
+    if (watched) await toggle();
   };
   const watching = el('button', { type: 'button', onclick: toggle }, 'Watch live');
-  view.append(el('h1', {}, 'Topics'), el('form', { class: 'line', onsubmit: (event) => { event.preventDefault(); draw(); } },
+  view.append(el('h1', {}, 'Topics'), el('form', { class: 'line', onsubmit: again },
     el('label', {}, 'topic filter', filter), el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Show'), watching, el('button', { type: 'button', class: 'danger', onclick: clear }, 'Remove…')), lively, where, tree, used);
   const topic = el('input', { size: 28, required: true, placeholder: 'plant/7/set' }), payload = el('input', { size: 28 }), retain = el('input', { type: 'checkbox' }), said = el('p', { role: 'status' }), command = commandLine('');
   view.append(el('h2', {}, 'Publish'), el('form', { class: 'line', onsubmit: async (event) => {
@@ -53,24 +66,33 @@ export async function show(view) {
 
 function branches(rows) {
   const root = new Map();
-  for (const row of rows) {
+  for (const topic of rows.keys()) {
     let level = root;
-    for (const name of row.topic.split('/')) {
+    for (const name of topic.split('/')) {
       if (!level.has(name)) level.set(name, new Map());
       level = level.get(name);
     }
   }
-  return items(new Map(rows.map((row) => [row.topic, row])), root, '');
+  return items(rows, root, '');
 }
 
 function items(values, level, before) {
   return [...level.entries()].sort(([one], [other]) => one.localeCompare(other)).map(([name, below]) => {
-    const topic = before + name, row = values.get(topic);
-    return el('li', {}, el('b', {}, name || '(empty)'), row ? [' ', value(row)] : '', below.size ? el('ul', {}, items(values, below, `${topic}/`)) : '');
+    // Levels without a value and with one level below them are shown in one line.
+    let topic = before + name, shown = name || '(empty)';
+    while (below.size === 1 && !values.has(topic)) {
+      const [[next, deeper]] = below;
+      topic += `/${next}`;
+      shown += `/${next}`;
+      below = deeper;
+    }
+    const row = values.get(topic);
+    return el('li', {}, el('b', {}, shown), row ? [' ', value(row)] : '', below.size ? el('ul', {}, items(values, below, `${topic}/`)) : '');
   });
 }
 
-function value(row) {
-  const text = row.payload_encoding === 'base64' ? size(row.payload_bytes) : row.payload.slice(0, 200);
-  return el('span', {}, el('code', {}, text), el('span', { class: 'soft' }, ` QoS ${row.qos}${row.expires_in_ms === null ? '' : `, expires in ${age(row.expires_in_ms / 1000)}`}`));
+function value({ retained, live }) {
+  const text = live ? live.value : retained.payload_encoding === 'base64' ? size(retained.payload_bytes) : retained.payload.slice(0, 200);
+  const kept = retained ? ` retained, QoS ${retained.qos}${retained.expires_in_ms === null ? '' : `, expires in ${age(retained.expires_in_ms / 1000)}`}` : '';
+  return el('span', {}, el('code', {}, text), el('span', { class: 'soft' }, live ? ` ${rate(live.speed)} messages/s, ${number(live.total)} message${live.total === 1 ? '' : 's'}` : '', kept));
 }

@@ -1,0 +1,38 @@
+"""Finds the bindings of one exchange that match a message, in steps of bounded work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from broker.messages.message import Properties
+from broker.routing.binding import Binding
+from broker.routing.exchanges import Exchange, FanoutExchange
+from broker.routing.plan_search import SearchScope
+
+#: Steps of a search, and bindings, that one step of work handles at most.
+STEPS: Final = 256
+
+
+def matching_bindings(
+    scope: SearchScope, exchange: Exchange, key: str, properties: Properties, found: list[Binding]
+) -> Iterator[None]:
+    """Add the bindings of an exchange that match a routing key to `found`; yield between steps.
+
+    The default exchange has a binding to the queue that the key names.
+    """
+    if isinstance(exchange, FanoutExchange):
+        for mine in list(exchange.bindings.values()):
+            found += mine.values()
+            yield None
+    elif exchange.needs_search:
+        for lookup in exchange.searches(key, properties, found):
+            while not lookup.done:
+                lookup.advance(STEPS)
+                yield None
+    else:
+        found += exchange.match(key, properties)
+    if exchange.name == "":
+        queue = scope.default_target(key)
+        if queue is not None:
+            found.append(Binding(key, queue))

@@ -1,0 +1,125 @@
+"""The topics of the last hour: how many messages were published to each, by virtual host.
+
+    Route.recent --evicted, renewed, or collected once a minute--> TopicHistory --> `trellis route
+                                                                                    --add, --remove`
+
+The history has slots of SLOT_SECONDS. A full history starts a new slot and drops the oldest, so it
+covers the last 60 to 70 minutes. A slot has at most TOPICS_MAX topics, those that came first;
+messages of further topics are counted together. Routes count messages anyway, so a message costs
+the history nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from mypy_extensions import i64
+
+#: Time that a slot covers, in seconds, and number of slots.
+SLOT_SECONDS: Final = 600
+SLOTS: Final = 7
+#: Largest number of topics of one slot. With short names, a topic takes about 200 bytes.
+TOPICS_MAX: Final[i64] = 5_000
+#: Longest routing key that is remembered, in characters.
+KEY_MAX: Final = 512
+#: Number of topics that a reader handles in one step.
+TOPICS_PER_STEP: Final = 256
+
+#: Numbers of messages by routing key.
+KeyCounts = dict[str, int]
+
+
+class HistorySlot:
+    """The topics of SLOT_SECONDS from `began` on, in seconds since 1970."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        #: Numbers of messages by (virtual host, exchange), then by routing key.
+        self.published: dict[tuple[str, str], KeyCounts] = {}
+        #: The messages of them that reached no queue and no session.
+        self.unroutable: dict[tuple[str, str], KeyCounts] = {}
+        #: Number of topics in both dicts.
+        self.topics: i64 = 0
+        #: Number of messages whose topic is not remembered.
+        self.left_out: i64 = 0
+
+
+class TopicHistory:
+    """The slots of the last hour, the oldest first, and the present slot at the end."""
+
+    def __init__(self) -> None:
+        self.slots = [HistorySlot(0.0)]
+        #: Number of all messages whose topic was not remembered.
+        self.left_out: i64 = 0
+
+    def __len__(self) -> int:
+        """Return the number of remembered topics, each counted once in every slot."""
+        return sum(int(slot.topics) for slot in self.slots)
+
+    def advance(self, wall: float) -> None:
+        """Begin a new slot if the present one is over; `wall` is in seconds since 1970."""
+        began = self.slots[-1].began
+        if began == 0.0:
+            self.slots[-1].began = wall
+        elif not 0 <= wall - began < SLOT_SECONDS:
+            self.slots.append(HistorySlot(wall))
+            del self.slots[:-SLOTS]
+
+    def add(self, vhost: str, exchange: str, key: str, messages: i64) -> None:
+        """Count messages of a topic."""
+        slot = self.slots[-1]
+        if not _add(slot, slot.published, (vhost, exchange), key, messages):
+            slot.left_out += messages
+            self.left_out += messages
+
+    def add_unroutable(self, vhost: str, exchange: str, key: str, messages: i64) -> None:
+        """Count messages of a topic that reached no queue and no session."""
+        slot = self.slots[-1]
+        _add(slot, slot.unroutable, (vhost, exchange), key, messages)
+
+
+class HistorySum:
+    """The messages of the whole history by topic. `steps` must be exhausted before it is read."""
+
+    def __init__(self, history: TopicHistory, unroutable: bool = False) -> None:
+        self._slots = list(history.slots)
+        self._unroutable = unroutable
+        #: The beginning of the history, in seconds since 1970.
+        self.since = self._slots[0].began
+        #: Number of messages whose topics are not remembered.
+        self.left_out = sum(int(slot.left_out) for slot in self._slots)
+        #: Numbers of messages by (virtual host, exchange), then by routing key.
+        self.counts: dict[tuple[str, str], KeyCounts] = {}
+
+    def steps(self) -> Iterator[None]:
+        """Do the work, one bounded step for each element."""
+        for slot in self._slots:
+            places = slot.unroutable if self._unroutable else slot.published
+            for place, keys in list(places.items()):
+                sums = self.counts.setdefault(place, {})
+                for number, (key, messages) in enumerate(list(keys.items())):
+                    if number % TOPICS_PER_STEP == TOPICS_PER_STEP - 1:
+                        yield None
+                    sums[key] = sums.get(key, 0) + messages
+                yield None
+
+
+def _add(
+    slot: HistorySlot,
+    places: dict[tuple[str, str], KeyCounts],
+    place: tuple[str, str],
+    key: str,
+    messages: i64,
+) -> bool:
+    """Count messages of a topic in a slot; return False if the topic cannot be remembered."""
+    keys = places.get(place)
+    known = 0 if keys is None else keys.get(key, 0)
+    if keys is None or known == 0:
+        if slot.topics >= TOPICS_MAX or len(key) > KEY_MAX:
+            return False
+        slot.topics += 1
+        if keys is None:
+            keys = places[place] = {}
+    keys[key] = known + int(messages)
+    return True

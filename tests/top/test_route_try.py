@@ -1,0 +1,156 @@
+"""Trials of changed bindings on the topics of the last hour: the HTTP API, and the history."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+from typing import Any
+
+import pytest
+
+from broker.routing.binding import Binding
+from tests.top.conftest import Start
+from tests.top.running import Running
+from tests.top.test_api import api, users
+from trellis import cli
+
+PUBLISH = "exchanges/%2F/amq.topic/publish"
+
+
+@pytest.fixture
+async def broker(start: Start) -> Running:
+    running = await start(**users())
+    vhost = running.node.broker.vhosts["/"]
+    for name in ("temps", "all"):
+        vhost.declare_queue(name)
+    vhost.bind("amq.topic", Binding("plant.*.temp", vhost.queues["temps"]))
+    return running
+
+
+async def publish(broker: Running, key: str, count: int = 1, exchange: str = "amq.topic") -> None:
+    message = {"routing_key": key, "payload": "x", "payload_encoding": "string", "properties": {}}
+    for number in range(count):
+        # Every second message takes the slow path.
+        properties = {"expiration": "60000"} if number % 2 else {}
+        body = {**message, "properties": properties}
+        status, _ = await api(broker, "POST", f"exchanges/%2F/{exchange}/publish", body)
+        assert status == 200
+
+
+def change(what: str, key: str, queue: str, **more: Any) -> dict[str, Any]:
+    return {
+        "change": what,
+        "source": "amq.topic",
+        "routing_key": key,
+        "destination": queue,
+        **more,
+    }
+
+
+async def tried(broker: Running, *changes: dict[str, Any], user: str = "admin") -> tuple[int, Any]:
+    return await api(broker, "POST", "route/try", {"changes": list(changes)}, user=user)
+
+
+async def test_a_trial_says_which_queues_gain_and_lose_which_topics(broker: Running) -> None:
+    await publish(broker, "plant.1.temp", 5)
+    await publish(broker, "plant.2.temp", 3)
+    await publish(broker, "plant.2.load", 2)
+    status, answer = await tried(
+        broker, change("remove", "plant.*.temp", "temps"), change("add", "plant.2.#", "all")
+    )
+    assert status == 200
+    assert [
+        (row["change"], row["destination"], row["topics"], row["messages"])
+        for row in answer["changes"]
+    ] == [("remove", "temps", 2, 8), ("add", "all", 2, 5)]
+    assert [
+        (row["name"], row["type"], row["effect"], row["topics"], row["messages"])
+        for row in answer["queues"]
+    ] == [("temps", "queue", "loses", 2, 8), ("all", "queue", "gains", 2, 5)]
+    assert [
+        (row["name"], row["effect"], row["routing_key"], row["topic"], row["messages"])
+        for row in answer["topics_changed"]
+    ] == [
+        ("temps", "loses", "plant.1.temp", "plant/1/temp", 5),
+        ("temps", "loses", "plant.2.temp", "plant/2/temp", 3),
+        ("all", "gains", "plant.2.temp", "plant/2/temp", 3),
+        ("all", "gains", "plant.2.load", "plant/2/load", 2),
+    ]
+    assert (answer["newly_unroutable"], answer["newly_routed"]) == (5, 2)
+    assert (answer["topics"], answer["messages"], answer["complete"]) == (3, 10, True)
+    # Nothing has changed.
+    assert broker.node.broker.vhosts["/"].queues["temps"].depth == 8
+    _, bindings = await api(broker, "GET", "bindings/%2F/e/amq.topic/q/temps")
+    assert [row["routing_key"] for row in bindings] == ["plant.*.temp"]
+
+
+async def test_a_trial_that_makes_no_sense_is_refused(broker: Running) -> None:
+    refused: tuple[tuple[list[dict[str, Any]], int, str], ...] = (
+        ([], 400, "a trial needs 1 to 100 changed bindings, got 0"),
+        ([change("swap", "a", "all")], 400, "'change' is 'swap', neither add nor remove"),
+        ([change("add", "a", "absent")], 404, "no queue 'absent'"),
+        ([change("remove", "absent", "all")], 404, "no binding 'absent'"),
+        ([change("add", "a", "all", source="absent")], 404, "no exchange 'absent'"),
+        ([change("add", "a", "all", source="amq.headers")], 400, "cannot try a binding"),
+        ([change("add", "a", "all", typo=1)], 400, "unknown field `typo`"),
+        ([change("add", "a", "all", destination_type="x")], 400, "neither queue nor exchange"),
+    )
+    for changes, expected, reason in refused:
+        status, answer = await tried(broker, *changes)
+        assert (status, reason in answer["reason"]) == (expected, True), answer
+    assert (await api(broker, "POST", "route/try", {"changes": 7}))[0] == 400
+    status, answer = await tried(broker, change("add", "#", "all"), user="known")
+    assert (status, "'monitoring'" in answer["reason"]) == (403, True)
+
+
+async def test_the_topics_of_the_hour_are_listed_and_counted(broker: Running) -> None:
+    await publish(broker, "plant.1.temp", 3)
+    await publish(broker, "nowhere", 2)
+    await publish(broker, "temps", 2, "amq.default")
+    _, rows = await api(broker, "GET", "trellis/topics")
+    assert {(row["exchange"], row["routing_key"]): row for row in rows} == {
+        ("amq.topic", "plant.1.temp"): {
+            "vhost": "/",
+            "exchange": "amq.topic",
+            "routing_key": "plant.1.temp",
+            "messages": 3,
+            "unroutable": 0,
+        },
+        ("amq.topic", "nowhere"): {
+            "vhost": "/",
+            "exchange": "amq.topic",
+            "routing_key": "nowhere",
+            "messages": 2,
+            "unroutable": 2,
+        },
+    }
+    scrape = await broker.scrape()
+    assert scrape.value("trellis_topic_history_topics") == 3  # Unroutable topics count twice.
+    assert scrape.value("trellis_topic_history_left_out_messages_total") == 0
+    status, answer = await api(broker, "GET", "trellis/topics", user="known")
+    assert (status, "lacks the tag 'monitoring'" in answer["reason"]) == (403, True)
+
+
+async def test_the_command_prints_the_trial(broker: Running) -> None:
+    await publish(broker, "plant.1.temp", 3)
+
+    def run(*arguments: str) -> str:
+        out = io.StringIO()
+        url = f"http://{broker.app.addresses['http']}"
+        login = ("--login", "admin", "--password", "known", "--url", url)
+        with contextlib.redirect_stdout(out):
+            assert cli.main(["route", *arguments, *login]) == 0
+        return out.getvalue()
+
+    arguments = ("--remove", "amq.topic", "plant.*.temp", "temps", "--add", "amq.topic", "#", "all")
+    text = await asyncio.to_thread(run, *arguments)
+    assert text.startswith("tried 1 topic with 3 messages of the last ")
+    assert text.partition("\n\n")[2] == (
+        "remove 'plant.*.temp' of 'amq.topic' to queue 'temps': matches 1 topic, 3 messages\n"
+        "add '#' of 'amq.topic' to queue 'all': matches 1 topic, 3 messages\n\n"
+        "queue 'temps' loses 3 messages of 1 topic\n  3  amq.topic  plant.1.temp\n\n"
+        "queue 'all' gains 3 messages of 1 topic\n  3  amq.topic  plant.1.temp\n"
+    )
+    json = await asyncio.to_thread(run, *arguments, "--json")
+    assert '"effect": "gains"' in json

@@ -1,0 +1,113 @@
+"""Rows of a stream over HTTP: read them as JSON, and publish them again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.top.conftest import Start
+from tests.top.running import Running
+from tests.top.test_api import api, users
+from trellis.http.management import stream_rows
+
+
+@pytest.fixture
+async def broker(start: Start) -> Running:
+    running = await start(**users())
+    stream = {"durable": True, "arguments": {"x-queue-type": "stream"}}
+    assert (await api(running, "PUT", "queues/%2F/rows", stream))[0] == 201
+    assert (await api(running, "PUT", "queues/%2F/copies", {"durable": True}))[0] == 201
+    for number in range(7):
+        body = {
+            "routing_key": "rows",
+            "payload": f"row {number}",
+            "payload_encoding": "string",
+            "properties": {"message_id": f"m{number}", "headers": {"n": number}},
+        }
+        assert (await api(running, "POST", "exchanges/%2F/amq.default/publish", body))[0] == 200
+    return running
+
+
+async def rows(broker: Running, query: str, user: str = "admin") -> tuple[int, Any]:
+    return await api(broker, "GET", f"streams/rows?queue=rows&{query}", user=user)
+
+
+async def test_rows_are_read_from_an_offset_and_from_a_time(broker: Running) -> None:
+    status, found = await rows(broker, "offset=2&count=3")
+    assert status == 200
+    assert [(row["offset"], row["payload"]) for row in found] == [
+        (number, f"row {number}") for number in (2, 3, 4)
+    ]
+    first = found[0]
+    assert (first["exchange"], first["routing_key"], first["publisher"]) == ("", "rows", "admin")
+    assert first["properties"] == {"message_id": "m2", "headers": {"n": 2}}
+    assert (first["payload_encoding"], first["payload_bytes"]) == ("string", 5)
+    began = int(first["published_at"])
+    for query, offsets in (
+        ("", [0, 1, 2, 3, 4, 5, 6]),
+        ("offset=first&count=2", [0, 1]),
+        ("offset=next", []),
+        ("offset=7", []),
+        ("offset=1h&count=1", [0]),
+        (f"time={began - 60}&count=1", [0]),
+        (f"time={began + 3600}", []),
+    ):
+        assert [row["offset"] for row in (await rows(broker, query))[1]] == offsets, query
+    _, (cut,) = await rows(broker, "offset=6&truncate=3&encoding=base64")
+    assert (cut["payload"], cut["payload_bytes"]) == ("cm93", 5)
+
+
+async def test_rows_are_read_with_read_permission_only(broker: Running) -> None:
+    for query, status, reason in (
+        ("offset=yesterday", 400, "'offset' is 'yesterday': give a number from 0"),
+        ("count=5000", 400, "'count' is not a number from 0 to 1000"),
+        ("time=soon", 400, "'time' is not a number"),
+        ("encoding=hex", 400, "'encoding' is 'hex'"),
+    ):
+        found, answer = await rows(broker, query)
+        assert (found, reason in answer["reason"]) == (status, True), answer
+    assert (await api(broker, "GET", "streams/rows?queue=copies"))[0] == 404
+    assert (await api(broker, "GET", "streams/rows?queue=absent"))[0] == 404
+    ann = {"password": "known", "tags": "management"}
+    await api(broker, "PUT", "users/ann", ann)
+    for pattern, expected in (("^copies$", 403), ("^rows$", 200)):
+        rights = {"configure": "", "write": "", "read": pattern}
+        await api(broker, "PUT", "permissions/%2F/ann", rights)
+        assert (await rows(broker, "", user="ann"))[0] == expected
+
+
+async def replay(broker: Running, **body: Any) -> tuple[int, Any]:
+    return await api(broker, "POST", "streams/replay", {"queue": "rows", **body})
+
+
+async def test_rows_are_published_again(broker: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_rows, "WINDOW", 2)
+    await api(broker, "PUT", "exchanges/%2F/again", {"type": "fanout"})
+    await api(broker, "POST", "bindings/%2F/e/again/q/copies", {"routing_key": ""})
+    status, answer = await replay(broker, **{"from": 1, "to": 6, "exchange": "again"})
+    assert (status, answer) == (200, {"published": 5, "refused": 0, "next": 6})
+    _, copies = await api(broker, "GET", "queues/%2F/copies/messages")
+    assert [(one["payload"], one["routing_key"]) for one in copies] == [
+        (f"row {number}", "rows") for number in range(1, 6)
+    ]
+    assert copies[0]["properties"] == {"message_id": "m1", "headers": {"n": 1}}
+    # Without an exchange, the rows go to the exchange that they came from: here, into the stream.
+    # The new rows are not published again.
+    assert (await replay(broker, **{"from": 5}))[1] == {"published": 2, "refused": 0, "next": 7}
+    assert [row["payload"] for row in (await rows(broker, "offset=7"))[1]] == ["row 5", "row 6"]
+    monkeypatch.setattr(stream_rows, "REPLAYED_MAX", 3)
+    assert (await replay(broker, exchange="again"))[1]["next"] == 3
+
+
+async def test_a_replay_that_cannot_publish_says_so(broker: Running) -> None:
+    status, answer = await replay(broker, exchange="absent")
+    assert (status, "no exchange 'absent'" in answer["reason"]) == (404, True)
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    await api(broker, "PUT", "queues/%2F/full", {"arguments": arguments})
+    await api(broker, "POST", "bindings/%2F/e/amq.fanout/q/full", {"routing_key": ""})
+    _, answer = await replay(broker, exchange="amq.fanout")
+    assert answer == {"published": 1, "refused": 6, "next": 7}
+    await api(broker, "PUT", "exchanges/%2F/inside", {"type": "fanout", "internal": True})
+    status, answer = await replay(broker, exchange="inside")
+    assert (status, "rows that were published before: 0" in answer["reason"]) == (403, True)

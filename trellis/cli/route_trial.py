@@ -1,0 +1,109 @@
+"""`trellis route --add, --remove`: which queues would get other messages with changed bindings."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from trellis.cli.api_client import ApiClient
+from trellis.cli.parsing import Parser
+from trellis.cli.readable import count_text, time_text
+from trellis.settings.errors import printable
+
+#: The beginning of a DESTINATION that is an exchange.
+_EXCHANGE: Final = "exchange:"
+
+
+def add_arguments(command: Parser) -> None:
+    """Add the arguments of a trial to the command route."""
+    names = ("EXCHANGE", "KEY", "DESTINATION")
+    for flag, verb in (("--add", "had"), ("--remove", "did not have")):
+        command.add_argument(
+            flag,
+            dest="added" if flag == "--add" else "removed",
+            action="append",
+            nargs=3,
+            default=[],
+            metavar=names,
+            help=f"ask instead: which queues would get other messages if EXCHANGE {verb} this "
+            "binding? DESTINATION is a queue, or exchange:NAME; may be repeated",
+        )
+
+
+def changes_of(arguments: argparse.Namespace) -> list[dict[str, str]]:
+    """Return the changed bindings that the arguments name."""
+    named = [("remove", *one) for one in arguments.removed]
+    named += [("add", *one) for one in arguments.added]
+    return [
+        {
+            "change": change,
+            "source": "" if exchange == "amq.default" else exchange,
+            "routing_key": key,
+            "destination": destination.removeprefix(_EXCHANGE),
+            "destination_type": "exchange" if destination.startswith(_EXCHANGE) else "queue",
+        }
+        for change, exchange, key, destination in named
+    ]
+
+
+def print_trial(arguments: argparse.Namespace) -> int:
+    """Print what the changed bindings would do with the messages of the last hour."""
+    client = ApiClient(arguments)
+    body = {"vhost": arguments.vhost, "changes": changes_of(arguments)}
+    answer: dict[str, Any] = client.json("POST", "route", "try", body=body)
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(answer)).decode())
+        return 0
+    for line in lines_of(answer, time.time()):
+        print(printable(line))
+    return 0
+
+
+def lines_of(answer: dict[str, Any], now: float) -> Iterator[str]:
+    """Yield the lines of an answer; `now` is in seconds since 1970."""
+    ago = time_text(max(0.0, now - answer["since"]))
+    tried = count_text(answer["topics"], "topic")
+    yield f"tried {tried} with {count_text(answer['messages'], 'message')} of the last {ago}"
+    if not answer["complete"]:
+        yield f"there are {answer['topics_known']:,} topics: the trial ended early"
+    if answer["unremembered"]:
+        yield f"{answer['unremembered']:,} messages of further topics are not remembered"
+    if answer["by_headers"]:
+        yield (
+            f"{answer['by_headers']:,} topics pass an exchange that looks at headers: for them the "
+            "answer is for messages without headers"
+        )
+    yield ""
+    for row in answer["changes"]:
+        yield (
+            f"{row['change']} '{row['routing_key']}' of '{row['source']}' to "
+            f"{row['destination_type']} '{row['destination']}': matches "
+            f"{count_text(row['topics'], 'topic')}, {count_text(row['messages'], 'message')}"
+        )
+    for row in answer["queues"]:
+        yield ""
+        yield (
+            f"{row['type']} '{row['name']}' {row['effect']} "
+            f"{count_text(row['messages'], 'message')} of {count_text(row['topics'], 'topic')}"
+        )
+        mine = [
+            each
+            for each in answer["topics_changed"]
+            if all(each[field] == row[field] for field in ("type", "name", "effect"))
+        ]
+        for each in mine:
+            yield f"  {each['messages']:,}  {each['exchange']}  {each['routing_key']}"
+        if len(mine) < row["topics"]:
+            yield f"  and {row['topics'] - len(mine):,} more topics"
+    if not answer["queues"]:
+        yield "no queue and no session gains or loses a message"
+    if answer["left_out"]:
+        yield f"further gains and losses of queues, not shown: {answer['left_out']:,}"
+    if answer["newly_unroutable"]:
+        yield f"messages that would reach no queue any more: {answer['newly_unroutable']:,}"
+    if answer["newly_routed"]:
+        yield f"messages that reach no queue now, and would reach one: {answer['newly_routed']:,}"

@@ -1,0 +1,60 @@
+// Changed bindings, tried on the topics of the last hour: which queues gain messages, and which lose some.
+import { ask, path } from './api.js';
+import { age, commandLine, el, inVhost, line, number, table } from './dom.js';
+
+const messages = (count) => `${number(count)} message${count === 1 ? '' : 's'}`;
+const topics = (count) => `${number(count)} topic${count === 1 ? '' : 's'}`;
+const named = (row) => `“${row.routing_key}” of ${row.source} to ${row.destination_type} ${row.destination}`;
+
+// Returns the sandbox of a virtual host: an element, and a function that fills in a binding to try without.
+export function sandbox(vhost) {
+  let changes = [];
+  const change = el('select', {}, el('option', { value: 'remove' }, 'without'), el('option', { value: 'add' }, 'with'));
+  const source = el('input', { size: 18, required: true, value: 'amq.topic' }), key = el('input', { size: 24 });
+  const kind = el('select', {}, el('option', { value: 'queue' }, 'queue'), el('option', { value: 'exchange' }, 'exchange')), target = el('input', { size: 18, required: true });
+  const list = el('ul', { class: 'plain' }), answer = el('div', { role: 'status' }), trying = el('button', { type: 'button', class: 'main', onclick: () => run() }, 'Try it');
+  const draw = () => {
+    list.replaceChildren(...changes.map((row, at) => el('li', {}, el('b', {}, row.change === 'add' ? 'with ' : 'without '), named(row), ' ',
+      el('button', { type: 'button', onclick: () => { changes.splice(at, 1); draw(); } }, 'Forget'))));
+    trying.disabled = !changes.length;
+    answer.replaceChildren();
+  };
+  const add = (row) => {
+    if (!changes.some((one) => JSON.stringify(one) === JSON.stringify(row))) changes.push(row);
+    draw();
+  };
+  const run = async () => {
+    answer.replaceChildren(el('p', { class: 'soft' }, 'Trying…'));
+    try { answer.replaceChildren(...result(await ask('POST', path('route', 'try'), { vhost: vhost(), changes }), vhost(), changes)); } catch (error) { answer.replaceChildren(el('p', { class: 'bad' }, error.message)); }
+  };
+  draw();
+  const view = el('section', { id: 'try' }, el('h2', {}, 'Try it: what would another binding change?'),
+    el('p', { class: 'soft' }, 'Nothing changes in the broker. The bindings are tried on the topics that were published in the last hour. Choose a binding of the graph, or name one.'),
+    el('form', { class: 'line', onsubmit: (event) => { event.preventDefault(); add({ change: change.value, source: source.value, routing_key: key.value, destination_type: kind.value, destination: target.value, arguments: {} }); } },
+      el('label', {}, 'try', change), el('label', {}, 'exchange', source), el('label', {}, 'binding key', key), el('label', {}, 'to a', kind), el('label', {}, 'name', target), el('button', {}, 'Add to the trial')),
+    list, el('div', { class: 'row' }, trying), answer);
+  return [view, (row) => {
+    add({ change: 'remove', source: row.source, routing_key: row.routing_key, destination_type: row.destination_type, destination: row.destination, arguments: row.arguments });
+    view.scrollIntoView({ block: 'nearest' });
+    trying.focus();
+  }, () => { changes = []; draw(); }];
+}
+
+function result(found, vhost, changes) {
+  const since = Math.max(0, Date.now() / 1000 - found.since);
+  const parts = [el('p', {}, `Tried on ${topics(found.topics)} with ${messages(found.messages)} of the last ${age(since)}.`)];
+  const say = (truth, text, kind = 'soft') => { if (truth) parts.push(el('p', { class: kind }, text)); };
+  say(!found.complete, `There are ${topics(found.topics_known)}: the trial ended early, because it followed too many bindings.`, 'warn');
+  say(found.unremembered, `${messages(found.unremembered)} of further topics are not remembered, so they were not tried.`, 'warn');
+  say(found.by_headers, `${topics(found.by_headers)} pass an exchange that looks at headers: for them the answer is for messages without headers.`, 'warn');
+  say(found.newly_unroutable, `${messages(found.newly_unroutable)} would reach no queue and no session any more.`, 'bad');
+  say(found.newly_routed, `${messages(found.newly_routed)} reach no queue now, and would reach one.`);
+  parts.push(table('The changed bindings', [['change', (row) => (row.change === 'add' ? 'with' : 'without')], ['binding', named], ['topics that match', (row) => number(row.topics), 'n'], ['messages', (row) => number(row.messages), 'n']], found.changes, ''),
+    table('Queues and sessions that gain or lose messages', [['name', (row) => `${row.type} ${row.name}`], ['effect', (row) => el('b', { class: row.effect === 'loses' ? 'bad' : '' }, row.effect)], ['messages', (row) => number(row.messages), 'n'], ['topics', (row) => number(row.topics), 'n']], found.queues, 'No queue and no session gains or loses a message.'));
+  say(found.left_out, `${number(found.left_out)} gains and losses of further queues are not shown.`, 'warn');
+  const all = found.queues.reduce((sum, row) => sum + row.topics, 0);
+  if (found.topics_changed.length) parts.push(table(`Topics with most messages, by queue: ${number(found.topics_changed.length)} of ${number(all)} are shown`, [['topic', (row) => row.topic || row.routing_key], ['exchange', (row) => row.exchange], ['queue or session', (row) => row.name], ['effect', (row) => el('span', { class: row.effect === 'loses' ? 'bad' : '' }, row.effect)], ['messages', (row) => number(row.messages), 'n']], found.topics_changed, ''));
+  const words = changes.flatMap((row) => [row.change === 'add' ? '--add' : '--remove', row.source, row.routing_key, row.destination_type === 'exchange' ? `exchange:${row.destination}` : row.destination]);
+  parts.push(commandLine(line('route', ...words, ...inVhost(vhost))));
+  return parts;
+}

@@ -1,0 +1,251 @@
+"""Rows of a stream over HTTP: read some as JSON, and publish some again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pamqp.commands as spec
+
+from broker.errors import BrokerError
+from broker.names import shown
+from broker.store.disk import OutOfDescriptors, StoreError
+from broker.stream.archive import RowsUnavailable
+from broker.stream.arrow import BatchView
+from broker.stream.offsets import resolve_offset
+from broker.stream.queue import StreamQueue
+from protocols.amqp.codec.contents import frames_of, split_content
+from protocols.amqp.codec.frames import encode, method_frame
+from protocols.amqp.codec.properties import read_properties
+from trellis.http import contract, stream_files
+from trellis.http.management.answers import ApiRefusal, Call, Listing, Row, bad_request, text
+from trellis.http.management.messages import (
+    FETCHED_BYTES_MAX,
+    DirectClient,
+    check_encoding,
+    json_properties,
+    whole_number,
+)
+from trellis.http.management.streaming import stream_result
+from trellis.http.management.topology import exchange_name
+
+#: Largest number of rows in one answer, and default number.
+ROWS_MAX: Final = 1_000
+ROWS: Final = 20
+#: Largest number of bytes of each body in one answer, and default number.
+BODY_MAX: Final = 1 << 20
+BODY: Final = 64 << 10
+#: Largest number of rows that one request publishes again.
+REPLAYED_MAX: Final = 1_000
+#: Number of rows that are published before their confirms are awaited.
+WINDOW: Final = 50
+#: Highest offset that a request may name.
+OFFSET_MAX: Final = (1 << 63) - 1
+#: Size of the part of a content header before the flags of the properties, in bytes.
+_HEADER_HEAD: Final = 12
+#: Size of the longest name in an AMQP method, in bytes.
+_NAME_MAX: Final = 255
+_CHANNEL: Final = 1
+_PUBLISH: Final = b"\x00\x3c\x00\x28\x00\x00"
+
+
+class StreamCursor:
+    """Reads the durable rows of a stream one by one, from `offset` on."""
+
+    def __init__(self, stream: StreamQueue, offset: int) -> None:
+        self.offset = offset
+        self._stream = stream
+        self._batches: list[BatchView] = []
+
+    def next_row(self) -> tuple[BatchView, int] | None:
+        """Return the next row: its batch, and its index in the batch. Return None at the end.
+
+        Raises ApiRefusal if the row cannot be read.
+        """
+        archive = self._stream.archive
+        if self.offset >= archive.end:
+            return None
+        while self._batches and self._batches[0].base + self._batches[0].rows <= self.offset:
+            self._batches.pop(0)
+        if not self._batches:
+            self._batches = list(_page(self._stream, self.offset))
+        batch = self._batches[0]
+        row = self.offset - int(batch.base)
+        self.offset += 1
+        return batch, row
+
+
+def _page(stream: StreamQueue, offset: int) -> list[BatchView]:
+    """Return the batches from the row at an offset on; each read takes up to 256 KiB."""
+    try:
+        found = stream.pages.page_with(offset).views
+    except OutOfDescriptors as shortage:
+        raise ApiRefusal(503, "busy", f"{shortage}; try again later") from None
+    except (RowsUnavailable, StoreError) as error:
+        raise ApiRefusal(410, "gone", str(error)) from None
+    finally:
+        if not stream.readers:
+            stream.pages.clear()
+    return [batch for batch in found if batch.base + batch.rows > offset]
+
+
+def _stream_of(call: Call, vhost: str, name: str) -> StreamQueue:
+    query = {"vhost": vhost, "queue": name}
+    return stream_result(lambda: stream_files.find_stream(call.broker, call.identity, query))
+
+
+async def rows(call: Call) -> Listing:
+    """Return rows of a stream as JSON, from an offset or a time on.
+
+    The query has `queue`, and may have `vhost`, `offset` (a number, first, last, next, or an
+    interval such as 1h), `time` (seconds since 1970) in place of `offset`, `count`, `truncate`
+    (bytes of each body) and `encoding` (auto or base64).
+    """
+    query = call.query
+    stream = _stream_of(call, query.get("vhost", "/"), query.get("queue", ""))
+    count = whole_number(query, "count", ROWS, ROWS_MAX)
+    truncate = whole_number(query, "truncate", BODY, BODY_MAX)
+    encoding = query.get("encoding", "auto")
+    check_encoding(encoding)
+    cursor = StreamCursor(stream, _first_offset(call, stream))
+
+    async def found() -> AsyncIterator[Row]:
+        size = 0
+        for _ in range(count):
+            row = cursor.next_row()
+            if row is None or size >= FETCHED_BYTES_MAX:
+                return
+            shown_row = _row(*row, truncate, encoding)
+            size += len(shown_row["payload"])
+            yield shown_row
+
+    return Listing(found(), contract.MESSAGES)
+
+
+def _first_offset(call: Call, stream: StreamQueue) -> int:
+    """Return the offset at which an answer begins. Raises ApiRefusal."""
+    wanted: object = call.query.get("offset", "first")
+    if "time" in call.query:
+        seconds = whole_number(call.query, "time", 0, 1 << 36)
+        wanted = datetime.fromtimestamp(seconds, UTC)
+    elif str(wanted).isdecimal():
+        wanted = int(str(wanted)[:20])
+    now = int(call.broker.agenda.wall * 1_000_000)
+    end = int(stream.archive.end)
+    try:
+        return int(
+            resolve_offset(stream.archive, stream.pages, wanted, end, now, f"'{stream.name}'")
+        )
+    except OutOfDescriptors as shortage:
+        raise ApiRefusal(503, "busy", f"{shortage}; try again later") from None
+    except (RowsUnavailable, StoreError) as error:
+        raise ApiRefusal(410, "gone", str(error)) from None
+    except BrokerError:
+        raise bad_request(
+            f"'offset' is '{shown(str(wanted))}': give a number from 0, first, last, next, or an "
+            "interval such as 1h"
+        ) from None
+    finally:
+        if not stream.readers:
+            stream.pages.clear()
+
+
+def _row(batch: BatchView, row: int, truncate: int, encoding: str) -> Row:
+    body = batch.text("body", row)
+    header = batch.text("content_header", row)
+    return {
+        "offset": int(batch.base) + row,
+        "published_at": int(batch.published_at(row)) / 1_000_000,
+        "exchange": batch.text("exchange", row).decode("utf-8", "backslashreplace"),
+        "routing_key": _key_of(batch, row).decode("utf-8", "backslashreplace"),
+        "protocol": batch.value("protocol", row),
+        "publisher": batch.value("publisher", row),
+        "routed": batch.value("routed", row),
+        "payload_bytes": len(body),
+        "properties": json_properties(read_properties(header[_HEADER_HEAD:])) if header else {},
+        "payload": body[:truncate],
+        "payload_encoding": encoding,
+    }
+
+
+def _key_of(batch: BatchView, row: int) -> bytes:
+    """Return the routing key of a row, or its topic if the message was published over MQTT."""
+    return batch.text("topic" if batch.is_null("routing_key", row) else "routing_key", row)
+
+
+async def replay(call: Call) -> Row:
+    """Publish rows of a stream again, and wait for their confirms.
+
+    The body has `queue`, `from` and `to` (offsets, `to` not included), and may have `vhost` and
+    `exchange` (default: the exchange of each row). One request publishes at most 1,000 rows; the
+    answer has `next`, the offset to continue from.
+    """
+    body = call.body()
+    vhost = call.vhost(text(body, "vhost", "/"))
+    stream = _stream_of(call, vhost.name, text(body, "queue"))
+    first = whole_number(body, "from", 0, OFFSET_MAX)
+    end = min(whole_number(body, "to", OFFSET_MAX, OFFSET_MAX), int(stream.archive.end))
+    end = min(end, first + REPLAYED_MAX)
+    exchange = None if "exchange" not in body else exchange_name(text(body, "exchange")).encode()
+    if exchange is not None:
+        vhost.exchange(exchange.decode())
+    if call.broker.alarms.on:
+        reason = call.broker.alarms.reason
+        raise ApiRefusal(503, "busy", f"publishers are blocked: {reason}; try again later")
+    cursor = StreamCursor(stream, first)
+    published = refused = 0
+    async with call.slice() as work:
+        client = DirectClient(call, vhost, work)
+        try:
+            client.send(encode(_CHANNEL, spec.Confirm.Select()))
+            await client.method()
+            while cursor.offset < end:
+                sent = 0
+                while sent < WINDOW and cursor.offset < end:
+                    found = cursor.next_row()
+                    if found is None:
+                        break
+                    client.send(_publication(call, *found, exchange))
+                    sent += 1
+                    if work.over:
+                        await work.pause()
+                refused += await _confirms(client, published, sent)
+                published += sent
+        except ApiRefusal as refusal:
+            raise ApiRefusal(
+                refusal.status,
+                refusal.error,
+                f"{refusal.reason}; rows that were published before: {published}",
+            ) from None
+        finally:
+            client.close()
+    facts = {"from": first, "to": cursor.offset, "exchange": text(body, "exchange", "")}
+    call.audit("replay", "stream", vhost.name, stream.name, facts)
+    return {"published": published - refused, "refused": refused, "next": cursor.offset}
+
+
+def _publication(call: Call, batch: BatchView, row: int, exchange: bytes | None) -> bytes:
+    """Return the frames that publish a row again."""
+    name = batch.text("exchange", row) if exchange is None else exchange
+    key = _key_of(batch, row)[:_NAME_MAX]
+    header = batch.text("content_header", row)[_HEADER_HEAD:] or b"\0\0"
+    method = _PUBLISH + bytes([len(name)]) + name + bytes([len(key)]) + key + b"\0"
+    limits = frames_of(_CHANNEL, call.node.amqp.options.frame_max)
+    return method_frame(_CHANNEL, method) + split_content(header, batch.text("body", row), limits)
+
+
+async def _confirms(client: DirectClient, before: int, sent: int) -> int:
+    """Wait for the confirms of the last `sent` messages; return how many were refused.
+
+    `before` is the number of messages that were confirmed before.
+    """
+    waiting, refused = set(range(before + 1, before + sent + 1)), 0
+    while waiting:
+        answer: Any = await client.method()
+        if isinstance(answer, spec.Basic.Ack | spec.Basic.Nack):
+            tag = answer.delivery_tag or 0
+            done = {one for one in waiting if one <= tag} if answer.multiple else {tag} & waiting
+            waiting -= done
+            refused += len(done) if isinstance(answer, spec.Basic.Nack) else 0
+    return refused

@@ -1,0 +1,160 @@
+"""The answer to `POST /api/route/try` and `trellis route --add, --remove`: a trial of bindings.
+
+The answer is a document with a head and rows in SECTIONS. The rows are made in slices: the iterator
+yields None whenever other work may run. Nothing in the broker changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from broker.errors import PreconditionFailed
+from broker.names import shown
+from broker.queues.destination import Destination
+from broker.queues.queue import Queue
+from broker.routing.binding import Binding
+from broker.routing.binding_trial import (
+    CHANGES_MAX,
+    BindingChange,
+    BindingTrial,
+    DestinationEffect,
+)
+from broker.routing.exchanges import Exchange, is_topic
+from broker.routing.topic_history import HistorySum, TopicHistory
+from broker.vhost.vhost import VirtualHost
+from matching.grammar import swap
+from trellis.monitoring.route_rows import EXCHANGE_KIND, SESSION, printable_key
+
+Row = dict[str, Any]
+#: The sections of an answer, in the order of its rows.
+SECTIONS: Final = ("changes", "queues", "topics_changed")
+GAINS, LOSES = "gains", "loses"
+
+
+class ChangedBinding(msgspec.Struct, forbid_unknown_fields=True):
+    """A binding that is added or removed, as a request names it."""
+
+    change: str
+    source: str
+    destination: str
+    destination_type: str = "queue"
+    routing_key: str = ""
+    arguments: dict[str, Any] = {}
+
+
+class TrialAnswer:
+    """The answer to one trial. Raises NotFound, PreconditionFailed."""
+
+    def __init__(
+        self, vhost: VirtualHost, changes: Sequence[ChangedBinding], history: TopicHistory
+    ) -> None:
+        if not 0 < len(changes) <= CHANGES_MAX:
+            raise PreconditionFailed(
+                f"a trial needs 1 to {CHANGES_MAX} changed bindings, got {len(changes)}"
+            )
+        self._vhost = vhost
+        self._sum = HistorySum(history)
+        scope = vhost.declarations.planner.scope
+        found = [_change_of(vhost, change) for change in changes]
+        self._trial = BindingTrial(vhost.name, scope, found, self._sum)
+        #: The fields of the answer before its sections. Most are known after the rows.
+        self.head: Row = {
+            "vhost": vhost.name,
+            "since": int(self._sum.since),
+            "unremembered": self._sum.left_out,
+        }
+
+    def rows(self) -> Iterator[tuple[str, Row] | None]:
+        """Yield the rows with their sections, and None between two slices of work."""
+        trial = self._trial
+        for _ in trial.steps():
+            yield None
+        self.head |= {
+            "topics": trial.topics,
+            "topics_known": trial.topics_known,
+            "messages": trial.messages,
+            "complete": trial.complete,
+            "left_out": trial.left_out,
+            "by_headers": trial.by_headers,
+            "newly_unroutable": trial.newly_unroutable,
+            "newly_routed": trial.newly_routed,
+        }
+        for change in trial.changes:
+            yield "changes", self._change_row(change)
+        effects = sorted(trial.effects.values(), key=lambda one: -one.messages)
+        for effect in effects:
+            yield (
+                "queues",
+                self._ends(effect) | {"topics": effect.topics, "messages": effect.messages},
+            )
+        for effect in effects:
+            for topic in sorted(effect.largest, reverse=True):
+                exchange = self._vhost.exchanges.get(topic.exchange)
+                yield (
+                    "topics_changed",
+                    self._ends(effect)
+                    | {
+                        "exchange": topic.exchange,
+                        "routing_key": printable_key(topic.key),
+                        "topic": ""
+                        if exchange is None or not is_topic(exchange)
+                        else printable_key(swap(topic.key)),
+                        "messages": topic.messages,
+                    },
+                )
+
+    def _change_row(self, change: BindingChange) -> Row:
+        target = change.binding.destination
+        return {
+            "change": "add" if change.added else "remove",
+            "source": change.exchange.name,
+            "routing_key": printable_key(change.binding.key),
+            "destination": target.name,
+            "destination_type": self._kind(target),
+            "topics": change.topics,
+            "messages": change.messages,
+        }
+
+    def _ends(self, effect: DestinationEffect) -> Row:
+        target = effect.destination
+        return {
+            "name": target.name,
+            "type": self._kind(target),
+            "effect": GAINS if effect.gains else LOSES,
+        }
+
+    @staticmethod
+    def _kind(target: Destination) -> str:
+        if isinstance(target, Exchange):
+            return EXCHANGE_KIND
+        return "queue" if isinstance(target, Queue) else SESSION
+
+
+def changes_of(body: Mapping[str, Any]) -> list[ChangedBinding]:
+    """Return the bindings in the field `changes` of a request. Raises PreconditionFailed."""
+    try:
+        return msgspec.convert(body.get("changes"), list[ChangedBinding])
+    except msgspec.ValidationError as error:
+        raise PreconditionFailed(
+            f"'changes' is not a list of bindings to add or remove: {error}"
+        ) from None
+
+
+def _change_of(vhost: VirtualHost, row: ChangedBinding) -> BindingChange:
+    if row.change not in ("add", "remove"):
+        raise PreconditionFailed(f"'change' is '{shown(row.change)}', neither add nor remove")
+    if row.destination_type not in ("queue", "exchange"):
+        raise PreconditionFailed(
+            f"'destination_type' is '{shown(row.destination_type)}', neither queue nor exchange"
+        )
+    exchange = vhost.exchange("" if row.source == "amq.default" else row.source)
+    target: Destination = (
+        vhost.exchange(row.destination)
+        if row.destination_type == "exchange"
+        else vhost.queue(row.destination)
+    )
+    binding = Binding(row.routing_key, target, 0, row.arguments)
+    return BindingChange(row.change == "add", exchange, binding)
