@@ -29,7 +29,7 @@ from trellis.server.link_factory import link_factory
 from trellis.server.listener import BoundListener, ListenError, bind
 from trellis.server.node import BrokerNode
 from trellis.server.reachability import log_reachability
-from trellis.server.recovery import codecs, open_directory
+from trellis.server.recovery import codecs
 from trellis.server.reload import Read, SettingsReload
 from trellis.server.settings_in_force import SettingsInForce
 from trellis.server.signals import SignalHandlers
@@ -214,6 +214,7 @@ class App:
                 if self._membership is not None:
                     assert opened is not None
                     self._switching = lease_to(node, self._membership, opened)
+                opened = None  # The broker has restored the survivors, which need memory.
                 http = self.http = HttpService(node)
                 try:
                     await self._serve(node, http, bound)
@@ -239,7 +240,7 @@ class App:
         directory: Path | None,
         bound: dict[str, BoundListener],
     ) -> OpenedStore | None:
-        """Follow the cluster until this node owns its log, then open the store.
+        """Follow the cluster until this node owns its log, and return the open store.
 
         Return None if the broker stops before. Meanwhile the ports are those of a standby
         (standby.py). Raises SettingsError, ListenError, StoreError, ReplicationError.
@@ -259,17 +260,15 @@ class App:
                 self.addresses = {name: ports.address for name, ports in bound.items()}
                 membership.description = describe_node(settings, self.addresses)
                 print(f"following {_listed(self.addresses)}", flush=True)
-                ownership = await membership.follow(
+                followed = await membership.follow(
                     disk, directory, settings.store.segment, codecs(), self._stop
                 )
-                if ownership is None:
+                if followed is None:
                     return None
-                salt = ownership.owner.judge.state.salt
-                opened = await asyncio.to_thread(
-                    open_directory, disk, directory, settings.store, salt
-                )
+                ownership, opened = followed
         finally:
             await standby.close()
+        opened.store.window = settings.store.window
         opened.store.shipping = ownership
         opened.store.row_overhead = ROW_OVERHEAD
         return opened

@@ -387,7 +387,7 @@ class ReplicaDirectory:
         recovery.next = position + 1
         numbers = warm.survivors.holder_numbers
         store = DurableStore(log, self.catalog, self._codecs, position, numbers, report)
-        self._taken_over = True
+        self._taken_over, self._warm = True, None
         return opened_store(store, definitions, warm.survivors, recovery)
 
     def _warmed(self, numbers: set[int]) -> tuple[SegmentLog, WarmSurvivors]:

@@ -34,3 +34,5 @@ class ClusterFigures:
     #: Number of nodes for which the log is kept, and of struck nodes; 0 for a standby.
     listed: int = 0
     struck: int = 0
+    #: Memory in bytes of the live records that a standby keeps up to date; 0 on the active node.
+    survivor_bytes: int = 0

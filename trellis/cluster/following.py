@@ -16,9 +16,12 @@ from broker.replication.owner import LogOwner
 from broker.replication.records import DIGEST_SIZE
 from broker.replication.report import NodeReport
 from broker.replication.standby import Standby
+from broker.store.opening import OpenedStore
 from trellis import logs
 from trellis.cluster.clock import boot_seconds, wall_ms
 from trellis.cluster.reporting import Reporting
+from trellis.server.recovery import report as report_lost
+from trellis.server.recovery import without_collections
 
 #: The format of the segment log (docs/storage.md).
 LOG_FORMAT: Final = 1
@@ -46,6 +49,8 @@ class Following:
         self._version = version
         self._clock = clock
         self._stopped = threading.Event()
+        #: The open store of the directory, once this node owns the log.
+        self.opened: OpenedStore | None = None
         #: The reason why the last batch could not be written; empty unless the disk is full.
         self.blocked_reason = ""
         self._description = description
@@ -68,15 +73,16 @@ class Following:
     def run(self) -> LogOwner:
         """Follow the log until this node owns it. Blocks, so a thread calls it.
 
-        When the call returns, the data directory is closed, and holds all batches of the log.
-        Raises FollowingStopped after `stop`, ReplicationError or StoreError if the node cannot go
+        When the call returns, `opened` is the store of the data directory, which holds all batches
+        of the log. Raises FollowingStopped after `stop`, ReplicationError or StoreError if the node cannot go
         on.
         """
         try:
             self._note_owner(self._directory.state.owner)
             self._reporting.start()
             owner = carry_out(self.standby.follow(), self._log, self._apply, self._sleep)
-            self._directory.finish()
+            with without_collections():
+                self.opened = self._directory.take_over(report_lost)
             return owner
         finally:
             self._reporting.stop()
@@ -85,6 +91,11 @@ class Following:
     def stop(self) -> None:
         """Make `run` end soon."""
         self._stopped.set()
+
+    @property
+    def survivor_bytes(self) -> int:
+        """The memory of the live records that this standby keeps up to date, in bytes."""
+        return self._directory.survivor_bytes
 
     def _apply(self, step: Apply) -> None:
         try:

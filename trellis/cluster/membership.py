@@ -30,6 +30,7 @@ from broker.replication.report import NodeReport
 from broker.store.catalog import Catalog
 from broker.store.codecs import Codecs
 from broker.store.disk import Disk
+from broker.store.opening import OpenedStore
 from trellis import logs
 from trellis.cluster.clock import wall_ms
 from trellis.cluster.following import Following, FollowingStopped
@@ -74,10 +75,10 @@ class Membership:
 
     async def follow(
         self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, stop: asyncio.Event
-    ) -> Ownership | None:
+    ) -> tuple[Ownership, OpenedStore] | None:
         """Follow the log until this node owns it. Return None if `stop` is set earlier.
 
-        Raises ReplicationError or StoreError if the node cannot continue.
+        Return the log, and the open store of the data directory. Raises ReplicationError or StoreError if the node cannot continue.
         """
         connected = await self._connect(stop)
         if connected is None:
@@ -106,11 +107,13 @@ class Membership:
         except BaseException:
             log.close()
             raise
+        opened, following.opened = following.opened, None
+        assert opened is not None
         self.state = "opening"
         self.ownership = Ownership(owner, log, self.end, chunk_size)
         self.ownership.start()
         logs.info("cluster_owner", cluster=self.name, epoch=owner.epoch, offset=owner.next - 1)
-        return self.ownership
+        return self.ownership, opened
 
     def active_server(self, listener: str) -> str:
         """Return HOST:PORT at which the active node serves the clients of a listener.
@@ -190,6 +193,7 @@ class Membership:
             0 if retention is None else retention.size,
             0 if retention is None else len(retention.nodes.listed),
             0 if retention is None else len(retention.nodes.struck),
+            following.survivor_bytes if ownership is None else 0,
         )
 
     async def _connect(self, stop: asyncio.Event) -> tuple[ReplicatedLog, int] | None:
