@@ -223,15 +223,16 @@ class ScannedMessages(LiveMessages):
 
 
 class FollowedMessages(LiveMessages):
-    """Messages of a log that grows, in blocks of up to BLOCK messages.
+    """Messages of a log that grows, in blocks of up to `block` messages.
 
     A block is copied without its settled messages when these are more than half of it, and joined
     with a small neighbour. So the memory is at most that of about twice the live messages, and no
     call works on more than a few blocks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, block: i64 = BLOCK) -> None:
         super().__init__()
+        self._block_size: i64 = block
         self._blocks: list[ScannedMessages] = []
         #: The position from which on a message is in the block of the same index.
         self._firsts: array[int] = array("q")
@@ -251,11 +252,16 @@ class FollowedMessages(LiveMessages):
         """Number of blocks."""
         return len(self._blocks)
 
+    @property
+    def count(self) -> int:
+        """Number of messages in all blocks, including settled ones."""
+        return int(self._count)
+
     def add(self, position: i64, queues: list[int], size: i64) -> None:
         if not queues:
             return
         blocks = self._blocks
-        if not blocks or blocks[-1].count >= BLOCK:
+        if not blocks or blocks[-1].count >= self._block_size:
             if blocks:
                 self._shrink_if_sparse(len(blocks) - 1)
             blocks.append(ScannedMessages())
@@ -339,7 +345,7 @@ class FollowedMessages(LiveMessages):
     def _join(self, at: i64) -> None:
         """Join a block with the next block if both are small."""
         block, following = self._blocks[at], self._blocks[at + 1]
-        if block.count + following.count > BLOCK // 2:
+        if block.count + following.count > self._block_size // 2:
             return
         self._count -= following.count
         before = block.count

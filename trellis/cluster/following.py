@@ -74,8 +74,8 @@ class Following:
         """Follow the log until this node owns it. Blocks, so a thread calls it.
 
         When the call returns, `opened` is the store of the data directory, which holds all batches
-        of the log. Raises FollowingStopped after `stop`, ReplicationError or StoreError if the node cannot go
-        on.
+        of the log. Raises FollowingStopped after `stop`, ReplicationError or StoreError if the node
+        cannot go on.
         """
         try:
             self._note_owner(self._directory.state.owner)

@@ -78,7 +78,8 @@ class Membership:
     ) -> tuple[Ownership, OpenedStore] | None:
         """Follow the log until this node owns it. Return None if `stop` is set earlier.
 
-        Return the log, and the open store of the data directory. Raises ReplicationError or StoreError if the node cannot continue.
+        Return the log, and the open store of the data directory. Raises ReplicationError or
+        StoreError if the node cannot continue.
         """
         connected = await self._connect(stop)
         if connected is None:
