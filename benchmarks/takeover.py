@@ -140,6 +140,7 @@ class Prober(threading.Thread):
         self.confirms: list[float] = []
 
     def run(self) -> None:
+        """Publish until `end`, over one connection after another."""
         at = 0
         packet = amqp.publish("", QUEUE, b"probe", FRAME_MAX, True)
         while not self._ended.is_set():

@@ -29,7 +29,7 @@ from trellis.server.link_factory import link_factory
 from trellis.server.listener import BoundListener, ListenError, bind
 from trellis.server.node import BrokerNode
 from trellis.server.reachability import log_reachability
-from trellis.server.recovery import codecs
+from trellis.server.recovery import codecs, report
 from trellis.server.reload import Read, SettingsReload
 from trellis.server.settings_in_force import SettingsInForce
 from trellis.server.signals import SignalHandlers
@@ -261,7 +261,7 @@ class App:
                 membership.description = describe_node(settings, self.addresses)
                 print(f"following {_listed(self.addresses)}", flush=True)
                 followed = await membership.follow(
-                    disk, directory, settings.store.segment, codecs(), self._stop
+                    disk, directory, settings.store.segment, codecs(), report, self._stop
                 )
                 if followed is None:
                     return None

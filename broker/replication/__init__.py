@@ -16,6 +16,8 @@ Reading order:
     standby     a standby: follows the log, and claims it when the owner is silent
     payload     the content of a batch: records, definitions and rows of streams
     directory   the data directory of a standby
+    warm_survivors
+                the live records of a standby's log, kept up to date
     compaction  frees the disk space of settled messages on a standby
     description the description of a node in its claims: addresses, settings, topic
     report      the report of a node: its state, and the offset from which it would read

@@ -20,8 +20,6 @@ from broker.store.opening import OpenedStore
 from trellis import logs
 from trellis.cluster.clock import boot_seconds, wall_ms
 from trellis.cluster.reporting import Reporting
-from trellis.server.recovery import report as report_lost
-from trellis.server.recovery import without_collections
 
 #: The format of the segment log (docs/storage.md).
 LOG_FORMAT: Final = 1
@@ -29,6 +27,10 @@ LOG_FORMAT: Final = 1
 
 class FollowingStopped(Exception):
     """Raised in the thread of a standby when the broker stops."""
+
+
+def _ignore_lost(line: str) -> None:
+    """Ignore a text about a message that cannot be read."""
 
 
 class Following:
@@ -42,12 +44,18 @@ class Following:
         description: NodeDescription,
         version: str,
         clock: Callable[[], float] = boot_seconds,
+        report_lost: Callable[[str], None] = _ignore_lost,
     ) -> None:
-        """`description` is that of this node."""
+        """`description` is that of this node.
+
+        The store of the active node calls `report_lost` with a sentence about each message that it
+        cannot read.
+        """
         self._directory = directory
         self._log = log
         self._version = version
         self._clock = clock
+        self._report_lost = report_lost
         self._stopped = threading.Event()
         #: The open store of the directory, once this node owns the log.
         self.opened: OpenedStore | None = None
@@ -81,8 +89,7 @@ class Following:
             self._note_owner(self._directory.state.owner)
             self._reporting.start()
             owner = carry_out(self.standby.follow(), self._log, self._apply, self._sleep)
-            with without_collections():
-                self.opened = self._directory.take_over(report_lost)
+            self.opened = self._directory.take_over(self._report_lost)
             return owner
         finally:
             self._reporting.stop()

@@ -74,11 +74,18 @@ class Membership:
         self._open_log = open_log
 
     async def follow(
-        self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, stop: asyncio.Event
+        self,
+        disk: Disk,
+        directory: Path,
+        segment_size: int,
+        codecs: Codecs,
+        report_lost: Callable[[str], None],
+        stop: asyncio.Event,
     ) -> tuple[Ownership, OpenedStore] | None:
         """Follow the log until this node owns it. Return None if `stop` is set earlier.
 
-        Return the log, and the open store of the data directory. Raises ReplicationError or
+        Return the log, and the open store of the data directory. `report_lost` is called with a
+        sentence about each message that cannot be read. Raises ReplicationError or
         StoreError if the node cannot continue.
         """
         connected = await self._connect(stop)
@@ -87,7 +94,7 @@ class Membership:
         log, chunk_size = connected
         try:
             following = await asyncio.to_thread(
-                self._begin, disk, directory, segment_size, codecs, log
+                self._begin, disk, directory, segment_size, codecs, report_lost, log
             )
             self._following = following
             logs.info(
@@ -215,7 +222,13 @@ class Membership:
         return None
 
     def _begin(
-        self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, log: ReplicatedLog
+        self,
+        disk: Disk,
+        directory: Path,
+        segment_size: int,
+        codecs: Codecs,
+        report_lost: Callable[[str], None],
+        log: ReplicatedLog,
     ) -> Following:
         replica = ReplicaDirectory(disk, str(directory), self.name, codecs, segment_size)
         try:
@@ -224,7 +237,14 @@ class Membership:
             replica.close()
             raise
         description = replace(self.description, log=log.identity)
-        return Following(replica, log, self._timing, description, trellis.__version__)
+        return Following(
+            replica,
+            log,
+            self._timing,
+            description,
+            trellis.__version__,
+            report_lost=report_lost,
+        )
 
     def end(self, reason: str) -> None:
         """End the process at once: this node no longer owns the log, or may have lost it.
