@@ -29,7 +29,7 @@ from trellis.server.link_factory import link_factory
 from trellis.server.listener import BoundListener, ListenError, bind
 from trellis.server.node import BrokerNode
 from trellis.server.reachability import log_reachability
-from trellis.server.recovery import adopt_directory, codecs, open_directory
+from trellis.server.recovery import adopt_directory, codecs, report
 from trellis.server.reload import Read, SettingsReload
 from trellis.server.settings_in_force import SettingsInForce
 from trellis.server.signals import SignalHandlers
@@ -221,6 +221,7 @@ class App:
                 if self._membership is not None:
                     assert opened is not None
                     self._switching = lease_to(node, self._membership, opened)
+                opened = None  # The broker has restored the survivors, which need memory.
                 http = self.http = HttpService(node)
                 try:
                     await self._serve(node, http, bound)
@@ -260,7 +261,7 @@ class App:
         directory: Path | None,
         bound: dict[str, BoundListener],
     ) -> OpenedStore | None:
-        """Follow the cluster until this node owns its log, then open the store.
+        """Follow the cluster until this node owns its log, and return the open store.
 
         Return None if the broker stops before. Meanwhile a StandbyServer (standby.py) answers on
         the ports. Raises SettingsError, ListenError, StoreError, ReplicationError.
@@ -280,17 +281,15 @@ class App:
                 self.addresses = {name: ports.address for name, ports in bound.items()}
                 membership.description = describe_node(settings, self.addresses)
                 print(f"following {_listed(self.addresses)}", flush=True)
-                ownership = await membership.follow(
-                    disk, directory, settings.store.segment, codecs(), self._stop
+                followed = await membership.follow(
+                    disk, directory, settings.store.segment, codecs(), report, self._stop
                 )
-                if ownership is None:
+                if followed is None:
                     return None
-                salt = ownership.owner.judge.state.salt
-                opened = await asyncio.to_thread(
-                    open_directory, disk, directory, settings.store, salt
-                )
+                ownership, opened = followed
         finally:
             await standby.close()
+        opened.store.window = settings.store.window
         opened.store.shipping = ownership
         opened.store.row_overhead = ROW_OVERHEAD
         return opened

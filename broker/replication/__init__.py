@@ -17,6 +17,8 @@ Reading order:
     payload     the content of a batch: records, definitions and rows of streams
     formats     the formats of batches that a version reads, and rolling upgrades
     directory   the data directory of a standby
+    warm_survivors
+                the live records of a standby's log, kept up to date
     compaction  frees the disk space of settled messages on a standby
     description the description of a node in its claims: addresses, settings, topic
     report      the report of a node: its state, and the offset from which it would read

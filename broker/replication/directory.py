@@ -10,12 +10,14 @@ not appended again. If the log ends within a batch, the log is cut back to the e
 before. The files of streams are followed in the same way (broker/stream/replica.py).
 
 Opening the directory changes no record and no definition: recovery only closes its files, and
-cuts off bytes that are no complete record. When the node owns the replicated log, the broker opens
-the directory as after each stop (opening.py).
+cuts off bytes that are no complete record. When the node owns the replicated log, the broker
+continues with the open log and the open catalog (`take_over`), and reads no record again: the live
+records are kept up to date (warm_survivors.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -24,24 +26,38 @@ from broker.replication.contract import Apply, ReceivedBatch, ReplicaDiverged, R
 from broker.replication.formats import FORMATS, Formats
 from broker.replication.payload import Payload
 from broker.replication.records import REMEDY, ClusterState, ReplicationError
+from broker.replication.warm_survivors import WarmSurvivors
 from broker.store.batch_records import Records
 from broker.store.catalog import Catalog, CatalogUnwritten
 from broker.store.codecs import Codecs
 from broker.store.disk import TRANSIENT, DamagedStore, Disk, StoreError, WriteFailed
+from broker.store.durable import DurableStore
 from broker.store.durable_batch import DurableBatch
 from broker.store.entries import HOLDERS, Defined, StoreEntry, Undefined
 from broker.store.files import FileScan, LogFile, file_holding
 from broker.store.findings import MISSING, QUARANTINED, WRONG
-from broker.store.opening import CATALOG, LOG, STREAMS, has_log
+from broker.store.opening import CATALOG, LOG, STREAMS, OpenedStore, has_log, opened_store
 from broker.store.received import ReceivedRecords
 from broker.store.replay import Recovery, ignore_progress, missing_end
 from broker.store.segments import SEGMENT_SIZE, SegmentLog
-from broker.store.survivors import Survivors
 from broker.stream.removal import SegmentRemoval
 from broker.stream.replica import ReplicaWrite, StreamDiffers, StreamReplica
 
 #: Findings of a recovery after which a directory cannot follow the log.
 _DAMAGE: Final = (QUARANTINED, MISSING, WRONG)
+
+
+class PreparedBatch:
+    """A received batch that is to be written, and its records.
+
+    `was_logged` is True if the local log had the records before the node received the batch.
+    """
+
+    def __init__(self, number: int, batch: DurableBatch, records: bytes) -> None:
+        self.number = number
+        self.batch = batch
+        self.records = records
+        self.was_logged = batch.logged and bool(records)
 
 
 class ReplicaDirectory:
@@ -72,6 +88,7 @@ class ReplicaDirectory:
         self.catalog = Catalog(f"{path}/{CATALOG}", with_log)
         self._log: SegmentLog | None = None
         self._compaction: LogCompaction | None = None
+        self._warm: WarmSurvivors | None = None
         #: Numbers of the definitions that can hold messages.
         self._holder_numbers: set[int] = set()
         self._received = ReceivedRecords(codecs, 0)
@@ -79,8 +96,10 @@ class ReplicaDirectory:
         #: that holds them is defined in a batch that was read later. In a copy of the directory of
         #: a running node (`trellis cluster seed`), the log is newer than the catalog.
         self._uncounted = False
-        #: The batch whose write failed because the disk was full, and the batch's number.
-        self._stopped: tuple[int, DurableBatch] | None = None
+        #: The batch whose write failed because the disk was full.
+        self._stopped: PreparedBatch | None = None
+        #: True once the broker has the log and the catalog.
+        self._taken_over = False
         self._streams = StreamReplica(disk, f"{path}/{STREAMS}")
         #: The ends of the streams in the log: stream number -> offset.
         self._stream_ends: dict[int, int] = {}
@@ -118,13 +137,13 @@ class ReplicaDirectory:
         self._holder_numbers = {
             number for number, entry in self.catalog.load() if entry.kind in HOLDERS
         }
-        survivors = Survivors(set(self._holder_numbers), self.catalog.last)
+        warm = self._warm = WarmSurvivors(self._holder_numbers, self.catalog.last)
         log = SegmentLog(self._disk, f"{self.path}/{LOG}", self._segment_size, salt)
-        self._check(log.open(survivors, ignore_progress))
+        self._check(log.open(warm.survivors, ignore_progress))
         if log.salt != salt:
             raise self._diverged(f"the log has the salt {log.salt}, and its cluster has {salt}")
-        survivors.count_live(log)
-        self._stream_ends = {number: end for number, (end, _) in survivors.streams.items()}
+        self._stream_ends = {number: end for number, (end, _) in warm.survivors.streams.items()}
+        warm.follow(log)
         self._received = ReceivedRecords(self._codecs, log.seed)
         self._log = log
         self._compaction = LogCompaction(log, self._holder_numbers)
@@ -181,29 +200,37 @@ class ReplicaDirectory:
         self.state = state
 
     def _apply(self, batch: ReceivedBatch, state: ClusterState) -> None:
-        stopped = self._stopped
-        if stopped is None or stopped[0] != batch.number:
-            stopped = self._stopped = batch.number, self._prepare(batch, state)
-        changes = stopped[1].changes
+        prepared = self._stopped
+        if prepared is None or prepared.number != batch.number:
+            prepared = self._stopped = self._prepare(batch, state)
+        changes = prepared.batch.changes
         ahead = self._log is not None and int(self._log.last) > batch.position
         for position, entry in changes:
             if isinstance(entry, Defined) and entry.kind in HOLDERS:
                 number = entry.definition.get("number")
                 self._holder_numbers.add(number if isinstance(number, int) else position)
-                self._uncounted |= ahead
+                self._uncounted |= ahead or prepared.was_logged
         try:
-            stopped[1].write()
+            prepared.batch.write()
         except StreamDiffers as error:
             raise self._diverged(f"batch {batch.number}: {error}") from error
         self._stopped = None
-        self._holder_numbers -= {
-            int(entry.number) for _, entry in changes if isinstance(entry, Undefined)
-        }
+        removed = {int(entry.number) for _, entry in changes if isinstance(entry, Undefined)}
+        self._keep_warm(prepared, removed)
         if self._uncounted and not ahead and self._log is not None:
             self._log.close()
             self._open_log(int(self._log.salt))
 
-    def _prepare(self, batch: ReceivedBatch, state: ClusterState) -> DurableBatch:
+    def _keep_warm(self, prepared: PreparedBatch, removed: set[int]) -> None:
+        """Update the survivors and the holders after a batch; `removed` are the removed numbers."""
+        warm = self._warm
+        assert warm is not None
+        if not prepared.was_logged:
+            warm.add(prepared.records, self._received)
+        self._holder_numbers -= removed
+        warm.remove_holders(removed)
+
+    def _prepare(self, batch: ReceivedBatch, state: ClusterState) -> PreparedBatch:
         """Return the batch to write, without its records if the local log already has them."""
         if batch.number != self.state.number + 1 or batch.position_before != self.state.position:
             raise self._diverged(
@@ -224,7 +251,7 @@ class ReplicaDirectory:
         prepared.logged = logged
         self._add_streams(prepared, content)
         prepared.replica_state = state.encode()
-        return prepared
+        return PreparedBatch(batch.number, prepared, content.records)
 
     def _add_streams(self, batch: DurableBatch, content: Payload) -> None:
         """Add the rows of streams to a batch, and the files that the batch removes.
@@ -321,8 +348,13 @@ class ReplicaDirectory:
             # A file of the log may look dead although it has live records, which are not counted
             # yet.
             return False
-        assert self._compaction is not None
-        return self._compaction.step()
+        assert self._compaction is not None and self._warm is not None
+        return self._warm.release(log) or self._compaction.step()
+
+    @property
+    def survivor_bytes(self) -> int:
+        """The estimated memory of the survivors in bytes. Any thread may ask."""
+        return 0 if self._warm is None else self._warm.memory_bytes
 
     # -- the end
 
@@ -331,20 +363,59 @@ class ReplicaDirectory:
 
         Raises ReplicaDiverged if the local log is ahead of the replicated log.
         """
+        self._finish(list(self.catalog.load()))
+
+    def _finish(self, definitions: list[tuple[int, Defined]]) -> None:
         if self._log is not None and self._log.last > self.state.position:
             raise self._diverged(
                 f"its log ends at position {self._log.last}, behind the last batch of the "
                 f"replicated log, which ends at {self.state.position} (if the replicated log has "
                 "lost records, `trellis cluster adopt` begins a new one with this directory)"
             )
-        self._check_streams()
+        self._check_streams(definitions)
         self.store_state(self.state)
 
-    def _check_streams(self) -> None:
+    def take_over(self, report: Callable[[str], None]) -> OpenedStore:
+        """Return the open store of this directory, because this node owns the replicated log now.
+
+        The log is not read again. `report` is called with a sentence about each lost message.
+        Afterwards this object is not used any more. Raises ReplicaDiverged, StoreError.
+        """
+        definitions = list(self.catalog.load())
+        self._finish(definitions)
+        log, warm = self._warmed({n for n, entry in definitions if entry.kind in HOLDERS})
+        if self._compaction is not None:
+            self._compaction.cancel()
+        recovery = Recovery()
+        recovery.files = len(log.files)
+        recovery.last = log.last
+        position = max(int(log.last), self.catalog.last, self.state.position)
+        recovery.next = position + 1
+        numbers = warm.survivors.holder_numbers
+        store = DurableStore(log, self.catalog, self._codecs, position, numbers, report)
+        self._taken_over, self._warm = True, None
+        return opened_store(store, definitions, warm.survivors, recovery)
+
+    def _warmed(self, numbers: set[int]) -> tuple[SegmentLog, WarmSurvivors]:
+        """Return the log and its survivors; `numbers` are those of the holders in the catalog."""
+        log = self._log or self._make_log(int(self.state.salt))
+        if self._uncounted or numbers - self._holder_numbers:
+            log.close()
+            log = self._open_log(int(log.salt))
+        warm = self._warm
+        assert warm is not None
+        removed = self._holder_numbers - numbers
+        self._holder_numbers -= removed
+        warm.remove_holders(removed)
+        while warm.release(log):
+            pass
+        return log, warm
+
+    def _check_streams(self, definitions: list[tuple[int, Defined]]) -> None:
         """Raise ReplicaDiverged if a stream's rows do not end at the offset that the log has
         recorded.
         """
-        for number, entry in self.catalog.load():
+        for number, entry in definitions:
             end = self._stream_ends.get(number, 0) if entry.kind == "queue" else 0
             if end:
                 try:
@@ -353,7 +424,9 @@ class ReplicaDirectory:
                     raise self._diverged(str(error)) from error
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, unless the broker has them."""
+        if self._taken_over:
+            return
         if self._compaction is not None:
             self._compaction.cancel()
         if self._log is not None and not self._log.poisoned:

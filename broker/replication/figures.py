@@ -35,3 +35,5 @@ class ClusterFigures:
     #: list; 0 on a standby.
     listed: int = 0
     struck: int = 0
+    #: Memory in bytes of the live records that a standby keeps up to date; 0 on the active node.
+    survivor_bytes: int = 0

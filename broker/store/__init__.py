@@ -30,6 +30,8 @@ Modules, in reading order:
     recovery     reads the log when it is opened, and deals with damage
     findings     damage that was found, and the quarantine directory
     survivors    finds the live entries of the log
+    live_messages
+                 the live messages of one scan of the log, or of a log that is followed
     dropping     removes files without live entries
     checkpoint, checkpoint_file
                  frees the disk space of settled messages in other files

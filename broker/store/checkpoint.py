@@ -58,6 +58,7 @@ from broker.store.layout import (
     STORED,
     STREAM_EXTENDED,
 )
+from broker.store.live_messages import ScannedMessages
 from broker.store.reading import END, GroupMember, RecordReader, group_members
 from broker.store.segments import SegmentLog
 from broker.store.survivors import Survivors, producer_key, retained_key
@@ -104,7 +105,8 @@ class Checkpointing:
         self.bytes_total: i64 = 2 * sum(int(file.size) for file in files)
         self._log = log
         self._files = files
-        self._survivors = Survivors(holder_numbers)
+        self._copies = ScannedMessages()
+        self._survivors = Survivors(holder_numbers, 0, self._copies)
         self._least = least
         #: The value of `log.reclaimable` when the checkpoint began, in bytes.
         self._reclaimable = log.reclaimable
@@ -320,7 +322,7 @@ class Checkpointing:
         kind, position, start = member.kind, member.position, member.start
         head = b""
         if kind == STORED:
-            queues = live.copies.next_holders()
+            queues = self._copies.next_holders()
             if not queues:
                 return
             self._target.count_live(position, queues)

@@ -74,6 +74,16 @@ def open_store(
     _compare_catalog_and_log(catalog, survivors, recovery)
     position = max(int(recovery.next) - 1, catalog.last)
     store = DurableStore(log, catalog, codecs, position, survivors.holder_numbers, report)
+    return opened_store(store, definitions, survivors, recovery)
+
+
+def opened_store(
+    store: DurableStore,
+    definitions: list[tuple[int, Defined]],
+    survivors: Survivors,
+    recovery: Recovery,
+) -> OpenedStore:
+    """Return a store over an open log and an open catalog, with their live records."""
     store.stream_ends = {number: end for number, (end, _) in survivors.streams.items()}
     store.stream_ends_exact = not any(
         finding.kind in (QUARANTINED, MISSING, WRONG) and finding.file != CATALOG

@@ -24,6 +24,7 @@ from broker.store.layout import (
     STORED,
 )
 from broker.store.reading import END, Decoder, RecordReader, group_members
+from broker.store.replay import Replay
 
 
 class ReceivedRecords:
@@ -61,6 +62,14 @@ class ReceivedRecords:
         if reader.stop != END:
             raise DamagedStore(reader.reason or "the last record of a batch is cut off")
         return records
+
+    def replay(self, data: bytes, replay: Replay) -> None:
+        """Pass the records in `data`, which `read` has checked, to a Replay."""
+        reader = RecordReader(self._seed, 0)
+        reader.skip_checksums = True
+        reader.load(data, 0)
+        while reader.advance():
+            replay.record(reader.kind, reader.position, data, reader.start, reader.end)
 
     def _count_record(self, records: Records, reader: RecordReader) -> None:
         data = reader.data

@@ -1,19 +1,17 @@
 """Finds the live records of the log (survivors): recovery restores them, a checkpoint copies them.
 
-Only the positions of messages are kept: 20 bytes a message, more if it is in several queues.
+Only the positions of messages are kept (live_messages.py).
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
 from typing import Final
 
 from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from broker.store.disk import DamagedStore
-from broker.store.files import SUM_MASK, LogFile, entry_hash, file_holding
+from broker.store.files import LogFile, file_holding
 from broker.store.layout import (
     COUNTED_SIZE,
     DELIVERY_COUNTED,
@@ -30,6 +28,7 @@ from broker.store.layout import (
     STORED,
     STREAM_EXTENDED,
 )
+from broker.store.live_messages import LiveMessages, ScannedMessages
 from broker.store.reading import group_members
 from broker.store.replay import Replay
 from broker.store.segments import SegmentLog
@@ -40,129 +39,21 @@ _ALL: Final = (1 << 63) - 1
 _NO_ENTRY: Final = (0, 0)
 
 
-class LiveMessages:
-    """The live messages and the queues that hold them, in three parallel arrays.
-
-        positions   positions of the messages, rising
-        queues      the only queue that still holds the message; 0: none; -1: several, in `_shared`
-        sizes       size of the record in bytes
-
-    `size` is the total size of the live records in bytes.
-    """
-
-    def __init__(self) -> None:
-        self._positions: array[int] = array("q")
-        self._queues: array[int] = array("q")
-        self._sizes: array[int] = array("I")
-        self.size: i64 = 0
-        self._shared: dict[int, list[int]] = {}
-        self._next: i64 = 0
-        #: Index after the last message found. The next search mostly finds the message there.
-        self._hint: i64 = 0
-
-    def add(self, position: i64, queues: list[int], size: i64) -> None:
-        """Add a message with the queues that hold it; `size` is the size of its record in bytes."""
-        self._positions.append(position)
-        self._sizes.append(size)
-        if queues:
-            self.size += size
-        if len(queues) == 1:
-            self._queues.append(queues[0])
-        elif queues:
-            self._queues.append(-1)
-            self._shared[position] = queues
-        else:
-            self._queues.append(0)
-
-    def _find(self, position: i64) -> i64:
-        """Return the index of the message at a position, or -1. Hot path."""
-        positions = self._positions
-        at: i64 = self._hint
-        if at >= len(positions) or positions[at] != position:
-            at = bisect_left(positions, position)
-            if at == len(positions) or positions[at] != position:
-                return -1
-        self._hint = at + 1
-        return at
-
-    def settle(self, queue: i64, position: i64) -> None:
-        """Settle a message in one queue; ignore a message that the queue does not hold."""
-        at = self._find(position)
-        if at < 0:
-            return
-        holder: i64 = self._queues[at]
-        if holder == queue:
-            self._queues[at] = 0
-            self.size -= self._sizes[at]
-        elif holder < 0:
-            queues = self._shared[position]
-            if queue in queues:
-                queues.remove(queue)
-                if not queues:
-                    self._queues[at] = 0
-                    self.size -= self._sizes[at]
-                    del self._shared[position]
-
-    def is_held(self, queue: i64, position: i64) -> bool:
-        """True if the queue still holds the message at this position."""
-        at = self._find(position)
-        if at < 0:
-            return False
-        holder: i64 = self._queues[at]
-        return holder == queue if holder >= 0 else queue in self._shared[position]
-
-    def count_live(self, files: list[LogFile]) -> None:
-        """Add the live messages to the counts of their files."""
-        at_file = 0
-        for at, position in enumerate(self._positions):
-            while files[at_file].last < position:
-                at_file += 1
-            file = files[at_file]
-            holder: i64 = self._queues[at]
-            if holder > 0:
-                file.live += 1
-                file.balance = (file.balance + entry_hash(holder, position)) & SUM_MASK
-            elif holder < 0:
-                for queue in self._shared[position]:
-                    file.live += 1
-                    file.balance = (file.balance + entry_hash(queue, position)) & SUM_MASK
-
-    def next_holders(self) -> list[int]:
-        """Return the queues that hold the next message. Each call advances by one message."""
-        at: i64 = self._next
-        self._next = at + 1
-        holder: i64 = self._queues[at]
-        if holder > 0:
-            return [holder]
-        return self._shared[int(self._positions[at])] if holder < 0 else []
-
-    def by_queue(self) -> dict[int, array[int]]:
-        """Return the positions of each queue's messages in ascending order, by queue number."""
-        found: dict[int, array[int]] = {}
-        last: i64 = 0
-        same: array[int] = array("q")
-        for at, position in enumerate(self._positions):
-            holder: i64 = self._queues[at]
-            if holder > 0:
-                if holder != last:
-                    same = found.setdefault(holder, array("q"))
-                    last = holder
-                same.append(position)
-            elif holder < 0:
-                for queue in self._shared[position]:
-                    found.setdefault(queue, array("q")).append(position)
-        return found
-
-
 class Survivors(Replay):
     """A replay that finds the live records.
 
     `holder_numbers` are the numbers of all existing queues, sessions, streams and delayed
     exchanges; a message that none of them holds is dead. `newest_number` is the last position in
-    the catalog.
+    the catalog. `copies` is the empty collection for the messages; by default one that also lists
+    settled messages, as a checkpoint requires.
     """
 
-    def __init__(self, holder_numbers: set[int], newest_number: i64 = 0) -> None:
+    def __init__(
+        self,
+        holder_numbers: set[int],
+        newest_number: i64 = 0,
+        copies: LiveMessages | None = None,
+    ) -> None:
         self.holder_numbers = holder_numbers
         self.newest_number: i64 = newest_number
         #: Number of references in the log to queues and streams with numbers above `newest_number`:
@@ -171,7 +62,7 @@ class Survivors(Replay):
         #: log and the write of the catalog, so the declarations were never confirmed.
         self.unknown_holders: i64 = 0
         self.unconfirmed_holders: i64 = 0
-        self.copies = LiveMessages()
+        self.copies: LiveMessages = ScannedMessages() if copies is None else copies
         #: (queue, position) of QoS 2 messages whose PUBREC came.
         self.pubrec_received: set[tuple[int, int]] = set()
         #: Session -> held packet identifier -> position of the last entry about it.
@@ -322,6 +213,21 @@ class Survivors(Replay):
         if other is not None and position <= other.last:
             needs = self._files[-1].needs
             needs[other.name] = needs.get(other.name, 0) + 1
+
+    def follow(self) -> None:
+        """Expect further records as batches. The log itself then counts the entries of its files.
+
+        All holders of these records are known: their definitions come before or with the batch.
+        """
+        self._files = []
+        self._first = 0
+        self.newest_number = _ALL
+
+    def remove_holder(self, number: int) -> None:
+        """Remove the entries about a removed queue, session or stream, except its messages."""
+        self.held_packet_ids.pop(number, None)
+        self.streams.pop(number, None)
+        self.marks.pop(number, None)
 
     def count_live(self, log: SegmentLog) -> None:
         """Add the live records to the counts of their files, after recovery."""

@@ -12,6 +12,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from broker.replication import payload
 from broker.replication.contract import Apply, ReceivedBatch, ReplicaFull
 from broker.replication.directory import ReplicaDirectory
@@ -23,6 +25,7 @@ from broker.store.findings import CUT
 from broker.stream.arrow import END_OF_STREAM
 from broker.stream.queue import StreamQueue
 from tests.replication.batches import Killed, kill_at
+from tests.replication.survivors import compare
 from tests.store.homes import Home
 from tests.store.simulated import SimulatedDisk
 from tests.streams.tables import rows_of
@@ -93,10 +96,16 @@ class Cluster(BatchShipping):
         self.takeovers += 1
         node.catch_up(len(self.log))
         assert node.replica is not None
-        node.replica.finish()
-        node.replica.close()
+        different = compare(node.replica, node.disk, LOG_SEGMENT)
+        assert not different, "\n".join(different)
+        opened = node.replica.take_over(pytest.fail) if self.random.random() < 0.7 else None
+        if opened is None:
+            node.replica.finish()
+            node.replica.close()
         node.replica = None
-        node.home = Home(node.path, disk=node.disk, segment_size=LOG_SEGMENT, shipping=self)
+        node.home = Home(
+            node.path, disk=node.disk, segment_size=LOG_SEGMENT, shipping=self, opened=opened
+        )
         node.home.slow_disk = True
         assert not [one for one in node.home.broker.streams.findings if one.kind != CUT]
         assert not node.home.complaints

@@ -13,7 +13,7 @@ from broker.store.catalog import Catalog
 from broker.store.disk import Disk, RealDisk
 from broker.store.durable_batch import BatchShipping
 from broker.store.inspect import dump
-from broker.store.opening import LOG, open_store
+from broker.store.opening import LOG, OpenedStore, open_store
 from broker.store.segments import SEGMENT_SIZE
 from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.session import Session
@@ -44,15 +44,17 @@ class Home(World):
         disk: Disk | None = None,
         segment_size: int = SEGMENT_SIZE,
         shipping: BatchShipping | None = None,
+        opened: OpenedStore | None = None,
     ) -> None:
         """Start a broker on a directory.
 
         `shipping` is the replicated log if the broker is a node of a cluster.
+        `opened` is the store of a standby that takes over; None for a start.
         """
         directory.mkdir(exist_ok=True)
         #: Reports of the store about messages that it cannot read.
         self.complaints: list[str] = []
-        self.opened = open_store(
+        self.opened = opened or open_store(
             disk or RealDisk(),
             str(directory),
             codecs(),

@@ -17,6 +17,7 @@ from broker.replication.owner import LogOwner
 from broker.replication.records import DIGEST_SIZE, ReplicationError
 from broker.replication.report import NodeReport
 from broker.replication.standby import Standby
+from broker.store.opening import OpenedStore
 from trellis import logs
 from trellis.cluster.clock import boot_seconds, wall_ms
 from trellis.cluster.reporting import Reporting
@@ -28,6 +29,10 @@ CLOCK_STEP: Final = 250
 
 class FollowingStopped(Exception):
     """Raised in the thread of a standby when the broker stops."""
+
+
+def _ignore_lost(line: str) -> None:
+    """Ignore a text about a message that cannot be read."""
 
 
 class Following:
@@ -43,17 +48,23 @@ class Following:
         clock: Callable[[], float] = boot_seconds,
         formats: Formats = FORMATS,
         place: int = 0,
+        report_lost: Callable[[str], None] = _ignore_lost,
     ) -> None:
         """Prepare to follow the log.
 
         `description` describes this node, which reads batches of the `formats`. `place` is a number
-        that stands for the host and the data directory of this node; 0 for a random number.
+        that stands for the host and the data directory of this node; 0 for a random number. The
+        store of the active node calls `report_lost` with a sentence about each message that it
+        cannot read.
         """
         self._directory = directory
         self._log = log
         self._version = version
         self._clock = clock
+        self._report_lost = report_lost
         self._stopped = threading.Event()
+        #: The open store of the directory, once this node owns the log.
+        self.opened: OpenedStore | None = None
         #: The reason why the last batch could not be written; empty unless the disk is full.
         self.blocked_reason = ""
         self._description = description
@@ -83,15 +94,15 @@ class Following:
     def run(self) -> LogOwner:
         """Follow the log until this node owns it. Blocks, so a thread calls it.
 
-        When the call returns, the data directory is closed, and holds all batches of the log.
-        Raises FollowingStopped after `stop`, ReplicationError or StoreError if the node cannot go
-        on.
+        When the call returns, `opened` is the store of the data directory, which holds all batches
+        of the log. Raises FollowingStopped after `stop`, ReplicationError or StoreError if the node
+        cannot go on.
         """
         try:
             self._note_owner(self._directory.state.owner)
             self._reporting.start()
             owner = carry_out(self.standby.follow(), self._log, self._apply, self._sleep)
-            self._directory.finish()
+            self.opened = self._directory.take_over(self._report_lost)
             return owner
         finally:
             self._reporting.stop()
@@ -100,6 +111,11 @@ class Following:
     def stop(self) -> None:
         """Request that `run` ends soon, with FollowingStopped."""
         self._stopped.set()
+
+    @property
+    def survivor_bytes(self) -> int:
+        """The memory of the live records that this standby keeps up to date, in bytes."""
+        return self._directory.survivor_bytes
 
     def _apply(self, step: Apply) -> None:
         try:

@@ -33,6 +33,7 @@ from broker.replication.report import NodeReport
 from broker.store.catalog import Catalog
 from broker.store.codecs import Codecs
 from broker.store.disk import Disk
+from broker.store.opening import OpenedStore
 from trellis import logs
 from trellis.cluster.clock import wall_ms
 from trellis.cluster.following import Following, FollowingStopped
@@ -79,11 +80,19 @@ class Membership:
         self._formats = formats
 
     async def follow(
-        self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, stop: asyncio.Event
-    ) -> Ownership | None:
+        self,
+        disk: Disk,
+        directory: Path,
+        segment_size: int,
+        codecs: Codecs,
+        report_lost: Callable[[str], None],
+        stop: asyncio.Event,
+    ) -> tuple[Ownership, OpenedStore] | None:
         """Follow the log until this node owns it. Return None if `stop` is set earlier.
 
-        Raises ReplicationError or StoreError if the node cannot continue.
+        Return the log, and the open store of the data directory. `report_lost` is called with a
+        sentence about each message that cannot be read. Raises ReplicationError or
+        StoreError if the node cannot continue.
         """
         connected = await self._connect(stop)
         if connected is None:
@@ -91,7 +100,7 @@ class Membership:
         log, chunk_size = connected
         try:
             following = await asyncio.to_thread(
-                self._begin, disk, directory, segment_size, codecs, log
+                self._begin, disk, directory, segment_size, codecs, report_lost, log
             )
             self._following = following
             logs.info(
@@ -112,11 +121,13 @@ class Membership:
         except BaseException:
             log.close()
             raise
+        opened, following.opened = following.opened, None
+        assert opened is not None
         self.state = "opening"
         self.ownership = Ownership(owner, log, self.end, chunk_size, formats=self._formats)
         self.ownership.start()
         logs.info("cluster_owner", cluster=self.name, epoch=owner.epoch, offset=owner.next - 1)
-        return self.ownership
+        return self.ownership, opened
 
     def active_server(self, listener: str) -> str:
         """Return HOST:PORT at which the active node serves the clients of a listener.
@@ -203,6 +214,7 @@ class Membership:
             0 if retention is None else retention.size,
             0 if retention is None else len(retention.nodes.listed),
             0 if retention is None else len(retention.nodes.struck),
+            following.survivor_bytes if ownership is None else 0,
         )
 
     async def _connect(self, stop: asyncio.Event) -> tuple[ReplicatedLog, int] | None:
@@ -223,7 +235,13 @@ class Membership:
         return None
 
     def _begin(
-        self, disk: Disk, directory: Path, segment_size: int, codecs: Codecs, log: ReplicatedLog
+        self,
+        disk: Disk,
+        directory: Path,
+        segment_size: int,
+        codecs: Codecs,
+        report_lost: Callable[[str], None],
+        log: ReplicatedLog,
     ) -> Following:
         replica = ReplicaDirectory(
             disk, str(directory), self.name, codecs, segment_size, self._formats
@@ -242,6 +260,7 @@ class Membership:
             trellis.__version__,
             formats=self._formats,
             place=place_of(directory),
+            report_lost=report_lost,
         )
 
     def end(self, reason: str) -> None:

@@ -82,6 +82,13 @@ def add_cluster(page: MetricsPage, figures: ClusterFigures) -> None:
         figures.struck,
         cluster=name,
     )
+    page.gauge(
+        "trellis_cluster_survivor_bytes",
+        "Memory of the positions of live records that this standby keeps up to date, so that it "
+        "need not read its log when it becomes active, in bytes; 0 on the active node.",
+        figures.survivor_bytes,
+        cluster=name,
+    )
     page.counter(
         "trellis_cluster_batches_appended",
         "Total number of batches that this active node appended to the replicated log.",

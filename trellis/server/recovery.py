@@ -8,7 +8,8 @@ from __future__ import annotations
 import gc
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -66,31 +67,36 @@ def report(line: str) -> None:
     logs.error("store_damaged", reason=line)
 
 
-def open_directory(
-    disk: Disk, directory: Path, settings: StoreSettings, salt: int | None = None
-) -> OpenedStore:
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Run without garbage collections: recovery makes no garbage."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> OpenedStore:
     """Read the data directory, which must be locked. Raises StoreError.
 
-    `salt` is the salt of the logs of a cluster; None without a cluster. Without a cluster, a
-    directory that belongs to a cluster is refused: another node may have settled its messages.
+    A directory that belongs to a cluster is refused: another node may have settled its messages.
+    (A node of a cluster opens its directory as a standby: broker/replication/directory.py.)
     """
     progress = RecoveryProgress()
-    collecting = gc.isenabled()
-    gc.disable()  # Recovery makes no garbage, so collections would be wasted time.
-    try:
+    with without_collections():
         opened = open_store(
             disk,
             str(directory),
             codecs(),
-            secrets.randbits(32) if salt is None else salt,
+            secrets.randbits(32),
             report,
             progress,
             settings.segment,
         )
-    finally:
-        if collecting:
-            gc.enable()
-    if salt is None and opened.store.catalog.replica_state:
+    if opened.store.catalog.replica_state:
         opened.store.close()
         raise StoreError(
             f"the data directory '{directory}' belongs to a node of a cluster, and another node "
@@ -128,13 +134,8 @@ def adopt_directory(disk: Disk, directory: Path) -> None:
 def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> RestoreReport:
     """Restore the broker's state from an opened store, and log the result."""
     began = time.monotonic()
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with without_collections():
         result = restore_broker(broker, opened, keeper)
-    finally:
-        if collecting:
-            gc.enable()
     for refused in result.refused[:MAX_LOGGED]:
         logs.warning(
             "not_restored",

@@ -16,6 +16,7 @@ BACK = "a message is delivered although its settlement was durable"
 OVERLAP = "an old owner acted after its successor's first act"
 DIVERGED = "a node cannot go on"
 DIFFERENT = "two data directories differ"
+WARM = "the warm survivors of a node differ from a scan of its log"
 STUCK = "no node owns the log although all run"
 BEHIND = "a node does not follow the log although all run"
 NEEDLESS = "an owner was replaced although only the log stood still"
@@ -74,6 +75,7 @@ class Cluster:
     def owned(self, node: Node, epoch: int) -> None:
         """Count a takeover; it is a violation if only the log had faults."""
         self.takeovers += 1
+        self.check_survivors(node)
         if self._only_log_faults and epoch > 1:
             self.complain(NEEDLESS)
 
@@ -140,6 +142,12 @@ class Cluster:
             if not isinstance(error, ReplicationError):
                 raise error
         self.world.after(self.world.random.uniform(0.2, 2), lambda: self._restart(node))
+
+    def check_survivors(self, node: Node) -> None:
+        """Compare the warm survivors of a node with a scan of its log."""
+        for line in node.directory.warm_differences():
+            self.world.say(f"{node.name}: {line}")
+            self.complain(WARM)
 
     def complain(self, text: str) -> None:
         """Count a violation of a guarantee, and add it to the log of events."""
@@ -306,5 +314,7 @@ class Cluster:
                 or node.directory.salt != owner.directory.salt
             ):
                 self.complain(DIFFERENT)
+            if node.directory.state.number == owner.directory.state.number and node.running:
+                self.check_survivors(node)
             if node.directory.state.number < owner.directory.state.number - LAG_MAX:
                 self.complain(BEHIND)

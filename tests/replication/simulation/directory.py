@@ -135,6 +135,10 @@ class Directory:
                 found.pop(what, None)
         return found
 
+    def warm_differences(self) -> list[str]:
+        """Return the differences between warm survivors and a scan. This model has no survivors."""
+        return []
+
     def copy_catalog(self) -> Any:
         """Return a copy of the catalog, the first part of the data that seeds another node."""
         return {"queues": set(self.queues), "state": self.state, "salt": self.salt}

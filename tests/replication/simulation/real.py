@@ -27,6 +27,7 @@ from tests.replication.batches import Killed, encode_entries, kill_at, message
 from tests.replication.simulation.directory import Directory, Entry
 from tests.replication.simulation.node import Node
 from tests.replication.simulation.world import World
+from tests.replication.survivors import compare
 from tests.store.simulated import SimulatedDisk
 
 if TYPE_CHECKING:
@@ -154,6 +155,10 @@ class RealDirectory(Directory):
         assert not [found for found in opened.recovery.findings if found.kind in damage]
         opened.store.close()
         return dict(sorted(found.items()))
+
+    def warm_differences(self) -> list[str]:
+        assert self.replica is not None
+        return compare(self.replica, self.disk, SEGMENT)
 
     @property
     def log_end(self) -> int:

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from tests.replication.simulation import wrong_directory as wrong
-from tests.replication.simulation.cluster import DIFFERENT, DIVERGED, Cluster
+from tests.replication.simulation.cluster import DIFFERENT, DIVERGED, WARM, Cluster
 from tests.replication.simulation.node import Node
 from tests.replication.simulation.real import RealNode
 
@@ -46,6 +46,8 @@ def test_the_same_with_many_seeds(first: int) -> None:
         (wrong.ResumedWithinBatch, 0, {DIVERGED}),
         (wrong.ShippedAgain, 12, {DIFFERENT, DIVERGED}),
         (wrong.OwnSalt, 0, {DIFFERENT, DIVERGED}),
+        (wrong.with_replica(wrong.SurvivorsLate), 0, {WARM}),
+        (wrong.with_replica(wrong.SurvivorsOfHalfBatch), 2, {WARM}),
         (wrong.WritingStart, 0, {DIFFERENT, DIVERGED}),
     ],
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from broker.replication import payload
 from broker.replication.contract import Apply, ReceivedBatch
-from broker.replication.directory import ReplicaDirectory
+from broker.replication.directory import PreparedBatch, ReplicaDirectory
 from broker.replication.records import ClusterState
 from broker.store.batch_records import Records
 from broker.store.entries import MessageSettled
@@ -43,6 +43,42 @@ class MarkedWithEnd(ReplicaDirectory):
     def _apply(self, batch: ReceivedBatch, state: ClusterState) -> None:
         if self._log is None or batch.position > self._log.last:
             super()._apply(batch, state)
+
+
+class SurvivorsBegunEarly(ReplicaDirectory):
+    """The survivors of a log that is ahead of its catalog are kept, and never counted again."""
+
+    @property
+    def _uncounted(self) -> bool:
+        return False
+
+    @_uncounted.setter
+    def _uncounted(self, value: bool) -> None:
+        """Ignore that the catalog was behind the log."""
+
+
+class SurvivorsLate(ReplicaDirectory):
+    """The survivors get the records of a batch with the next batch."""
+
+    _late: PreparedBatch | None = None
+
+    def _keep_warm(self, prepared: PreparedBatch, removed: set[int]) -> None:
+        late, self._late = self._late, prepared
+        if late is not None:
+            super()._keep_warm(late, removed)
+
+    def _open_log(self, salt: int) -> SegmentLog:
+        self._late = None
+        return super()._open_log(salt)
+
+
+class SurvivorsOfHalfBatch(ReplicaDirectory):
+    """The records of half a batch, which were cut off the log, stay in the survivors."""
+
+    def _cut(self, log: SegmentLog, position: int) -> None:
+        warm = self._warm
+        super()._cut(log, position)
+        self._warm = warm
 
 
 class DiskFirst(wrong.DiskFirst, RealNode):

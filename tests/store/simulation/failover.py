@@ -12,10 +12,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
+
 from broker.replication import payload
 from broker.replication.contract import Apply, ReceivedBatch
 from broker.replication.directory import ReplicaDirectory
 from broker.store.durable_batch import BatchShipping, DurableBatch
+from broker.store.opening import OpenedStore
+from tests.replication.survivors import compare
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.life import Faults, Life
 from tests.store.simulation.schedule import Simulation
@@ -78,16 +82,23 @@ class StandbyDirectory(BatchShipping):
         while self._random.random() < 0.5 and self._replica.compact():
             pass
 
-    def take_over(self) -> SimulatedDisk:
-        """Apply all batches, perhaps after a crash, and return the disk."""
+    def take_over(self) -> OpenedStore | None:
+        """Apply all batches, perhaps after a crash, and compare the survivors with a scan.
+
+        Return the open store, or None if the next broker shall start on the directory.
+        """
         if self._random.random() < 0.5:
             self._replica.catalog.close()
             self.disk = self.disk.crashed(self._random, self._random.choice((0.0, 0.5, 1.0)))
             self._replica = self._open()
         self._catch_up()
+        different = compare(self._replica, self.disk, self._segment)
+        assert not different, "\n".join(different)
+        if self._random.random() < 0.5:
+            return self._replica.take_over(pytest.fail)
         self._replica.finish()
         self._replica.close()
-        return self.disk
+        return None
 
 
 class FailoverSimulation(Simulation):
@@ -111,9 +122,13 @@ class FailoverSimulation(Simulation):
 
     def _begin(self, faults: Faults) -> None:
         if self._standby is not None:
-            self._disk, self._directory = self._standby.take_over(), self._standby.path
+            self._taken_over = self._standby.take_over()
+            self._disk, self._directory = self._standby.disk, self._standby.path
             self._standby = None
-        super()._begin(faults)
+        try:
+            super()._begin(faults)
+        finally:
+            self._taken_over = None
         root = Path(self._directory)
         root = root if self._standbys == 0 else root.parent
         self._standbys += 1

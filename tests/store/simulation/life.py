@@ -101,7 +101,9 @@ class Life(World):
         window: int = 8,
         marking: tuple[int, int] = (3, 20),
         patience: int = MARK_PATIENCE,
+        opened: OpenedStore | None = None,
     ) -> None:
+        """`opened` is the store of a standby that takes over; None for a start."""
         self.disk, self.faults, self.journal = disk, faults, journal
         self.design, self.hasty, self.drop = design, hasty, drop
         self.dropped = 0
@@ -110,7 +112,7 @@ class Life(World):
         self._wrote = False
         self._steps: Iterator[None] | None = None
         disk.refuse, disk.done = faults.ask, faults.done
-        opened = open_store(
+        opened = opened or open_store(
             disk,
             directory,
             codecs(),

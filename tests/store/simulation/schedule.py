@@ -101,6 +101,8 @@ class Simulation:
         #: If the seed is even, deliveries wait for their mark however slow the disk is. If the seed
         #: is odd, a delivery waits for MARK_PATIENCE at most, so a crash may forget it.
         self._patience = MARK_PATIENCE if seed % 2 else FOREVER
+        #: The open store of a standby that takes over at the next start; None: a start.
+        self._taken_over: OpenedStore | None = None
         self.ledger = Ledger(self.complain, forgets=seed % 2 == 1)
         self.journal = Journal(self.complain)
         self.definitions = Definitions(random, self.complain, lambda: self._number)
@@ -237,6 +239,7 @@ class Simulation:
             self._window,
             self._marking,
             self._patience,
+            self._taken_over,
         )
         if self.streams is not None:
             self._held |= self.streams.recovered()

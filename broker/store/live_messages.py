@@ -1,0 +1,359 @@
+"""The live messages of the log, and the queues that hold them.
+
+    ScannedMessages    one scan of the log: all messages, in the order of the log
+    FollowedMessages   a log that grows for days: blocks of ScannedMessages without settled ones
+
+A message takes 20 bytes, and more if it is in several queues.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.store.files import SUM_MASK, LogFile, entry_hash
+
+#: Size of the position, the queue and the size of a message, in bytes.
+MESSAGE_BYTES: Final[i64] = 20
+#: Estimated size of the list of queues of a message that is in several queues, in bytes.
+SHARED_BYTES: Final[i64] = 220
+#: Largest number of messages in a block of FollowedMessages. A block is copied in up to 1 ms.
+BLOCK: Final[i64] = 4_096
+
+
+class LiveMessages:
+    """The messages that queues hold. `size` is the total size of their records in bytes."""
+
+    def __init__(self) -> None:
+        self.size: i64 = 0
+
+    def add(self, position: i64, queues: list[int], size: i64) -> None:
+        """Add a message with the queues that hold it; `size` is the size of its record in bytes.
+
+        Positions must rise from call to call.
+        """
+        raise NotImplementedError
+
+    def settle(self, queue: i64, position: i64) -> None:
+        """Settle a message in one queue; ignore a message that the queue does not hold."""
+        raise NotImplementedError
+
+    def is_held(self, queue: i64, position: i64) -> bool:
+        """True if the queue still holds the message."""
+        raise NotImplementedError
+
+    def count_live(self, files: list[LogFile]) -> None:
+        """Add the live messages to the counts of their files."""
+        raise NotImplementedError
+
+    def by_queue(self) -> dict[int, array[int]]:
+        """Return the positions of each queue's messages in ascending order, by queue number."""
+        raise NotImplementedError
+
+
+class ScannedMessages(LiveMessages):
+    """Messages in three parallel arrays.
+
+        positions   positions of the messages, rising
+        queues      the only queue that still holds the message; 0: none; -1: several, in `_shared`
+        sizes       size of the record in bytes
+
+    `held` is the number of messages that at least one queue holds.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._positions: array[int] = array("q")
+        self._queues: array[int] = array("q")
+        self._sizes: array[int] = array("I")
+        self.held: i64 = 0
+        self._shared: dict[int, list[int]] = {}
+        self._next: i64 = 0
+        #: Index after the last message found. The next search mostly finds the message there.
+        self._hint: i64 = 0
+
+    def add(self, position: i64, queues: list[int], size: i64) -> None:
+        self._positions.append(position)
+        self._sizes.append(size)
+        if queues:
+            self.size += size
+            self.held += 1
+        if len(queues) == 1:
+            self._queues.append(queues[0])
+        elif queues:
+            self._queues.append(-1)
+            self._shared[position] = queues
+        else:
+            self._queues.append(0)
+
+    def _find(self, position: i64) -> i64:
+        """Return the index of the message at a position, or -1. Hot path."""
+        positions = self._positions
+        at: i64 = self._hint
+        if at >= len(positions) or positions[at] != position:
+            at = bisect_left(positions, position)
+            if at == len(positions) or positions[at] != position:
+                return -1
+        self._hint = at + 1
+        return at
+
+    def settle(self, queue: i64, position: i64) -> None:
+        at = self._find(position)
+        if at < 0:
+            return
+        holder: i64 = self._queues[at]
+        if holder == queue:
+            self._end(at)
+        elif holder < 0:
+            queues = self._shared[position]
+            if queue in queues:
+                queues.remove(queue)
+                if not queues:
+                    self._end(at)
+                    del self._shared[position]
+
+    def _end(self, at: i64) -> None:
+        """Record that no queue holds the message at an index any more."""
+        self._queues[at] = 0
+        self.size -= self._sizes[at]
+        self.held -= 1
+
+    def is_held(self, queue: i64, position: i64) -> bool:
+        at = self._find(position)
+        if at < 0:
+            return False
+        holder: i64 = self._queues[at]
+        return holder == queue if holder >= 0 else queue in self._shared[position]
+
+    def count_live(self, files: list[LogFile]) -> None:
+        self.count_from(files, 0)
+
+    def count_from(self, files: list[LogFile], at_file: i64) -> i64:
+        """Add the live messages to the counts of their files, from a file on.
+
+        Return the index of the file of the last message.
+        """
+        for at, position in enumerate(self._positions):
+            while files[at_file].last < position:
+                at_file += 1
+            file = files[at_file]
+            holder: i64 = self._queues[at]
+            if holder > 0:
+                file.live += 1
+                file.balance = (file.balance + entry_hash(holder, position)) & SUM_MASK
+            elif holder < 0:
+                for queue in self._shared[position]:
+                    file.live += 1
+                    file.balance = (file.balance + entry_hash(queue, position)) & SUM_MASK
+        return at_file
+
+    def next_holders(self) -> list[int]:
+        """Return the queues that hold the next message. Each call advances by one message."""
+        at: i64 = self._next
+        self._next = at + 1
+        holder: i64 = self._queues[at]
+        if holder > 0:
+            return [holder]
+        return self._shared[int(self._positions[at])] if holder < 0 else []
+
+    def by_queue(self) -> dict[int, array[int]]:
+        found: dict[int, array[int]] = {}
+        self.add_to(found)
+        return found
+
+    def add_to(self, found: dict[int, array[int]]) -> None:
+        """Append the positions of the messages to those of their queues in `found`."""
+        last: i64 = 0
+        same: array[int] = array("q")
+        for at, position in enumerate(self._positions):
+            holder: i64 = self._queues[at]
+            if holder > 0:
+                if holder != last:
+                    same = found.setdefault(holder, array("q"))
+                    last = holder
+                same.append(position)
+            elif holder < 0:
+                for queue in self._shared[position]:
+                    found.setdefault(queue, array("q")).append(position)
+
+    # -- a block
+
+    @property
+    def count(self) -> int:
+        """Number of messages, including those that no queue holds any more."""
+        return len(self._positions)
+
+    @property
+    def shared(self) -> int:
+        """Number of messages that several queues held, and that at least one of them holds."""
+        return len(self._shared)
+
+    @property
+    def first(self) -> int:
+        """The position of the first message."""
+        return self._positions[0]
+
+    def move_to(self, other: ScannedMessages) -> None:
+        """Append the held messages to another collection. This collection is not used any more."""
+        for at, position in enumerate(self._positions):
+            holder: i64 = self._queues[at]
+            if holder > 0:
+                other.add(position, [holder], self._sizes[at])
+            elif holder < 0:
+                queues = self._shared[position]
+                other.add(position, queues, self._sizes[at])
+
+    def released(self, holder_numbers: set[int]) -> list[tuple[int, int]]:
+        """Return (queue, position) of each message in a queue that is not in `holder_numbers`."""
+        found: list[tuple[int, int]] = []
+        for at, position in enumerate(self._positions):
+            holder: i64 = self._queues[at]
+            if holder > 0 and holder not in holder_numbers:
+                found.append((int(holder), position))
+            elif holder < 0:
+                found += [
+                    (queue, position)
+                    for queue in self._shared[position]
+                    if queue not in holder_numbers
+                ]
+        return found
+
+
+class FollowedMessages(LiveMessages):
+    """Messages of a log that grows, in blocks of up to `block` messages.
+
+    A block is copied without its settled messages when these are more than half of it, and joined
+    with a small neighbour. So the memory is at most that of about twice the live messages, and no
+    call works on more than a few blocks.
+    """
+
+    def __init__(self, block: i64 = BLOCK) -> None:
+        super().__init__()
+        self._block_size: i64 = block
+        self._blocks: list[ScannedMessages] = []
+        #: The position from which on a message is in the block of the same index.
+        self._firsts: array[int] = array("q")
+        #: Index of the block found last.
+        self._hint: i64 = 0
+        #: Number of messages in all blocks, and number of those that several queues held.
+        self._count: i64 = 0
+        self._shared: i64 = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """The estimated memory of the messages in bytes."""
+        return int(self._count * MESSAGE_BYTES + self._shared * SHARED_BYTES)
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return len(self._blocks)
+
+    @property
+    def count(self) -> int:
+        """Number of messages in all blocks, including settled ones."""
+        return int(self._count)
+
+    def add(self, position: i64, queues: list[int], size: i64) -> None:
+        if not queues:
+            return
+        blocks = self._blocks
+        if not blocks or blocks[-1].count >= self._block_size:
+            if blocks:
+                self._shrink_if_sparse(len(blocks) - 1)
+            blocks.append(ScannedMessages())
+            self._firsts.append(position)
+        blocks[-1].add(position, queues, size)
+        self.size += size
+        self._count += 1
+        if len(queues) > 1:
+            self._shared += 1
+
+    def _find(self, position: i64) -> i64:
+        """Return the index of the block that may have the message at a position, or -1."""
+        firsts = self._firsts
+        at: i64 = self._hint
+        if (
+            at >= len(firsts)
+            or firsts[at] > position
+            or (at + 1 < len(firsts) and firsts[at + 1] <= position)
+        ):
+            at = bisect_right(firsts, position) - 1
+            self._hint = max(at, 0)
+        return at
+
+    def settle(self, queue: i64, position: i64) -> None:
+        at = self._find(position)
+        if at < 0:
+            return
+        block = self._blocks[at]
+        size, shared = block.size, block.shared
+        block.settle(queue, position)
+        self.size += block.size - size
+        self._shared += block.shared - shared
+        if at < len(self._blocks) - 1:
+            self._shrink_if_sparse(at)
+
+    def is_held(self, queue: i64, position: i64) -> bool:
+        at = self._find(position)
+        return at >= 0 and self._blocks[at].is_held(queue, position)
+
+    def count_live(self, files: list[LogFile]) -> None:
+        at_file: i64 = 0
+        for block in self._blocks:
+            at_file = block.count_from(files, at_file)
+
+    def by_queue(self) -> dict[int, array[int]]:
+        found: dict[int, array[int]] = {}
+        for block in self._blocks:
+            block.add_to(found)
+        return found
+
+    def release(self, at: int, holder_numbers: set[int]) -> list[tuple[int, int]]:
+        """Settle the messages of a block that are in no queue of `holder_numbers`.
+
+        Return (queue, position) of these messages.
+        """
+        if at >= len(self._blocks):
+            return []
+        released = self._blocks[at].released(holder_numbers)
+        for queue, position in released:
+            self.settle(queue, position)
+        return released
+
+    def _shrink_if_sparse(self, at: i64) -> None:
+        """Copy a block without its settled messages if these are more than half of it."""
+        block = self._blocks[at]
+        if 2 * block.held >= block.count:
+            return
+        self._count -= block.count
+        if block.held == 0:
+            self._remove(at)
+            return
+        copy = ScannedMessages()
+        block.move_to(copy)
+        self._blocks[at] = copy
+        self._count += copy.count
+        if at + 2 < len(self._blocks):
+            self._join(at)
+        if at > 0:
+            self._join(at - 1)
+
+    def _join(self, at: i64) -> None:
+        """Join a block with the next block if both are small."""
+        block, following = self._blocks[at], self._blocks[at + 1]
+        if block.count + following.count > self._block_size // 2:
+            return
+        self._count -= following.count
+        before = block.count
+        following.move_to(block)
+        self._count += block.count - before
+        self._remove(at + 1)
+
+    def _remove(self, at: i64) -> None:
+        """Remove a block whose messages are settled, or in another block."""
+        del self._blocks[at]
+        del self._firsts[at]

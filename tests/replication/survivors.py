@@ -1,0 +1,65 @@
+"""The comparison of the warm survivors of a standby with those of a scan of the same directory."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from broker.replication.directory import ReplicaDirectory
+from broker.store.codecs import Codecs
+from broker.store.entries import HOLDERS
+from broker.store.opening import open_store
+from broker.store.survivors import Survivors
+from tests.store.simulated import SimulatedDisk
+
+
+def live(survivors: Survivors) -> dict[str, object]:
+    """Return all live records: positions and values by kind and key.
+
+    A PUBREC counts only while its message is live, and a session only while it holds identifiers.
+    """
+    held = survivors.copies.is_held
+    return {
+        "messages": {queue: list(found) for queue, found in survivors.copies.by_queue().items()},
+        "pubrecs": {copy for copy in survivors.pubrec_received if held(*copy)},
+        "packet ids": {key: ids for key, ids in survivors.held_packet_ids.items() if ids},
+        "retained": survivors.retained,
+        "streams": survivors.streams,
+        "sequences": survivors.sequences,
+        "marks": {queue: ranks for queue, ranks in survivors.marks.items() if ranks},
+        "counts": survivors.counts,
+        "last number": survivors.known_number(),
+    }
+
+
+def scanned(disk: SimulatedDisk, path: str, catalog: str, segment_size: int) -> dict[str, object]:
+    """Return the live records that a cold start on a copy of a directory finds.
+
+    `catalog` is the path of the catalog of the directory.
+    """
+    with tempfile.TemporaryDirectory(dir=path) as copy:
+        for end in ("", "-wal"):
+            source = Path(catalog + end)
+            if source.exists():
+                Path(copy, source.name).write_bytes(source.read_bytes())
+        files = {name.replace(path, copy, 1): data for name, data in disk.contents().items()}
+        opened = open_store(
+            SimulatedDisk(files), copy, Codecs(), 0, pytest.fail, lambda _: None, segment_size
+        )
+        found = live(opened.survivors)
+        opened.store.close()
+    return found
+
+
+def compare(replica: ReplicaDirectory, disk: SimulatedDisk, segment_size: int) -> list[str]:
+    """Return a line for each kind of live records of which the warm ones differ from a scan."""
+    numbers = {number for number, entry in replica.catalog.load() if entry.kind in HOLDERS}
+    warm = live(replica._warmed(numbers)[1].survivors)
+    cold = scanned(disk, replica.path, replica.catalog.path, segment_size)
+    return [
+        f"{kind}: warm {warm[kind]}, scanned {found}"
+        for kind, found in cold.items()
+        if warm[kind] != found
+    ]
