@@ -68,8 +68,8 @@ TOLERANCE = 0.02
 #: A count with topic rules may be above the count without rules by this share.
 NOISE = 0.005
 #: A count in a broker that owns the log of a cluster may be above the count without a cluster, with
-#: the same store, by this share. A test of the lease reads the clock once, which callgrind counts as
-#: 1,250 instructions: two tests for a turn of 100 messages are 2.5 % of the cheapest flow.
+#: the same store, by this share. A test of the lease reads the clock once, which callgrind counts
+#: as 1,250 instructions: two tests for a turn of 100 messages are 2.5 % of the cheapest flow.
 OWNED = 0.03
 #: The flows without persistent messages: a cluster must not slow them down.
 TRANSIENT = tuple(flow for flow in FLOWS if "persistent" not in flow)
