@@ -61,19 +61,37 @@ def adopt(arguments: argparse.Namespace) -> int:
 
     settings = load_settings(arguments).settings
     directory = data_directory(arguments)
-    log = _open(arguments, settings)
     try:
         lock = Lock(str(directory))
         try:
-            return _adopt(arguments, settings, directory, log)
+            survey = _survey(directory)
+            if arguments.dry_run:
+                return _show(arguments, settings, survey)
+            log = _open(arguments, settings)
+            try:
+                return _adopt(arguments, settings, survey, log)
+            finally:
+                log.close()
         finally:
             lock.release()
     except OutcomeUnknown as error:
         raise CommandError(f"{error}; the data directory is unchanged, so repeat it") from None
     except (LogUnreachable, ReplicationError, StoreError) as error:
         raise CommandError(str(error)) from None
-    finally:
-        log.close()
+
+
+def _survey(directory: Path) -> DirectorySurvey:
+    """Return the content of the data directory. Raises CommandError, and errors of the store."""
+    from broker.replication.adoption import survey_directory
+    from broker.store.disk import RealDisk
+    from broker.store.opening import CATALOG
+
+    if not (directory / CATALOG).exists():
+        raise CommandError(
+            f"there is no store in {directory}, so there is nothing to adopt: start the node with "
+            "`trellis serve`"
+        )
+    return survey_directory(RealDisk(), str(directory))
 
 
 def _open(arguments: argparse.Namespace, settings: Settings) -> ReplicatedLog:
@@ -102,43 +120,46 @@ def _open(arguments: argparse.Namespace, settings: Settings) -> ReplicatedLog:
 
 
 def _adopt(
-    arguments: argparse.Namespace, settings: Settings, directory: Path, log: ReplicatedLog
+    arguments: argparse.Namespace, settings: Settings, survey: DirectorySurvey, log: ReplicatedLog
 ) -> int:
-    from broker.replication.adoption import survey_directory
-    from broker.store.disk import RealDisk
-    from broker.store.opening import CATALOG
     from trellis.cluster.adopting import Adoption
 
-    if not (directory / CATALOG).exists():
-        raise CommandError(
-            f"there is no store in {directory}, so there is nothing to adopt: start the node with "
-            "`trellis serve`"
-        )
     cluster = settings.cluster
-    survey = survey_directory(RealDisk(), str(directory))
     adoption = Adoption(log, cluster.name, settings.node.name, cluster.timing)
-    if arguments.dry_run:
-        return _show(survey, adoption)
     found = adoption.examine(survey, arguments.over_records, arguments.behind)
     confirm(arguments, adoption.consequences(survey, found))
     epoch = _carry_out(settings, survey, adoption, found)
     print(
-        f"the log of '{cluster.name}' begins with {directory} (epoch {epoch}): start this node "
+        f"the log of '{cluster.name}' begins with {survey.path} (epoch {epoch}): start this node "
         "with `trellis serve`, then give each other node a copy of its directory with `trellis "
         "cluster seed`"
     )
     return 0
 
 
-def _show(survey: DirectorySurvey, adoption: Adoption) -> int:
-    """Print the positions of the directory and of the nodes that have reported."""
+def _show(arguments: argparse.Namespace, settings: Settings, survey: DirectorySurvey) -> int:
+    """Print the positions of the directory and of the nodes that have reported.
+
+    The topic may be lost, and the reports with it: the position of the directory needs no Kafka.
+    """
+    from trellis.cluster.adopting import Adoption
+
     owner = f"the broker '{survey.state.name}'" if survey.state.name else "no cluster"
     print(
         f"{survey.path}: position {survey.position}, batch {survey.state.number}, "
         f"{survey.definitions} definitions, of {owner}"
     )
-    for line in adoption.positions():
-        print(line)
+    try:
+        log = _open(arguments, settings)
+    except CommandError as error:
+        print(f"the reports of the nodes cannot be read: {error}")
+        return 0
+    try:
+        adoption = Adoption(log, settings.cluster.name, settings.node.name, settings.cluster.timing)
+        for line in adoption.positions():
+            print(line)
+    finally:
+        log.close()
     return 0
 
 
