@@ -12,7 +12,8 @@
 A client publishes persistent messages one by one, waits for each confirm, and connects again at
 once, to both nodes in turn, when its connection is lost. The figure `gap` is the longest time
 between two confirms. `ready` is the time from the switch or the kill until the standby prints its
-line `ready`. Afterwards the queue must have all confirmed messages. Needs the packages of the
+line `ready`, and `cpu` the CPU time of its processes in this time, which depends less on the load
+of the machine. Afterwards the queue must have all confirmed messages. Needs the packages of the
 tests; see docs/high-availability.md for figures.
 """
 
@@ -125,9 +126,14 @@ class Node:
         )
         urllib.request.urlopen(request, timeout=PATIENCE).close()
 
+    @property
+    def processes(self) -> Processes:
+        """The process of the node and its children."""
+        return Processes([self.process.pid])
+
     def memory(self) -> int:
         """Return the resident memory of the process in bytes."""
-        return Processes([self.process.pid]).memory().now
+        return self.processes.memory().now
 
 
 class Prober(threading.Thread):
@@ -213,12 +219,13 @@ def take_over(
         prober = Prober([first, second])
         prober.start()
         time.sleep(PROBED)
-        moment = time.perf_counter()
+        moment, before = time.perf_counter(), second.processes.cpu()
         if how == "kill":
             first.process.kill()
         else:
             threading.Thread(target=quietly, args=(first.switch,), daemon=True).start()
         found["ready_s"] = round(second.wait_for("ready") - moment, 3)
+        found["cpu_s"] = round(second.processes.cpu().since(before).seconds, 3)
         time.sleep(PROBED)
         prober.end()
         found["gap_s"] = round(prober.gap_after(moment), 3)
