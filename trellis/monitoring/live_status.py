@@ -26,7 +26,7 @@ COUNTING_SHARE: Final = 0.003
 #: Shortest time between two counts of all queues and sessions, in seconds.
 COUNTING_SECONDS: Final = 2.0
 #: Number of objects that are counted in one turn of the event loop.
-COUNT_SLICE: Final = 500
+COUNT_SLICE: Final = 250
 #: Number of the deepest and slowest queues, of the topics with most unroutable messages, and of the
 #: last refusals, in a sample.
 DEEPEST, UNROUTABLE_TOPICS, REFUSALS = 8, 8, 8
@@ -124,13 +124,11 @@ class LiveStatus:
         """
         totals, spent = ObjectTotals(), 0.0
         for vhost in list(self._node.broker.vhosts.values()):
-            named = [(vhost.name, queue) for queue in vhost.queues.values()]
-            inboxes = [(vhost.name, inbox) for inbox in vhost.inboxes.values()]
-            totals.queues += len(named)
-            for objects in (named, inboxes):
+            totals.queues += len(vhost.queues)
+            for objects in (list(vhost.queues.values()), list(vhost.inboxes.values())):
                 for at in range(0, len(objects), COUNT_SLICE):
                     began = thread_time()
-                    self._add(totals, objects[at : at + COUNT_SLICE])
+                    self._add(totals, vhost.name, objects[at : at + COUNT_SLICE])
                     spent += thread_time() - began
                     await asyncio.sleep(0)
         sessions = self._node.mqtt.sessions.all()
@@ -173,23 +171,27 @@ class LiveStatus:
         return spent
 
     @staticmethod
-    def _add(totals: ObjectTotals, objects: list[tuple[str, Queue]]) -> None:
-        for _, queue in objects:
-            totals.ready += int(queue.depth)
-            totals.unacked += int(queue.unacked)
+    def _add(totals: ObjectTotals, vhost: str, queues: list[Queue]) -> None:
+        deep: list[Row] = []
+        for queue in queues:
             totals.consumers += queue.consumer_count
-        deep = [
-            {
-                "vhost": vhost,
-                "name": queue.name,
-                "session": queue.private,
-                "messages": int(queue.depth + queue.unacked),
-                "consumers": queue.consumer_count,
-                "head_age_ms": queue.head_age,
-            }
-            for vhost, queue in objects
-            if queue.depth > 0 or queue.unacked > 0
-        ]
+            ready, unacked = int(queue.depth), int(queue.unacked)
+            if ready <= 0 and unacked <= 0:
+                continue
+            totals.ready += ready
+            totals.unacked += unacked
+            deep.append(
+                {
+                    "vhost": vhost,
+                    "name": queue.name,
+                    "session": queue.private,
+                    "messages": ready + unacked,
+                    "consumers": queue.consumer_count,
+                    "head_age_ms": queue.head_age,
+                }
+            )
+        if not deep:
+            return
         totals.deepest = heapq.nlargest(
             DEEPEST, [*totals.deepest, *deep], key=lambda row: int(row["messages"])
         )
