@@ -24,8 +24,8 @@ CHECK_SECONDS: Final = 10.0
 class KafkaLog:
     """A `ReplicatedLog` on Kafka. Call `connect` before all other methods.
 
-    The constructor starts the connections and does not wait for them. By the time a standby takes
-    over, they are open, and its first append is not delayed.
+    The constructor starts to connect to Kafka, and does not wait. So the connections are open when
+    a standby takes over, and its first append is not delayed.
     """
 
     def __init__(self, cluster: ClusterSettings, node: str) -> None:

@@ -1,6 +1,7 @@
-"""A thread that reports the state of this node again and again.
+"""A thread that reports the state of this node to the cluster again and again.
 
-Kafka may answer late, and a standby that waited for an answer would read the log late.
+The thread that follows the log sends no reports: Kafka may answer a report late, and the thread
+would then read the log late.
 """
 
 from __future__ import annotations

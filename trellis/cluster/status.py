@@ -1,4 +1,4 @@
-"""`trellis cluster status`, `forget` and `seed`: the reports of the nodes that Kafka keeps."""
+"""`trellis cluster status`, `forget` and `seed`: based on the nodes' reports, which Kafka stores."""
 
 from __future__ import annotations
 
@@ -70,9 +70,11 @@ def _row(name: str, report: NodeReport, newest: int, low: int, now: int) -> dict
 
 
 def announce(cluster: ClusterSettings, node: str, directory: str) -> None:
-    """Report a new node that gets a copy of a data directory: the log is kept for it from now on.
+    """Report the new node `node`, which gets a copy of a data directory.
 
-    `directory` is that of a node that runs. Raises LogUnreachable, ReplicationError, StoreError.
+    From the report on, no record of the log that the new node lacks is removed. `directory` is the
+    data directory to copy: that of a running node. Raises LogUnreachable, ReplicationError,
+    StoreError.
     """
     topic = KafkaTopic(cluster)
     report = node_reports(cluster, topic).get(node)
