@@ -231,7 +231,7 @@ class StreamQueue(Queue):
         return given
 
     def _retry_later(self) -> None:
-        """Serve the readers again in READ_RETRY_MS: no file descriptor is left to read rows."""
+        """Serve the readers again in READ_RETRY_MS, because no file descriptor is left now."""
         if self._read_retry is None:
             self._read_retry = ReadRetry(self)
             self.agenda.at(self.agenda.now + READ_RETRY_MS, self._read_retry)

@@ -257,9 +257,10 @@ class StreamReplica:
         return StreamCopy(self._disk, self.root, vhost, name, number, self._writing)
 
     def _supersede(self, vhost: str, name: str, number: int) -> None:
-        """Skip the rows of an older stream of this name: the newer stream has removed its files.
+        """From now on, skip rows of an older stream of this name, whose files are removed.
 
-        A batch may have rows of both streams, and is written again after WriteFailed.
+        Such rows still come if one batch has rows of both streams, and the batch is written again
+        after WriteFailed.
         """
         known = self._newest.get((vhost, name), number)
         self._newest[vhost, name] = max(known, number)
