@@ -104,11 +104,11 @@ class Author:
         return self.random.randrange(1_000)
 
     def nonce(self) -> int:
-        """Return a random nonce, which is often similar to another nonce."""
+        """Return a random nonce: often one of 0, 1 and 2, so that nonces are equal at times."""
         return self.random.choice((0, 1, 2, self.random.getrandbits(64)))
 
     def claim(self, epoch: int, seen: int, name: str = NAME) -> Claim:
-        """Return a claim with a state that its writer may have known."""
+        """Return a claim of this epoch, with the author's state but a random salt and format."""
         state = replace(
             self.state,
             name=name,
@@ -153,7 +153,7 @@ class Author:
     # -- claims
 
     def right_seen(self) -> int:
-        """Return the offset of the last record that counts, or of a void record after it."""
+        """Return a value of `seen` with which a claim wins: no record after it counts."""
         return self.random.randrange(self.state.last, max(self.offset, self.state.last + 1))
 
     def takeover(self) -> None:
@@ -221,7 +221,7 @@ class Author:
         self.batch_part("half batch", self.random.randrange(1, chunks), chunks)
 
     def batch_part(self, event: str, written: int, chunks: int) -> None:
-        """Append the first chunks of a batch, with other nodes' records between them."""
+        """Append the first `written` chunks of a batch; records of other nodes may come between."""
         epoch, nonce = self.state.epoch, self.state.nonce
         if epoch == 0:
             return
@@ -248,7 +248,7 @@ class Author:
             self.append("mark", mark, counts=True)
 
     def late_record(self) -> None:
-        """Append a record of an owner that was deposed."""
+        """Append a record of an earlier owner: a later claim has ended its epoch."""
         if len(self.owners) > 1:
             epoch, nonce = self.random.choice(self.owners[:-1][-3:])
             self.append("record of a deposed owner", self.any_record(epoch, nonce))

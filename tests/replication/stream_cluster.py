@@ -1,7 +1,7 @@
 """A simulated cluster with streams: real brokers and real directories on simulated disks.
 
-The log is a list of batches: the rules of its ownership have a simulation of their own. Processes
-are killed at single operations of their disks, and disks lose and tear writes.
+The log is a list of batches. `tests/replication/simulation` tests which node owns the log.
+Processes are killed at single operations of their disks, and disks lose and tear writes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ FIRST = ClusterState("broker", epoch=1, nonce=5, last=0, salt=7, format=1)
 
 
 class Cluster(BatchShipping):
-    """The log, the nodes, and the rows that the log has. The owner ships batches to it."""
+    """A replicated log, its three nodes, and a model of the rows in the log.
+
+    The owner (the active node) ships its batches to this object.
+    """
 
     def __init__(
         self, seed: int, path: Path, replica_type: type[ReplicaDirectory] = ReplicaDirectory
@@ -84,7 +87,10 @@ class Cluster(BatchShipping):
         return self.state.encode()
 
     def written(self) -> None:
-        """Do nothing: this cluster has no beats, so nothing depends on the time of the write."""
+        """Do nothing.
+
+        A real owner appends beats (records without content) between batches; this cluster has none.
+        """
 
     # -- the owner
 
@@ -116,7 +122,7 @@ class Cluster(BatchShipping):
         return {name: queue for name, queue in queues.items() if isinstance(queue, StreamQueue)}
 
     def publish(self) -> None:
-        """Publish to streams, declare one, or delete one; then write the batch."""
+        """Publish to streams, some of which are declared or deleted now; then write the batch."""
         vhost = self.home.vhost
         for _ in range(self.random.randint(1, 4)):
             name = self.random.choice(("s", "s", "t", "u"))
@@ -141,7 +147,7 @@ class Cluster(BatchShipping):
             self.pending[self._key(name)].append(body)
 
     def write(self) -> None:
-        """Ship and write a batch of the owner; kill the owner meanwhile at random."""
+        """Ship a batch of the owner and write it; at random, kill the owner while it does so."""
         home, disk = self.home, self.owner.disk
         self.kills_before_ship = self.random.random() < 0.03
         if self.random.random() < 0.15:
@@ -247,10 +253,11 @@ class Cluster(BatchShipping):
             self.check_rows()
 
     def files_of(self, node: Node) -> dict[str, bytes]:
-        """Return the files of all existing streams, without the marks of their ends.
+        """Return the files of all existing streams, each without the end-of-stream mark of Arrow.
 
-        A new owner finishes the active segments when it begins, and a standby when it gets the
-        first row of the next segment. A mark that the disk had no space for is written later.
+        Nodes write that mark at different times. A new owner writes it when it begins. A standby
+        writes it when it gets the first row of the next segment. If the disk is full, it follows
+        later.
         """
         directories = [f"/streams/%2F/{name}/" for name in self.streams()]
         return {

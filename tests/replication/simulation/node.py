@@ -139,7 +139,10 @@ class Node(Computer):
         raise AssertionError("the writer never returns")
 
     def _watch(self, owner: LogOwner) -> None:
-        """From time to time, abort all connections of clients if a successor may act by now."""
+        """At intervals, abort all client connections if the lease is over.
+
+        After the end of the lease, another node may be the owner.
+        """
         if self.owner is not owner:
             return
         if self.world.now >= owner.abort_at:
