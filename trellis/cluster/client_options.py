@@ -1,4 +1,4 @@
-"""Options of Kafka's client library (librdkafka), and a writer of its log lines to Trellis's log."""
+"""Options of Kafka's client library (librdkafka); writes its log lines to Trellis's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trellis cluster status`, `forget` and `seed`: based on the nodes' reports, which Kafka stores."""
+"""`trellis cluster status`, `forget` and `seed`: use the nodes' reports, stored in Kafka."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from trellis.server.rate_limited_link import RateLimitedLink
 def link_factory(context: ListenerContext) -> Callable[[], asyncio.Protocol]:
     """Return a function that makes the links of a listener.
 
-    All its links have the cheapest class that has the features which the listener needs.
+    The class of the links depends on the listener: RateLimitedLink if it has rate limits, otherwise
+    LayeredLink for PROXY headers, TLS or WebSocket, otherwise Link, the cheapest one.
     """
     kind = RateLimitedLink if context.rates.enabled else LayeredLink if context.has_layers else Link
 

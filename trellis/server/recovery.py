@@ -70,8 +70,9 @@ def open_directory(
 ) -> OpenedStore:
     """Read the data directory, which must be locked. Raises StoreError.
 
-    `salt` is the salt of the logs of a cluster; None without a cluster. Without a cluster, a
-    directory that belongs to a cluster is refused: another node may have settled its messages.
+    `salt` is a number that all nodes of a cluster write into their logs; None without a cluster.
+    Without a cluster, the data directory of a cluster's node is refused, because another node may
+    have settled its messages since.
     """
     progress = RecoveryProgress()
     collecting = gc.isenabled()

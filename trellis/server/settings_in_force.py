@@ -1,4 +1,4 @@
-"""The settings that a running broker uses, the source of each value, and changes that wait.
+"""The settings that a running broker uses, the source of each value, and changes not yet applied.
 
 A reload (SIGHUP) applies some settings at once. The other settings keep their values until the
 broker is started again.

@@ -1,8 +1,8 @@
 """The app of the gateway: asks the broker about each request, and builds the response.
 
 The order is the same for every request: find the route, check the origin, ask the broker to check
-the user, check that a connection is free for the user, read the body, answer. So the gateway reads
-a body only after the broker has accepted the user.
+the user, check the limit on requests of users without the tag administrator, read the body, answer.
+So the gateway reads a body only after the broker has accepted the user.
 """
 
 from __future__ import annotations
