@@ -139,9 +139,9 @@ def _check_argon2(parameters: argon2.Parameters) -> None:
 
 
 def _parse_mosquitto(password_hash: str) -> tuple[int, bytes, bytes]:
-    """Return iterations, salt and hash of one of Mosquitto's hashes; 0 iterations: SHA-512.
+    """Return iterations, salt and hash of a password hash of Mosquitto.
 
-    Raises ValueError.
+    The iterations are 0 for the format `$6$`, a single SHA-512. Raises ValueError.
     """
     parts = password_hash.split("$")[1:]
     iterations = 0

@@ -41,9 +41,9 @@ _COLUMNS: Final = (
 
 
 class PastTrace:
-    """The steps of the messages of a journal that the options of the command select.
+    """The steps of past messages: those messages of a journal that the command's options select.
 
-    The rows have the form of the steps of a live trace. Raises CommandError.
+    The rows have the same fields as the steps of a live trace. Raises CommandError.
     """
 
     def __init__(self, arguments: argparse.Namespace) -> None:

@@ -271,9 +271,9 @@ def _definitions(directory: Path) -> Iterator[tuple[int, Defined]]:
 
 
 def _read_catalog(directory: Path) -> tuple[list[tuple[int, Defined]], int]:
-    """Return (number, definition) pairs, and the log position when the catalog was last written.
+    """Return the (number, definition) pairs of the catalog, and a position in the log.
 
-    Raises StoreError.
+    The position is that of the log when the catalog was last written. Raises StoreError.
     """
     from broker.store.catalog import Catalog
 

@@ -153,5 +153,8 @@ def node_reports(cluster: ClusterSettings, topic: KafkaTopic) -> dict[str, NodeR
 
 
 def group_name(cluster: ClusterSettings, node: str) -> str:
-    """Return the name of the consumer group in which a node reports its synced offset."""
+    """Return the name of the consumer group in which a node reports its state.
+
+    The offset of the group is the one up to which the node has the log on its disk.
+    """
     return f"trellis.{cluster.name}.{node}"

@@ -98,8 +98,9 @@ def _messages(
 ) -> None:
     """Add to the page the counters of messages, after the numbers of publishers and consumers.
 
-    `ingress` must be read in this turn of the event loop, because a difference between counters of
-    two turns may fall. If `whole` is False, leave out the sums over channels, fates and routes.
+    The caller must read `ingress` in this turn of the event loop. Otherwise the difference of two
+    counters could fall between two scrapes. If `whole` is False, leave out the sums over channels,
+    fates and routes.
     """
     relayed = sum(each.relayed for each in totals)
     for front in node.fronts:

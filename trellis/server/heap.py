@@ -86,10 +86,11 @@ class HeapTrimmer:
         return self._trim is not None and self._clock() - self._trimmed_at >= TRIM_INTERVAL
 
     def _idle_and_free(self) -> tuple[int, int]:
-        """Return the resident memory outside the allocated heap, and the free heap, in bytes.
+        """Return two sizes in bytes: memory that a trim may give back, and the free heap.
 
-        Both are 0 if the C library does not report them. Pages of the free heap may have been given
-        back already.
+        The first size is the resident memory of the process without the allocated part of the heap.
+        The free heap includes pages that were given back already. Both sizes are 0 if the C library
+        does not report them.
         """
         if self._info is None:
             return 0, 0

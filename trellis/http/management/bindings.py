@@ -111,7 +111,7 @@ def _tail(call: Call) -> str:
 
 
 def _owned(vhost: VirtualHost, name: str) -> Queue:
-    """Return the queue with a name in a virtual host. Raises NotFound."""
+    """Return the queue or inbox with a name in a virtual host. Raises NotFound."""
     queue = vhost.queues.get(name)
     if queue is None:
         raise NotFound(f"no queue '{name}' in vhost '{vhost.name}'")

@@ -103,7 +103,10 @@ async def _import(call: Call, vhost: str | None) -> Row:
 
 
 def _overruled(call: Call, row: object) -> list[str]:
-    """Return notes: one if the settings overrule the password and tags of an imported user."""
+    """Return a note if the settings define an imported user, and so its password and tags.
+
+    The note is the only item of the list; the list is empty for any other row.
+    """
     if not isinstance(row, dict) or not (row.get("password_hash") or row.get("tags")):
         return []
     name = row.get("name")

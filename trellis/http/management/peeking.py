@@ -88,7 +88,10 @@ async def peek(call: Call) -> Listing:
 
 
 def _cursor_of(text: str) -> PeekCursor:
-    """Return the place in the queue behind the message that `after` names. Raises ApiRefusal."""
+    """Return a cursor that begins behind the message with a sequence number (`after` in the query).
+
+    With "", the cursor begins at the first message. Raises ApiRefusal.
+    """
     if not text:
         return PeekCursor()
     if not _PLACE.fullmatch(text):

@@ -141,9 +141,9 @@ def binding_row(vhost: VirtualHost, source: str, binding: Binding) -> Row:
 def properties_key(binding: Binding) -> str:
     """Return the text that identifies a binding among all those of its source and destination.
 
-    API paths contain this text. It is `~` for a binding with neither key nor arguments. The routing
-    key within the text is percent-encoded as in RabbitMQ: Terraform's provider puts the text into a
-    name whose parts are separated by `/`.
+    The text is part of API paths. It is made of the routing key and a digest of the arguments; it
+    is `~` for a binding with neither. The routing key is percent-encoded as in RabbitMQ, because
+    Terraform's provider puts the text into a name whose parts are separated by `/`.
     """
     key = _quoted(printable(binding.key))
     if not binding.arguments:
