@@ -1,6 +1,7 @@
 """A process with one node of a cluster: python -m tests.cluster.node_process PORT DIRECTORY TIMES.
 
-PORT is that of the LogServer, TIMES is silence,lease,beat[,keep_time] in seconds.
+PORT is the port of the LogServer. TIMES is silence,lease,beat[,keep_time] in seconds: the settings
+`cluster.silence`, `cluster.lease` and `cluster.beat`, and the time for which the log keeps records.
 """
 
 from __future__ import annotations

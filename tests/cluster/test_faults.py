@@ -25,7 +25,10 @@ SHORT = {"silence": 0.2, "lease": 0.15, "beat": 0.05}
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the outcome of an append unknown after twice the silence + 2 s."""
+    """Make an append fail sooner: after twice the silence of the cluster's settings, plus 2 s.
+
+    Its outcome is unknown then.
+    """
     monkeypatch.setattr(client_options, "DELIVERY_LEAST", 0.0)
 
 

@@ -1,4 +1,7 @@
-"""Tests of the owner's side: the log before the disk, each batch once, and the end of a lease."""
+"""Tests of the active node: it ships a batch before it writes the batch, and ships it once.
+
+Other tests are about the end of its lease.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The window of outstanding deliveries behaves like a dict."""
+"""Tests that the window, which holds the unacknowledged deliveries of a channel, acts as a dict."""
 
 from __future__ import annotations
 
