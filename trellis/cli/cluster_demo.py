@@ -64,14 +64,15 @@ def add(tools: Any) -> None:
         metavar="S",
         type=number(float, 0.1),
         default=8.0,
-        help="publish for this time; the kill is after half of the time [8]",
+        help="seconds for which messages are published; the active node is killed after half of "
+        "them [8]",
     )
     amount.add_argument(
         "--messages",
         metavar="N",
         type=number(int, 1),
         default=0,
-        help="publish N messages at least; the kill is after half of the messages",
+        help="publish at least N messages; the active node is killed after half of them",
     )
     tool.add_argument(
         "--keep-files",

@@ -70,7 +70,8 @@ def add(commands: Commands) -> None:
         type=number(int, 1),
         default=1_000,
         metavar="N",
-        help="number of messages that wait in the broker at most; the oldest are dropped [1000]",
+        help="largest number of messages that wait in the broker; beyond it, the oldest are "
+        "dropped [1000]",
     )
     command.add_argument(
         "--bytes",

@@ -34,7 +34,7 @@ def add(commands: Commands) -> None:
         type=number(float, 0),
         default=1.0,
         metavar="SECONDS",
-        help="time between two counts of the queue, to see if it grows; at most 10 [1]",
+        help="seconds between two counts of the queue, which show if it grows; at most 10 [1]",
     )
     client = _action(group, "client", why_client, "show what is wrong with a client", "NAME")
     client.add_argument(

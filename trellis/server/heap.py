@@ -86,7 +86,7 @@ class HeapTrimmer:
         return self._trim is not None and self._clock() - self._trimmed_at >= TRIM_INTERVAL
 
     def _idle_and_free(self) -> tuple[int, int]:
-        """Return two sizes in bytes: memory that a trim may give back, and the free heap.
+        """Return two sizes in bytes: memory outside the allocated heap, and the free heap.
 
         The first size is the resident memory of the process without the allocated part of the heap.
         The free heap includes pages that were given back already. Both sizes are 0 if the C library
