@@ -301,8 +301,8 @@ class PlanSearch:
     def _follow(self, binding: Binding, target: Destination) -> None:
         """Add the destination of a binding to the targets, or to the exchanges to walk.
 
-        A destination to which several bindings lead gets the highest QoS of them. `advance` itself
-        does this for queues.
+        A subscriber to which several bindings lead gets the highest QoS of them. This method is not
+        called for a binding to a queue, except if the queue cannot represent the routing key.
         """
         if isinstance(target, Exchange):
             self._walk_later(target)

@@ -155,8 +155,9 @@ class Trace(Task):
         return not self.ended
 
     def follow(self) -> FollowedMessage | None:
-        """Begin to follow a message, and return its trace; None if this second's `rate` is
-        reached.
+        """Begin to follow a message, and return its trace.
+
+        Return None if the trace has begun to follow `rate` messages in this second already.
         """
         second: i64 = self._agenda.now // 1_000
         if second != self._second:
@@ -259,8 +260,8 @@ class Traces:
     ) -> bool:
         """True if a trace may follow messages that this user publishes to this exchange and key.
 
-        `targets` are the destinations of these messages. If they `vary`, a message may have other
-        destinations.
+        `targets` are the destinations of these messages. `vary` is True if the destinations depend
+        on the message, so that a message may have other destinations.
         """
         if not self.running:
             return False

@@ -134,8 +134,9 @@ class BindingRemoval(BulkTask):
             left -= max(1, removed)
 
     def on_failure(self) -> None:
-        """Skip the present exchange and destination if a second failure follows the first one, and
-        no binding between them was removed meanwhile.
+        """Skip the present exchange and destination after a second failure without progress.
+
+        Progress means that a binding between them was removed since the first failure.
         """
         exchange, destination = self._exchanges[-1], self._destinations[-1]
         left = len(exchange.bindings.get(destination, ()))
@@ -157,8 +158,8 @@ class ExchangeRemoval(BulkTask):
     """A task that deletes auto-delete exchanges which lost their last bindings, in slices.
 
     The deletion of one exchange may remove the last binding of another exchange. A client may bind
-    thousands of exchanges in such a chain. An exchange whose deletion fails is tried once more,
-    after the others: no later event would delete it.
+    thousands of exchanges in such a chain. If the deletion of an exchange fails, the task tries it
+    once more after the other exchanges, because no later event would delete it.
     """
 
     def __init__(self, bindings: BindingRemover, agenda: Agenda) -> None:
