@@ -20,7 +20,7 @@ from matching import (
 
 
 def matches(grammar: Grammar, pattern: str, topic: str) -> bool:
-    """Return the answer, after checking that the definition, matchers and stored topics agree."""
+    """True if the pattern matches the topic, by the definition; check that all matchers agree."""
     answer = grammar.matches(pattern, topic)
     for name in NAMES:
         matcher: Matcher[str] = create(name, grammar)

@@ -38,7 +38,7 @@ class Inode:
         self.pending.clear()
 
     def after_crash(self, random: Random, kept: float) -> bytes:
-        """Return the content after a power loss; unsynced changes survive with chance `kept`."""
+        """Return the content after a power loss. Each unsynced change has the chance `kept`."""
         there = bytearray(self.durable)
         for offset, data in self.pending:
             if random.random() >= kept:

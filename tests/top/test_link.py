@@ -129,7 +129,10 @@ SLOW: Final = {
 
 
 async def greeted(start: Start) -> tuple[Running, Socket, Link]:
-    """Return a broker, and a client with its link, after the greeting and before the login."""
+    """Return a broker, an AMQP client's socket, and the broker's link to this client.
+
+    The client has received connection.start, and has not logged in.
+    """
     running = await start(users=[SLOW])
     client = await running.socket("amqp")
     await client.send(GREETING)

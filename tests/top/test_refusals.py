@@ -137,8 +137,9 @@ async def test_a_session_that_two_devices_use(
 async def test_topics_that_a_user_may_not_use(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line reports the first refused publication of a connection, and one line each
-    SUBSCRIBE.
+    """The log has one line for the first refused publication of a connection.
+
+    It also has one line for each SUBSCRIBE with refused filters.
     """
     caplog.set_level("INFO")
     rules = ["allow publish mine/#", "allow subscribe mine/#"]
