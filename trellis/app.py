@@ -242,8 +242,9 @@ class App:
     ) -> OpenedStore | None:
         """Follow the cluster until this node owns its log, then open the store.
 
-        Return None if the broker stops before. Meanwhile a StandbyServer (standby.py) answers on
-        the ports. Raises SettingsError, ListenError, StoreError, ReplicationError.
+        While the node follows, a StandbyServer (standby.py) answers on the ports. Return None if
+        the broker is stopped before this node owns the log. Raises SettingsError, ListenError,
+        StoreError, ReplicationError.
         """
         settings = self.settings
         if directory is None:

@@ -144,7 +144,7 @@ class LoginThrottle:
         self.throttled = 0
 
     def wait(self, user: str, address: str, local: bool, now: float) -> float:
-        """Return the seconds that a login must wait, and count the login if it must wait.
+        """Return the seconds that a login must wait. If there is a wait, count the login.
 
         `local` is True if the address is a loopback address.
         """

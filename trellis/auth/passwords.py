@@ -66,9 +66,10 @@ def verify(password_hash: str, password: bytes) -> bool:
 
 @functools.cache
 def decoy_hash() -> str:
-    """Return the hash that is checked for unknown user names: made once, of a random password.
+    """Return the hash of a random password, which is checked for unknown user names.
 
-    Thereby the refusal of an unknown user takes as long as that of a wrong password.
+    So the refusal of an unknown user takes as long as the refusal of a wrong password. The hash is
+    made once.
     """
     return HASHER.hash(secrets.token_urlsafe())
 

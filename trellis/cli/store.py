@@ -168,7 +168,7 @@ def repair(arguments: argparse.Namespace) -> int:
 def _refuse_replica(directory: Path) -> None:
     """Raise CommandError if the data directory belongs to a node of a cluster.
 
-    A repair would make its content differ from that of the other nodes.
+    A repair would change this directory, while the directories of the other nodes stay the same.
     """
     from broker.store.catalog import Catalog
 

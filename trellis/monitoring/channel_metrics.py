@@ -176,7 +176,10 @@ def add_clients(page: MetricsPage, node: BrokerNode, totals: ClientTotals) -> No
 def add_messages(
     page: MetricsPage, node: BrokerNode, vhosts: list[dict[str, IngressCounters]]
 ) -> None:
-    """Add to the page the message counters of all AMQP channels, and that of all queues."""
+    """Add to the page the message counters of all AMQP channels together.
+
+    Also add the number of messages that were published to queues and MQTT sessions.
+    """
     tally = node.amqp.tally
     for (name, text), value in (
         (PUBLISHED, sum(one.received for one in _received(node, vhosts))),

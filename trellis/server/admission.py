@@ -82,8 +82,8 @@ class Admission:
     def _count_unauthenticated(self, address: str) -> int:
         """Return the number of connections of an address that have not logged in.
 
-        The number may be too large: connections that have logged in or ended meanwhile are left out
-        only if `unauthenticated_per_address` would be reached otherwise.
+        The list of these connections is cleaned only when it has reached its limit. Until then, the
+        number includes connections that have logged in or ended meanwhile.
         """
         waiting = self._unauthenticated.get(address)
         if waiting is None:

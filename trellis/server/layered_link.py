@@ -142,7 +142,9 @@ class LayeredLink(Link):
             at -= 1
 
     def advance(self, now: int) -> None:
-        """Handle deadlines that have passed at time `now` (ms), also that of the PROXY header."""
+        """Handle the deadlines that have passed at time `now` (ms), including that of the PROXY
+        header.
+        """
         if self._header is None:
             super().advance(now)
         elif self._header_until <= now:

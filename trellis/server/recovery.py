@@ -61,7 +61,7 @@ def codecs() -> Codecs:
 
 
 def report(line: str) -> None:
-    """Log the text `line` about a stored message that cannot be read and is lost."""
+    """Log a line about a stored message that cannot be read and is lost."""
     logs.error("store_damaged", reason=line)
 
 

@@ -252,8 +252,8 @@ class LoopTurn:
     def flush(self) -> None:
         """Flush all links with output, before this node hands its cluster's log to a standby.
 
-        The broker is frozen meanwhile: it does nothing else. It may send this output, because it
-        made the output while it could act.
+        The broker is frozen during the handover. The output may be sent, because it was made before
+        the broker was frozen.
         """
         dirty, self._dirty = self._dirty, []
         for link in dirty:
@@ -312,9 +312,10 @@ class LoopTurn:
         self._unlogged_seconds = self._unlogged_cpu = 0.0
 
     def _handle_leftover(self) -> None:
-        """Finish closed connections, then resume links with leftover input, for INPUT_SECONDS.
+        """Finish closed connections, then resume links with leftover input.
 
-        Connections and links for which the time does not suffice are handled in the next turn.
+        Both together get INPUT_SECONDS of this turn. The remaining connections and links are
+        handled in the next turn.
         """
         end = time.perf_counter() + INPUT_SECONDS
         closed, leftover = self._closed, self._leftover

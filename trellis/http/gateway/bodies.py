@@ -89,7 +89,7 @@ def cut_document(data: bytes, sections: list[str]) -> Iterator[DocumentPart]:
             "definitions must be a JSON object with lists named " + ", ".join(sections)
         ) from None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise bad_request(f"not JSON: {error}") from None
+        raise bad_request(f"the body is not JSON: {error}") from None
     for section in sections:
         text: Raw = getattr(document, section)
         if text:

@@ -17,7 +17,7 @@ EVENT_SECONDS: Final = 1.0
 
 
 class Caller(Struct, frozen=True):
-    """The web page's session that views the events, and the address that its request comes from.
+    """The session of the web page that views the events, and the address of its request.
 
     `direct` is False if the request may come from a proxy or from a page of another site.
     """

@@ -103,9 +103,9 @@ def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
 
 
 def _tail(call: Call) -> str:
-    """Return the part of a path that names the kind of a binding's destination.
+    """Return the part of a path that tells whether a binding leads to a queue or an exchange.
 
-    `/q/` is a queue, and `/e/` an exchange.
+    The part is `/q/` for a queue, and `/e/` for an exchange.
     """
     return "/q/" if call.request.path.split("/")[6] == "q" else "/e/"
 
