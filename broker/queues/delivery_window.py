@@ -111,7 +111,7 @@ class DeliveryWindow(Waiter):
 
     @property
     def waits(self) -> bool:
-        """True while messages above the present delivery mark wait: a higher one is not durable."""
+        """True while messages above the delivery mark wait until a higher mark is durable."""
         return self._ticket is not None and not self._overdue
 
     def permits(self, position: i64, last: bool) -> bool:

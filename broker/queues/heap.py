@@ -214,12 +214,12 @@ class HeapQueue(LimitedQueue):
             self._schedule_upkeep()
 
     def _count_moved(self) -> None:
-        """Count the bodies that an insertion has moved past the slices of the count.
+        """Count the bodies of messages that an insertion has moved.
 
-        The slices count from the end of the heap to its head. An insertion moves messages on the
-        path from the end to the head to higher indexes, which may be counted already. So their
-        bodies are counted now. A removal moves messages only to lower indexes, which later slices
-        count.
+        The count runs in slices, from the end of the heap to its head. An insertion moves the
+        messages on one path through the heap to higher indexes. The slices may have counted these
+        indexes already, so the messages would be missed. A removal moves messages only to lower
+        indexes, which later slices count.
         """
         at: i64 = len(self._heap) - 1
         while at >= self._counted_from:

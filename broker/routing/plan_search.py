@@ -301,8 +301,9 @@ class PlanSearch:
     def _follow(self, binding: Binding, target: Destination) -> None:
         """Add the destination of a binding to the targets, or to the exchanges to walk.
 
-        A subscriber to which several bindings lead gets the highest QoS of them. This method is not
-        called for a binding to a queue, except if the queue cannot represent the routing key.
+        A subscriber to which several bindings lead gets the highest QoS of them. `_advance` itself
+        adds queues. It calls this method for a queue only if the routing key is too long for
+        queues.
         """
         if isinstance(target, Exchange):
             self._walk_later(target)

@@ -384,7 +384,7 @@ class Checkpointing:
         self._file_at = 0
 
     def _carry_over(self) -> None:
-        """Update the counts by which dead files are found (liveness.py): the checkpoint is done.
+        """Update the counts by which dead files are found (liveness.py), after the copy.
 
         Entries that were settled since `_begin_late` have changed the counts of the replaced files.
         Add these changes to the counts of the checkpoint.

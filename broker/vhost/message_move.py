@@ -9,8 +9,9 @@ transient message, or a message in a transient queue, does not survive a restart
 
 A move is bulk work of the agenda: each slice takes 1 to 2 ms. It pauses while an alarm is on, while
 a destination is behind with its dead letters, and while UNSETTLED_MAX moved messages are not
-durable yet. A move ends after as many messages as waited in the queue when the move began: messages
-that come later are not moved. A move is in memory only: it does not continue after a restart.
+durable yet. A move ends after as many messages as waited in the queue when it began, so messages
+that come meanwhile do not prolong it. A move is in memory only: it does not continue after a
+restart.
 """
 
 from __future__ import annotations

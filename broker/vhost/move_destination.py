@@ -95,9 +95,9 @@ class ToExchange(MoveDestination):
 
 
 class ToOrigin(MoveDestination):
-    """The destination of a dead letter is the queue in which it died last.
+    """A move of dead letters back to their origin: the queue in which each message died last.
 
-    The message gets back the exchange and the routing key with which it came into that queue.
+    A message gets back the exchange and the routing key with which it came into that queue.
     """
 
     def __init__(self) -> None:
