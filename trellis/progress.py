@@ -13,7 +13,7 @@ _CELLS: Final = 24
 
 
 class Interval:
-    """Says when a periodic report is due: at most once per interval of a number of seconds.
+    """Says when a periodic report is due: at most once in a number of seconds (the interval).
 
     The first report is due one interval after the creation.
     """

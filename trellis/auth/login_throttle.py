@@ -45,7 +45,10 @@ MAX_NAME: Final = 255
 
 
 class LoginFailures:
-    """The number of login failures of each address, or user name, and the last failure's time."""
+    """A table of login failures by client address, or by user name.
+
+    Each entry has the number of failures, and the time of the last one.
+    """
 
     def __init__(self, most: float) -> None:
         self._wait_max = most
@@ -156,9 +159,9 @@ class LoginThrottle:
         return seconds
 
     def places(self, line: LoginLine, now: float) -> int:
-        """Return the number of logins of a line that may be checked at the same time.
+        """Return the number of logins of a login line that may be checked at the same time.
 
-        The number falls by one for each failure, down to 1.
+        A line has the logins of one address. The number falls by one for each failure, down to 1.
         """
         failures = (
             self.users.count(line.user, now)

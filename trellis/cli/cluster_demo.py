@@ -107,7 +107,10 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _kafka(arguments: argparse.Namespace, directory: Path) -> Iterator[str]:
-    """Yield the address of the given Kafka cluster, or of a node that runs until the end."""
+    """Yield the address of the Kafka cluster: the given one, or a Kafka node on this machine.
+
+    The node is started here, and ends with the context.
+    """
     from trellis.demo.download import cache_directory
     from trellis.demo.java import find_java
     from trellis.demo.kafka_node import KafkaProgram, kafka_on_this_machine

@@ -1,4 +1,4 @@
-"""`trellis peek`: prints the waiting messages of a queue, which keeps them."""
+"""`trellis peek`: prints the waiting messages of a queue; the queue keeps them unchanged."""
 
 from __future__ import annotations
 

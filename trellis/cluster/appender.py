@@ -24,7 +24,7 @@ WAIT_SECONDS: Final = 0.2
 class KafkaAppender:
     """A producer that has at most one record in flight.
 
-    One thread appends; another may call `serve`.
+    One thread appends. Another thread may call `serve`, which writes log lines.
     """
 
     def __init__(self, cluster: ClusterSettings) -> None:

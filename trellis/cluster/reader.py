@@ -106,7 +106,11 @@ class KafkaReader:
                 self._consumer.close()
 
     def _records_and_tip(self, offset: int) -> tuple[list[tuple[int, bytes]], int]:
-        """Return the records from an offset on, at least one if the log has it, and the tip."""
+        """Wait for records from an offset on, and return them with the tip.
+
+        If the log has a record at the offset, at least one record is returned. The tip is the
+        offset of the next record to come.
+        """
         records = self._records(offset, WAIT_SECONDS)
         tip = self._topic.tip()
         end = time.monotonic() + FETCH_SECONDS

@@ -39,7 +39,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """The end of publishing: after `messages` confirmed messages, or if 0, after `seconds`."""
+    """When publishing ends: after `messages` confirmed messages.
+
+    If `messages` is 0, publishing ends after `seconds`.
+    """
 
     seconds: float
     messages: int = 0

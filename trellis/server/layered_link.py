@@ -142,8 +142,9 @@ class LayeredLink(Link):
             at -= 1
 
     def advance(self, now: int) -> None:
-        """Handle the deadlines that have passed at time `now` (ms), including that of the PROXY
-        header.
+        """Handle the client's deadlines that have passed, including that of its PROXY header.
+
+        `now` is the time in ms.
         """
         if self._header is None:
             super().advance(now)

@@ -56,7 +56,7 @@ ROLE_SHARE: Final = 16
 
 
 class BrokerNode:
-    """A broker with all its parts below HTTP, built on the event loop that runs it."""
+    """A broker with all its parts except HTTP. It is built in the event loop that will run it."""
 
     def __init__(
         self,

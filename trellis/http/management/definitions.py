@@ -103,9 +103,9 @@ async def _import(call: Call, vhost: str | None) -> Row:
 
 
 def _overruled(call: Call, row: object) -> list[str]:
-    """Return a note if the settings define an imported user, and so its password and tags.
+    """Return a note about an imported user that the settings define; [] for any other row.
 
-    The note is the only item of the list; the list is empty for any other row.
+    The password and the tags of this user are those of the settings, not the imported ones.
     """
     if not isinstance(row, dict) or not (row.get("password_hash") or row.get("tags")):
         return []

@@ -165,7 +165,10 @@ class DirectClient:
         return header[19:-1], parts
 
     def reached(self, publication: bytes) -> int:
-        """Return how many queues and subscribers the only publication of this client reached."""
+        """Return how many queues and subscribers the message of this client reached.
+
+        The client must have published one message only, whose basic.publish frame is `publication`.
+        """
         publisher = self.connection.channels.open[_CHANNEL].publisher
         if publisher.reached >= 0:
             return int(publisher.reached)

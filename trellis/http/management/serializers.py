@@ -78,7 +78,10 @@ def queue_type(queue: Queue) -> str:
 
 
 def _policies_of(vhost: VirtualHost, queue: Queue) -> Row:
-    """Return the fields of a queue's API row about its policies: names and common definition."""
+    """Return the fields of a queue's API row about its policies.
+
+    The fields are the names of its policy and operator policy, and the definition in force.
+    """
     row: Row = {}
     policies = vhost.policies
     if not policies.by_name and not policies.operator_by_name:
