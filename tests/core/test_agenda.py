@@ -168,7 +168,7 @@ def test_the_timer_of_a_bulk_task_adds_it_to_the_bulk_work() -> None:
 
 
 class Moved(Task):
-    """A task whose only timer is moved to another time."""
+    """A task with one timer, which a test moves; `ran` has the times at which the task ran."""
 
     def __init__(self, agenda: Agenda) -> None:
         self.agenda = agenda

@@ -123,7 +123,11 @@ def test_paged_messages_are_freed_although_a_client_cannot_get_its_reply(
 
 
 def test_messages_are_freed_as_fast_as_a_fast_publisher_sends_them(tmp_path: Path) -> None:
-    """One batch pages out more messages than the slices of a turn free."""
+    """The broker frees messages that were written to the disk in slices, some in each turn.
+
+    Here each batch has more messages than one turn frees. The messages in memory must not become
+    more and more.
+    """
     world = Home(tmp_path / "data")
     store = world.store
     assert isinstance(store, DurableStore)

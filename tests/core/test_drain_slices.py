@@ -1,4 +1,7 @@
-"""Drains in slices: deliveries and the search for ready consumers are bounded in each turn."""
+"""Tests of the delivery of a long queue, which takes several turns.
+
+In each turn, the number of deliveries and the search for ready consumers are bounded.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,10 @@ def test_the_search_among_very_many_busy_consumers_is_continued_in_later_turns(
 def test_a_standby_consumer_gets_messages_behind_any_number_of_busy_consumers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One search passes over more consumers than one turn may search: the search still ends."""
+    """There are more busy consumers (without credit) than the broker may examine in one turn.
+
+    The search for a ready consumer must end nevertheless.
+    """
     world = World()
     busy, reader, publisher = world.amqp(), world.amqp(), world.amqp()
     busy.queue("q")

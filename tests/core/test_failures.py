@@ -14,7 +14,7 @@ from tests.wire.amqp.test_bulk_work import expire, fill
 
 
 class FailingStore(MemoryStore):
-    """A store that fails when the test sets an error."""
+    """A store whose `append` raises an error while `fails` is True."""
 
     def __init__(self) -> None:
         super().__init__()

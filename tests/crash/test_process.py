@@ -323,8 +323,10 @@ def _breaks(
 
 
 async def _first(port: int, count: int, size: int) -> None:
-    """Check that the first `count` messages are in the queue in order; unconfirmed ones may
-    follow."""
+    """Check that the queue has the first `count` messages, in order.
+
+    Further messages, which were published and not confirmed, may follow.
+    """
     client = await Amqp.connect(port)
     there = await client.depth("q")
     await client.leave()

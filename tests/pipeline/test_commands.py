@@ -27,7 +27,7 @@ from trellis.cli import main, parser
 
 
 class SessionKeeper:
-    """The session of the tests, which a command must not end."""
+    """The Spark session of the tests, given to a command; its `stop` does nothing."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -109,7 +109,10 @@ def test_lake_and_traffic_go_on_where_they_were(
 def test_a_target_and_its_checkpoint_belong_to_one_job(
     shared: None, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without these errors, Spark would write nothing, or write into the other job's table."""
+    """A command refuses a target or a checkpoint that belongs to another job.
+
+    Otherwise Spark would write nothing, or write into the other job's table.
+    """
     lake = str(tmp_path / "lake")
 
     def said(job: str, target: str, checkpoint: str) -> str:

@@ -38,7 +38,10 @@ class Inode:
         self.pending.clear()
 
     def after_crash(self, random: Random, kept: float) -> bytes:
-        """Return the content after a power loss. Each unsynced change has the chance `kept`."""
+        """Return the content of the file after a power loss.
+
+        Each change that was not synced is kept with the chance `kept`.
+        """
         there = bytearray(self.durable)
         for offset, data in self.pending:
             if random.random() >= kept:
