@@ -362,7 +362,7 @@ class App:
     async def _shut_down(self, node: BrokerNode, bound: dict[str, BoundListener]) -> None:
         """Close all links, and wait for their clients up to `shutdown.grace`.
 
-        A client with no unsent output that does not answer within ANSWER_SECONDS is aborted.
+        After ANSWER_SECONDS, each client that has received all its output is aborted.
 
         The HTTP listeners stay open until the end, for metrics and health.
         """

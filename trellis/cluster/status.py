@@ -72,9 +72,8 @@ def _row(name: str, report: NodeReport, newest: int, low: int, now: int) -> dict
 def announce(cluster: ClusterSettings, node: str, directory: str) -> None:
     """Report the new node `node`, which gets a copy of a data directory.
 
-    From the report on, no record of the log that the new node lacks is removed. `directory` is the
-    data directory to copy: that of a running node. Raises LogUnreachable, ReplicationError,
-    StoreError.
+    From now on, the log keeps every record that the new node lacks. `directory` is the data
+    directory to copy: that of a running node. Raises LogUnreachable, ReplicationError, StoreError.
     """
     topic = KafkaTopic(cluster)
     report = node_reports(cluster, topic).get(node)

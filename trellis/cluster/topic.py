@@ -146,8 +146,8 @@ class KafkaTopic:
     def tip(self) -> int:
         """Return the offset that the next record will have, as the partition's leader reports it.
 
-        The admin client asks. A consumer would answer later: its fetch for new records blocks its
-        connection.
+        The request uses the connection of the admin client. On a consumer's connection, the answer
+        would come later, because the fetch for new records blocks that connection.
         """
         return self._offset(OffsetSpec.latest(), TIP_SECONDS)
 

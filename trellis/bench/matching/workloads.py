@@ -32,7 +32,7 @@ class Words:
 class MatchingWorkload:
     """A workload: a function that makes patterns and topics for any number of patterns.
 
-    If `size` is not 0, the workload has always this number of patterns.
+    If `size` is not 0, the workload always has this number of patterns.
     """
 
     name: str

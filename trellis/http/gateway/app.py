@@ -263,8 +263,9 @@ class Gateway:
     async def _next(self, incoming: Incoming, exchange: CallExchange) -> Any:
         """Wait for the broker's next message for the API call of a request, and return the message.
 
-        A change is waited for as long as the broker runs; after a timeout, the broker still
-        completes the change. Raises HttpRefusal, TimeoutError.
+        If the call changes something, the wait has no limit while the broker runs. After a
+        TimeoutError, the change goes on, and only its result is ignored. Raises HttpRefusal,
+        TimeoutError.
         """
         if incoming.reads:
             return await exchange.next(self._greeting.seconds)

@@ -133,9 +133,11 @@ class OpenConnections:
         return True
 
     def finish(self, slot: Slot | None) -> None:
-        """Record the end of a connection's request.
+        """Record the end of a connection's request, and move the connection to the end of the
+        table.
 
-        A later connection beyond a limit replaces this connection last of those without a request.
+        The table is ordered: if a limit is reached, the first connection without a request is
+        replaced.
         """
         self.active_at = asyncio.get_running_loop().time()
         if slot is not None:
