@@ -53,7 +53,7 @@ class DeliveryGate:
 
     @abstractmethod
     def restore(self, restored: RestoredDeliveries) -> None:
-        """Set the marks and delivery counts that the log recorded before the broker started."""
+        """Set the delivery marks and counts that the log recorded before the broker started."""
         raise NotImplementedError
 
     @abstractmethod

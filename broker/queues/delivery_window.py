@@ -204,10 +204,11 @@ class DeliveryWindow(Waiter):
         self._owner.window_changed()
 
     def write_exact(self, mark: i64, undelivered: list[int]) -> None:
-        """Append the lowest delivery mark that covers all delivered messages of the rank.
+        """Store exactly which messages of this window were delivered, for a clean stop.
 
-        `undelivered` are positions of waiting messages that were not delivered. The undelivered
-        messages below the mark get a delivery count of 0.
+        `mark` becomes the delivery mark: the highest position of a delivered message. `undelivered`
+        are positions of waiting messages that were not delivered. Those below the mark get a
+        delivery count of 0, which overrides the mark.
         """
         number = self._owner.number
         if mark != self.top:
@@ -220,7 +221,8 @@ class DeliveryWindow(Waiter):
 class RestoredDeliveries:
     """The deliveries of one queue before the broker started, as the log has them.
 
-    `marks` has the marks by rank, `counts` the delivery counts by position.
+    `marks` has the delivery marks by rank (the priority, or 0), `counts` has the delivery counts by
+    position.
     """
 
     def __init__(self, marks: dict[int, int], counts: dict[int, int]) -> None:

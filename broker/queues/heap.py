@@ -120,8 +120,9 @@ class HeapQueue(LimitedQueue):
         """True if only the position of a new message stays in memory.
 
         A message that would be the new head stays in memory, even if more messages than
-        `store.window` are in memory. But if twice as many are in memory, it is paged out too: each
-        new message may have a lower rank than the one before, and so be a new head.
+        `store.window` are in memory. But each new message may have a lower rank than the one
+        before, and so be a new head. So if twice as many messages are in memory, a new head is
+        paged out too.
         """
         waiting: i64 = len(self._heap)
         if (

@@ -16,10 +16,10 @@ ready (credit, room in its outlet, a new consumer) must call `schedule_drain`.
 
 A durable queue delivers only the messages that its gate permits (delivery_gate.py).
 
-Mass work is bulk work of the agenda: a purge discards all waiting messages at once, and releases
-them in the store in slices; expired messages, and messages above a limit that was lowered, leave
-the queue in slices (QueueUpkeep). A drain that meets DISCARDS_PER_DRAIN expired messages continues
-as bulk work. A drain that delivers DELIVERIES_PER_DRAIN messages continues in the next turn.
+Mass work is bulk work of the agenda. A purge removes all waiting messages at once, and releases
+them in the store in slices. Expired messages, and messages over a lowered limit, leave the queue in
+slices (QueueUpkeep). A drain that meets DISCARDS_PER_DRAIN expired messages continues as bulk work.
+A drain that delivers DELIVERIES_PER_DRAIN messages continues in the next turn.
 
 Every copy of a message that is put into a queue ends with exactly one fate:
 `copies == sum of fates + depth + unacked`.

@@ -41,8 +41,9 @@ _NO_MESSAGES: Final[Fifo[Message]] = Fifo()
 class WaitingMessages:
     """The waiting messages of one queue.
 
-    `sequence` is the last sequence number that left `memory`, or that was reserved. `paged` is the
-    number of messages in the tail.
+    `sequence` is the sequence number before that of the first message in `memory`: the number of
+    the last message that left `memory`, or a reserved number. `paged` is the number of messages in
+    the tail.
     """
 
     __slots__ = (

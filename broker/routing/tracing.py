@@ -86,7 +86,7 @@ class TraceFilter:
         return not self.queue or any(queue.name == self.queue for queue in queues)
 
     def matches(self, plan: Plan, message: Message, publisher: Outlet | None) -> bool:
-        """True if a message of a selected route matches: its queues, its client and identifier."""
+        """True if a message of a selected route matches in queues, client and `message_id`."""
         if not self.leads_to([*plan.reliable_queues, *plan.delays]):
             return False
         if self.client and (publisher is None or self.client not in publisher.client_names()):

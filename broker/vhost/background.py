@@ -74,9 +74,10 @@ class PolicyUpdate(BulkTask):
         self._exchanges = exchanges
 
     def again(self, queues: list[Queue], exchanges: list[Exchange]) -> bool:
-        """Start over with these objects and return True; return False if the task has ended.
+        """Replace the objects that are still to be updated, because the policies changed again.
 
-        Starting over lets one task apply several changes that follow each other.
+        So one task applies several changes that follow each other. Return False, and change
+        nothing, if the task has ended already.
         """
         if not self._queues and not self._exchanges:
             return False

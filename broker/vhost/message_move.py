@@ -193,7 +193,8 @@ class MessageMove(BulkTask):
     def _move_next(self, identity: Identity) -> i64:
         """Move the first message of the source, or set it aside; return the steps that this took.
 
-        End the move if no message is left, or let it wait.
+        If no message is left, end the move. If the move must wait, for `rate` or because the
+        message cannot be read now, return 0.
         """
         if self._left <= 0 or self._waiting <= 0 or self.source.depth == 0:
             self._end(DONE, "")
