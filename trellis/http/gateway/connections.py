@@ -133,8 +133,7 @@ class OpenConnections:
         return True
 
     def finish(self, slot: Slot | None) -> None:
-        """Record the end of a connection's request, and move the connection to the end of the
-        table.
+        """Record the end of a connection's request, and move the connection to the table's end.
 
         The table is ordered: if a limit is reached, the first connection without a request is
         replaced.
