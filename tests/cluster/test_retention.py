@@ -1,4 +1,7 @@
-"""Tests of an owner that appends marks to the replicated log and trims the log up to them."""
+"""Tests of how the active node trims the replicated log.
+
+It appends marks (records with the whole state), and trims the log up to one of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An unexpected exception in one slice of bulk work: the rest of the work is done nevertheless."""
+"""Tests of unexpected exceptions in bulk work, which the broker does in many parts.
+
+If one part fails, the other parts must be done nevertheless.
+"""
 
 from __future__ import annotations
 

@@ -471,8 +471,10 @@ class Storm:
 
 
 async def storm(directory: Path, seed: int, kills: list[str]) -> Storm:
-    """Run a storm: kill a broker on one directory `kills` times under load, then judge what it
-    kept."""
+    """Kill a broker on one data directory again and again under load.
+
+    Then check that it has kept all that it confirmed. `kills` has the kind of each kill.
+    """
     made = Storm(directory, seed)
     for kind in kills:
         await made.live(kind)

@@ -117,8 +117,7 @@ def delivered(packet_id: int, body: bytes = b"x") -> list[Recorded]:
 
 
 def faults(packets: list[Recorded]) -> tuple[list[str], list[str]]:
-    """Return the faults of the publisher and those of the broker that the verdict finds in the
-    packets."""
+    """Return (faults of the publisher, faults of the broker) that Exchanges finds in packets."""
     exchanges = Exchanges(PUBLISHER, SUBSCRIBER)
     for packet in packets:
         exchanges.take(packet)

@@ -95,7 +95,7 @@ class Cluster(BatchShipping):
     # -- the owner
 
     def take_over(self, node: Node) -> None:
-        """Let a node own the log, after it has read all of it."""
+        """Let a node read the whole log, and then become its owner (the active node)."""
         self.takeovers += 1
         node.catch_up(len(self.log))
         assert node.replica is not None
@@ -165,7 +165,7 @@ class Cluster(BatchShipping):
         self.confirmed = {key: len(bodies) for key, bodies in self.rows.items()}
 
     def fail_over(self) -> None:
-        """Kill the owner, and let a node take over."""
+        """Kill the owner (the active node), and let a random node become the owner."""
         self.kills += 1
         self.kills_before_ship = False
         self.owner.crash()
@@ -189,9 +189,9 @@ class Cluster(BatchShipping):
         self.check()
 
     def seed(self) -> None:
-        """Replace the directory of a standby by a copy of the owner's directory.
+        """Replace the directory of a standby by a copy of the active node's directory.
 
-        The owner continues to write while its directory is copied.
+        The active node continues to write while its directory is copied.
         """
         self.seeds += 1
         owner = self.owner
@@ -370,7 +370,10 @@ def segments_of(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def without_end(data: bytes) -> bytes:
-    """Return the data of a segment without the mark of its end, which a crash may have torn."""
+    """Return the data of a segment without the end-of-stream mark of Arrow.
+
+    A crash may have torn the mark, so also remove a part of it.
+    """
     sizes = range(len(END_OF_STREAM), 0, -1)
     found = next((size for size in sizes if data.endswith(END_OF_STREAM[:size])), 0)
     return data[: len(data) - found]

@@ -58,7 +58,7 @@ EXPECTED: Final = {
 
 
 def judged(judge: Judge, records: list[Entry]) -> tuple[list[str], End]:
-    """Return the verdicts of the judge under test, in the form of the second judge."""
+    """Return the verdicts and the end of the log by the broker's judge, like `verdicts` does."""
     given: list[str] = []
     for offset, record in records:
         try:
@@ -195,7 +195,7 @@ def beat(epoch: int, nonce: int, wall: int = 0) -> LogRecord:
 
 
 def owned() -> Judge:
-    """Return a judge of a log whose second owner has written up to offset 3."""
+    """Return a judge that has read two claims and a beat after each: offsets 0 to 3, all count."""
     judge = Judge(ClusterState(NAME))
     records = (claim(1, 11, -1), beat(1, 11), claim(2, 22, 1), beat(2, 22))
     assert all(judge.judge(offset, record) for offset, record in enumerate(records))

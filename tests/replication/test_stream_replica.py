@@ -35,8 +35,7 @@ class Copy:
         self.streams = StreamReplica(self.disk, "/streams")
 
     def ship(self, *bodies: bytes) -> list[ShippedRows]:
-        """Publish messages to the stream; return the rows of the batch that the owner shipped for
-        them."""
+        """Publish messages at the owner (the active node); return the rows of the shipped batch."""
         for body in bodies:
             self.cluster.client.publish("", "s", body)
         self.cluster.home.store.sync()

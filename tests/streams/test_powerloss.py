@@ -206,7 +206,7 @@ def test_a_disk_that_refuses_leaves_the_stream_whole(operation: str) -> None:
 def test_rows_before_the_end_of_a_segment_are_durable_despite_damage_at_the_end(
     operation: str, number: int
 ) -> None:
-    """A write appends rows that fill the segment, and then an operation on the disk fails.
+    """A write appends rows that fill the segment; one operation on the disk fails at any point.
 
     Rows before the failure must stay durable. The next rows need a new segment.
     """

@@ -130,7 +130,7 @@ class Cluster:
         self.world.after(delay, answer)
 
     def trimmed(self, offset: int) -> None:
-        """Check that the first record of the trimmed log is a mark of an owner."""
+        """Check that the trimmed log begins with a mark: a record with the state of the log."""
         if not any(node.owner is not None and offset in node.owner.marks for node in self.nodes):
             self.complain(UNMARKED)
 

@@ -91,7 +91,7 @@ class Ledger:
         self.families[name] = Family(name, (name, *others), lossy, endless)
 
     def holding(self, queue: str) -> Family:
-        """Return the family that contains the queue."""
+        """Return the family (a group of queues, see the module) to which a queue belongs."""
         for family in self.families.values():
             if queue in family.queues:
                 return family

@@ -1,4 +1,7 @@
-"""Logins: immediate and late verdicts, refusals, virtual hosts in user names, early input."""
+"""Tests of logins: an authenticator that decides at once or later, refusals, early input.
+
+Other tests are about a virtual host in the user name.
+"""
 
 from __future__ import annotations
 
