@@ -15,7 +15,7 @@ class Goal(NamedTuple):
     """A target for one figure of Trellis, compared with that of a peer, in one workload.
 
     `figure` names a field of Figures. The peer's figure must be at least `least` times that of
-    Trellis. If `most` is set, Trellis' figure must be at most `most` times the peer's instead.
+    Trellis. If `most` is set, the rule is: Trellis at most `most` times the peer's figure.
     """
 
     workload: str

@@ -1,4 +1,7 @@
-"""Faults of a Kafka cluster, on kfake: lost answers, stopped nodes, changed leaders and topics."""
+"""Tests of faults of a Kafka cluster: lost answers, stopped nodes, changed leaders and topics.
+
+Kafka is kfake, an in-memory Kafka, which makes these faults on request.
+"""
 
 from __future__ import annotations
 

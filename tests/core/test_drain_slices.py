@@ -74,7 +74,10 @@ def test_many_messages_leave_a_queue_in_slices_and_other_queues_are_drained_betw
 def test_the_search_among_very_many_busy_consumers_is_continued_in_later_turns(
     arguments: dict[str, Any], priority: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One consumer is ready; all others, of the same or a higher priority, have no credit."""
+    """One consumer is ready. A great number of others have no credit.
+
+    The others have the same or a higher priority, so the broker examines them first.
+    """
     world = World()
     busy, reader, publisher = world.amqp(), world.amqp(), world.amqp()
     busy.queue("q", **arguments)

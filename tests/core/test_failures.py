@@ -1,4 +1,7 @@
-"""Exceptions inside deferred work: begun changes are completed, and later work still runs."""
+"""Tests of unexpected exceptions in work that the broker does after an input is handled.
+
+Changes that have begun must be completed, and later work must still run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Searches for destinations: bounded steps in a turn, pauses, changes meanwhile, cached plans."""
+"""Tests of the search for the destinations of a message, which may take several turns.
+
+The steps in a turn are bounded. Bindings may change while a search pauses. Plans are cached.
+"""
 
 from __future__ import annotations
 

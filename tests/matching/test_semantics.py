@@ -1,5 +1,6 @@
-"""Tests each line of the table of semantics on the definition, every matcher and the stored
-topics.
+"""Tests which patterns match which topics, with an example for each rule.
+
+Each example is checked with the definition of a match, every matcher and the index of topics.
 """
 
 from __future__ import annotations

@@ -193,7 +193,10 @@ def test_a_changed_byte_ends_both_readings_at_the_same_batch() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_hostile_segments_have_the_same_rows(seed: int) -> None:
-    """Random damage: bytes are changed, removed, repeated, exchanged and inserted."""
+    """Damage a segment at random; both readers must still find the same rows.
+
+    Bytes are changed, removed, repeated, exchanged and inserted.
+    """
     rng = random.Random(seed)
     parts = plain_segment(20, 4)
     if rng.random() < 0.3:

@@ -181,7 +181,10 @@ def test_files_of_another_stream_of_the_same_name(copy: Copy) -> None:
 def test_a_batch_with_an_old_and_a_new_stream_of_one_name_is_written_again(
     copy: Copy, refused: int
 ) -> None:
-    """The old stream's file may be removed already when the batch is written again."""
+    """A batch that a crash may have interrupted is written again.
+
+    By then, the file of the old stream may be removed already.
+    """
     rows = [*copy.ship(b"old"), *copy.replace_stream(b"new")]
     copy.streams.write(rows)
     whole = copy.disk.contents()

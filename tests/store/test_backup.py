@@ -172,7 +172,10 @@ def test_a_backup_has_a_message_that_moves_into_a_newer_file_while_it_is_copied(
 def test_a_backup_of_a_segment_without_records_is_as_good_as_the_original(
     tmp_path: Path, size: int
 ) -> None:
-    """A crash may leave a segment without a head, or with a part of its head."""
+    """A crash may leave a segment without records: empty, or with a part of its head.
+
+    A backup of such a log must be as usable as the log itself.
+    """
     home = tmp_path / "home"
     home.mkdir()
     store = opened(home).store

@@ -254,7 +254,7 @@ def test_a_read_only_disk_is_refused_with_a_clear_line() -> None:
 
 
 def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
-    """/dev/full refuses every write; it stands in for the segment."""
+    """The segment is the device /dev/full, which refuses each write as a full disk does."""
     if not os.path.exists("/dev/full"):
         pytest.skip("there is no /dev/full here")
     disk = RealDisk()

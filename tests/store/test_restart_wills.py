@@ -239,7 +239,10 @@ def test_a_session_that_watched_sys_goes_on_watching(tmp_path: Path) -> None:
 def test_the_will_has_the_permissions_of_its_user_when_it_is_published(
     tmp_path: Path, rights: str, delay: int
 ) -> None:
-    """The user may have lost the permission while the client was connected, or during the stop."""
+    """A will after a restart is published with the permissions that its user has then.
+
+    The user may have lost a permission since the will was deposited.
+    """
     world = Home(tmp_path)
     world.guests.identities["u"] = Identity("u")
     mortal(world, delay, username="u", password=b"guest")

@@ -1,4 +1,7 @@
-"""Power loss in files of streams: rows that are durable by the log are never lost."""
+"""Tests that a power loss never loses rows of a stream that are durable.
+
+The log of the store says up to which row a stream is durable.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of a stream after the end of a process at any moment."""
+"""Tests that a stream has the right rows after its broker ended at any moment."""
 
 from __future__ import annotations
 

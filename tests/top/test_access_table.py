@@ -1,4 +1,4 @@
-"""Tests one table of permissions with both protocols on every listener."""
+"""Tests that permissions have the same effect over AMQP and MQTT, on every listener."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests with garbage, truncated, oversized, slow and silent clients, beside well-behaved ones."""
+"""Tests with clients that send garbage, too little or too much, or are slow or silent.
+
+Well-behaved clients are connected at the same time, and must notice nothing.
+"""
 
 from __future__ import annotations
 

@@ -134,7 +134,10 @@ def test_a_broker_with_many_objects_collects_new_ones_as_soon_as_an_empty_one(
 
 @pytest.mark.alone
 def test_many_new_objects_make_no_long_pause(collector: GcPolicy) -> None:
-    """The objects survive, as the objects of a connection do; the collector examines each once."""
+    """New objects survive, as the objects of a connection do.
+
+    The collector examines each of them once, so that no pause is long.
+    """
     collector.settle()
     # Few objects survived that collection. A full collection comes when the number of new survivors
     # is a fourth of theirs.

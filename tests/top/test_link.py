@@ -1,4 +1,4 @@
-"""Tests of links: closing, backpressure, and bounded buffers."""
+"""Tests of links, the server's side of client connections: closing, backpressure, buffers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the log of refusals: one line for each, and a number for repetitions."""
+"""Tests of the log of refusals.
+
+It has one line for a refusal, and later one line with the number of its repetitions.
+"""
 
 from __future__ import annotations
 

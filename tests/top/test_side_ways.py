@@ -1,4 +1,7 @@
-"""Ways around permissions over the HTTP API: the same verdicts as over AMQP."""
+"""Tests of attempts to get around permissions over the HTTP API.
+
+Each attempt must be refused or allowed as over AMQP.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the store writer: which clients wait for the disk; stops and failed disks."""
+"""Tests of the store writer, which writes the changes of the broker to the disk.
+
+They check which clients wait for the disk, and the effects of a stop and of a failed disk.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Faults that a review found in another broker do not exist here.
+"""Tests that faults which a review found in another AMQP broker do not exist in Trellis.
 
-docs/amqp.md lists them.
+docs/amqp.md lists these faults.
 """
 
 from __future__ import annotations
