@@ -49,7 +49,7 @@ class AmqpSocket:
         self._writer.write(data)
 
     async def wait_for(self, method: bytes, count: int) -> None:
-        """Wait for `count` frames of a method; `method` holds its two identifiers, 4 bytes.
+        """Wait for `count` frames of a method; `method` is its class id and method id, 4 bytes.
 
         Raises SystemExit if the broker closes the connection or a channel.
         """

@@ -1,10 +1,10 @@
 """A control for measurements, which distinguishes a slow machine from a slow measured program.
 
 A second process does the same small amount of work again and again, and measures its own CPU time.
-If that time is many times its usual value, the machine was slow: for example, a virtual machine
-that returns free memory to its host loses the host's mappings of its pages, and for some tens of
-milliseconds the same instructions take a hundred times as long. Neither page faults nor stolen
-time show this.
+If that time is many times its usual value, the whole machine was slow. This happens for example in
+a virtual machine that returns free memory to its host: for some tens of milliseconds, the same
+instructions take a hundred times as long, because the host must map memory pages again. Neither
+page faults nor stolen time show this.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def longest(
 ) -> tuple[float, float]:
     """Return the longest hold outside the times `slow`, and the longest hold within them.
 
-    A hold is (begin, end, CPU time). Both results are in seconds of CPU time, 0 without a hold.
+    A hold, (begin, end, CPU time), is a time for which the event loop was held by one callback.
+    Both results are in seconds of CPU time; 0 if there is no such hold.
     """
     result = [0.0, 0.0]
     for begun, ended, used in holds:

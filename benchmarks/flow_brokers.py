@@ -201,7 +201,7 @@ class InlineLoop:
     def call_later(self, delay: float, callback: Callable[[], object]) -> InlineTimer:
         """Return a timer that `run_timers` runs at its next call.
 
-        The store writer's timer that looks for dead files of the log once a second never runs.
+        One timer never runs: the store writer's search for dead files of the log, once a second.
         """
         timer = InlineTimer(callback)
         if delay < LOOK_SECONDS:

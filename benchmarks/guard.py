@@ -131,10 +131,11 @@ def measure(flows: list[str], recorded: dict[str, int]) -> dict[str, int]:
 
 
 def compare_option(flows: list[str], option: str, allowed: float, *base: str) -> int:
-    """Return 1 if an option of flows.py raises the cost of a publication by more than the share
-    `allowed`, else 0; print both counts. (The order of hashes alone makes a small difference.)
+    """Count the instructions per publication without and with an option of flows.py; print both.
 
-    `base` are the options of the run without the option.
+    Return 1 if the option raises a count by more than the share `allowed`, else 0. `allowed` is
+    above 0, because another order of hashes alone changes a count a little. `base` are
+    the options of the run without the option.
     """
     compile_modules()
     worse = 0

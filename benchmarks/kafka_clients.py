@@ -1,4 +1,4 @@
-"""Compares confluent-kafka with aiokafka on real Kafka: appends with one record under way.
+"""Compares confluent-kafka with aiokafka on real Kafka: appends of one record after another.
 
 Usage: python benchmarks/kafka_clients.py [--nodes N] [--rounds N], with both packages installed,
 and with Java and Maven. Each measurement is a process of its own; the rounds alternate. The results

@@ -4,9 +4,9 @@ The tables in this module are the only source of these statements, with their re
 definitions reports differences with these texts, `trellis doctor` prints them before anything runs,
 and `tools/moving_page.py` writes them into docs/moving-from-rabbitmq.md.
 
-RabbitMQ 3.8 to 4.x does not know items that are missing from the tables. If Trellis gives an effect
-to a queue argument or a policy key, `judge_argument` and `judge_policy_key` return "equal" even if
-the table says "missing": their parameter `effective` holds the names that have an effect.
+The tables list all items that RabbitMQ 3.8 to 4.x knows. A table may say "missing" for a queue
+argument or a policy key that has an effect in Trellis. `judge_argument` and `judge_policy_key` then
+return "equal": their parameter `effective` holds the names that have an effect.
 """
 
 from __future__ import annotations

@@ -49,11 +49,11 @@ _ANCHORS: Final = ("AT_BEGINNING", "AT_BEGINNING_STRING")
 
 
 class _Cost:
-    """The ways in which a part of a pattern can match a name.
+    """The number of ways in which a part of a pattern can match a name.
 
-    `free` is the number of repetitions that choose their length independently. `factor` is the
-    number of ways in which all other parts can match. `fixed` is True if all matches have the same
-    length.
+    `free` is the number of simple repetitions, such as `a*`: each can match any length. `factor` is
+    the number of ways in which the rest of the part can match. `fixed` is True if all matches of
+    the part have the same length.
     """
 
     def __init__(self, free: int, factor: int, fixed: bool) -> None:

@@ -67,8 +67,8 @@ class Guests(Authenticator):
 class World:
     """One broker and its connections, driven by the test instead of an event loop.
 
-    `answer` does the work of one turn of the server. At the end of every turn the store becomes
-    durable. With `slow_disk`, it becomes durable when the test calls `durable`.
+    `turn` runs one turn of the broker, and makes all changes durable at its end. While `slow_disk`
+    is True, changes become durable only when the test calls `durable`.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ def pytest_runtest_logfinish() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip collecting files without a test marked `alone` if only such tests are selected."""
+    """If only tests marked `alone` are selected, do not collect files without such a test."""
     if config.option.markexpr.startswith("alone") and collection_path.name.startswith("test_"):
         return True if b"mark.alone" not in collection_path.read_bytes() else None
     return None

@@ -29,8 +29,10 @@ _OLDEST_NODE = {"node": 18, "browser": 20}
 
 
 def _missing(name: str) -> str:
-    """Return the missing part of the runtime `name` with the command that installs it; "" if the
-    runtime is complete."""
+    """Return a text that names a missing part of the runtime `name`, such as a program.
+
+    Return "" if the runtime is complete.
+    """
     for program in _PROGRAMS.get(name, (name,)):
         if _which(program) is None:
             return f"{program} is not on PATH"
@@ -47,10 +49,10 @@ def _missing(name: str) -> str:
 
 
 def require(name: str) -> str:
-    """Return the path of the runtime `name` (of its first program); skip the test if it is missing.
+    """Return the path of the first program of the runtime `name`.
 
-    The test fails instead if the environment variable TRELLIS_REQUIRE names the runtime, or is
-    `all`. Its value is a list of names separated by spaces or commas.
+    If a part of the runtime is missing, skip the test. The environment variable TRELLIS_REQUIRE is
+    a list of runtimes, separated by spaces or commas, or `all`: for these, fail the test instead.
     """
     missing = _missing(name)
     if missing:

@@ -137,11 +137,11 @@ def start(
 ) -> ForkedProcess:
     """Start `python -m module arguments` without standard input.
 
-    Without the descriptor `stdout`, the process has a pipe as `stdout`. Without an `environment`,
-    the program has that of the tests, without settings of Trellis; without a `directory`, it runs
-    in that of the tests. `limits` are maxima of
-    resources, such as RLIMIT_NOFILE. The numbers of `descriptors` in the program follow the
-    arguments.
+    `stdout` is a file descriptor; if it is None, the result has a pipe as its `stdout`. If
+    `environment` is None, the program has the environment of the tests without settings of
+    Trellis. If `directory` is None, it runs in the directory of the tests. `limits` are maxima of
+    resources, such as RLIMIT_NOFILE. The program inherits `descriptors`, and gets their numbers as
+    its last arguments.
     """
     request = {
         "start": module,

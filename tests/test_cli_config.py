@@ -46,7 +46,10 @@ def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Answers(BaseHTTPRequestHandler):
-    """A broker with fixed answers: a status and a body per path; /api/ needs a login."""
+    """An HTTP server in place of a broker, with a fixed status and body for each path.
+
+    Paths below /api/ need a login.
+    """
 
     pages: ClassVar[dict[str, tuple[int, bytes]]] = {
         "/readyz": (200, b"ready\n"),
@@ -479,7 +482,10 @@ def test_command_error_is_one_line() -> None:
 
 
 def test_each_command_is_in_the_module_that_the_table_names() -> None:
-    """A missing entry would make a command unknown; a wrong one would import too much."""
+    """The table COMMANDS names the module of each command, so that only this module is imported.
+
+    If an entry is missing, its command is unknown. If an entry is wrong, too much is imported.
+    """
     for name in dict.fromkeys(COMMANDS.values()):
         root = Parser(prog="trellis")
         commands = root.add_subparsers(dest="command")

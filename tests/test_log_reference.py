@@ -1,4 +1,4 @@
-"""docs/log-reference.md has every event that the code logs, and no other."""
+"""Tests that docs/log-reference.md lists each event that the code logs, and no other event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def literal(node: ast.expr) -> str:
 
 
 def logged() -> Iterator[tuple[str, str]]:
-    """Yield the events in the code, with their levels; "" if the level is not known here."""
+    """Yield (event, level) of each log call in the code; "" if the call does not show a level."""
     for package in ("trellis", "protocols"):
         for file in (ROOT / package).rglob("*.py"):
             for call in ast.walk(ast.parse(file.read_text())):

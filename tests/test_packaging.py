@@ -215,7 +215,10 @@ def test_zig_compiles_for_this_machine_and_c_library(
 
 
 def test_versions_of_compilers_are_pinned(backend: ModuleType) -> None:
-    """Check the pins: the same source distribution must give the same C code in a year."""
+    """The build requirements must name exact versions.
+
+    So a source distribution gives the same C code in a year, too.
+    """
     build_system = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]
     required = [*build_system["requires"], *backend.COMPILING, backend.ZIG]
     assert [line for line in required if "==" not in line] == []
@@ -546,7 +549,10 @@ def _with_instance(series: str) -> str:
 
 
 def _harmless(values: str) -> str:
-    """Return a series of the same length that must not fire the alert, for promtool."""
+    """Return a test series for promtool with which the alert must not fire.
+
+    `values` is a series of the same length with which the alert must fire.
+    """
     return "99999999999x120" if values == "86400x120" else "0x60"
 
 

@@ -61,10 +61,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class RunLimits:
-    """Time limits of this process for the collection of a module and for the end of the run.
+    """Time limits of this process: for the collection of a module, and for the end of the run.
 
-    If `limits_exit` is false, the limit ends with the session: a worker process then waits for the
-    controller, for any time.
+    If `limits_exit` is False, as in a worker process, there is no limit after the test session: a
+    worker may have to wait for the controller for any time.
     """
 
     def __init__(self, limit: float, limits_exit: bool) -> None:
@@ -207,8 +207,9 @@ class Controller:
                 return
 
     def _end(self, node: Node, reason: str) -> None:
-        """Make the main thread end the run; end the process if the run continues for LAST_GRACE
-        s.
+        """Make the main thread end the run.
+
+        If the run has not ended after LAST_GRACE seconds, end the process.
         """
         self._reason = reason
         node.notify_inproc("errordown", node=node, error=reason)
@@ -228,7 +229,7 @@ class Controller:
             return "nothing yet"
 
     def _code(self, node: Node, patience: float = 0) -> str:
-        """Return ` (exit code N)` if the worker's process ends within `patience` s, else ""."""
+        """Return ` (exit code N)` if the worker ends within `patience` seconds, else ""."""
         process: subprocess.Popen[bytes] | None = getattr(
             getattr(node.gateway, "_io", None), "popen", None
         )

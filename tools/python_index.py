@@ -32,7 +32,7 @@ class Module:
 
 @dataclass(frozen=True)
 class PublicName:
-    """A module, class, function or method without leading underscore; `kind` is which of them."""
+    """A name without leading underscore; `kind` is module, class, function or method."""
 
     kind: str
     name: str

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> str:
     """Return `__version__`, which is computed at its first use.
 
-    To find the version imports a parser of mail headers, which most commands need not load.
+    The search for the version imports a parser of mail headers. Most commands do not need it.
     """
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -263,8 +263,9 @@ class App:
     ) -> OpenedStore | None:
         """Follow the cluster until this node owns its log, and return the open store.
 
-        Return None if the broker stops before. Meanwhile a StandbyServer (standby.py) answers on
-        the ports. Raises SettingsError, ListenError, StoreError, ReplicationError.
+        While the node follows, a StandbyServer (standby.py) answers on the ports. Return None if
+        the broker is stopped before this node owns the log. Raises SettingsError, ListenError,
+        StoreError, ReplicationError.
         """
         settings = self.settings
         if directory is None:
@@ -381,7 +382,7 @@ class App:
     async def _shut_down(self, node: BrokerNode, bound: dict[str, BoundListener]) -> None:
         """Close all links, and wait for their clients up to `shutdown.grace`.
 
-        A client with no unsent output that does not answer within ANSWER_SECONDS is aborted.
+        After ANSWER_SECONDS, each client that has received all its output is aborted.
 
         The HTTP listeners stay open until the end, for metrics and health.
         """

@@ -18,6 +18,9 @@ def readiness_text(state: str) -> str:
 
 
 def standby_state(text: str) -> str:
-    """Return the state in a body made by `readiness_text` if the node is a standby, else ""."""
+    """Return the state of a standby, from the body of its answer to `GET /readyz`.
+
+    `readiness_text` has made the body. Return "" if the node is not a standby.
+    """
     state = text.removeprefix(_TEXT)
     return state if state in _STANDBY and text.startswith(_TEXT) else ""

@@ -66,7 +66,7 @@ def raise_descriptor_limit() -> int:
 
 
 def copies_on_write(path: Path) -> bool:
-    """True if the file system of a directory copies on write, or is unknown.
+    """True if the file system of a directory copies on write, or if its type is unknown.
 
     Such a file system cannot reserve space for overwriting a file.
     """

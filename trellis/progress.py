@@ -13,7 +13,7 @@ _CELLS: Final = 24
 
 
 class Interval:
-    """Says when a periodic report is due: at most once per interval of a number of seconds.
+    """Says when a periodic report is due: at most once in a number of seconds (the interval).
 
     The first report is due one interval after the creation.
     """
@@ -40,7 +40,7 @@ class Interval:
 class ProgressLine:
     """One line on stderr that is rewritten during the work; no output if stderr is not a terminal.
 
-    This module is not compiled: when a compiled loop calls it, Python can handle Ctrl-C.
+    This module is not compiled, so that Python can handle Ctrl-C when a compiled loop calls it.
     """
 
     def __init__(self, stream: TextIO | None = None, shown: bool | None = None) -> None:

@@ -32,7 +32,7 @@ END_SECONDS: Final = 0.2
 
 
 class Switching:
-    """Hands the log of one active node over to a standby, one switch at a time."""
+    """Hands the replicated log of this active node over to a standby, one switch at a time."""
 
     def __init__(self, node: BrokerNode, membership: Membership) -> None:
         self._node = node
@@ -40,9 +40,10 @@ class Switching:
         self._begun = False
 
     async def switch(self, wanted: str) -> str:
-        """Hand the log over to a standby; "" chooses one. Return the name of the standby.
+        """Hand the log over to the standby `wanted`, and end this process soon after.
 
-        The process ends soon after. Raises ReplicationError if this node goes on as the active one.
+        "" chooses a standby. Return the name of the standby. Raises ReplicationError if the log
+        could not be handed over, and this node goes on as the active one.
         """
         name = await self.hand_over(wanted)
         reason = f"the log was handed over to node '{name}'"
@@ -50,10 +51,11 @@ class Switching:
         return name
 
     async def hand_over(self, wanted: str = "") -> str:
-        """Hand the log over to a standby; "" chooses one. Return the name of the standby.
+        """Hand the log over to the standby `wanted`; the caller must then end the process.
 
-        The caller must end the process: the store must not be written any more. Raises
-        ReplicationError if this node goes on as the active one.
+        "" chooses a standby. Return the name of the standby. After the call, the store must not be
+        written any more. Raises ReplicationError if the log could not be handed over, and this node
+        goes on as the active one.
         """
         if self._begun:
             raise ReplicationError("a switch is under way already")
@@ -106,9 +108,10 @@ class Switching:
 
 
 def lease_to(node: BrokerNode, membership: Membership, opened: OpenedStore) -> Switching:
-    """Let the event loop act only while this node owns the log, and fence its connections.
+    """Make a node act only while it has the lease of its cluster's log, and keep the log for it.
 
-    Return the object that hands the log over to a standby.
+    The event loop checks the lease before it acts. When a standby may have taken over, all client
+    connections are aborted. Return the object that hands the log over to a standby.
     """
     from trellis.cluster.retention import Retention
 
@@ -128,5 +131,5 @@ def lease_to(node: BrokerNode, membership: Membership, opened: OpenedStore) -> S
 
 
 def _never() -> bool:
-    """Return False: the broker is frozen."""
+    """Return False, in place of the check of the lease: the broker is frozen during a switch."""
     return False

@@ -12,10 +12,10 @@ from peers.results import Results, ratio
 
 
 class Goal(NamedTuple):
-    """A target for the ratio of a peer's figure to that of Trellis, in one workload.
+    """A target for one figure of Trellis, compared with that of a peer, in one workload.
 
-    `figure` names a field of Figures. The ratio must be at least `least`, or if `most` is set, the
-    inverse ratio must be at most `most`.
+    `figure` names a field of Figures. The peer's figure must be at least `least` times that of
+    Trellis. If `most` is set, the rule is: Trellis at most `most` times the peer's figure.
     """
 
     workload: str

@@ -1,8 +1,8 @@
 """Marks of traced messages: what happens to a traced message is reported to its trace.
 
-A message is marked by its address: all copies of a message share the address, in every queue and
-session, and so does a copy for one subscription. The marks cost one test of `Address.traced` at a
-delivery, and one at a settlement.
+The mark is in the message's address (TracedAddress), because all copies of a message, in every
+queue and session, share the address. The cost is one test of `Address.traced` at each delivery, and
+one at each settlement.
 """
 
 from __future__ import annotations

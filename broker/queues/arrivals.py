@@ -56,10 +56,11 @@ class Arrivals:
         return now + self._spacing
 
     def time_of(self, sequence: i64) -> i64:
-        """Return the time of the last mark at or before a message, in ms: about its arrival.
+        """Return about when the message with this sequence number came, in ms.
 
-        If there is no such mark, return the time of the first mark: the message came before it, and
-        was returned to the queue.
+        The result is the time of the last mark that is not for a later message. If all marks are
+        for later messages, a consumer has returned this message to the queue: the result is then
+        the time of the first mark.
         """
         found: i64 = self._times[0]
         for at, marked in enumerate(self._sequences):

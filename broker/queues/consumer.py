@@ -64,9 +64,11 @@ class ReturnedMessage:
     """A message that was returned to its queue.
 
     The object has no reference to the consumer that returned the message, so that a requeued
-    message keeps no closed connection in memory. LimitedQueue counts the bodies of its messages
-    several times in its life, and numbers the counts; `counted` is the number of the count that
-    includes this message's body, or 0 if none does.
+    message keeps no closed connection in memory.
+
+    `counted` is for a LimitedQueue, which may count the bytes of its waiting messages anew each
+    time its limits change. The queue numbers these counts. `counted` is the number of the last
+    count that includes this message's body, or 0.
     """
 
     __slots__ = ("attempts", "counted", "message", "sequence")
@@ -95,9 +97,8 @@ class CreditPool:
     def take(self, consumer: Consumer) -> None:
         """Take one credit for a delivery to `consumer`.
 
-        The consumer that takes the last credit is served last when the pool gets credit again.
-        Otherwise the queue of the first consumer would take all credit each time, and the other
-        queues would get none.
+        The queue of the consumer that takes the last credit is served last when the pool gets
+        credit again. Otherwise the same queue would take all credit each time.
         """
         self.credit -= 1
         if self.credit <= 0 and consumer in self.consumers:

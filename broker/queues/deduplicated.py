@@ -3,8 +3,8 @@
     put --> does a message in the queue have the same x-deduplication-header? --yes--> dropped
                 `--no--> waits, and its value is known until it is settled or discarded
 
-A message that a consumer holds is still in the queue. A message without the header is not compared.
-After a restart, the queue reads its messages again, so their values are known before the first new
+An unacknowledged message is still in the queue. A message without the header is not compared. After
+a restart, the queue reads its stored messages, so it knows their header values before the first new
 message comes.
 """
 
@@ -33,7 +33,7 @@ VALUES_MAX: Final = 1_000_000
 
 
 class DeduplicatedQueue(LimitedQueue):
-    """A queue that drops a message if a message in the queue has the same value of HEADER."""
+    """A queue that drops a message if a message in it has the same `x-deduplication-header`."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class DeduplicatedQueue(LimitedQueue):
 
 
 def _value_of(message: Message) -> bytes | None:
-    """Return the hash of a message's value of HEADER; None for a message without this header."""
+    """Return a hash of the message's `x-deduplication-header`; None without this header."""
     headers = message.properties.get("headers")
     if not isinstance(headers, dict) or HEADER not in headers:
         return None

@@ -12,9 +12,10 @@ from broker.store.entries import DeliveryCounted
 
 
 def store_attempts(queue: Queue, position: i64, attempts: i64) -> None:
-    """Store the number of returns of a message, if the queue's arguments use this number.
+    """Store how often a message was returned, if an argument of the queue uses this number.
 
-    The delivery mark of the queue already implies one delivery, so the first return needs no entry.
+    The caller does not call this for the first return: the log's delivery mark (delivery_window.py)
+    already says that the message was delivered.
     """
     arguments = queue.arguments
     if (

@@ -40,7 +40,11 @@ class GatedQueue(Protocol):
 
 
 class DeliveryGate:
-    """The gate of one queue. `queue` is the queue, or the queue that replaced it."""
+    """The gate of one queue: permits deliveries up to the queue's durable delivery mark.
+
+    The delivery mark is a position in the log. After a crash, messages up to the mark are delivered
+    as redelivered. `queue` is the queue, or the queue that replaced it.
+    """
 
     def __init__(self, queue: GatedQueue) -> None:
         self.queue = queue
@@ -49,36 +53,40 @@ class DeliveryGate:
 
     @abstractmethod
     def restore(self, restored: RestoredDeliveries) -> None:
-        """Set the marks and delivery counts that the log recorded before the broker started."""
+        """Set the delivery marks and counts that the log recorded before the broker started."""
         raise NotImplementedError
 
     @abstractmethod
     def permits(self, message: Message, last: bool) -> bool:
         """True if the message may be delivered now.
 
-        If the message must wait, the queue is drained once the message may be delivered.
-
-        `last` is True if no other message waits.
+        If the message must wait, the gate drains the queue later, when the message may be
+        delivered. `last` is True if no other message waits.
         """
         raise NotImplementedError
 
     @abstractmethod
     def holds_back(self, head: Message) -> bool:
-        """True while the first message must wait until a higher delivery mark is durable."""
+        """True while the first message must wait, because it is above the durable delivery mark."""
         raise NotImplementedError
 
     @abstractmethod
     def write_exact(self, known: list[ReturnedMessage]) -> None:
-        """Write the exact set of delivered messages. `known` has the messages that wait in memory
-        with their number of returns; messages that were never delivered may be missing.
+        """Store exactly which waiting messages were delivered before, for a clean stop.
+
+        `known` has at least all waiting messages that were delivered and returned. A message in
+        `known` whose number of returns is 0 was never delivered.
         """
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Append a delivery mark to the log for the first messages of a new consumer, if needed."""
+        """Append a delivery mark to the log early, so that a new consumer need not wait for it."""
 
     def lower_below(self, newest: Message | None) -> None:
-        """Lower the delivery mark below a new message, because too many messages wait below it."""
+        """Lower the delivery mark below a new message, because too many messages wait below it.
+
+        After a crash, all messages below the mark are redelivered, even if they were not delivered.
+        """
 
     @property
     def covers_later(self) -> bool:
@@ -86,7 +94,7 @@ class DeliveryGate:
         return False
 
     def wait(self, task: Task) -> None:
-        """Run `task` once the higher delivery mark for which the first message waits is durable."""
+        """Run `task` once the first message may be delivered: once its delivery mark is durable."""
         self._tasks.append(task)
 
     # -- called by the windows
@@ -109,10 +117,10 @@ class DeliveryGate:
         raise NotImplementedError
 
     def window_changed(self) -> None:
-        """Let the queue deliver messages up to the new mark of a window."""
+        """Let the queue deliver messages up to a window's new delivery mark."""
 
     def mark_durable(self) -> None:
-        """Deliver the messages that waited until a higher delivery mark was durable."""
+        """Drain the queue: a higher delivery mark, for which its messages waited, is durable."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             self.queue.agenda.add_bulk(task)

@@ -11,10 +11,10 @@ message above its durable mark, and moves the mark ahead before its deliveries r
     deliveries above `mark`          wait until a higher mark is durable
 
 While messages wait, the next mark is the position of the message WAITING_MARKED places behind the
-head. If deliveries reach a mark before the next one is durable, the next one is twice as far ahead,
-up to FASTEST times. While no message waits, a mark is MARK_SPAN positions ahead, so that a queue
-whose consumers keep up needs a mark for about 65,000 messages. If WAITING_MARKED messages come to
-wait below such a mark, the queue lowers it.
+head. If deliveries reach a mark before the next mark is durable, this distance is doubled, up to
+FASTEST * WAITING_MARKED. While no message waits, the next mark is MARK_SPAN positions ahead. So a
+queue whose consumers keep up appends one mark for about 65,000 messages. If its consumers then
+stop, and more than WAITING_MARKED messages wait below the mark, the queue lowers the mark.
 
 So after a crash, at most WAITING_MARKED messages of a queue are marked as redelivered although they
 were never delivered. While consumers take messages faster than the disk syncs marks, the limit is
@@ -68,7 +68,7 @@ class WindowOwner(Protocol):
 
 
 class Patience(Task):
-    """The timer of one delivery mark: lets the queue deliver without it if the disk is too slow."""
+    """A timer: if a delivery mark is not durable by then, the queue delivers without it."""
 
     def __init__(self, window: DeliveryWindow, ticket: Ticket) -> None:
         self._window = window
@@ -79,7 +79,7 @@ class Patience(Task):
 
 
 class DeliveryWindow(Waiter):
-    """The delivery window of one queue, or of one rank of a priority queue."""
+    """The delivery window of one queue, or of one priority (rank) of a priority queue."""
 
     def __init__(self, owner: WindowOwner, store: Store, rank: i64, mark: i64) -> None:
         self._owner = owner
@@ -111,14 +111,14 @@ class DeliveryWindow(Waiter):
 
     @property
     def waits(self) -> bool:
-        """True while messages wait until a higher delivery mark is durable."""
+        """True while messages above the delivery mark wait until a higher mark is durable."""
         return self._ticket is not None and not self._overdue
 
     def permits(self, position: i64, last: bool) -> bool:
-        """True if the message at a position may be delivered now. Append a higher delivery mark if
-        needed.
+        """True if the message at a position may be delivered now.
 
-        `last` is True if no other message waits.
+        Append a higher delivery mark to the log if the deliveries come near the present one. `last`
+        is True if no other message waits.
         """
         if position > self.renew_above and self._ticket is None:
             self._raise(position, last)
@@ -136,8 +136,9 @@ class DeliveryWindow(Waiter):
         return False
 
     def end_wait(self, ticket: Ticket) -> None:
-        """Let the queue deliver without the next delivery mark, if its ticket still waits for the
-        disk.
+        """If the next delivery mark is still not durable, let the queue deliver without it.
+
+        `ticket` is the ticket of this mark.
         """
         if ticket is self._ticket:
             self._overdue = True
@@ -193,7 +194,7 @@ class DeliveryWindow(Waiter):
         self._owner.mark_durable()
 
     def lower(self, mark: i64) -> None:
-        """Append a lower delivery mark, because undelivered messages above `mark` are waiting."""
+        """Append the lower delivery mark `mark`: too many undelivered messages wait above it."""
         if mark < self.top:
             self._ticket = None
             self._overdue = False
@@ -203,10 +204,11 @@ class DeliveryWindow(Waiter):
         self._owner.window_changed()
 
     def write_exact(self, mark: i64, undelivered: list[int]) -> None:
-        """Append the lowest delivery mark that covers all delivered messages of the rank.
+        """Store exactly which messages of this window were delivered, for a clean stop.
 
-        `undelivered` are positions of waiting messages that were not delivered. The undelivered
-        messages below the mark get a delivery count of 0.
+        `mark` becomes the delivery mark: the highest position of a delivered message. `undelivered`
+        are positions of waiting messages that were not delivered. Those below the mark get a
+        delivery count of 0, which overrides the mark.
         """
         number = self._owner.number
         if mark != self.top:
@@ -219,7 +221,8 @@ class DeliveryWindow(Waiter):
 class RestoredDeliveries:
     """The deliveries of one queue before the broker started, as the log has them.
 
-    `marks` has the marks by rank, `counts` the delivery counts by position.
+    `marks` has the delivery marks by rank (the priority, or 0), `counts` has the delivery counts by
+    position.
     """
 
     def __init__(self, marks: dict[int, int], counts: dict[int, int]) -> None:

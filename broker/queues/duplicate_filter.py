@@ -1,10 +1,11 @@
 """The filter of an `x-message-deduplication` exchange, which remembers header values.
 
-The filter is a Queue only because a search for destinations collects queues and subscribers: a Plan
-keeps its filters apart from its queues, and puts no message into them.
+The filter holds no messages. Its class is derived from Queue only because the search for the
+destinations of a message finds queues and subscribers. A Plan keeps its filters apart from its
+queues.
 
-A value is remembered as a hash, so an entry has the same size for each value. Values are kept in
-memory only, as RabbitMQ's plugin does by default: after a restart the filter is empty.
+The filter remembers a hash of each header value, so all entries have the same size. As in
+RabbitMQ's plugin by default, they are in memory only: after a restart the filter is empty.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _EXPIRED_REMOVED: Final = 2
 
 
 class DuplicateFilter(Queue):
-    """A filter that remembers up to `size` values of HEADER from messages that an exchange routed.
+    """A filter that remembers the `x-deduplication-header` of messages that an exchange routed.
 
-    A value expires `ttl` ms after it was recorded, or never if `ttl` is 0. A full filter evicts the
-    value that was recorded first.
+    A value of the header expires `ttl` ms after it was recorded, or never if `ttl` is 0. A filter
+    with `size` values is full, and evicts the value that was recorded first.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class DuplicateFilter(Queue):
         return ENTRY_SIZE * len(self._expires)
 
     def repeats(self, properties: Properties) -> bool:
-        """True if a message with the same value of HEADER has been recorded and has not expired."""
+        """True if the filter remembers this message's value of `x-deduplication-header`."""
         headers = properties.get("headers")
         if not self._expires or not isinstance(headers, dict) or HEADER not in headers:
             return False
@@ -65,10 +66,10 @@ class DuplicateFilter(Queue):
         return expires is not None and (expires == 0 or expires > self.agenda.now)
 
     def record(self, properties: Properties) -> None:
-        """Remember the message's value of HEADER, if it has one.
+        """Remember the message's value of `x-deduplication-header`, if it has this header.
 
-        If the value is remembered already, its time to live stays: the message was published again,
-        and has only reached further destinations.
+        If the filter remembers the value already, its expiry does not change. Then the message is a
+        repetition, which was only delivered to destinations that the first message did not reach.
         """
         headers = properties.get("headers")
         if not isinstance(headers, dict) or HEADER not in headers or self.repeats(properties):
@@ -89,6 +90,6 @@ class DuplicateFilter(Queue):
 
 
 def hash_value(value: object) -> bytes:
-    """Return a hash of 16 bytes of a value of HEADER. Values of different types differ."""
+    """Return a 16-byte hash of a header value. The type counts: 1 and "1" have other hashes."""
     text = f"{type(value).__name__} {value!a}".encode()
     return blake2b(text, digest_size=16).digest()

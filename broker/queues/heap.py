@@ -8,7 +8,8 @@ define the rank: PriorityQueue by priority, DelayQueue by time.
 If more than `store.window` messages wait, a stored message that comes behind the head goes to a
 second heap, which has positions in the store instead of messages (paged_heap.py). Messages are read
 back when they come before all messages in memory. So the head is always in memory, except while no
-file descriptor is left: then `_waiting.paged` equals `depth`, so that no message is delivered.
+file descriptor is left to read it. Meanwhile, no message is delivered: `_waiting.paged` is set to
+`depth`, as if all messages were on disk.
 """
 
 from __future__ import annotations
@@ -118,8 +119,10 @@ class HeapQueue(LimitedQueue):
     def _is_paged_out(self, rank: int, sequence: int, returned: ReturnedMessage) -> bool:
         """True if only the position of a new message stays in memory.
 
-        A message that would be the new head stays in memory. If every new message has a lower rank
-        than the head, all of them would stay in memory, so the limit is twice the window.
+        A message that would be the new head stays in memory, even if more messages than
+        `store.window` are in memory. But each new message may have a lower rank than the one
+        before, and so be a new head. So if twice as many messages are in memory, a new head is
+        paged out too.
         """
         waiting: i64 = len(self._heap)
         if (
@@ -212,10 +215,12 @@ class HeapQueue(LimitedQueue):
             self._schedule_upkeep()
 
     def _count_moved(self) -> None:
-        """Count the messages that the insertion of a message has moved to higher indexes.
+        """Count the bodies of messages that an insertion has moved.
 
-        These messages are on the path from the end of the heap to its head. A removal moves
-        messages to lower indexes only, where the next slices find them.
+        The count runs in slices, from the end of the heap to its head. An insertion moves the
+        messages on one path through the heap to higher indexes. The slices may have counted these
+        indexes already, so the messages would be missed. A removal moves messages only to lower
+        indexes, which later slices count.
         """
         at: i64 = len(self._heap) - 1
         while at >= self._counted_from:

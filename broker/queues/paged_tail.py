@@ -121,10 +121,11 @@ class PagedTail:
         return self._last
 
     def position_ahead(self, count: i64) -> i64:
-        """Return the position of a message about `count` places ahead, or of the last message.
+        """Return the position of the message about `count` places behind the first one.
 
-        The returned position may be up to CHUNK_MESSAGES places nearer. Return 0 if the tail holds
-        only transient messages.
+        The result is inexact: it may be the position of a message up to CHUNK_MESSAGES places
+        nearer. If the tail is shorter, return the position of its last message. Return 0 if the
+        tail holds only transient messages.
         """
         found: i64 = 0
         for message in self._read_ahead:

@@ -100,7 +100,10 @@ def put_aside_back(queue: Queue, returned: ReturnedMessage) -> None:
 
 
 def _peek_plain(queue: Queue, after: i64, most: i64) -> list[PeekedMessage]:
-    """Return messages with numbers above `after`: first returned, then in memory, then paged."""
+    """Return the messages of a FIFO queue whose sequence numbers are above `after`.
+
+    They come in the order of delivery: returned messages, messages in memory, messages on disk.
+    """
     found: list[PeekedMessage] = []
     waiting = queue._waiting
     for returned in waiting.returned.in_order():
@@ -126,7 +129,10 @@ def _of_returned(returned: ReturnedMessage, rank: i64) -> PeekedMessage:
 
 
 def _peek_heap(queue: HeapQueue, cursor: PeekCursor, most: i64) -> list[PeekedMessage]:
-    """Return messages behind the cursor from both heaps, in the order of rank and sequence."""
+    """Return messages behind the cursor from the heap in memory and the heap of paged messages.
+
+    They come in the order of delivery: by rank, then by sequence number.
+    """
     last = (int(cursor.rank), int(cursor.sequence))
     memory: list[tuple[int, int, ReturnedMessage]] = []
     for entry in _sorted_heap(queue._heap):

@@ -100,7 +100,10 @@ class Policy:
 
 
 def _check_arguments(name: str, vhost: str, arguments: Mapping[str, object]) -> None:
-    """Raise PreconditionFailed if an argument of streams, or of other queues, is invalid."""
+    """Raise PreconditionFailed if an argument of a policy is invalid.
+
+    A policy may have arguments for streams and for other queues. Both kinds are checked.
+    """
     of_streams = {
         argument: value
         for argument, value in arguments.items()

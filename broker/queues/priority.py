@@ -3,8 +3,9 @@
 Messages of equal priority keep the order in which they were published. A priority above
 `x-max-priority` counts as `x-max-priority`.
 
-Positions in the store rise only among messages of equal priority. So a durable priority queue has a
-mark for each priority (delivery_window.py).
+Such a queue does not deliver its messages in the order of their positions in the store, except
+messages of equal priority. So a durable priority queue has one delivery mark, a position up to
+which it may deliver, for each priority (delivery_window.py).
 """
 
 from __future__ import annotations
@@ -33,9 +34,7 @@ class Rank:
         self.waiting: Fifo[int] = Fifo()
 
     def add(self, position: i64, marked: i64) -> None:
-        """Add a waiting message. Lower the delivery mark if over `marked` messages wait below
-        it.
-        """
+        """Add a waiting message. Lower the delivery mark if over `marked` messages wait below."""
         newest = self.waiting.peek_last()
         if newest is None or newest < position:
             self.waiting.push(position)
@@ -51,7 +50,7 @@ class Rank:
 
 
 class RankedGate(DeliveryGate):
-    """The gate of a priority queue: it has a mark for each priority."""
+    """The gate of a priority queue: it has a delivery mark for each priority."""
 
     def __init__(self, queue: PriorityQueue) -> None:
         super().__init__(queue)

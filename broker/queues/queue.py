@@ -16,10 +16,10 @@ ready (credit, room in its outlet, a new consumer) must call `schedule_drain`.
 
 A durable queue delivers only the messages that its gate permits (delivery_gate.py).
 
-Mass work is bulk work of the agenda: a purge discards all waiting messages at once, and releases
-them in the store in slices; expired messages, and messages above a limit that was lowered, leave
-the queue in slices (QueueUpkeep). A drain that meets DISCARDS_PER_DRAIN expired messages continues
-as bulk work. A drain that delivers DELIVERIES_PER_DRAIN messages continues in the next turn.
+Mass work is bulk work of the agenda. A purge removes all waiting messages at once, and releases
+them in the store in slices. Expired messages, and messages over a lowered limit, leave the queue in
+slices (QueueUpkeep). A drain that meets DISCARDS_PER_DRAIN expired messages continues as bulk work.
+A drain that delivers DELIVERIES_PER_DRAIN messages continues in the next turn.
 
 Every copy of a message that is put into a queue ends with exactly one fate:
 `copies == sum of fates + depth + unacked`.
@@ -135,12 +135,11 @@ class Queue(MessageSource):
             self._overflow()
 
     def _overflow(self) -> None:
-        """Apply the limits after a message was added.
+        """Apply the limits after a message was added to a long queue.
 
-        Lower the delivery mark if too many messages wait below it.
-
-        Move the newest message to the tail if the queue has a tail or exceeds the store's window.
-        Drop the oldest message if the queue exceeds `max_length`.
+        - Lower the delivery mark (delivery_window.py) if too many messages wait below it.
+        - Page the new message out to the tail, if there is a tail or the queue exceeds the window.
+        - Drop the oldest message if the queue exceeds `max_length`.
         """
         waiting = self._waiting
         if self._gate is not None and self.depth > self.store.waiting_marked:
@@ -220,9 +219,10 @@ class Queue(MessageSource):
     # -- which messages may be delivered
 
     def permits(self, message: Message) -> bool:
-        """True if the message may be delivered now; else a drain is scheduled once it may.
+        """True if the message may be delivered now.
 
-        Before the call, the caller must have removed the message from the waiting messages.
+        If the result is False, the gate schedules a drain when the message may be delivered. The
+        caller must have removed the message from the waiting messages before the call.
         """
         if self.private:
             self._deliver_up_to = NO_LIMIT  # The MQTT session itself records its deliveries.
@@ -241,12 +241,12 @@ class Queue(MessageSource):
         self._set_overflow_depth()
 
     def wait_for_mark(self, task: Task) -> None:
-        """Run `task` once the higher delivery mark for which the first message waits is durable."""
+        """Run `task` once the first message may be delivered: once its delivery mark is durable."""
         self._open_gate().wait(task)
 
     @property
     def waits_for_mark(self) -> bool:
-        """True while the first message must wait until a higher delivery mark is durable."""
+        """True while the first message must wait, because it is above the durable delivery mark."""
         if self._gate is None or self.depth == self._waiting.paged:
             return False
         return self._gate.holds_back(self._head())
@@ -258,9 +258,10 @@ class Queue(MessageSource):
             self._open_gate().prepare()
 
     def write_deliveries(self) -> None:
-        """Store which messages were delivered. A clean stop of the broker calls this method.
+        """Store exactly which messages were delivered. Called at a clean stop of the broker.
 
-        While a client holds a message, the present mark stays: the client may settle the message.
+        Do nothing if a consumer has not settled a message: the delivery mark in the log must cover
+        this message.
         """
         delayed = self.delayed()
         if self._gate is not None and not self.dead and self.unacked <= len(delayed):
@@ -448,9 +449,9 @@ class Queue(MessageSource):
     def take(self, consumer: Consumer) -> Delivery | None:
         """Remove and return the next message for a client that polls (basic.get).
 
-        Return None if no message waits, if the first message has expired and waits to be discarded
-        as bulk work (`head_expired`), if the queue is `held`, if the first message must wait for a
-        higher delivery mark (`waits_for_mark`), or if no file descriptor is left to read it.
+        Return None if no message waits, if the queue is `held`, or if the first message cannot be
+        delivered now: it has expired (`head_expired`), it is above the durable delivery mark
+        (`waits_for_mark`), or no file descriptor is left to read it.
         """
         self.expire(MESSAGES_PER_SLICE)
         if self.depth == self._waiting.paged or self.head_expired or self._holds > 0:
@@ -546,9 +547,8 @@ class Queue(MessageSource):
     def release_position(self, position: i64) -> None:
         """Record in the store that this queue no longer needs the message at `position`.
 
-        The deletion of a queue is recorded for all its messages at once, so a deleted queue writes
-        no further record. A replaced queue has the number of its replacement, which may still
-        exist.
+        If the queue is deleted, the store needs no record: the deletion includes all messages. If
+        another queue has replaced this one, that queue decides.
         """
         if self.dead:
             if self.replacement is not None:

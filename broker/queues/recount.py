@@ -16,9 +16,9 @@ COUNTED_PER_SLICE: Final[i64] = 20_000
 
 
 def uncounted_size(returned: ReturnedMessage, number: i64) -> i64:
-    """Return the size of a message's body in bytes; 0 if the count `number` includes the body.
+    """Add a message's body to the count `number`. Return the size of the body in bytes.
 
-    Afterwards, the count includes the body.
+    Return 0 if the count includes the body already.
     """
     if returned.counted == number:
         return 0

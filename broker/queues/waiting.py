@@ -41,8 +41,9 @@ _NO_MESSAGES: Final[Fifo[Message]] = Fifo()
 class WaitingMessages:
     """The waiting messages of one queue.
 
-    `sequence` is the last sequence number that left `memory`, or that was reserved. `paged` is the
-    number of messages in the tail.
+    `sequence` is the sequence number before that of the first message in `memory`: the number of
+    the last message that left `memory`, or a reserved number. `paged` is the number of messages in
+    the tail.
     """
 
     __slots__ = (
@@ -107,8 +108,9 @@ class WaitingMessages:
         return self.sequence + self.memory.size + self.paged + 1
 
     def position_ahead(self, count: i64) -> i64:
-        """Return the position of the message about `count` places behind the head, without the
-        returned messages; 0 if fewer messages wait.
+        """Return the position of the message about `count` places behind the head.
+
+        Returned messages are left out. Return 0 if fewer messages wait.
         """
         waiting: i64 = self.memory.size
         if count >= waiting + self.paged:
@@ -133,13 +135,14 @@ class WaitingMessages:
     # -- arrival times
 
     def mark_first(self, sequence: i64, now: i64) -> None:
-        """Mark that a message, the only one that waits, came now or was returned now."""
+        """Record the arrival time `now` of a message that is the only one that waits."""
         self._arrivals = Arrivals()
         self.next_mark = self._arrivals.mark(sequence, now, sequence)
 
     def mark_newest(self, now: i64) -> None:
-        """Mark that the newest message came now. Call this for the first message, and from
-        `next_mark` on.
+        """Record the arrival time `now` of the newest message (arrivals.py).
+
+        Call this for the first waiting message, and when the time `next_mark` has come.
         """
         newest: i64 = self.next_sequence() - 1
         oldest: i64 = self.head_sequence()
@@ -149,7 +152,7 @@ class WaitingMessages:
             self.next_mark = self._arrivals.mark(newest, now, oldest)
 
     def mark_among(self, sequence: i64, now: i64) -> None:
-        """Mark that a message came now, for a queue that does not order messages by arrival."""
+        """Record the arrival time `now` of a message in a queue that is not first in, first out."""
         if self._arrivals is None:
             self.mark_first(sequence, now)
         else:

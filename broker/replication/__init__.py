@@ -1,9 +1,10 @@
 """Replication: one active broker and hot standbys that follow a replicated log.
 
 The replicated log is a partition of a cluster that speaks the Kafka protocol. This package holds
-the rules that decide which broker owns the log, and which records count. The package does not know
-Kafka, opens no socket and reads no clock: an engine carries out its steps. So a simulation can
-crash, pause and delay every step.
+the rules that decide which broker owns the log, and which records count. (A record that does not
+count has no effect.) The package does not know Kafka, opens no socket and reads no clock: its
+generators yield steps, such as "append this record", and an engine carries them out. So a
+simulation can crash, pause and delay every step.
 
 Reading order:
 

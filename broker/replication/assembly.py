@@ -17,7 +17,9 @@ class BatchAssembly:
         self._offset = 0
 
     def add(self, offset: int, chunk: BatchChunk, state: ClusterState) -> ReceivedBatch | None:
-        """Return the batch if this chunk completes it. `state` is the state before the batch.
+        """Add a chunk. Return the batch if the chunk completes it, else None.
+
+        `state` is the state of the log before this chunk: it names the last whole batch.
 
         Raises ReplicaDiverged if the batch does not continue the batch before it, or if a chunk is
         missing.

@@ -1,11 +1,11 @@
 """Frees the disk space of settled messages on a node that follows the replicated log.
 
-The owner frees disk space beside its writes (trellis/server/store_writer.py). A node that follows
-does the same work in single steps, between its reads of the replicated log.
+The owner of the log frees disk space while it writes (trellis/server/store_writer.py). A node that
+follows does the same work in single steps, between its reads of the replicated log.
 
-Only full segments are read or removed, and the stored state of the node is never older than the
-last batch in these segments (durable.py). So a node that reads batches again after a crash misses
-no batch.
+After a crash, the node reads the batches after its stored state again. The work here cannot remove
+a part of these batches. It reads and removes only full segments, and the stored state already
+covers each batch in a full segment (durable_batch.py).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from broker.store.segments import SegmentLog
 class LogCompaction:
     """Frees the disk space of one local log, by checkpoints and by dropping dead files.
 
-    `holder_numbers` are the numbers of the definitions that can hold messages. The set changes
-    while the node follows.
+    `holder_numbers` are the numbers of all existing queues, sessions and other definitions that can
+    hold messages. The caller changes this set while the node follows the replicated log.
     """
 
     def __init__(self, log: SegmentLog, holder_numbers: set[int]) -> None:

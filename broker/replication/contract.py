@@ -1,8 +1,8 @@
 """The contract of replication: the steps that an engine carries out, and their results.
 
 `LogOwner` and `Standby` are generators: they yield a step, and the engine sends its result back, or
-throws its error. The engine of the server carries steps out in a thread and may block; the engine
-of a simulation may delay, lose or reorder them, and may stop the node between any two.
+throws its error. The engine of the server carries steps out in a thread and may block. The engine
+of a simulation may delay, lose or reorder steps, and may stop the node between any two steps.
 
     step                     result                                 errors
     Append(data)             offset of the record                   OutcomeUnknown
@@ -101,9 +101,10 @@ class Read:
 class Apply:
     """A step: make a batch durable in the data directory, together with the state after the batch.
 
-    Applying is idempotent: after a crash within this step, the directory removes the entries of the
-    batch, and the stored state is the state before the batch. If `batch` is None, only the state is
-    stored; a stored state is always a state between two batches.
+    If `batch` is None, only the state is stored. A stored state is always a state between two
+    batches. If the node crashes within this step, the stored state is a state before the batch. So
+    the node reads and applies the batch again, which is safe even if a part of the batch is already
+    in the directory.
     """
 
     batch: ReceivedBatch | None
@@ -135,8 +136,9 @@ class Timing:
     beat: float = 0.3
 
     def __post_init__(self) -> None:
-        """Raise ReplicationError unless twice `beat` is below `lease`, and `lease` below
-        `silence`.
+        """Raise ReplicationError unless 2 * `beat` < `lease` < `silence`.
+
+        So the owner can miss a beat within its lease, and its lease ends before a standby claims.
         """
         if not 0 < 2 * self.beat < self.lease < self.silence:
             raise ReplicationError(

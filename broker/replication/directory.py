@@ -1,16 +1,18 @@
 """The data directory of a standby, which follows the replicated log.
 
-The directory holds the same records at the same positions, with the same salt, and the same
-definitions as the directory of the owner. The state of the node is stored in the catalog, in the
-transaction of the definitions.
+The directory holds the same definitions as the directory of the owner, and in its local log the
+same records at the same positions. Both local logs have the same salt, the number from which
+checksums start. The node's state (ClusterState) is stored in the catalog, in one transaction with
+the definitions of a batch.
 
-The stored state may be older than the log: batches without definitions store no state (durable.py).
-The node then reads these batches again. A batch whose records the log already has is compared, and
-not appended again. If the log ends within a batch, the log is cut back to the end of the batch
-before. The files of streams are followed in the same way (broker/stream/replica.py).
+Most batches without definitions do not write the catalog (durable_batch.py). So after a crash, the
+local log may be ahead of the stored state. The node then reads these batches again. If the local
+log already has the records of a batch, they are compared, and not appended again. If the local log
+ends within a batch, it is cut back to the end of the batch before. The files of streams are treated
+in the same way (broker/stream/replica.py).
 
-Opening the directory changes no record and no definition: recovery only closes its files, and
-cuts off bytes that are no complete record. When the node owns the replicated log, the broker
+Opening the directory changes no record and no definition. Recovery only ends the last file with a
+closing record, and cuts off an incomplete record. When the node owns the replicated log, the broker
 continues with the open log and the open catalog (`take_over`), and reads no record again: the live
 records are kept up to date (warm_survivors.py).
 """
@@ -151,10 +153,10 @@ class ReplicaDirectory:
         return log
 
     def _make_log(self, salt: int) -> SegmentLog:
-        """Make a local log.
+        """Store the state with the salt of the cluster's logs, then make the local log.
 
-        Its salt is stored in the state first: a start that finds a log without a state would treat
-        the directory as that of a broker without a cluster.
+        The state is stored first, because it marks the directory as a node's. A start that finds a
+        log without a state takes the directory for one of a broker without a cluster.
         """
         self.store_state(replace(self.state, salt=salt))
         return self._open_log(salt)
@@ -254,10 +256,10 @@ class ReplicaDirectory:
         return PreparedBatch(batch.number, prepared, content.records)
 
     def _add_streams(self, batch: DurableBatch, content: Payload) -> None:
-        """Add the rows of streams to a batch, and the files that the batch removes.
+        """Add to `batch` the stream rows in `content`, and the files of streams to remove.
 
-        If the log has the records of the batch, the files have its rows, because rows are synced
-        before the log. Then nothing is written.
+        After a crash, the files may already have the rows. StreamReplica then compares the rows,
+        and writes nothing.
         """
         batch.stream_root = self._streams.root
         if content.rows:
@@ -281,9 +283,9 @@ class ReplicaDirectory:
             raise self._diverged(f"batch {batch.number} has entries outside of its positions")
 
     def _has(self, log: SegmentLog, batch: ReceivedBatch, records: Records, data: bytes) -> bool:
-        """True if the local log has the records of a batch.
+        """True if the local log has all records of a batch.
 
-        An incomplete batch is cut off the log.
+        If the log ends within the batch, remove the part of the batch that the log has.
         """
         end = int(log.last)
         if not records.count:
@@ -304,8 +306,8 @@ class ReplicaDirectory:
     ) -> None:
         """Raise ReplicaDiverged if the log has other records at the positions of a batch.
 
-        A batch is never split between two files. If a checkpoint or the drop of a dead file has
-        removed the records, nothing can be compared.
+        All records of a batch are in one file. If the log no longer has the file, because of a
+        checkpoint or because the file was dead, nothing is compared.
         """
         file = file_holding(log.files, records.first)
         if file is None or file.checkpoint or records.first > file.last:
@@ -435,7 +437,7 @@ class ReplicaDirectory:
 
 
 def _offset(log: SegmentLog, file: LogFile, position: int) -> int:
-    """Return the offset of the first record of a file from a position on."""
+    """Return the byte offset in `file` of its first record at `position` or later."""
     scan = FileScan(log.open_file(file), file.offset_of(position), file.size, file.seed, 0)
     while scan.advance() and scan.reader.last < position:
         pass

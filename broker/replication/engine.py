@@ -82,11 +82,11 @@ def carry_out(
     apply: Callable[[Apply], None],
     sleep: Callable[[float], None],
 ) -> Result:
-    """Carry out the steps of a flow until the flow ends, and return the flow's result.
+    """Carry out the steps that a generator yields, until it ends. Return its result.
 
-    `apply` makes a batch and a state durable, and may raise ReplicaFull; `sleep` waits for a number
-    of seconds. The errors that the contract names are thrown into the flow; this function raises
-    all other errors, and the flow does not continue.
+    `steps` is a generator of LogOwner or Standby. `apply` makes a batch and a state durable, and
+    may raise ReplicaFull. `sleep` waits for a number of seconds. An error that the contract names
+    is thrown into the generator, which may continue. Any other error ends this call.
     """
     try:
         step = next(steps)

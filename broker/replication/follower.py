@@ -38,12 +38,11 @@ class Follower:
         self._assembly = BatchAssembly()
 
     def take(self, span: LogSpan, until: int | None = None) -> Steps[bool]:
-        """Judge the records of a span, and apply the batches in it.
+        """Judge the records of a span, and apply each batch that they complete.
 
-        Return True if any record counts. Raises FormatUnread at a claim that puts a format of
-        batches in force which this version does not read.
-
-        Records from the offset `until` on are left out.
+        Return True if any of these records counts. Records at the offset `until` and after it are
+        skipped. Raises FormatUnread at a claim that puts a format of batches in force which this
+        version does not read.
         """
         counted = False
         for offset, data in span.records:
@@ -68,10 +67,10 @@ class Follower:
         return counted
 
     def begin_at_mark(self, trimmed: LogTrimmed, first: tuple[int, bytes]) -> Steps[None]:
-        """Continue at the first record of a trimmed log, if this node lacks no batch.
+        """Continue at `first`, the first record of a trimmed log, which must be a mark.
 
-        The log is trimmed up to a mark. The state in the mark names the last batch before the mark.
-        Raises `trimmed` if this node lacks a batch.
+        A mark is a record that contains the state of the log before it, and so names the last batch
+        before it. Raises `trimmed` if this node has not applied that batch.
         """
         offset, data = first
         record, state = decode(data), self.judge.state

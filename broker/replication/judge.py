@@ -1,7 +1,7 @@
 """The judge: decides for each record of the log whether it counts.
 
-Every reader begins at the same state and reads the same records, so every reader reaches the same
-decisions, from the log alone:
+The kinds of records are in records.py. Every reader begins at the same state and reads the same
+records, so every reader reaches the same decisions, from the log alone:
 
 1. A claim is in force if its epoch is the epoch in force + 1, and no record that counts has
    an offset above `seen`, the last offset that the writer of the claim had read. Every other
@@ -9,9 +9,9 @@ decisions, from the log alone:
    of the log, deposes no owner that is still there.
 2. A batch, a beat or a mark counts if its epoch and nonce are those of the claim in force.
 3. A call never counts.
-4. A record of an epoch that these rules cannot reach proves that the reader lacks a part of the
-   log. The reader must stop: if it judged such a record void, it could claim an old epoch, and
-   confirm messages beside the real owner.
+4. A claim with an epoch above the epoch in force + 1, or another record with an epoch above the
+   epoch in force, proves that the reader lacks a claim. The reader must stop (LogGap). If it
+   ignored such a record, it could claim an old epoch, and confirm messages beside the real owner.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class Judge:
     def at_mark(offset: int, mark: Mark) -> Judge:
         """Return a judge that begins at a mark, because the log before the mark is trimmed.
 
-        The mark must count, as the first record of a trimmed log does: a reader that began at the
-        late mark of a deposed owner would trust an old epoch.
+        The mark must be a record that counts. The first record of a trimmed log is one. A mark that
+        a deposed owner appended too late does not count: its epoch is old, and this judge would
+        take it for the epoch in force.
         """
         return Judge(
             replace(

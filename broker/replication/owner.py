@@ -42,8 +42,9 @@ ABORT_MARGIN: Final = 0.3
 class LogOwner:
     """The node whose claim is in force. At most one append is in flight.
 
-    The owner expects each append to get its last offset + 1. If the offset is higher, other nodes
-    have appended, and the owner first reads the records in between. After Fenced the node must end.
+    The owner expects that each record gets the offset after its own last record. If the offset is
+    higher, other nodes have appended records in between. The owner then reads and judges these
+    records first. After Fenced the node must end.
     """
 
     def __init__(
@@ -77,9 +78,10 @@ class LogOwner:
     def may_act(self) -> bool:
         """True if the owner may deliver, answer and expire messages now.
 
-        Test this before each such action: the node may have been paused since the last test. While
-        this is True, no standby can own the log: a standby waits longer than the lease, and counts
-        from a later moment.
+        Test this before each such action, because the node may have been paused since the last
+        test. While this is True, no standby can own the log. The owner's lease begins when it sends
+        a record. A standby begins to wait when it has read this record, which is later, and it
+        waits longer than the lease (`Timing.silence`).
         """
         return not self._fenced and self._clock() < self.sent + self.timing.lease
 
@@ -98,12 +100,11 @@ class LogOwner:
     def ship(
         self, payload: bytes, position: int, chunk_size: int = CHUNK_SIZE
     ) -> Steps[ReceivedBatch]:
-        """Append a batch whose last entry has this position.
+        """Append a batch to the log in chunks. Return the batch once all its chunks count.
 
-        Return once all chunks of the batch count.
-
-        The batch may be written to the data directory, and confirmed, only after this call. A batch
-        is shipped once, even if the data directory turns out to be full. Raises Fenced.
+        `position` is the position of the last entry of the batch. Only after this call may the
+        batch be written to the data directory and be confirmed. If that write fails because the
+        disk is full, only the write is repeated, not this call. Raises Fenced.
         """
         state = self.judge.state
         epoch, nonce = self._claim
@@ -134,9 +135,10 @@ class LogOwner:
         yield from self._append(LogRecord(BEAT, *self._claim, self._wall()))
 
     def mark(self) -> Steps[None]:
-        """Append a mark, at which readers may begin once the log before it is trimmed.
+        """Append a mark, a record with the state of the log.
 
-        Call this between two batches. Raises Fenced.
+        Once the log before the mark is trimmed, readers begin at the mark. Call this between two
+        batches. Raises Fenced.
         """
         offset = yield from self._append(Mark(MARK, *self._claim, self._wall(), self.judge.state))
         self.marks.append(offset)
@@ -144,8 +146,8 @@ class LogOwner:
     def hand_over(self, nonce: int, description: str) -> Steps[None]:
         """Claim the log in the name of a successor, which owns the log from then on.
 
-        `nonce` is the number in the successor's report, `description` that of the successor. Call
-        this after the last batch. Raises Fenced.
+        `nonce` is the number in the successor's report, `description` the successor's description
+        (NodeDescription). Call this after the last batch. Raises Fenced.
         """
         state = replace(self.judge.state, owner=description)
         claim = Claim(

@@ -5,12 +5,12 @@ unknown format or an unknown kind of section stops, because it would lose data o
 are big-endian.
 
     section      content
-    definitions  JSON: for each change its position, vhost, kind and name, then the definition as
-                 text (values.py), or null and the number of the removed object
-    records      the records as they stand in the log
-    streams      the size of a header, the header, and the bytes of all rows, one behind the other.
-                 The header is JSON: for the rows of each stream their stream, place, offsets and
-                 size, and the segments to remove
+    definitions  JSON, for each change: position, vhost, kind and name of the object; then its
+                 definition as text (values.py), or, if the object was removed, null and its number
+    records      the bytes of the records, as in the log
+    streams      the size of the header; the header; the bytes of the rows of all streams,
+                 concatenated. The header is JSON, with two lists: for the rows of each stream, the
+                 stream, the place in its file, the offsets and the size; the segments to remove
 """
 
 from __future__ import annotations

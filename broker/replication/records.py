@@ -6,7 +6,7 @@
     batch    the owner       one chunk of the entries of a batch
     beat     the owner       nothing: the record says that the owner is there
     mark     the owner       the state: a reader may begin at this record
-    call     any node        nothing: its acknowledgement says that the log commits records
+    call     any node        nothing: a node appends it to test if the log commits records
 
 Each record begins with epoch and nonce. An epoch is the time between two claims in force. The
 nonce is a random number that tells two claims of the same epoch apart. Numbers are big-endian.
@@ -237,7 +237,7 @@ class BatchChunk(LogRecord):
 
 @dataclass(frozen=True, slots=True)
 class Mark(LogRecord):
-    """A beat that carries the state before it. A reader may begin at this record."""
+    """A beat that also has the state of the log before it. A reader may begin at this record."""
 
     state: ClusterState
 

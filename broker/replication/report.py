@@ -1,7 +1,7 @@
 """The report of a node: the offset at which the node would begin to read, and its state.
 
-Kafka keeps the reports as committed offsets with a text, each under a consumer group of its node.
-The owner trims the log by the reports, and `trellis cluster status` shows them.
+Each node has a consumer group in Kafka. The report of the node is the committed offset of this
+group, with a text. The owner trims the log by the reports, and `trellis cluster status` shows them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class NodeReport:
     unreported: str = ""
 
     def encode(self) -> str:
-        """Return the report without its offset as text, which Kafka stores beside the offset.
+        """Return the report as text, without its offset. Kafka stores the text beside the offset.
 
         If the text would be longer than TEXT_MAX, it lacks the description.
         """
@@ -65,7 +65,7 @@ class NodeReport:
 
     @staticmethod
     def decode(offset: int, text: str) -> NodeReport:
-        """Return the report in an offset and a text; unknown fields keep their defaults."""
+        """Return the report from its offset and its text; missing fields have default values."""
         try:
             found = json.loads(text)
         except ValueError:

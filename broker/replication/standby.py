@@ -32,11 +32,12 @@ CLOCKS = 5
 class Standby:
     """A node that does not own the log.
 
-    Silence of the owner counts only while the log answers and this node has read the whole log: an
-    unreachable log proves nothing about its owner. Silence also counts only while the log commits
-    records: after two thirds of the silence the standby appends a call, which a stalled log does
-    not acknowledge. When a stalled log recovers, the pending batch of the owner comes before the
-    call.
+    The standby claims the log after a time without a record of the owner (`Timing.silence`). Time
+    in which the log does not answer, or in which this node has not read the whole log, is left out:
+    it proves nothing about the owner. A log may also answer reads, but commit no record. So after
+    two thirds of the silence the standby appends a call, a record without content, and claims only
+    after the log has acknowledged the call. A log that stalled and recovers appends a waiting batch
+    of the owner before the call. The standby then reads this batch, and does not claim.
     """
 
     def __init__(
@@ -116,8 +117,10 @@ class Standby:
                     return owner
 
     def _read(self) -> Steps[None]:
-        """Read the next records. If no record counts (see `Judge`), add the elapsed time to
-        `quiet`.
+        """Read the next records, and update `quiet`, the time without a record of the owner.
+
+        If a record counts (see `Judge`), `quiet` begins at 0 again. If the log has no further
+        record, the time since the last read is added to `quiet`.
         """
         try:
             span = yield from self._read_span()
@@ -198,9 +201,10 @@ class Standby:
         return self._owner(sent)
 
     def _accept(self) -> Steps[LogOwner]:
-        """Own the log by the claim that the former owner has appended in the name of this node.
+        """Become the owner by a claim that the former owner appended in the name of this node.
 
-        The claim may be old, so the node may act only from its own first record on. Raises Fenced.
+        The lease does not begin with this claim, because the claim may be old. It begins with the
+        first record of this node, a beat. Raises Fenced.
         """
         owner = self._owner(-self._timing.silence - ABORT_MARGIN)
         yield from owner.beat()

@@ -1,10 +1,13 @@
 """Trimming: which records of the log all nodes have, so that the owner may remove them.
 
-The owner may remove the records before a mark if each listed node would begin to read at the mark
-or later. A listed node without a report stops trimming: the node may need any record. The list of
-nodes is stored as a definition, so that a new owner knows it. A node enters the list by its first
-report. A node leaves the list if an operator removes the node, or if the log grows beyond
-`cluster.keep_most` because of this node: it is then struck, and must be seeded.
+The log is trimmed up to a mark, a record at which a node can begin to read. The owner may remove
+the records before a mark if each listed node would begin to read at the mark or later. While a
+listed node has not reported its offset, nothing is removed, because the node may need any record.
+
+The list of nodes is stored as a definition, so that a new owner knows it. A node enters the list by
+its first report. A node leaves the list if an operator removes the node. The owner also strikes a
+node that is far behind, if the log therefore grows beyond `cluster.keep_most`. An operator must
+seed a struck node (`trellis cluster seed`) before it can follow the log again.
 """
 
 from __future__ import annotations
@@ -63,10 +66,11 @@ class NodeList:
         )
 
     def after(self, reports: Mapping[str, NodeReport], low: int) -> NodeList:
-        """Return the list after the reports of all nodes.
+        """Return this list, updated by the reports of all nodes.
 
-        A node that would begin to read before `low`, the first record of the log, cannot follow the
-        log. So it does not enter the list.
+        A new node enters the list, and a node that an operator removed leaves it. A node that would
+        begin to read before `low`, the offset of the log's first record, cannot follow the log, so
+        it does not enter the list.
         """
         listed, struck = set(self.listed), dict(self.struck)
         for name, report in reports.items():
@@ -79,7 +83,7 @@ class NodeList:
         return replace(self, listed=frozenset(listed), struck=struck)
 
     def without_last(self, reports: Mapping[str, NodeReport], owner: str) -> NodeList:
-        """Return the list without the node that is farthest behind, but never the owner."""
+        """Return the list after striking the node that is farthest behind, except the owner."""
         others = {
             name: reports[name].offset if name in reports else -1 for name in self.listed - {owner}
         }

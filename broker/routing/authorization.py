@@ -15,16 +15,17 @@ A user without topic rules may publish and read every topic, so only the rule ab
 concerns this user. An exchange that does not exist yet counts as a topic exchange, because it may
 become one.
 
-A policy and the arguments of a queue may together make messages pass to an exchange: the policy
-names the exchange, the queue names the routing key. Either may be declared first. Therefore:
+A policy and a queue may together make messages pass to an exchange: the policy names the exchange,
+the queue names the routing key. Either may be declared first. So the declaration of each object is
+compared with the objects that exist already:
 
-    a new queue                         is judged with the exchange and key of each policy that
-                                        matches it, of any priority: policies can be removed
-    a new exchange                      is judged with the alternate exchanges of such policies
-    a policy with a dead letter         needs permission for every topic there, because a queue's
-    exchange                            own routing key has precedence over that of the policy
-    a new topic exchange                is judged with each queue, exchange and policy that names
-                                        it already
+    a new queue                         with the dead letter exchange and key of each policy that
+                                        matches the queue, even a policy of lower priority: it
+                                        applies once the other policies are removed
+    a new exchange                      with the alternate exchange of each policy that matches it
+    a policy with a dead letter         with none: the user must be permitted every topic there,
+    exchange                            because a queue may name any key, which has precedence
+    a new topic exchange                with each queue, exchange and policy that names it already
 """
 
 from __future__ import annotations

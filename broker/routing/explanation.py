@@ -157,7 +157,7 @@ class RouteExplanation:
         self.walked[0].entered = "published here"
 
     def _find_unrepresentable(self) -> Iterator[None]:
-        """Find the destinations whose bindings match, but which cannot get the message."""
+        """Find destinations with a matching binding whose protocol cannot represent the topic."""
         if not self._search.unrepresentable:
             return
         reached = self.reached

@@ -43,7 +43,7 @@ class NearDifference:
 class KeyComparison:
     """A routing key that is compared with binding keys of one grammar.
 
-    `noun` names the routing key in texts; it is TOPIC for the topic of an MQTT client.
+    `noun` is the word for the routing key in texts for operators, such as "topic".
     """
 
     def __init__(self, grammar: Grammar, key: str, noun: str) -> None:
@@ -146,9 +146,10 @@ class KeyComparison:
         return count
 
     def _plain_difference(self, pattern: list[str]) -> NearDifference | None:
-        """Return the one difference to a pattern without `#`, at most one word longer or shorter.
+        """Return the one difference between the routing key and a pattern without `#`.
 
-        Return None if there are several differences, or none.
+        The pattern has the length of the routing key, or one word more or less. Return None if
+        there are several differences, or none.
         """
         words = self._words
         size: i64 = len(words)

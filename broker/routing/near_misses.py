@@ -51,7 +51,8 @@ _ORDER: Final = (*KINDS[:4], OTHER_EXCHANGE, *KINDS[4:])
 class NearMiss:
     """A binding that almost matches: the name of its exchange, the binding, and the difference.
 
-    `destination` is the queue that the default exchange would reach if `binding` is None.
+    The default exchange has no bindings. In its near misses, `binding` is None, and `destination`
+    is a queue with a name like the routing key.
     """
 
     def __init__(

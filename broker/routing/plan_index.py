@@ -111,8 +111,8 @@ class PlanIndex:
     def twin(self, key: tuple[object, ...]) -> Plan | None:
         """Return a new plan with the destinations of this key, if a plan leads to them; else None.
 
-        The two plans share their lists and relays, so that a publisher may alternate between their
-        routes without breaking a run of packets (Relay).
+        The two plans share their lists and relays. So a front end can send packets with one call
+        (Relay) even if a publisher alternates between routes with different plans.
         """
         known = self._twins.get(key[1:])
         return None if known is None else known.twin()

@@ -301,8 +301,9 @@ class PlanSearch:
     def _follow(self, binding: Binding, target: Destination) -> None:
         """Add the destination of a binding to the targets, or to the exchanges to walk.
 
-        A destination to which several bindings lead gets the highest QoS of them. `advance` itself
-        does this for queues.
+        A subscriber to which several bindings lead gets the highest QoS of them. `_advance` itself
+        adds queues. It calls this method for a queue only if the routing key is too long for
+        queues.
         """
         if isinstance(target, Exchange):
             self._walk_later(target)

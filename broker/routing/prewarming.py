@@ -1,7 +1,8 @@
 """Prewarming: routes that are resolved before the first message needs them.
 
-The names that a matching profile expects (trellis/server/matching_profile.py) are resolved into the
-route cache of each new PublishContext, so that even the first messages are cache hits.
+An operator's matching profile (trellis/server/matching_profile.py) lists topics that clients will
+publish to. Prewarming puts their routes into the route cache of each new PublishContext, so that
+even the first messages are cache hits.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ NAMES_PER_SLICE: Final[i64] = 100
 
 
 class PrewarmedName:
-    """An exchange and a routing key. `cache_key` is the pair as a client's packet encodes it."""
+    """An exchange and a routing key to resolve.
+
+    `cache_key` has both names as they stand in a client's packet.
+    """
 
     def __init__(self, cache_key: bytes, exchange: str, key: str) -> None:
         self.cache_key = cache_key
@@ -28,14 +32,14 @@ class PrewarmedName:
 
 
 class Prewarming(Prewarmer):
-    """The prewarming of one virtual host: the expected names of each front end."""
+    """The prewarming of one virtual host: the names to resolve for each front end."""
 
     def __init__(self, agenda: Agenda, names: dict[str, list[PrewarmedName]]) -> None:
         self._agenda = agenda
         self._names = names
 
     def prewarm(self, context: PublishContext) -> None:
-        """Resolve the expected names that are not in the context's route cache, in slices."""
+        """Put the routes of the expected names into the context's route cache, in slices."""
         names = self._names.get(context.front)
         if names:
             self._agenda.add(_PrewarmTask(self._agenda, context, names))

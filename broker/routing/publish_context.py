@@ -95,7 +95,9 @@ class PublishContext:
         self._unrepresentable: i64 = 0
 
     def resolve(self, name: bytes, exchange: str, key: str, slot: SearchSlot) -> Route | None:
-        """Resolve a route, and cache it under `name`, its bytes in the packet. Not a hot path.
+        """Resolve a route and cache it. Not a hot path.
+
+        The cache key is `name`: the bytes of exchange and routing key as they stand in the packet.
 
         Return None if the search for the route's plan pauses. The caller then calls again, with the
         same slot.

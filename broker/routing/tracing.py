@@ -86,7 +86,7 @@ class TraceFilter:
         return not self.queue or any(queue.name == self.queue for queue in queues)
 
     def matches(self, plan: Plan, message: Message, publisher: Outlet | None) -> bool:
-        """True if a message of a selected route matches: its queues, its client and identifier."""
+        """True if a message of a selected route matches in queues, client and `message_id`."""
         if not self.leads_to([*plan.reliable_queues, *plan.delays]):
             return False
         if self.client and (publisher is None or self.client not in publisher.client_names()):
@@ -155,8 +155,9 @@ class Trace(Task):
         return not self.ended
 
     def follow(self) -> FollowedMessage | None:
-        """Begin to follow a message, and return its trace; None if this second's `rate` is
-        reached.
+        """Begin to follow a message, and return its trace.
+
+        Return None if the trace has begun to follow `rate` messages in this second already.
         """
         second: i64 = self._agenda.now // 1_000
         if second != self._second:
@@ -259,8 +260,8 @@ class Traces:
     ) -> bool:
         """True if a trace may follow messages that this user publishes to this exchange and key.
 
-        `targets` are the destinations of these messages. If they `vary`, a message may have other
-        destinations.
+        `targets` are the destinations of these messages. `vary` is True if the destinations depend
+        on the message, so that a message may have other destinations.
         """
         if not self.running:
             return False

@@ -13,9 +13,10 @@ is removed, because a checkpoint has replaced it or because none of its entries 
 file stays readable while it is open. The copy of the newest file may end within a record, as after
 a crash.
 
-The head of a file may be overwritten meanwhile, to record that older files were dropped
-(dropping.py). The backup has the dropped files, but it may lack newer files that settle or move
-their messages. So each copy gets the head that its file had when all files were opened.
+During the copy, the broker may drop old files, and record this in the head of the next file
+(dropping.py). A start from a backup with this head would ignore the dropped files. Then messages
+would be missing: a newer file has moved them or settled them, and the backup may lack that file. So
+each copy gets the head that its file had when all files were opened.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def copy_catalog(source: str, target: str) -> None:
 def _open_log(directory: str) -> dict[str, OpenedFile]:
     """Open all files that the log has at one moment, and read their heads. Return them by name.
 
-    Raise StoreError if the files change during each of the attempts.
+    If a file is added or removed meanwhile, try again; raise StoreError after _TRIES attempts.
     """
     for _ in range(_TRIES):
         names = _names(directory)
@@ -185,9 +186,9 @@ def _copy_streams(source: str, target: str) -> int:
 def _copy_files(directory: str, target: str) -> int:
     """Copy the files of one directory, and return their size in bytes.
 
-    Return -1, and copy nothing, if the newest segment was removed meanwhile. Then the stream has
-    newer segments, because retention never removes the last one, or the stream is deleted. The copy
-    must have one of the newer segments, so the caller tries again.
+    The newest segment is copied first. Return -1, and copy nothing, if it was removed after the
+    files were listed. Retention never removes the last segment of a stream. So the stream has newer
+    segments now, or it is deleted. The caller lists the files again.
     """
     names = _files_in(directory)
     newest = next((name for name in names if name.endswith(_SEGMENT)), "")
@@ -212,10 +213,10 @@ def _copy_files(directory: str, target: str) -> int:
 def _open_with_index(directory: str, name: str) -> dict[str, OpenedFile]:
     """Open a file, and its index if there is one. Raise FileNotFoundError if the file is missing.
 
-    An index exists once its segment is finished. If the stream is deleted and a stream with its
-    name is created meanwhile, the index and the segment may belong to different streams. But the
-    index is removed before the new stream has its first segment. So an index that is still there
-    once the segment is open belongs to the segment.
+    The index is opened first, then the segment. In between, the stream may be deleted, and another
+    stream of its name created. This stream first removes the old index, then makes its segment. So
+    the index belongs to the segment only if it still exists once the segment is open. Otherwise it
+    is not returned.
     """
     path = f"{directory}/{name}"
     opened: dict[str, OpenedFile] = {}

@@ -259,9 +259,9 @@ class Checkpointing:
     # -- deciding
 
     def _begin_late(self) -> None:
-        """Find the later files that have entries about the files of this checkpoint.
+        """Find the later files with entries about entries of the files to replace.
 
-        The next stage reads the durable part of these later files.
+        Such an entry is the settlement of a message. The next stage reads these later files.
         """
         log = self._log
         before = log.liveness.changes
@@ -386,13 +386,14 @@ class Checkpointing:
         self._file_at = 0
 
     def _carry_over(self) -> None:
-        """Add the changes since `_begin_late` to the counts by which dead files are found.
+        """Update the counts by which dead files are found (liveness.py), after the copy.
 
-        While the checkpoint was written, entries of the replaced files were settled, so `live` and
-        `balance` of these files have changed. Add the differences to the counts of the checkpoint,
-        and adjust its `settled`. In the later files, needs of the replaced files become needs of
-        the checkpoint. These needs do not count the entries that the stage LATE has read, except a
-        PUBREC or a delivery count of a copy that is still held.
+        Entries that were settled since `_begin_late` have changed the counts of the replaced files.
+        Add these changes to the counts of the checkpoint.
+
+        A later file that needs replaced files now needs the checkpoint. This need omits the entries
+        that the stage LATE has read, because the checkpoint lacks the messages that they settle. It
+        includes a PUBREC or a delivery count if the checkpoint has its message.
 
         Do nothing while the writer counts a batch; the next step tries again.
         """

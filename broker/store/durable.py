@@ -85,7 +85,7 @@ class DurableStore(Store):
         self._marks: dict[tuple[int, int], tuple[int, int]] = {}
 
     def restore_marks(self, marks: dict[int, dict[int, int]]) -> None:
-        """Take over the delivery marks that recovery found: queue -> rank -> mark."""
+        """Take over the delivery marks (`DeliveryMark`) of recovery: queue -> rank -> mark."""
         for queue, ranks in marks.items():
             for rank, mark in ranks.items():
                 self._marks[queue, rank] = mark, -1
@@ -99,7 +99,7 @@ class DurableStore(Store):
 
     @property
     def unreleased_parts(self) -> int:
-        """Number of parts of paged-out messages that the log has, and that are still in memory."""
+        """Number of parts of PagedMessages that are in memory, although the log has them now."""
         return len(self._paged_release.parts)
 
     @property
@@ -142,8 +142,9 @@ class DurableStore(Store):
     def _refresh_marks(self) -> None:
         """Append again the oldest delivery marks whose last record is in a full segment.
 
-        Without this, the delivery mark of a queue with few deliveries could be the only live entry
-        of an old segment, which could not be dropped. At most MARKS_PER_BATCH marks join a batch.
+        A queue with few deliveries rarely has a new delivery mark. Without this method, its last
+        mark could be the only live entry of an old segment, which could then not be dropped. A
+        batch gets at most MARKS_PER_BATCH such marks.
         """
         left = MARKS_PER_BATCH
         rolls = self.log.rolls

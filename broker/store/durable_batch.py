@@ -122,14 +122,14 @@ class DurableBatch(WriteBatch):
         self._count_removed()
 
     def _write_replica(self) -> None:
-        """Write the catalog of a node of a cluster, with the node's state after the batch.
+        """Write the catalog of a node of a cluster, with the node's state after the batch, if due.
 
-        Up to STATE_BATCHES consecutive batches without definitions do not change the catalog: after
-        a crash the node reads these batches again from the replicated log. The catalog is also
-        written for each new segment, so a checkpoint or a drop of dead files reads only full
-        segments whose last batch is in the stored state.
+        The write is due in three cases: the batch has definitions; the log has begun a new segment;
+        or STATE_BATCHES batches came without a write. After a crash the node reads the batches
+        since the last write again from the replicated log. Checkpoints and drops of dead files do
+        not affect these batches: they use full segments only, and these are older than the write.
 
-        If the node reads batches again, its local log may already be ahead of this batch.
+        While the node reads batches again, its local log may be ahead of this batch.
         """
         log = self._log
         log.unstored_batches += 1

@@ -299,9 +299,10 @@ def file_holding(files: list[LogFile], position: i64) -> LogFile | None:
 
 
 def entry_hash(holder: i64, position: i64) -> i64:
-    """Return a number that stands for the message at a position in the queue `holder`.
+    """Return a hash of the message at a position in the queue `holder`, for `LogFile.balance`.
 
-    For an entry that is not a message, `holder` is 0. All products fit into 63 bits. Hot path.
+    For an entry that is not a message, `holder` is 0. The factors are so small that each product
+    fits into 63 bits. Hot path.
     """
     mixed: i64 = (position & _U32) * 0x7FEB352D & SUM_MASK
     mixed += (position >> 32) * 0x1B873593 & SUM_MASK

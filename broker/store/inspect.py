@@ -66,7 +66,10 @@ class OpaqueCodecs(Codecs):
 
 
 class EntryCheck(Replay):
-    """A replay that decodes every entry, and raises DamagedStore if an entry is impossible."""
+    """A replay that decodes every entry, and checks that it refers to earlier entries only.
+
+    If an entry is about a message that comes later, DamagedStore is raised.
+    """
 
     def __init__(self) -> None:
         #: Stream -> its end (the offset of its next row) in the last entry about it.

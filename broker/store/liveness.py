@@ -1,15 +1,15 @@
 """Counts of the live entries of each file, by which dead files are found without reading them.
 
-An entry is live while recovery needs it: a message while a queue holds it, and the last entry about
-a packet identifier, a retained message, a stream, a producer or a queue's mark. (A PUBREC and a
-delivery count are not counted: they are needed as long as their message.) Each LogFile has these
-attributes:
+An entry is live while recovery needs it. A message is live while a queue holds it. Of the entries
+about one packet identifier, retained message, stream, producer or delivery mark, the last is live.
+(A PUBREC and a delivery count are not counted: they are needed as long as their message.) Each
+LogFile has these attributes:
 
     live, balance   the number of live entries in the file, and the sum of their `entry_hash`. A
-                    settlement subtracts the values that its message added. If both are 0, each
-                    entry was settled exactly once. If an entry was settled twice, one of the two
-                    values is not 0: the file then never counts as dead, and only a checkpoint,
-                    which reads the file, frees its space.
+                    settlement subtracts what its message added: 1, and the hash. The file is dead
+                    if both values are 0. The hashes guard against errors: if a message was settled
+                    twice and another one never, `live` may be 0, but `balance` is not. Such a
+                    file is never dropped. Only a checkpoint, which reads the file, replaces it.
     needs           the other files that entries of this file are about, such as the files of the
                     messages that this file settles. While one of those files exists, this file must
                     stay: without its settlements, a restart would restore the settled messages.
@@ -70,7 +70,8 @@ class Liveness:
     def count(self, files: list[LogFile], file: LogFile, records: Records) -> None:
         """Count the records of a batch that is durable in `file`, the last of `files`. Hot path.
 
-        The caller has made `changes` odd, and makes it even afterwards.
+        The caller adds 1 to `changes` before and after the call: an odd number tells other threads
+        that the counts are incomplete.
         """
         file.live += records.copies
         file.balance = (file.balance + records.balance) & SUM_MASK

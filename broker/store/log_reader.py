@@ -101,10 +101,11 @@ class LogReader:
         return reader.position == position
 
     def _absent(self, file: LogFile, start: i64, position: i64) -> bool:
-        """Return False if no record holds the position; raise DamagedStore if damage hides it.
+        """Return False if no record holds the position; raise DamagedStore if damage may hide it.
 
-        A damaged header may have led `seek` past the record. So all records from offset `start` on
-        are read with their checksums, up to the place where the position would be.
+        `seek` found no such record. But it reads only headers, and a damaged header may have led it
+        past the record. So all records from offset `start` on are read with their checksums, up to
+        the first record with this or a later position.
         """
         self._file = None
         scan = FileScan(self._log.open_file(file), start, file.size, file.seed, 0, _FIRST_READ_SIZE)

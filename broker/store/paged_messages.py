@@ -50,8 +50,8 @@ class PagedRelease(BulkTask):
     """A task that frees parts of PagedMessages, one part in each slice, once the log has the
     messages.
 
-    The store also frees a part whenever a new part begins. So the waiting parts never outnumber the
-    parts of two consecutive batches.
+    The store also frees one part each time that PagedMessages begins a new part. So at most as many
+    parts wait here as two consecutive batches have.
     """
 
     def __init__(self, agenda: Agenda) -> None:

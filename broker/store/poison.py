@@ -26,7 +26,7 @@ class PoisonableWriter:
             )
 
     def discard(self, path: str, reason: str, error: OSError) -> None:
-        """Remove a new segment that could not be made, and raise WriteFailed."""
+        """Remove the file of a new segment that could not be written, and raise WriteFailed."""
         try:
             self.disk.remove(path)
         except OSError as failure:

@@ -171,10 +171,11 @@ class RecordReader:
         return False
 
     def seek(self, wanted: i64) -> bool:
-        """Go to the record that holds the position `wanted`, and return True; read headers only.
+        """Go to the record that holds the position `wanted`, and return True. Read only headers.
 
-        Return False if no record in `data` holds the position. If the search reached the end of
-        `data`, then fewer than HEADER_SIZE + 4 bytes are left from index `at` on.
+        Return False if no record in `data` holds the position. If the search only reached the end
+        of `data`, the record may come later: then `at` is the index of the next record, whose
+        header `data` does not have in full.
         """
         data = self.data
         at: i64 = self.at

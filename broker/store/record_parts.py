@@ -89,7 +89,7 @@ def encoded_names(vhost: str, address: Address) -> bytes:
 
 
 def wrapped_annotation(annotation: i64) -> i64:
-    """Return an annotation that fits into a signed 32-bit number, with the sign unchanged."""
+    """Return an annotation as a signed 32-bit number: large values start again at 1 (or -1)."""
     if annotation > 0:
         return (annotation - 1) % ANNOTATION_MODULUS + 1
     return -((-annotation - 1) % ANNOTATION_MODULUS + 1) if annotation < 0 else 0

@@ -331,18 +331,16 @@ class SegmentLog(PoisonableWriter):
         return sum(file.reclaimable for file in self.sealed())
 
     def postpone_checkpoint(self, live: i64, measured: i64) -> None:
-        """Set the sizes from which on a checkpoint is considered again; now it would free too
-        little.
+        """Decide when a checkpoint is considered again, because one now would free too little.
 
-        The sizes are the total size of the full files (`check_size`) and the size of the
-        reclaimable part of these files (`check_reclaimable`). `live` is the size of the live
-        records in bytes, found by reading the files. `measured` is the value of `reclaimable` when
-        this reading began: an entry that was settled later may have been read as live.
+        A checkpoint is considered again when the full files have grown to `check_size` bytes, or
+        their reclaimable part to `check_reclaimable` bytes. While disk space is short, a lower
+        limit applies, `short_check_reclaimable`: the reclaimable part has grown by an eighth of the
+        remaining part. So the files are read about five times until the remaining part has halved.
 
-        While disk space is short, the next checkpoint is considered earlier
-        (`short_check_reclaimable`): when the reclaimable part has grown by an eighth of the part
-        that is not reclaimable. So the files are read about five times until the latter part has
-        halved.
+        `live` is the size of the live records in bytes, found by reading the files. `measured` is
+        the value of `reclaimable` when this reading began: entries that were settled later may have
+        been read as live.
         """
         total: i64 = sum(int(file.size) for file in self.sealed())
         self.check_size = max(2 * live, total + total // 4)

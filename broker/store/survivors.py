@@ -160,7 +160,11 @@ class Survivors(Replay):
             self._end(kind, data, start, end)
 
     def _end(self, kind: i64, data: bytes, start: i64, end: i64) -> i64:
-        """Remove the previous entry with the same key. Return its position; 0 if there is none."""
+        """Remove the entry that this record supersedes; return its position, 0 if there is none.
+
+        A record supersedes the last entry about the same packet identifier, retained message,
+        stream, delivery mark or producer.
+        """
         if kind in (PACKET_ID_HELD, PACKET_ID_RELEASED):
             session: i64 = read_i64_be(data, start)
             return self.held_packet_ids.get(session, {}).pop(_u16(data, start + 8), 0)
@@ -178,7 +182,7 @@ class Survivors(Replay):
         return 0
 
     def _begin(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
-        """Add an entry that replaces the previous entry with the same key."""
+        """Add an entry, after `_end` has removed the entry that it supersedes."""
         if kind == PACKET_ID_HELD:
             session: i64 = read_i64_be(data, start)
             if session in self.holder_numbers:

@@ -116,12 +116,12 @@ class WalCheck:
         self._check_behind(at, page, salts)
 
     def _check_behind(self, bad_offset: i64, page: i64, salts: bytes) -> None:
-        """Decide if the frames from the first bad one on are damage, or a torn last transaction.
+        """Decide if the first bad frame, at `bad_offset`, is damage or a torn last transaction.
 
-        Frames with neither salt of the head are older than the head, and are ignored. If one of
-        the other frames ends a transaction and a further one follows, the frames are damage,
-        because SQLite syncs each transaction before it writes the next. Otherwise they are the torn
-        end of the last transaction.
+        The frames from `bad_offset` on are examined, except older frames, which have neither salt
+        of the head. If one of them ends a transaction and another frame follows, the bad frame is
+        damage, because SQLite syncs each transaction before it writes the next. Otherwise the
+        frames are the torn end of the last transaction.
         """
         at: i64 = bad_offset
         ended = False

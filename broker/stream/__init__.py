@@ -13,7 +13,7 @@ Modules, in reading order:
     template     bytes of a schema and a record batch, as pyarrow writes them
     arrow        record batches of Arrow's IPC format: build and read
     columns      columns of a batch that is built, from runs of equal values
-    row_codecs   what a front end provides for rows
+    row_codecs   encoders and parsers for rows, which the front ends provide
     captured_rows
                  the messages of the next batch, and the encoded batch
     rows         converts messages to rows

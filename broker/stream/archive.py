@@ -201,7 +201,7 @@ class SegmentWriter(PoisonableWriter):
         self._active.unsynced = False
 
     def resume(self, durable: Segment, written: Segment) -> None:
-        """Append to this segment from now on; both objects describe it, with all its batches."""
+        """Append to this existing segment from now on: two equal objects describe it."""
         self._segment, self._written, self._active.file = durable, written, None
         self.epoch = durable.epoch
 
@@ -215,10 +215,10 @@ class SegmentWriter(PoisonableWriter):
         self._writing.forget(self._active)
 
     def finish(self) -> None:
-        """Make the rows of the active segment durable, then end it and write its index.
+        """Make the rows of the active segment durable, then write its end marker and its index.
 
-        The end-of-stream marker and the index are optional: if the disk is full, the next start
-        adds them. Raise WriteFailed if the segment can be finished later, Poisoned if it cannot.
+        If the disk is full, the end marker and the index are left out: the next start adds them.
+        Raise WriteFailed if the segment can be finished later, Poisoned if it cannot.
         """
         self.sync()
         segment, written, file = self._segment, self._written, self._open_file()
@@ -276,9 +276,9 @@ class SegmentWriter(PoisonableWriter):
         return self._segment, self._written, file
 
     def _remove_index(self, path: str) -> None:
-        """Remove the index that a segment of a deleted stream of the same name may have left.
+        """Remove the index at `path`, if any. A deleted stream of the same name left it.
 
-        A crash after the removal of that stream's files may have brought back only the index.
+        A crash can undo the removal of an index, though its segment stays removed.
         """
         try:
             self.disk.remove(f"{path}.index")
@@ -287,11 +287,11 @@ class SegmentWriter(PoisonableWriter):
         self.disk.sync_directory(self.directory)
 
     def _begin_epoch(self, planned: int) -> None:
-        """Make the directory, and begin the planned epoch, or a new epoch if `planned` is 0.
+        """Make the directory, and set the epoch: the number with which names of segments begin.
 
-        If the stream is new, remove the files of a deleted stream with the same name. (The deleted
-        stream may have had the same number too, if its declaration was never confirmed.) The
-        removal becomes durable when the directory is synced with the first segment.
+        The epoch is `planned`; if that is 0, it is above all epochs in the directory. If the stream
+        is new, remove all segments: they belong to a deleted stream with the same name. The removal
+        becomes durable when the directory is synced with the first segment.
         """
         parts = self.directory[len(self._root) + 1 :].split("/")
         path = self._root
@@ -309,7 +309,7 @@ class SegmentWriter(PoisonableWriter):
 
 
 def _epoch_above(names: list[str]) -> int:
-    """Return an epoch above those of the segments among the names of files."""
+    """Return a number above the epochs of all segments in a list of file names."""
     found = [parsed[0] for parsed in map(parse_segment, names) if parsed is not None]
     return max(found, default=0) + 1
 

@@ -50,10 +50,11 @@ class BatchScan:
                 return None
 
     def find(self, least: i64, marks: list[int]) -> BatchView | None:
-        """Return the next batch whose first offset is `least` or higher, also after damage.
+        """Return the next intact batch whose first offset is `least` or higher; skip damage.
 
-        After a damaged batch, look only at the place where the batch ends according to its header,
-        and at the places in `marks`: a message may contain bytes that look like a batch.
+        After a damaged batch, only two kinds of places are tried: the place where this batch ends
+        according to its header, and the places in `marks`. A search of all bytes could find a
+        message that contains bytes like those of a batch.
         """
         while self.place < self._size:
             here = self.place

@@ -38,8 +38,8 @@ def verify(
 ) -> Iterator[Finding]:
     """Yield a finding for each stream and for each problem, without changing anything.
 
-    `ends` has the durable end of each stream in the log, by number. `ends_exact` is False if the
-    log is damaged. Raise StoreError if a stream cannot be read.
+    `ends` maps the number of each stream to its durable end, as the log has it. `ends_exact` is
+    False if the log is damaged. Raise StoreError if a stream cannot be read.
     """
     for finding in _recover_streams(ReadOnlyDisk(disk), root, list(definitions), ends, ends_exact):
         if finding.kind in _ADVICE:

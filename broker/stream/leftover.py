@@ -1,13 +1,15 @@
 """Removal of the files that deleted streams left.
 
-A stream is deleted in the catalog first, and its files are removed with the same batch. A crash in
-between leaves files, which the next start removes. The start checks each directory
-STREAMS/VHOST/QUEUE/ for which no stream of that name exists. Each segment has the number of its
-stream:
+A stream is deleted in the catalog first, then its files are removed. A crash in between leaves
+files, which the next start removes. The start looks at each directory STREAMS/VHOST/QUEUE/ whose
+QUEUE is not in the catalog. Such a stream was deleted, or the catalog is damaged and has lost its
+newest definitions. The number of the stream, which each of its segments has, decides:
 
-- If the catalog is complete up to that number, the stream was deleted: the files are removed.
-- If the catalog has lost its end before that number: the files are reported, and stay.
-- Copies in the quarantine, and files that are not files of a stream, are never removed.
+- The catalog has all definitions up to this number: the stream was deleted, so its files are
+  removed.
+- The catalog has lost its definitions from a lower number on: the files are reported, and stay.
+
+Copies in the quarantine, and files that are not files of a stream, are never removed.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ class FileUser:
 class OpenFiles:
     """The objects with open files. If there are too many, the files used longest ago are closed.
 
-    One thread calls `use`. Any thread may call `forget` meanwhile: the event loop calls it when a
-    stream is deleted, and closing a file lets other threads run.
+    Only one thread calls `use`. Other threads may call `forget` while `use` runs: the event loop
+    does so when a stream is deleted.
     """
 
     def __init__(self) -> None:

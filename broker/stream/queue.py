@@ -231,7 +231,7 @@ class StreamQueue(Queue):
         return given
 
     def _retry_later(self) -> None:
-        """Serve the readers again in READ_RETRY_MS: no file descriptor is left to read rows."""
+        """Serve the readers again in READ_RETRY_MS, because no file descriptor is left now."""
         if self._read_retry is None:
             self._read_retry = ReadRetry(self)
             self.agenda.at(self.agenda.now + READ_RETRY_MS, self._read_retry)
@@ -271,9 +271,10 @@ class StreamQueue(Queue):
         self.acknowledged_reads()
 
     def events(self) -> list[int]:
-        """Return the counts of rare events; rows that were delivered count as returned.
+        """Return the counts of rare events, in which RETURNED is the number of delivered rows.
 
-        Acknowledgements of rows only move a reader's credit, and are not counted.
+        So the statistics of a stream, which add RETURNED to the deliveries, include these rows.
+        (Acknowledgements of rows are not counted: they only give credit to a reader.)
         """
         events = list(self._events)
         events[RETURNED] = int(self.served)

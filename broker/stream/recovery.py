@@ -218,7 +218,8 @@ class StreamRecovery:
     def _scan(self, known: Segment, file: File, size: int, name: str, indexed: bool) -> None:
         """Read a whole segment, and deal with damage and with rows that were never confirmed.
 
-        If `indexed` is True, `known` has the end, size and times from the segment's index.
+        `known` is the segment with its epoch and base offset. If `indexed` is True, `known` also
+        has the values of the segment's index, with which the rows in the file are compared.
         """
         segment = Segment(self._disk, known.path, known.epoch, int(known.base))
         place = SCHEMA_SIZE
@@ -374,9 +375,9 @@ class StreamRecovery:
         )
 
     def _cut_batch(self, segment: Segment, batch: BatchView, place: i64, size: int) -> None:
-        """Cut the segment at `place`, where a batch begins that was not, or only partly, confirmed.
+        """Cut off a batch with rows that were never confirmed. It begins at `place`.
 
-        The confirmed rows are copied to a new segment before the batch is removed.
+        If the first rows of the batch were confirmed, they are first copied to a new segment.
         """
         rows = self._cut_offset - batch.base
         self._report(

@@ -3,8 +3,8 @@
     StreamReplica.write   writes shipped rows at the places at which the owner has written them
     StreamReplica.check   compares the ends of the streams with those in the log
 
-A node may get rows again, after a crash or because its directory is a copy of that of a running
-node. So the files may already have the rows, a part of them, or rows of later batches:
+A node may get rows again: after a crash, or if its directory was copied from a running node. So the
+files may already have the rows, a part of them, or rows of later batches:
 
     the file has the rows           they are compared, and not written again
     the file ends before the rows   they are appended; a half batch at the end is cut back first
@@ -257,9 +257,10 @@ class StreamReplica:
         return StreamCopy(self._disk, self.root, vhost, name, number, self._writing)
 
     def _supersede(self, vhost: str, name: str, number: int) -> None:
-        """Skip the rows of an older stream of this name: the newer stream has removed its files.
+        """From now on, skip rows of an older stream of this name, whose files are removed.
 
-        A batch may have rows of both streams, and is written again after WriteFailed.
+        Such rows still come if one batch has rows of both streams, and the batch is written again
+        after WriteFailed.
         """
         known = self._newest.get((vhost, name), number)
         self._newest[vhost, name] = max(known, number)

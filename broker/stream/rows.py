@@ -340,12 +340,12 @@ _RESERVED_SIZE: Final = 8 << 20
 
 
 def reserve_heap() -> None:
-    """Make the C library keep freed memory for the next batch, by freeing one large block.
+    """Make glibc keep freed memory for the next batch, by allocating and freeing one large block.
 
-    glibc returns free memory at the end of its heap to the kernel, which clears each page before
-    the page is used again. This clearing was half of the cost of a row. But glibc keeps up to twice
-    the size of the largest block that was ever freed. The block is never written, so it takes no
-    memory. With other C libraries, this has no effect.
+    By default, glibc returns free memory at the end of its heap to the kernel. The kernel clears
+    each page before the process gets it again, which was half of the cost of a row. After a large
+    block was freed, glibc keeps up to twice the size of this block. The block is never written, so
+    it takes no memory. Other C libraries are not affected.
     """
     bytes(_RESERVED_SIZE)
 

@@ -74,9 +74,10 @@ class PolicyUpdate(BulkTask):
         self._exchanges = exchanges
 
     def again(self, queues: list[Queue], exchanges: list[Exchange]) -> bool:
-        """Start over with these objects and return True; return False if the task has ended.
+        """Replace the objects that are still to be updated, because the policies changed again.
 
-        Starting over lets one task apply several changes that follow each other.
+        So one task applies several changes that follow each other. Return False, and change
+        nothing, if the task has ended already.
         """
         if not self._queues and not self._exchanges:
             return False
@@ -134,8 +135,9 @@ class BindingRemoval(BulkTask):
             left -= max(1, removed)
 
     def on_failure(self) -> None:
-        """Skip the present exchange and destination if a second failure follows the first one, and
-        no binding between them was removed meanwhile.
+        """Skip the present exchange and destination after a second failure without progress.
+
+        Progress means that a binding between them was removed since the first failure.
         """
         exchange, destination = self._exchanges[-1], self._destinations[-1]
         left = len(exchange.bindings.get(destination, ()))
@@ -157,8 +159,8 @@ class ExchangeRemoval(BulkTask):
     """A task that deletes auto-delete exchanges which lost their last bindings, in slices.
 
     The deletion of one exchange may remove the last binding of another exchange. A client may bind
-    thousands of exchanges in such a chain. An exchange whose deletion fails is tried once more,
-    after the others: no later event would delete it.
+    thousands of exchanges in such a chain. If the deletion of an exchange fails, the task tries it
+    once more after the other exchanges, because no later event would delete it.
     """
 
     def __init__(self, bindings: BindingRemover, agenda: Agenda) -> None:

@@ -19,11 +19,11 @@ which they were discarded. A job is bulk work of the agenda: deliveries go first
 several queues take turns. While MOVES_MAX messages wait in a job, its queue discards no expired
 messages.
 
-A full queue discards one message for each message that it gets. If MOVES_MAX messages wait that
-were discarded for this reason, the clients that publish to the queue wait until half of the
-messages are published. So at most MOVES_MAX messages wait, plus the messages that one turn adds,
-plus one further message of each publisher. A job that publishes to such a queue moves one message
-in each slice, so that no cycle of queues stands still.
+A full queue discards one message for each message that it gets. When MOVES_MAX messages that it
+discarded for this reason wait in its job, the queue is behind: the clients that publish to it must
+wait until half of these messages are published. So the number of waiting messages is limited, to
+about MOVES_MAX. A job that publishes to a queue which is behind does not wait, but moves only one
+message in each slice. So the jobs of a cycle of queues cannot wait for each other.
 
 Dead letters and delayed messages move from one queue to others. The store gets both changes in one
 group: after a crash, the message is either still in the old queue or already in the new queues.
@@ -147,10 +147,11 @@ class MessagePublisher(Protocol):
 
 
 class SharedAddresses:
-    """The addresses of messages that the broker published lately.
+    """The addresses of messages that the broker published lately, such as dead letters.
 
-    Such a message gets a new route, with a plan that should not stay in memory as long as the
-    message. So the message refers to an address without a plan, which other messages share.
+    Each of these messages has a route of its own, with a plan. If the message referred to its
+    route, the plan would stay in memory as long as the message. So the message refers to an Address
+    without a plan, which it shares with other messages.
     """
 
     def __init__(self) -> None:

@@ -212,8 +212,10 @@ class Declarations:
         return exchange
 
     def _assign_number(self, exchange: Exchange, number: i64) -> None:
-        """Set the number in the store of an exchange and of its queue, if it has a queue of
-        messages.
+        """Set the number that an exchange has in the store.
+
+        An exchange of delayed messages or of recent messages has a queue, which gets the number
+        too.
         """
         exchange.number = number
         if isinstance(exchange, DelayedExchange):

@@ -9,8 +9,9 @@ transient message, or a message in a transient queue, does not survive a restart
 
 A move is bulk work of the agenda: each slice takes 1 to 2 ms. It pauses while an alarm is on, while
 a destination is behind with its dead letters, and while UNSETTLED_MAX moved messages are not
-durable yet. A move ends after as many messages as waited when it began, so that messages that come
-meanwhile cannot keep it going. It lives in memory: after a restart it does not continue.
+durable yet. A move ends after as many messages as waited in the queue when it began, so messages
+that come meanwhile do not prolong it. A move is in memory only: it does not continue after a
+restart.
 """
 
 from __future__ import annotations
@@ -192,7 +193,8 @@ class MessageMove(BulkTask):
     def _move_next(self, identity: Identity) -> i64:
         """Move the first message of the source, or set it aside; return the steps that this took.
 
-        End the move if no message is left, or let it wait.
+        If no message is left, end the move. If the move must wait, for `rate` or because the
+        message cannot be read now, return 0.
         """
         if self._left <= 0 or self._waiting <= 0 or self.source.depth == 0:
             self._end(DONE, "")

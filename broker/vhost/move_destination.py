@@ -95,9 +95,9 @@ class ToExchange(MoveDestination):
 
 
 class ToOrigin(MoveDestination):
-    """The destination of a dead letter is the queue in which it died last.
+    """A move of dead letters back to their origin: the queue in which each message died last.
 
-    The message gets back the exchange and the routing key with which it came into that queue.
+    A message gets back the exchange and the routing key with which it came into that queue.
     """
 
     def __init__(self) -> None:
@@ -179,9 +179,9 @@ def _moved(
 ) -> Message:
     """Return the new message, which is published in place of `message`.
 
-    The message expires when it would have expired in the source. But if the source has a time to
-    live (TTL), this TTL no longer applies: the message's own `expiration` begins again, because the
-    time at which the message was published is unknown.
+    The new message expires when `message` would have expired. There is one exception: the source
+    has a time to live (TTL), which may have set this time. The TTL no longer applies. Then the
+    message's own `expiration` begins again, because the time of its publication is unknown.
     """
     qos = message.qos
     if qos == AT_MOST_ONCE and properties.get("delivery_mode") == 2:

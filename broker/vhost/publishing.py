@@ -38,8 +38,11 @@ def publish_once(
     """Publish a message of a producer that numbers its messages, and return the fate.
 
     A repeated message is not published again. Its ticket waits until all changes so far are
-    durable, which include the first publication. A publisher without a ticket does not learn of a
-    refusal, so the broker does not refuse its later messages.
+    durable, which include the first publication.
+
+    After a refusal, the producer's later messages are refused too, until the producer has published
+    the refused message again (deduplication.py). A publisher without a ticket gets no confirms, so
+    it does not learn of a refusal: its later messages are not refused.
     """
     if vhost.producers.is_repeat(publication):
         if vhost.traces.running:

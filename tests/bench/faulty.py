@@ -14,7 +14,7 @@ CONNACK = b"\x20\x02\x00\x00"
 
 
 class FaultyBroker:
-    """A running broker, as a context manager. `fault` is its fault:
+    """A broker that is wrong on purpose, and runs as a context manager. `fault` is its fault:
 
     silent      forwards no message                     greedy     acknowledges nothing
     stutter     forwards the 20th message twice         forgetful  does not forward the 20th message

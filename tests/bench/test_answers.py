@@ -35,8 +35,10 @@ def script(publishers: int = 1, sent: int = 3 * RING) -> TrafficPlan:
 
 
 class Mqtt:
-    """The load generator's check of an MQTT subscriber (QoS 0 or 1), and the packets to feed to
-    it."""
+    """A subscriber of the load generator over MQTT with QoS 0 or 1, which checks each message.
+
+    `packet` makes the packets that a test gives it.
+    """
 
     def __init__(
         self, qos: int = 0, known: bool = True, publishers: int = 1, sent: int = 3 * RING
@@ -61,8 +63,10 @@ class Mqtt:
 
 
 class Amqp:
-    """The load generator's check of an AMQP consumer with a queue of its own, and the deliveries
-    for it."""
+    """A consumer of the load generator over AMQP, which checks each message of its queue.
+
+    `packet` makes the deliveries that a test gives it.
+    """
 
     def __init__(self, sent: int = 3 * RING) -> None:
         workload = replace(WORKLOADS["amqp-auto"], size=SIZE)

@@ -1,4 +1,7 @@
-"""Every error is one line with connection, problem, and the expected value or the remedy."""
+"""Tests that each error of the load generator is one line.
+
+The line names the connection and the problem, and the expected value or the remedy.
+"""
 
 from __future__ import annotations
 
@@ -243,7 +246,7 @@ def assert_matches(pattern: str, text: str) -> None:
 
 @contextmanager
 def answering(*answers: bytes) -> Iterator[BrokerTarget]:
-    """A server that answers each received chunk of a connection with the next of `answers`.
+    """Start a server that answers each chunk that it receives with the next one of `answers`.
 
     After the last answer, the server reads nothing and keeps the connection open. Without answers,
     the server closes each connection at once.

@@ -1,6 +1,6 @@
 """Tests of `trellis bench matching` and `trellis matchers`.
 
-Their output must be true, and distinguish wrong matchers from slow ones.
+The output must be correct, and tell wrong matchers from slow ones.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def filled(patterns: list[str]) -> Any:
 
 
 class Forgetful:
-    """A matcher that ignores every second subscription."""
+    """Wrong on purpose: a matcher that ignores every second subscription."""
 
     def __init__(self) -> None:
         self._matcher: Any = create("trie", AMQP)
@@ -220,9 +220,10 @@ def test_a_subscription_lost_between_threads_is_an_error(
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_memory_is_that_of_the_matchers() -> None:
-    """Measure in a new process, as the benchmark does.
+    """The measured memory of a subscription must be that of the matcher.
 
-    A process that has worked before may hold free memory, so a new matcher does not make it grow.
+    The test measures in a new process, as the benchmark does. An older process may hold free
+    memory, so that a new matcher does not make the process grow.
     """
     asked = """
 from matching import AMQP, create

@@ -1,5 +1,7 @@
-"""Tests of benchmarks/control.py: pauses of the event loop while the machine was slow are reported
-apart."""
+"""Tests of benchmarks/control.py, which finds the times at which the whole machine was slow.
+
+Pauses of the event loop at these times are reported separately.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the tables that the benchmarks beside `peers` write into docs/performance.md."""
+"""Tests of the tables in docs/performance.md that other benchmarks than `peers` write."""
 
 from __future__ import annotations
 

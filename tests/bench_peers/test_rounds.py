@@ -1,4 +1,7 @@
-"""Tests that all measurements are interleaved, and that wrong answers have no figure."""
+"""Tests of the order of measurements: all peers take turns in each round.
+
+A peer with a wrong answer gets no figure.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tests.bench_peers.made import figures
 
 
 class Made(PeerBroker):
-    """A peer without a process, for tests of the plan."""
+    """A peer (a broker of the comparison) that starts no process; it records each start."""
 
     protocols = frozenset({"mqtt"})
     begun: list[str]

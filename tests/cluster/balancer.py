@@ -63,7 +63,7 @@ class LoadBalancer:
 
 
 def _replaced(text: str, old: str, new: str) -> str:
-    """Return the text with `old`, which it must have exactly once, replaced by `new`."""
+    """Return the text with `old` replaced by `new`; `old` must be in the text exactly once."""
     assert text.count(old) == 1, (old, text)
     return text.replace(old, new)
 

@@ -94,7 +94,8 @@ def cluster_on(
 ) -> ClusterSettings:
     """Return the settings of a cluster on these Kafka servers, with short times for the tests.
 
-    `silence`, `lease` and `beat` are in seconds.
+    The times are in seconds: `beat` between two records of an idle active node, `lease` for which
+    it may act after its last record, `silence` after which a standby takes over.
     """
     return ClusterSettings(name=name, servers=servers, silence=silence, lease=lease, beat=beat)
 

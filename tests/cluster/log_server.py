@@ -1,7 +1,7 @@
 """A replicated log in memory that broker processes reach over a loopback socket.
 
-Each request and each answer is a line of JSON. In tests of the broker's own part, the server stands
-for Kafka; the tests of the connection to Kafka use Kafka itself.
+Each request and each answer is a line of JSON. The server takes the place of Kafka in tests that
+are not about the connection to Kafka.
 """
 
 from __future__ import annotations

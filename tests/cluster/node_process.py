@@ -2,8 +2,9 @@
 
     python -m tests.cluster.node_process PORT DIRECTORY TIMES [VERSION]
 
-PORT is that of the LogServer, TIMES is silence,lease,beat[,keep_time] in seconds. With the VERSION
-"next", the node reads and writes a further format of batches.
+PORT is the port of the LogServer. TIMES is silence,lease,beat[,keep_time] in seconds: the settings
+`cluster.silence`, `cluster.lease` and `cluster.beat`, and the time for which the log keeps records.
+With the VERSION "next", the node reads and writes a further format of batches.
 """
 
 from __future__ import annotations

@@ -64,8 +64,10 @@ class NodeProcess:
             return error.code
 
     def metrics(self) -> dict[Any, float]:
-        """Return the node's metrics about the cluster by name; the key of a state is ("state",
-        state)."""
+        """Return the node's metrics about the cluster, without the prefix `trellis_cluster_`.
+
+        The metric of a state, such as `active`, has the key ("state", "active").
+        """
         url = f"http://{self.addresses['metrics']}/metrics"
         with urllib.request.urlopen(url, timeout=PATIENCE) as response:
             text = response.read().decode()
@@ -94,7 +96,7 @@ class NodeProcess:
 def node_over(
     server: LogServer, directory: Path, times: str = TIMES, version: str = ""
 ) -> NodeProcess:
-    """Return a node, not waited for, whose replicated log is that of a LogServer.
+    """Start a node whose replicated log is that of a LogServer; do not wait until it is ready.
 
     `version` is "next" for a node of the next version.
     """
@@ -115,7 +117,7 @@ def start(
 def node_on_kafka(
     cluster: ClusterSettings, directory: Path, more: dict[str, str] | None = None
 ) -> NodeProcess:
-    """Return a node, started as users start it, whose log is on Kafka; `more` are more flags."""
+    """Start `trellis serve` as a node whose log is on Kafka; `more` has further flags by name."""
     flags = {
         "config": os.devnull,
         "data-dir": str(directory),

@@ -48,7 +48,7 @@ def body(number: int, size: int = 0) -> bytes:
 
 
 def segments(node: Path) -> dict[str, bytes]:
-    """Return the segments of the stream in a data directory, without the marks of their ends."""
+    """Return the segments of the stream, without the end-of-stream mark of Arrow in each."""
     directory = node / "streams" / "%2F" / STREAM
     mark = b"\xff\xff\xff\xff\0\0\0\0"
     return {path.name: path.read_bytes().removesuffix(mark) for path in directory.glob("*.arrow")}

@@ -1,4 +1,7 @@
-"""`trellis cluster status`, `seed` and `forget` over kfake, with brokers as users start them."""
+"""Tests of `trellis cluster status`, `seed` and `forget`.
+
+The brokers are started as users start them; Kafka is kfake, an in-memory Kafka.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of a replicated log holds in memory, on kfake and on a real Kafka node."""
+"""Tests of a replicated log that run in memory, on kfake (a Kafka in memory) and on real Kafka."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KAFKA = [pytest.mark.long, pytest.mark.xdist_group("kafka")]
 
 @pytest.fixture(params=["memory", "kfake", pytest.param("kafka", marks=KAFKA)])
 def of_node(request: pytest.FixtureRequest, name: str, open_log: OpenLog) -> Iterator[OfNode]:
-    """Return a function that opens the same replicated log for each node name that it is given."""
+    """Yield a function that opens one replicated log for the node whose name it is given."""
     if request.param == "memory":
         memory = MemoryLog()
         yield lambda node: MemoryNodeLog(memory, node)

@@ -1,4 +1,7 @@
-"""`trellis cluster demo` over kfake and over a real Kafka node; its downloads and its errors."""
+"""Tests of `trellis cluster demo`, with kfake (an in-memory Kafka) and with a real Kafka node.
+
+Other tests are about its downloads and its errors.
+"""
 
 from __future__ import annotations
 

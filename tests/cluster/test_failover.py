@@ -25,7 +25,7 @@ from trellis.monitoring.cluster_metrics import STATES
 
 
 def check_metrics(active: NodeProcess, standby: NodeProcess) -> None:
-    """Wait until the standby has the last batch of an idle owner, and check both nodes' metrics."""
+    """Wait until the standby has the active node's last batch, and check both nodes' metrics."""
     end = time.monotonic() + PATIENCE
     here, there = active.metrics(), standby.metrics()
     while here["batch"] != there["batch"] and time.monotonic() < end:

@@ -1,4 +1,7 @@
-"""Faults of a Kafka cluster, on kfake: lost answers, stopped nodes, changed leaders and topics."""
+"""Tests of faults of a Kafka cluster: lost answers, stopped nodes, changed leaders and topics.
+
+Kafka is kfake, an in-memory Kafka, which makes these faults on request.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ SHORT = {"silence": 0.2, "lease": 0.15, "beat": 0.05}
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the outcome of an append unknown after twice the silence + 2 s."""
+    """Make an append fail sooner: after twice the silence of the cluster's settings, plus 2 s.
+
+    Its outcome is unknown then.
+    """
     monkeypatch.setattr(client_options, "DELIVERY_LEAST", 0.0)
 
 

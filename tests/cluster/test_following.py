@@ -1,4 +1,4 @@
-"""Tests of the thread of a standby, over a log in memory and a directory on a simulated disk."""
+"""Tests of the thread in which a standby follows the log, here a log in memory."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ QUEUE = Defined("/", "queue", "q", {})
 
 
 class Standby:
-    """A following node, and a thread that runs the node.
+    """A node that follows the log in a thread.
 
-    `end` is the resulting owner, or the error.
+    When the thread has ended, `end` is the owner that the node became, or the error.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Standby:
 
 
 class Owner:
-    """An owner without a directory, which appends batches."""
+    """An active node without a data directory, which appends batches to the log."""
 
     def __init__(self, log: ThreadedLog) -> None:
         self.log = log

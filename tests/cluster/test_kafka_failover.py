@@ -1,4 +1,7 @@
-"""Two broker processes, as users start them, over a log on kfake and on a real Kafka node."""
+"""Tests of two broker processes, as users start them, with a replicated log on Kafka.
+
+Each test runs on kfake (an in-memory Kafka) and on a real Kafka node.
+"""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Pair:
         self.nodes[standby] = self._start(standby)
 
     def stop_log(self) -> None:
-        """Stop the log for 0.9 s, which is longer than the lease, but too short for a takeover."""
+        """Stop the log for 0.9 s: longer than the active node's lease, too short for a takeover."""
         self._server.moves.clear()
         threading.Timer(0.9, self._server.moves.set).start()
 

@@ -1,4 +1,7 @@
-"""Kafka loses the leader of the log: the owner continues, and every record is in the log once."""
+"""Tests of a kill of the Kafka node that leads the log's partition.
+
+The active broker continues, and every record is in the log once.
+"""
 
 from __future__ import annotations
 

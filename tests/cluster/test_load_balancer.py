@@ -1,4 +1,7 @@
-"""Two nodes over kfake behind HAProxy, configured as in docker-compose.ha.yml."""
+"""Tests of two nodes behind HAProxy, configured as in docker-compose.ha.yml.
+
+Their replicated log is on kfake, an in-memory Kafka.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the owner's side: the log before the disk, each batch once, and the end of a lease."""
+"""Tests of the active node: it ships a batch before it writes the batch, and ships it once.
+
+Other tests are about the end of its lease.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class Clock:
 
 
 def claim(log: ThreadedLog, epoch: int = 1) -> Claim:
-    """Append the claim of a node that has read the whole log, and return it."""
+    """Append a claim to own the log, by a node that has read the whole log; return the claim."""
     state = ClusterState("broker", salt=SALT, format=1)
     made = Claim(CLAIM, epoch, 50 + epoch, 0, log.records.tip - 1, state, bytes(32))
     log.append(made.encode())
@@ -57,9 +60,9 @@ def claim(log: ThreadedLog, epoch: int = 1) -> Claim:
 
 
 class Owner:
-    """A broker's store that ships its batches to a replicated log.
+    """The store of an active node, which ships its batches to a replicated log.
 
-    `ends` lists the reasons for which the owner called `end`.
+    `ends` has the reasons for which the node ended itself.
     """
 
     def __init__(self, path: Path, chunk_size: int = CHUNK_SIZE) -> None:

@@ -1,4 +1,7 @@
-"""The programs of examples/failover over two nodes on kfake, of which the active one is killed."""
+"""Tests that the programs of examples/failover continue after the active node is killed.
+
+The two nodes have their replicated log on kfake, an in-memory Kafka.
+"""
 
 from __future__ import annotations
 

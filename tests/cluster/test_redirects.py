@@ -104,7 +104,7 @@ def test_standby_names_the_active_node_to_clients_of_each_protocol(
 
 
 def wait_for_owner(node: NodeProcess) -> None:
-    """Wait until a standby has read the claim of the active node."""
+    """Wait until a standby has read, in the log, the claim by which the other node is active."""
     while not node.metrics()["epoch"]:
         pass
 

@@ -1,4 +1,7 @@
-"""Tests of an owner that appends marks to the replicated log and trims the log up to them."""
+"""Tests of how the active node trims the replicated log.
+
+It appends marks (records with the whole state), and trims the log up to one of them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ LIMITS = Retention(1_000, 60.0, 5_000)
 
 
 class Nodes:
-    """A store of the node list, which is durable at once, or only when the test calls `write`."""
+    """A store of the list of nodes. While `slow` is set, its changes do not become durable."""
 
     def __init__(self) -> None:
         self.durable = NodeList()
@@ -32,7 +35,7 @@ class Nodes:
 
 
 class Cluster:
-    """An owner, its retention, and the reports of the other nodes."""
+    """An active node, its retention of the log, and the reports of the other nodes."""
 
     def __init__(self, path: Path) -> None:
         self.owner, self.nodes = Owner(path), Nodes()
@@ -63,8 +66,10 @@ class Cluster:
         return self.log.records.low
 
     def listed(self) -> tuple[set[str], dict[str, int]]:
-        """Return the listed nodes, and node -> number of the nodes that were struck from the
-        list."""
+        """Return the names of the listed nodes, and the nodes that were struck from the list.
+
+        Each struck node has the offset up to which it had read.
+        """
         nodes = self.nodes.durable
         return set(nodes.listed), dict(nodes.struck)
 

@@ -1,4 +1,8 @@
-"""A lost Kafka node causes no takeover, even if Kafka replaces it later than the silence ends."""
+"""Tests that a lost Kafka node causes no takeover.
+
+Kafka may need longer to choose a new leader than the time without records after which a standby
+takes over (silence).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broker processes over a replicated log that is trimmed."""
+"""Tests of broker processes whose replicated log is trimmed: old records are removed."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_timers_run_in_the_order_of_their_times_when_the_clock_advances() -> Non
 
 
 class Slices(BulkTask):
-    """Bulk work that takes several slices, and appends its name in each slice."""
+    """Bulk work that takes several turns (`slices`), and appends its name in each of them."""
 
     def __init__(self, notes: list[str], name: str, agenda: Agenda, slices: int) -> None:
         self._notes, self._name, self._agenda, self._left = notes, name, agenda, slices
@@ -168,7 +168,7 @@ def test_the_timer_of_a_bulk_task_adds_it_to_the_bulk_work() -> None:
 
 
 class Moved(Task):
-    """A task whose only timer is moved to another time."""
+    """A task with one timer, which a test moves; `ran` has the times at which the task ran."""
 
     def __init__(self, agenda: Agenda) -> None:
         self.agenda = agenda

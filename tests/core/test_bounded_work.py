@@ -1,9 +1,10 @@
 """Bounded work: for any input, the steps of a turn stay within a budget, and all work ends.
 
-Random topologies with dead letter cycles, times to live, policies and limits get random commands.
-The budgets of the slices are lowered, so that small worlds have far more work than one turn may
-do. A step is one call of a function of the broker; the profiler counts the steps, so that the
-count misses no work.
+The broker does long work in slices, over several turns of the event loop. The tests send random
+commands to random topologies with dead letter cycles, times to live, policies and limits. They
+lower the number of steps that a slice may take (its budget), so that a small topology has far more
+work than one turn may do. A step is one call of a function of the broker. Python's profiler counts
+the steps, so no work is missed.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Steps:
 
 @contextmanager
 def budgets(monkeypatch: pytest.MonkeyPatch, **changes: int) -> Iterator[None]:
-    """Lower the budgets in all modules of the broker."""
+    """Lower the budgets (the work that one slice may do) in all modules of the broker."""
     with monkeypatch.context() as patch:
         for name, value in {**BUDGETS, **changes}.items():
             modules = [
@@ -342,6 +343,9 @@ def test_the_steps_of_a_turn_stay_within_the_budget_and_all_work_ends(
 
 @pytest.mark.parametrize("name", ["MESSAGES_PER_SLICE", "STEPS_PER_SLICE"])
 def test_work_that_is_not_sliced_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Control: without one of the budgets, some turn has too many steps."""
+    """Check the test itself: it must notice if the broker does work at once.
+
+    Here one of the budgets is unlimited, so at least one turn has too many steps.
+    """
     with budgets(monkeypatch, **{name: 1 << 40}), pytest.raises(AssertionError, match=r"^\d+"):
         all(lived(seed, 40) for seed in range(8))

@@ -1,4 +1,7 @@
-"""An unexpected exception in one slice of bulk work: the rest of the work is done nevertheless."""
+"""Tests of unexpected exceptions in bulk work, which the broker does in many parts.
+
+If one part fails, the other parts must be done nevertheless.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +126,11 @@ def test_paged_messages_are_freed_although_a_client_cannot_get_its_reply(
 
 
 def test_messages_are_freed_as_fast_as_a_fast_publisher_sends_them(tmp_path: Path) -> None:
-    """One batch pages out more messages than the slices of a turn free."""
+    """The broker frees messages that were written to the disk in slices, some in each turn.
+
+    Here each batch has more messages than one turn frees. The messages in memory must not become
+    more and more.
+    """
     world = Home(tmp_path / "data")
     store = world.store
     assert isinstance(store, DurableStore)

@@ -1,4 +1,7 @@
-"""Drains in slices: deliveries and the search for ready consumers are bounded in each turn."""
+"""Tests of the delivery of a long queue, which takes several turns.
+
+In each turn, the number of deliveries and the search for ready consumers are bounded.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,10 @@ def test_many_messages_leave_a_queue_in_slices_and_other_queues_are_drained_betw
 def test_the_search_among_very_many_busy_consumers_is_continued_in_later_turns(
     arguments: dict[str, Any], priority: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One consumer is ready; all others, of the same or a higher priority, have no credit."""
+    """One consumer is ready. A great number of others have no credit.
+
+    The others have the same or a higher priority, so the broker examines them first.
+    """
     world = World()
     busy, reader, publisher = world.amqp(), world.amqp(), world.amqp()
     busy.queue("q", **arguments)
@@ -98,7 +104,10 @@ def test_the_search_among_very_many_busy_consumers_is_continued_in_later_turns(
 def test_a_standby_consumer_gets_messages_behind_any_number_of_busy_consumers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One search passes over more consumers than one turn may search: the search still ends."""
+    """There are more busy consumers (without credit) than the broker may examine in one turn.
+
+    The search for a ready consumer must end nevertheless.
+    """
     world = World()
     busy, reader, publisher = world.amqp(), world.amqp(), world.amqp()
     busy.queue("q")

@@ -157,7 +157,7 @@ def test_the_words_of_the_wildcards_rebuild_the_routing_key(pattern: str, key: s
 
 
 def test_no_step_does_more_than_its_share_of_100_000_bindings() -> None:
-    """One step examines a bounded number of bindings, counted in bindings and not in time."""
+    """A search for near misses among 100,000 bindings examines a limited number in each step."""
     world = World()
     exchange = world.vhost.declare_exchange("sensors", "topic", ExchangeOptions())
     world.vhost.declare_queue("all")

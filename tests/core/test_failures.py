@@ -1,4 +1,7 @@
-"""Exceptions inside deferred work: begun changes are completed, and later work still runs."""
+"""Tests of unexpected exceptions in work that the broker does after an input is handled.
+
+Changes that have begun must be completed, and later work must still run.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from tests.wire.amqp.test_bulk_work import expire, fill
 
 
 class FailingStore(MemoryStore):
-    """A store that fails when the test sets an error."""
+    """A store whose `append` raises an error while `fails` is True."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""An unexpected exception in the first slice of bulk work, or in a check of permissions.
+"""Tests of unexpected exceptions in the first slice of bulk work, or in a check of permissions.
 
-The change that began the work is completed, and no client keeps permissions that it has lost.
+The change that caused the bulk work must be completed nevertheless. No client may keep permissions
+that it has lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Near misses: the one change after which a binding would match."""
+"""Tests of near misses: bindings that would match a message after one change of a word.
+
+For each near miss, the broker names the change.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ PATTERNS = st.lists(st.sampled_from([*KEY_WORDS, "*", "*", "#"]), min_size=1, ma
 
 
 def difference(key: str, binding_key: str, wildcards: bool = True) -> NearDifference | None:
-    """Return the difference between a routing key and an AMQP binding key."""
+    """Return the one change after which the binding key would match, or None."""
     return KeyComparison(AMQP, key, "routing key").difference(binding_key, wildcards)
 
 
@@ -61,7 +64,7 @@ def test_one_change_is_found_and_named(key: str, binding_key: str, kind: str, te
 
 
 def changed(kind: str, key: str, pattern: str) -> Iterator[tuple[str, str]]:
-    """Yield each routing key and binding key that result from one change of this kind."""
+    """Yield (routing key, binding key) for each possible change of this kind to one of the keys."""
     words, wanted = key.split("."), pattern.split(".")
     places = range(len(words) + 1)
     if kind == "case":

@@ -1,4 +1,8 @@
-"""The bounds of wildcard patterns by destination, when a policy replaces the destination queue."""
+"""Tests of the limit of the wildcard patterns that one destination may have in a topic exchange.
+
+The exchange keeps a bound for each destination: the most nodes of its patterns that one topic can
+visit. The bound must stay correct when a policy replaces the destination queue.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ PATTERNS = [".".join(words) for words in product(["*", "a"], repeat=8) if "*" in
 
 
 class Bindings:
-    """A topic exchange with the bindings of one queue, and a model of its bound."""
+    """A topic exchange with the bindings of one queue, and a model of the queue's patterns."""
 
     def __init__(self, limit: int = 100_000) -> None:
         limits = BrokerLimits()
@@ -61,7 +65,7 @@ class Bindings:
 
     @property
     def expected(self) -> int:
-        """The bound of the model's patterns."""
+        """The bound that the queue must have, computed from the patterns of the model."""
         bound = VisitBound(next(iter(self.exchange)).grammar) if self.model else None
         for pattern in self.model:
             assert bound is not None

@@ -155,7 +155,7 @@ def test_posix_classes_mean_the_same_as_in_rabbitmq(
 
 
 def test_posix_classes_contain_only_ascii() -> None:
-    """Compare each class with a predicate in Python, for every ASCII character."""
+    """Compare each POSIX class, such as `[:alpha:]`, with Python for every ASCII character."""
     known: dict[str, Callable[[str], bool]] = {
         "alnum": str.isalnum,
         "alpha": str.isalpha,

@@ -1,4 +1,7 @@
-"""Searches for destinations: bounded steps in a turn, pauses, changes meanwhile, cached plans."""
+"""Tests of the search for the destinations of a message, which may take several turns.
+
+The steps in a turn are bounded. Bindings may change while a search pauses. Plans are cached.
+"""
 
 from __future__ import annotations
 
@@ -416,7 +419,11 @@ EXCHANGES = {"d": "direct", "t": "topic", "f": "fanout", "amq.topic": "topic"}
 
 
 class CachedPlans(RuleBasedStateMachine):
-    """After any change, each cached and valid route has the destinations of a new search."""
+    """Makes random changes of exchanges and bindings, and publishes messages.
+
+    After each change, a cached route that is still valid must have the destinations that a new
+    search finds.
+    """
 
     @initialize()
     def begin(self) -> None:
@@ -507,7 +514,10 @@ def _reached(route: Route) -> tuple[set[str], int]:
 
 
 def _fresh(world: World, route: Route) -> tuple[set[str], int]:
-    """Return the names of the destinations that a new search finds, and the number of copies."""
+    """Search the destinations of a route again, without its cached plan.
+
+    Return the names of the destinations, and the number of copies that a message would have.
+    """
     vhost = world.vhost
     exchange = vhost.exchanges.get(route.exchange)
     if exchange is None:
@@ -573,7 +583,10 @@ def test_a_slot_keeps_no_search_for_another_publication() -> None:
 def test_a_lookup_in_very_many_headers_bindings_is_continued_in_later_turns(
     kind: str, matching: bool
 ) -> None:
-    """The lookup examines all bindings, which differ in an argument that is no criterion."""
+    """A lookup in a headers exchange may have to examine all bindings.
+
+    Here all bindings have equal criteria. They differ only in `x-number`, which is no criterion.
+    """
     world = World()
     client = world.amqp()
     client.queue("q")

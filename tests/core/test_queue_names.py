@@ -1,4 +1,4 @@
-"""Tests of the names of queues that scrapes walk over while queues come and go."""
+"""Tests of the list of queue names, which a scrape reads while queues come and go."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from tests.clients import World
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=80), st.integers(0, 80))
 def test_walk_while_queues_come_and_go(changes: list[tuple[bool, int]], first: int) -> None:
-    """A walk yields each name that stays, none twice, and no name that was never there."""
+    """A walk over the names must yield each name that is there all the time.
+
+    It must yield no name twice, and no name that was never there.
+    """
     names = QueueNames()
     model: set[str] = set()
 

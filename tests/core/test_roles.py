@@ -150,7 +150,11 @@ def test_roles_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_review_after_a_change_of_a_role_takes_small_shares() -> None:
-    """The permissions of each user are made anew, so fewer holders are reviewed in a turn."""
+    """After a change of a role, the broker checks the role's holders again, over several turns.
+
+    It must make the permissions of each user anew, which takes longer than other checks. So it
+    checks fewer holders in a turn.
+    """
     agenda = Agenda()
     seen: list[int] = []
     review = Review(agenda, 32, lambda: list(range(100)), seen.append)

@@ -1,4 +1,4 @@
-"""Topic rules, compared with every topic of a small set."""
+"""Tests of topic rules: their decisions are compared with a definition, for all short topics."""
 
 from __future__ import annotations
 
@@ -184,7 +184,10 @@ def test_an_invalid_rule_is_refused_with_its_reason(rules: list[str], reason: st
 
 
 def test_a_topic_permission_that_may_take_long_allows_no_long_topic() -> None:
-    """A client may choose a topic of 65,535 bytes, on which a slow pattern would take very long."""
+    """A slow pattern would take very long on a long topic, and clients choose the topics.
+
+    So a topic permission with such a pattern refuses long topics.
+    """
     slow, quick = r"^a\..*\.b\..*\.c$", r"^a\..*\.c$"
     identity = ruled(topics={"slow": (slow, slow), "quick": (quick, quick)})
     for exchange, size, allowed in (

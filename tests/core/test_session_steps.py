@@ -1,4 +1,4 @@
-"""The steps of one turn for the largest work that the end or return of MQTT sessions causes.
+"""Tests that one turn has few steps, even if MQTT sessions with much state end or return.
 
 A step is one call of a function of the broker or of a protocol, as in test_turn_steps.
 """

@@ -1,4 +1,8 @@
-"""Work in slices: a large object is deleted at once, its bindings and memory in later turns."""
+"""Tests of the deletion of large objects.
+
+The object itself is deleted at once. Its bindings and its memory are freed in later turns, so that
+no turn is long.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The store's contract: growing positions, counted tickets, idempotent settling."""
+"""Tests of what each store must do, in memory or on disk.
+
+Positions grow, tickets count the changes that a confirm waits for, and a message may be settled
+twice.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of one turn of the event loop, for the largest work that one client can request.
+"""Tests that one turn of the event loop has few steps, even for the largest request of a client.
 
 A step is one call of a function of the broker or of a protocol, as the profiler counts it.
 """

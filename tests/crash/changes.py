@@ -21,8 +21,10 @@ State = frozenset[Row]
 
 
 class Changing(Client):
-    """A client that knows the current definitions (`state`), and those after the change that it
-    has requested (`ahead`).
+    """A client that changes definitions.
+
+    `state` has the confirmed definitions. `ahead` has the definitions after the change that the
+    client has requested, or is None if no request is open.
     """
 
     def __init__(self, name: str, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""The verdict on recorded QoS 2 exchanges: the publisher or the broker repeats a message.
+"""Decides from recorded QoS 2 packets whether the publisher or the broker repeated a message.
 
     publisher -- PUBLISH --> PUBREC <-- PUBREL --> PUBCOMP <-- broker     [MQTT-4.3.3], both sides
     broker    -- PUBLISH --> PUBREC <-- PUBREL --> PUBCOMP <-- subscriber
@@ -25,8 +25,10 @@ class Exchange:
         self.released = False
 
     def take_answer(self, packet: Recorded) -> str:
-        """Take a packet after the PUBLISH. Return a description of its fault, or "" if it has
-        none."""
+        """Handle a PUBREC, PUBREL or PUBCOMP of this exchange.
+
+        Return a description of the packet's fault, or "" if it has none.
+        """
         if packet.kind == PUBREC:
             self.received = True
         elif packet.kind == PUBREL:

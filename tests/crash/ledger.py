@@ -1,4 +1,4 @@
-"""The ledger of the publishers: messages sent, confirmed and received, and the verdict.
+"""The ledger of the publishers: which messages were sent, confirmed and received; and checks.
 
     numbers of a publisher    0 1 2 3 4 5 6 | 7 8 9 10 11 | ...      a bar ends a life of the broker
                               confirmed | perhaps

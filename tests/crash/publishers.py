@@ -19,7 +19,7 @@ AHEAD: Final = 60
 
 
 class Confirming(Client):
-    """A publisher to one exchange, with keys that are each routed to some queues."""
+    """An AMQP publisher with confirms, which knows the queues that each routing key leads to."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class Confirming(Client):
 
 
 class AtLeastOnce(Client):
-    """A publisher with QoS 1.
+    """A publisher with QoS 1, which continues after each kill of the broker.
 
-    In some lives it sends again the messages that were not acknowledged in the life before, in
-    others it forgets them.
+    After some kills, it sends the messages again that were not acknowledged. After others, it
+    forgets these messages.
     """
 
     def __init__(
@@ -115,7 +115,9 @@ class AtLeastOnce(Client):
 
 
 class ExactlyOnce(Client):
-    """A publisher with QoS 2 that sends each message until it is released, over any number of lives
+    """A publisher with QoS 2, which completes each exchange, however often the broker is killed.
+
+    It sends PUBLISH again until it gets PUBREC, and then PUBREL until it gets PUBCOMP
     [MQTT-4.3.3-1].
     """
 

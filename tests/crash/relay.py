@@ -166,7 +166,7 @@ class Connection:
             writer.close()
 
     def _record(self, packet: bytes, from_client: bool) -> bool:
-        """Record a packet; return False if the packet is to be lost."""
+        """Record a packet; return False if the relay must not forward it and all later packets."""
         recorded = self._read(packet, from_client)
         relay = self._relay
         relay.records.append(recorded)

@@ -17,8 +17,9 @@ Message = tuple[str, int]
 
 
 class Subscriber(Client):
-    """A subscriber that accepts a QoS 2 message only under a packet identifier that it does not
-    hold.
+    """An MQTT subscriber that records the messages that it accepts.
+
+    It drops a QoS 2 message whose packet identifier belongs to an open exchange.
     """
 
     def __init__(self, name: str, seed: int, topic_filter: str) -> None:

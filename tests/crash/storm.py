@@ -1,7 +1,7 @@
-"""Lives of a broker on one data directory, the clients that work in all of them, and the verdict.
+"""A storm: a broker is started and killed again and again on one data directory, with clients.
 
-start -> check definitions -> clients work -> kill -9 -> start -> ... -> kill -9 -> start -> let
-them finish -> drain -> judge
+start -> check definitions -> clients work -> kill -9 -> start -> ... -> kill -9 -> start -> clients
+finish -> read all queues -> compare with the ledgers of the clients
 """
 
 from __future__ import annotations
@@ -142,8 +142,11 @@ class Broker:
             self.process.kill()
 
     async def end(self) -> None:
-        """Check the log of the killed broker: it reports no error but the expected ones, and no
-        damage but the torn end of the last batch before the kill."""
+        """Check the log lines of the killed broker.
+
+        It may report the expected errors only. It may report one kind of damage: the last batch
+        before an earlier kill was torn.
+        """
         await self.process.wait()
         for line in self.log.splitlines():
             word = line.split()[1:2]
@@ -265,8 +268,8 @@ class Storm:
     async def _moment(self, kind: str, tasks: list[asyncio.Task[None]]) -> None:
         """Wait for the moment of a kill.
 
-        Enough messages must be confirmed and, unless `kind` is AT_WORK, a checkpoint must be being
-        written. Return early if a client fails.
+        First, enough messages must be confirmed. Unless `kind` is AT_WORK, the broker must also be
+        writing a checkpoint. Return early if a client fails.
         """
         enough = self.confirmed + self.random.randrange(1, WORK)
         log = self.directory / "log"
@@ -288,7 +291,7 @@ class Storm:
 
     @property
     def confirmed(self) -> int:
-        """Return the number of messages confirmed to all publishers."""
+        """Return the number of messages that the broker has confirmed, over all publishers."""
         return sum(len(client.feed.confirmed) for client in self.publishers)
 
     async def _declare(self, ports: Ports) -> None:
@@ -468,8 +471,10 @@ class Storm:
 
 
 async def storm(directory: Path, seed: int, kills: list[str]) -> Storm:
-    """Run a storm: kill a broker on one directory `kills` times under load, then judge what it
-    kept."""
+    """Kill a broker on one data directory again and again under load.
+
+    Then check that it has kept all that it confirmed. `kills` has the kind of each kill.
+    """
     made = Storm(directory, seed)
     for kind in kills:
         await made.live(kind)

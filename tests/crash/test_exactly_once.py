@@ -59,9 +59,10 @@ def test_each_message_arrives_once_however_often_the_broker_is_killed(
 def test_only_a_publisher_that_publishes_again_causes_a_repetition(
     level: int, patient: bool, tmp_path: Path
 ) -> None:
-    """An unchanged paho client publishes some messages twice if its connection attempts fail.
+    """Without CarefulClient, paho publishes some messages twice if its connection attempts fail.
 
-    With `patient`, the relay keeps connections waiting for the broker instead of refusing them.
+    Only such messages may arrive twice. With `patient`, the relay keeps new connections waiting
+    while the broker is down; otherwise it refuses them.
     """
     lives = run(tmp_path, level, patient, paho.Client)
     repeated = {body for body, count in lives.exchanges.published.items() if count > 1}
@@ -73,8 +74,10 @@ def test_only_a_publisher_that_publishes_again_causes_a_repetition(
 
 
 def record(*packets: tuple[str, int, int, bytes, bool], connection: int = 1) -> list[Recorded]:
-    """Return recorded packets with these values: direction, kind, packet identifier, body and
-    DUP."""
+    """Return recorded packets; each argument is one packet.
+
+    A packet is (direction, kind, packet identifier, body, DUP flag).
+    """
     return [
         Recorded(
             0.0,
@@ -95,7 +98,7 @@ OUT, BACK = f"broker > {SUBSCRIBER}", f"{SUBSCRIBER} > broker"
 
 
 def published(packet_id: int, body: bytes = b"x") -> list[Recorded]:
-    """Return the packets of a publication from PUBLISH to PUBREL, without the PUBCOMP."""
+    """Return the recorded packets of a publication: PUBLISH, PUBREC and PUBREL, no PUBCOMP."""
     return record(
         (UP, PUBLISH, packet_id, body, False),
         (DOWN, PUBREC, packet_id, b"", False),
@@ -114,8 +117,7 @@ def delivered(packet_id: int, body: bytes = b"x") -> list[Recorded]:
 
 
 def faults(packets: list[Recorded]) -> tuple[list[str], list[str]]:
-    """Return the faults of the publisher and those of the broker that the verdict finds in the
-    packets."""
+    """Return (faults of the publisher, faults of the broker) that Exchanges finds in packets."""
     exchanges = Exchanges(PUBLISHER, SUBSCRIBER)
     for packet in packets:
         exchanges.take(packet)

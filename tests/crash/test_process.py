@@ -236,7 +236,7 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
 
 
 def test_a_file_that_may_not_grow_ends_the_broker_with_one_line(tmp_path: Path) -> None:
-    """RLIMIT_FSIZE makes the operating system fail every write beyond it."""
+    """The limit RLIMIT_FSIZE makes each write fail that would let a file grow beyond it."""
     process = subprocess.Popen(
         command("--data-dir", str(tmp_path)),
         stdout=subprocess.PIPE,
@@ -323,8 +323,10 @@ def _breaks(
 
 
 async def _first(port: int, count: int, size: int) -> None:
-    """Check that the first `count` messages are in the queue in order; unconfirmed ones may
-    follow."""
+    """Check that the queue has the first `count` messages, in order.
+
+    Further messages, which were published and not confirmed, may follow.
+    """
     client = await Amqp.connect(port)
     there = await client.depth("q")
     await client.leave()

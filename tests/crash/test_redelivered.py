@@ -22,7 +22,7 @@ QUEUES: dict[str, dict[str, Any]] = {
 
 
 class Held:
-    """The numbers of the messages that a queue has delivered to consumers, settled or not."""
+    """All messages that a queue has delivered; `got` checks the flag of each further delivery."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
@@ -54,7 +54,7 @@ async def publish(port: int, random: Random, first: int) -> int:
 
 
 async def hold(port: int, random: Random, held: Held) -> None:
-    """Consume until the broker ends, and settle some of the messages."""
+    """Consume from the queue of `held` until the broker ends; settle some of the messages."""
     try:
         while True:
             client = await Amqp.connect(port)

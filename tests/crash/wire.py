@@ -26,7 +26,10 @@ class Refused(AssertionError):
 
 
 class Confirmed(NamedTuple):
-    """An event: basic.ack for the delivery tag `number`, or if `multiple` for all tags up to it."""
+    """An event: the broker's basic.ack for the delivery tag `number`.
+
+    If `multiple` is True, it is for all tags up to this number.
+    """
 
     number: int
     multiple: bool

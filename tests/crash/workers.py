@@ -15,10 +15,10 @@ Message = tuple[str, int]
 
 
 class Acking(Client):
-    """A consumer that acknowledges messages.
+    """A consumer that acknowledges messages, and learns when its acknowledgements are durable.
 
-    The consumer publishes receipts on the same channel: the confirm of a receipt proves that all
-    acknowledgements before it are durable.
+    For this purpose it publishes messages (receipts) on the same channel. The confirm of a receipt
+    proves that all acknowledgements before it are durable.
     """
 
     def __init__(self, name: str, seed: int, queue: str, receipts: str) -> None:
@@ -87,7 +87,7 @@ class Acking(Client):
 
 
 class Deal:
-    """A transaction: messages taken, and messages published to several queues."""
+    """One transaction: the messages that it acknowledges, and those that it publishes to queues."""
 
     def __init__(self, number: int, inputs: list[Message]) -> None:
         self.number = number
@@ -164,7 +164,8 @@ class Transacting(Client):
     def judge(self, left: list[Message], found: dict[str, list[bytes]], feed: Feed) -> None:
         """Check that each transaction had all of its effects or none.
 
-        Each message of the first queue was taken once, or still waits.
+        Each message of the source queue must be taken by one transaction, or still wait there.
+        `left` has the waiting messages, `found` the messages of the target queues.
         """
         there = {
             queue: {body: at for at, body in enumerate(bodies)} for queue, bodies in found.items()

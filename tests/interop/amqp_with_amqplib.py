@@ -138,7 +138,7 @@ class AmqplibClient(AmqpClient):
 
 
 def _encoded(value: object) -> object:
-    """Return amqplib's notation of a timestamp for a datetime; return other values unchanged."""
+    """Return a datetime in amqplib's notation of timestamps; return other values unchanged."""
     return (
         {"!": "timestamp", "value": int(value.timestamp())}
         if isinstance(value, datetime)

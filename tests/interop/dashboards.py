@@ -1,11 +1,12 @@
-"""The panels of RabbitMQ's dashboards, as queries: the metrics that a panel reads, and their joins.
+"""The queries of RabbitMQ's Grafana dashboards: one for each panel, with its metrics and its join.
 
     overview        RabbitMQ-Overview, grafana.com 10991, in three revisions
     stream          RabbitMQ-Stream, grafana.com 14798
     queues          dashboards of single queues, channels and connections, over /metrics/detailed
 
-A panel has its number in the dashboard. A panel of the newest overview has instead its number in
-the earlier revisions. Panels without data are in docs/moving-from-rabbitmq.md, with the reason.
+A panel's number is its identifier in the dashboard. The newest overview has other identifiers, so
+its panels have the numbers of the earlier revisions. docs/moving-from-rabbitmq.md lists the panels
+that have no data on Trellis, with the reason.
 
 Grafana replaces the variables of a query by the labels of `rabbitmq_identity_info`.
 """
@@ -51,7 +52,10 @@ class Panel(NamedTuple):
 
     @property
     def job(self) -> str:
-        """The only job whose samples the query gets, for a unique join; "" if it gets all."""
+        """The Prometheus job whose samples alone the query may see; "" if it may see all samples.
+
+        The joins of older dashboards are ambiguous if there are samples of several jobs.
+        """
         return "rabbitmq" if self.dashboard in ONE_JOB else ""
 
 
@@ -151,8 +155,9 @@ MESSAGES: Final = {
 
 
 def _overview(dashboard: str, join: Join, revision: int) -> Iterator[Panel]:
-    """Yield the panels of the overview. They read counters of channels (revision 0) or global
-    counters (revision 1).
+    """Yield the panels of one revision of the overview.
+
+    With `revision` 0 they read counters of channels, with `revision` 1 global counters.
     """
     counters = {number: both[revision] for number, both in MESSAGES.items()}
     for number, metric in {**RATES, **counters}.items():

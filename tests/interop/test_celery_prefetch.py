@@ -43,7 +43,7 @@ def wait():
 
 
 def taken(port: int) -> int:
-    """Return the number of tasks that left the queues: the worker holds or has done them."""
+    """Return the number of tasks that the worker has taken from the queues, done or not."""
     with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port)) as connection:
         channel = connection.channel()
         left = [channel.queue_declare(name, passive=True).method.message_count for name in QUEUES]
@@ -57,7 +57,11 @@ def taken(port: int) -> int:
 def test_worker_on_several_queues_prefetches_its_configured_number(
     tmp_path: Path, flags: tuple[str, ...], most: int
 ) -> None:
-    """Unless the broker is named RabbitMQ, Celery sets a prefetch count for each queue."""
+    """A Celery worker must hold as many tasks as its settings say, over all its queues.
+
+    That is so if the broker is named RabbitMQ, as by default. With another name, Celery sets the
+    prefetch count for each queue.
+    """
     (tmp_path / "slow.py").write_text(TASK_MODULE)
     go_on = tmp_path / "go-on"
     broker = BrokerProcess(*flags)

@@ -1,4 +1,4 @@
-"""RabbitMQ's dashboards on Trellis: each panel has data, by the engine of Prometheus itself.
+"""Tests that each panel of RabbitMQ's dashboards has data if it reads the metrics of Trellis.
 
 A broker is scraped three times under a load that uses every feature that a panel shows. A program
 (tests/go/dashboards) stores the pages as Prometheus does, with times 15 s apart, and evaluates the
@@ -145,7 +145,7 @@ def page(broker: BrokerProcess, path: str) -> str:
 
 
 def scrape(broker: BrokerProcess, path: str, time: int) -> list[dict[str, Any]]:
-    """Scrape a page with totals and one with single objects, as two jobs of one Prometheus."""
+    """Scrape the page `path` and /metrics/detailed; return both, as two jobs of one Prometheus."""
     detailed = "/metrics/detailed?" + "&".join(f"family={name}" for name in FAMILIES)
     return [
         {

@@ -55,8 +55,10 @@ class RawAmqp:
         self._socket.sendall(data)
 
     def until(self, *names: str) -> list[Any]:
-        """Return the methods received up to and including the first one with one of these names, or
-        a close."""
+        """Receive methods until one has one of these names, or closes the channel or connection.
+
+        Return all received methods, with the size of each body frame between them.
+        """
         heard: list[Any] = []
         while True:
             while len(self._input) >= 8:
@@ -253,10 +255,9 @@ def limited(size: int) -> bytes:
 
 
 def answers(port: int, first: bytes, *said: bytes) -> bytes:
-    """Send `first` and other packets; return the reply to the first one, and the replies up to a
-    PINGRESP.
+    """Send the packet `first`, and after a CONNACK the packets `said` and a PINGREQ.
 
-    b"" means a closed connection.
+    Return all replies up to the PINGRESP, or b"" if the connection was closed.
     """
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
         client.sendall(first)

@@ -25,7 +25,10 @@ _INEQUIVALENT = "PRECONDITION_FAILED - inequivalent arg '{}' for queue '{}' in v
 
 
 def declared(**given: Any) -> tuple[str, dict[str, Any]]:
-    """Return the call queue_declare of a stream; `x_max_age` is the argument x-max-age."""
+    """Return a call of pika's queue_declare for a stream, as (method name, keywords).
+
+    A keyword such as `x_max_age` gives the queue argument x-max-age.
+    """
     arguments = {
         name.replace("_", "-"): given.pop(name) for name in list(given) if name.startswith("x_")
     }
@@ -38,7 +41,7 @@ def declared(**given: Any) -> tuple[str, dict[str, Any]]:
 
 
 def consumed(offset: Any = "first", **given: Any) -> tuple[str, dict[str, Any]]:
-    """Return the call basic_consume of a stream from `offset` on, with its arguments."""
+    """Return a call of basic_consume for a stream from an offset on, as (method name, keywords)."""
     return "basic_consume", {
         "queue": "{}",
         "on_message_callback": print,
@@ -148,7 +151,7 @@ REFUSALS: list[tuple[tuple[str, dict[str, Any]], int, str, str]] = [
 
 
 def named(word: Any, name: str) -> Any:
-    """Return a text with the stream's name for `{}`; return other values unchanged."""
+    """If `word` is a text, return it with the name in place of `{}`; else return it unchanged."""
     return word.replace("{}", name) if isinstance(word, str) else word
 
 

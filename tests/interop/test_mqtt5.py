@@ -1,4 +1,4 @@
-"""Tests of MQTT 5 features with its libraries: request and response, shared subscriptions."""
+"""Tests of MQTT 5 with the libraries that have it: request, response, shared subscriptions."""
 
 from __future__ import annotations
 

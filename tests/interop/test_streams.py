@@ -101,9 +101,9 @@ def test_every_library_reports_refusals_of_a_stream(
 def test_stream_delivers_like_a_queue_with_an_offset(
     amqp: AmqpClient, every_amqp: dict[str, AmqpClient], unique: str
 ) -> None:
-    """Check that each library reads equal properties and bodies from a stream and from a queue.
+    """Check that a library reads the same properties and bodies from a stream as from a queue.
 
-    Every library publishes to both.
+    Messages of every library are routed to the stream and to the queues.
     """
     amqp.declare_queue(unique, durable=True, arguments=STREAM)
     bodies = {name: bytes(range(256)) * (len(name) * 100) for name in every_amqp}

@@ -180,9 +180,9 @@ def test_lapin(broker: BrokerProcess) -> None:
 
 
 class History:
-    """A stream with messages published over AMQP, MQTT 3.1.1 and MQTT 5.
+    """A stream with messages that were published over AMQP, MQTT 3.1.1 and MQTT 5.
 
-    `rows` holds the line that a program must print for each message.
+    The tested programs read the stream; `rows` has the line that they must print for each message.
     """
 
     def __init__(self, name: str, url: str) -> None:
@@ -275,9 +275,10 @@ def streams_in_rust(*args: str) -> str:
 async def test_streams(
     program: Callable[..., str], broker: BrokerProcess, history: History
 ) -> None:
-    """Check that a program reads the stream unchanged and from any offset.
+    """Check that a program reads all messages of the stream unchanged.
 
-    The message that the program publishes must reach an MQTT 5 subscriber with its properties.
+    The program itself checks reads from other offsets. It also publishes a message, which must
+    reach an MQTT 5 subscriber with its properties.
     """
     async with aiomqtt.Client(*broker.mqtt, protocol=aiomqtt.ProtocolVersion.V5) as subscriber:
         await subscriber.subscribe(f"{history.name}/program", 1)

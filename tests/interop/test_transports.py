@@ -1,4 +1,4 @@
-"""Tests of every library over each of its transports: TLS, WebSocket, Unix domain socket.
+"""Tests of every client library over each transport that it has: TLS, WebSocket, Unix socket.
 
 Each test logs in with a password or with a certificate, and sends one message to itself.
 """

@@ -180,10 +180,10 @@ class Control:
         return json.loads(text) if text else None
 
     def _set_alarm(self, source: str, on: bool) -> None:
-        """Remember whether the suite wants the alarm `source`, and turn the memory alarm on or off
-        to match.
+        """Turn the alarm `source` (memory or disk) on or off, as the suite wants it.
 
-        Wait until the broker has turned the alarm on or off.
+        The broker's memory alarm stands for both: it is on while the suite wants at least one of
+        them. Wait until the broker has turned its alarm on or off.
         """
         (self._alarms.add if on else self._alarms.discard)(source)
         wanted = bool(self._alarms)

@@ -1,9 +1,9 @@
 """RabbitMQ's Java client tests Trellis: the functional and server tests of its source package.
 
 The tests are fetched as a source package of Debian (tools/get-java-client-tests.sh); Maven Central
-has the client and the libraries. The tests expect a broker at port 5672 and RabbitMQ's Makefile and
-rabbitmqctl. So some expressions in the fetched tests are replaced, such that they use the port of
-the test's own broker, and `Control` takes the place of the other two.
+has the client and the libraries. The tests expect a broker at port 5672, so some expressions in
+them are replaced by the port of the test's own broker. They also expect RabbitMQ's Makefile and
+rabbitmqctl, whose place `Control` takes.
 
 A test here fails if a test of the suite that is not in EXPECTED fails, or if a test in EXPECTED
 passes.

@@ -13,7 +13,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def subscribed(name: str, patterns: dict[int, str], grammar: Grammar = AMQP) -> Matcher[int]:
-    """Return a matcher with the subscriptions of an example, numbered as in the article."""
+    """Return a matcher with the patterns of an article's example; each subscriber is its number."""
     matcher: Matcher[int] = create(name, grammar)
     for number, pattern in patterns.items():
         matcher.subscribe(pattern, number)
@@ -21,7 +21,7 @@ def subscribed(name: str, patterns: dict[int, str], grammar: Grammar = AMQP) -> 
 
 
 def found(matcher: Matcher[int], topic: str) -> set[int]:
-    """Return the subscribers found, after checking that a second lookup of the topic agrees."""
+    """Look the topic up twice, check that both answers agree, and return the subscribers."""
     first = matcher.match(topic)
     assert sorted(matcher.match(topic)) == sorted(first) == sorted(set(first))
     assert matcher.matches_any(topic) == bool(first)
@@ -188,7 +188,10 @@ def test_article_3_the_filters_of_mqtt(name: str) -> None:
 def test_article_4_the_matches_of_each_topic_save_that_a_wildcard_is_exactly_one_word(
     name: str,
 ) -> None:
-    """The article lets `forex.*` match `forex`, by rules that predate AMQP 0-9-1."""
+    """Article 4 describes a matcher with the rules of an AMQP before 0-9-1.
+
+    There, `forex.*` also matches `forex`; here it does not.
+    """
     matcher = subscribed(name, {0: "forex.*", 1: "*.usd", 2: "*.eur", 3: "*"})
     expected = {
         "forex": {3},
@@ -240,8 +243,10 @@ def test_article_5_the_patterns_of_the_drawn_trie(name: str) -> None:
 
 
 def test_article_5_the_example_as_it_is_printed_has_lost_a_star(name: str) -> None:
-    """`.stock.#` begins with an empty word, so it matches neither of the keys named in the
-    article.
+    """Article 5 prints the pattern `.stock.#`, and says that it matches two keys.
+
+    It matches neither of them, because it begins with an empty word. The article must mean
+    `*.stock.#`.
     """
     matcher = subscribed(name, {0: ".stock.#"})
     assert found(matcher, ".stock.db") == {0}

@@ -1,5 +1,6 @@
-"""Tests of the default matcher: its choice of structure, and correct answers while patterns
-move.
+"""Tests of the default matcher: which data structure it chooses for a pattern.
+
+Its answers must be correct also while patterns move from one structure to another.
 """
 
 from __future__ import annotations

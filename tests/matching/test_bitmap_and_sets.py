@@ -1,5 +1,6 @@
-"""Tests of the algorithms over numbered patterns and of the backtracking walk: contents and
-bounds.
+"""Tests of the matchers that number their patterns, and of the matcher that backtracks.
+
+The tests check what these matchers hold, and how much they may hold.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Tests of pattern inclusion, against all topics that could tell two patterns apart."""
+"""Tests of `covers`: True if one pattern matches each topic that another pattern matches.
+
+The expected result comes from all topics that could show a difference.
+"""
 
 from __future__ import annotations
 
@@ -139,10 +142,11 @@ def test_coverage_of_amqp_patterns_agrees_with_all_topics(data: st.DataObject) -
 
 
 def _told_apart(pattern: str) -> list[str]:
-    """Return topics of the pattern with a fresh word for each `*`, and zero to seven for each `#`.
+    """Return topics that show if another pattern of at most six words covers this pattern.
 
-    If another pattern matches a topic with more consecutive fresh words than that pattern has
-    words, one of its `#` matches some of the fresh words, so it matches all longer topics as well.
+    In these topics, the word `z`, which no pattern contains, replaces each `*`, and zero to seven
+    `z` replace each `#`. Seven are enough: if the other pattern matches more `z` in a row than it
+    has words, one of its `#` matches some of them, and would match any larger number too.
     """
     words = AMQP.split(pattern)
     topics = []
@@ -251,7 +255,7 @@ LONG = {
 
 
 def seconds(a: str, b: str, grammar: Grammar) -> float:
-    """Return the CPU seconds that a comparison takes, which other processes do not affect."""
+    """Return the CPU seconds of one comparison. Other processes do not count in this time."""
     return min(
         timeit.repeat(lambda: covers(a, b, grammar), number=1, repeat=5, timer=time.thread_time)
     )

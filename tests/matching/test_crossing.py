@@ -24,7 +24,7 @@ WORDS = ["a", "*", "+", "#", ".", "/", "$x", ""]
 
 
 def spelled(grammar: Grammar) -> list[str]:
-    """Return every text of up to three of the words, in the grammar's notation."""
+    """Return every text of up to three of WORDS, joined by the grammar's separator."""
     lists = [words for length in range(4) for words in product(WORDS, repeat=length)]
     return sorted({grammar.separator.join(words) for words in lists})
 

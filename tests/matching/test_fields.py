@@ -221,7 +221,7 @@ def test_a_binding_is_indexed_under_its_rarest_criterion() -> None:
 
 
 class Listed(HeadersMatcher[object]):
-    """An algorithm as a third party would write it."""
+    """A matcher of headers with only the methods that a third party must write."""
 
     def enter(self, row: FieldsRow[object]) -> None:
         """Do nothing: there is no index."""

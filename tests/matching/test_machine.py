@@ -1,6 +1,7 @@
-"""Runs random sequences of all operations on every algorithm, beside a plain set of pairs.
+"""Runs random sequences of all operations on every algorithm.
 
-The expected answers come from the set and the definition of a match.
+The expected answers come from a plain set of (pattern, subscriber) pairs and the definition of a
+match.
 """
 
 from __future__ import annotations

@@ -317,9 +317,9 @@ def test_matching_runs_from_a_zip_without_other_packages(tmp_path: Path) -> None
 
 
 def test_many_subscribers_under_several_patterns_are_counted_in_parts() -> None:
-    """The number of subscribers makes the tally divide its dict.
+    """There are so many subscribers that the trie counts them in several dicts instead of one.
 
-    Each subscriber is found once, even after some of its patterns are removed.
+    A lookup finds each subscriber once, even after some of its patterns are removed.
     """
     trie: Matcher[str] = create("trie", AMQP)
     people = [f"person {number}" for number in range(20_000)]
@@ -339,8 +339,9 @@ def test_many_subscribers_under_several_patterns_are_counted_in_parts() -> None:
 
 
 def taken(name: str, pattern: Callable[[int], str], gone: bool = False) -> int:
-    """Return the bytes used by 1,000 patterns; with `gone`, the bytes still used after all patterns
-    but one are removed.
+    """Return the bytes that a matcher uses for 1,000 patterns.
+
+    With `gone`, the matcher then removes all patterns but one; return the bytes that are left.
     """
     matcher: Matcher[int] = create(name, AMQP)
     gc.collect()

@@ -1,5 +1,6 @@
-"""Tests each line of the table of semantics on the definition, every matcher and the stored
-topics.
+"""Tests which patterns match which topics, with an example for each rule.
+
+Each example is checked with the definition of a match, every matcher and the index of topics.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from matching import (
 
 
 def matches(grammar: Grammar, pattern: str, topic: str) -> bool:
-    """Return the answer, after checking that the definition, matchers and stored topics agree."""
+    """True if the pattern matches the topic, by the definition; check that all matchers agree."""
     answer = grammar.matches(pattern, topic)
     for name in NAMES:
         matcher: Matcher[str] = create(name, grammar)

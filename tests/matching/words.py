@@ -20,8 +20,8 @@ _WORDS = ["a", "b", "", "$x", "a*", "*", "+", "#"]
 def _some(words: list[str], most: int) -> st.SearchStrategy[list[str]]:
     """Draw one to `most` words.
 
-    All of them come from one number, because Hypothesis takes longer for each value that it draws
-    than most matchers take for an answer.
+    All words are derived from one drawn number: Hypothesis needs longer to draw a value than most
+    matchers need for an answer.
     """
     texts = len(words) ** most
 

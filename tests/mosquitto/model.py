@@ -45,7 +45,10 @@ def with_names(topic: str, user: str | None, client_id: str) -> str:
 
 
 def is_kept_from_clients(topic: str) -> bool:
-    """True if no client may publish to the topic: it begins with $SYS, and is no bridge's state."""
+    """True if Mosquitto lets no client publish to the topic.
+
+    That is so for all topics that begin with $SYS, except the topics for the state of a bridge.
+    """
     if not topic.startswith("$SYS"):
         return False
     return re.fullmatch(r"\$SYS/broker/connection/[^/]*/state", topic) is None
@@ -54,9 +57,10 @@ def is_kept_from_clients(topic: str) -> bool:
 def acl_file_decides(
     lines: list[tuple[str, str, str]], user: str | None, client_id: str, topic: str, access: str
 ) -> bool:
-    """Return the verdict of an ACL file.
+    """Return Mosquitto's verdict for an ACL file: True if the access is allowed.
 
-    A line is `user`, "" and a name, or `topic` or `pattern`, an access type and a filter.
+    Each line is a tuple: ("user", "", name), or ("topic", access type, filter), or ("pattern",
+    access type, filter).
     """
     if access == WRITE and is_kept_from_clients(topic):
         return False
@@ -86,7 +90,7 @@ def acl_file_decides(
 
 
 def dynamic_lists(document: dict[str, Any], user: str | None) -> Iterator[list[dict[str, Any]]]:
-    """Yield the access entries of each role of a user or of its groups, in their order."""
+    """Yield the access entries of each role of a user and of its groups, by falling priority."""
     roles = {role["rolename"]: role["acls"] for role in document["roles"]}
     groups = {group["groupname"]: group for group in document["groups"]}
 
@@ -114,9 +118,9 @@ def dynamic_lists(document: dict[str, Any], user: str | None) -> Iterator[list[d
 def dynamic_decides(
     document: dict[str, Any], user: str | None, client_id: str, topic: str, kind: str
 ) -> bool:
-    """Return the verdict of dynamic security; `kind` is send, receive or subscribe.
+    """Return the verdict of Mosquitto's dynamic security plugin: True if the access is allowed.
 
-    To subscribe, `topic` is the filter of the subscription.
+    `kind` is send, receive or subscribe. For subscribe, `topic` is the filter of the subscription.
     """
     if kind == "send" and is_kept_from_clients(topic):
         return False

@@ -100,14 +100,14 @@ async def trellis(conf: Path) -> AsyncIterator[int]:
 
 
 class Observed(Mqtt0):
-    """A client that notes the topics that it receives."""
+    """An MQTT client that keeps the bodies that it receives; each body names a topic."""
 
     def __init__(self, sock: Socket) -> None:
         super().__init__(sock)
         self.received: list[str] = []
 
     async def until(self, first: int) -> bytes:
-        """Return the data of the next packet of a kind; note the bodies of earlier publications."""
+        """Read up to the next packet with this first byte, and return its data; keep the bodies."""
         while True:
             kind, data = await self.packet()
             if kind & 0xF0 == 0x30:
@@ -146,10 +146,11 @@ async def client(port: int, user: str | None, client_id: str) -> tuple[int, Obse
 async def observe(
     port: int, users: list[str | None], clients: list[str], filters: list[str]
 ) -> dict[tuple[Any, ...], Any]:
-    """Return the observed actions of each client at a broker: connect, publish, receive.
+    """Let each user connect with each client identifier, publish, and subscribe to each filter.
 
-    The key of a result names the action, the user, the client identifier and, for "read", the
-    filter. The result of a connect is a bool, that of other actions is the set of topics.
+    Return the result of each action. The key is (action, user, client identifier), for "read" also
+    the filter. The result of a connect is True if it succeeded; that of other actions is the set of
+    topics with which it succeeded.
     """
     seen: dict[tuple[Any, ...], Any] = {}
     code, watcher = await client(port, WATCHER, "watching")
@@ -195,7 +196,7 @@ def passwords(file: Path) -> None:
 
 
 def acl_text(chance: random.Random, variables: bool) -> str:
-    """Return a random ACL file; with `variables`, each pattern names the client identifier."""
+    """Return a random ACL file; with `variables`, each `pattern` line contains `%c`."""
     lines = []
     for user in USERS[-1:] + USERS[:-1]:
         lines += [f"user {user}"] if user else []
@@ -223,7 +224,7 @@ def words(chance: random.Random, known: tuple[str, ...]) -> str:
 async def compared(
     conf: Path, port: int, users: list[str | None], clients: list[str], filters: list[str]
 ) -> list[tuple[tuple[Any, ...], Any, Any]]:
-    """Return each action as (key, result in Mosquitto, result in Trellis)."""
+    """Observe both brokers; return (key, result in Mosquitto, result in Trellis) of each action."""
     async with mosquitto(conf, port):
         theirs = await observe(port, users, clients, filters)
     async with trellis(conf) as own_port:

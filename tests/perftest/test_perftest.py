@@ -1,8 +1,8 @@
 """RabbitMQ PerfTest (Maven Central) runs against a broker in its modes, and counts each message.
 
 PerfTest ends by itself when its producers have sent, and its consumers have received, as many
-messages as the test wants; its last lines say so. PerfTest prints rates, not counts: the counts
-come from the broker, which has served this PerfTest alone.
+messages as the test wants; its last lines say so. It prints rates, but no counts. So the test reads
+the counts from the broker, which serves only this one PerfTest.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def test_perftest(class_path: str, fresh: BrokerProcess, mode: str) -> None:
 
 @pytest.mark.long
 def test_perftest_with_a_variable_rate(class_path: str, fresh: BrokerProcess) -> None:
-    """With a variable rate, a producer has no message limit: the test ends after a time."""
+    """With a variable rate, PerfTest has no limit of messages, so it ends after a time."""
     why = run(
         class_path,
         fresh,

@@ -76,7 +76,7 @@ def read_by_pipeline(data: bytes, rows_per_task: int) -> Reading:
 
 
 def _plain(column: pa.Array) -> list[Any]:
-    """Return the column's values as the broker's reader does: times are numbers."""
+    """Return the values of a column; times are numbers, as in the broker's reader."""
     if pa.types.is_timestamp(column.type):
         column = pc.cast(column, pa.int64())
     return list(column.to_pylist())
@@ -135,7 +135,10 @@ def plain_segment(count: int, per_batch: int = 5) -> list[bytes]:
 
 @pytest.fixture(autouse=True)
 def _every_batch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the pipeline yield each batch separately, so that rows before damage are returned."""
+    """Make the pipeline's reader return each batch alone.
+
+    Usually it combines batches, and returns none of them if one is damaged.
+    """
     monkeypatch.setattr(segments, "GATHERED_ROWS", 1)
 
 
@@ -190,7 +193,10 @@ def test_a_changed_byte_ends_both_readings_at_the_same_batch() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_hostile_segments_have_the_same_rows(seed: int) -> None:
-    """Random damage: bytes are changed, removed, repeated, exchanged and inserted."""
+    """Damage a segment at random; both readers must still find the same rows.
+
+    Bytes are changed, removed, repeated, exchanged and inserted.
+    """
     rng = random.Random(seed)
     parts = plain_segment(20, 4)
     if rng.random() < 0.3:

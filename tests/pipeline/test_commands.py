@@ -27,7 +27,7 @@ from trellis.cli import main, parser
 
 
 class SessionKeeper:
-    """The session of the tests, which a command must not end."""
+    """The Spark session of the tests, given to a command; its `stop` does nothing."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -109,7 +109,10 @@ def test_lake_and_traffic_go_on_where_they_were(
 def test_a_target_and_its_checkpoint_belong_to_one_job(
     shared: None, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without these errors, Spark would write nothing, or write into the other job's table."""
+    """A command refuses a target or a checkpoint that belongs to another job.
+
+    Otherwise Spark would write nothing, or write into the other job's table.
+    """
     lake = str(tmp_path / "lake")
 
     def said(job: str, target: str, checkpoint: str) -> str:
@@ -154,7 +157,10 @@ def test_a_target_and_its_checkpoint_belong_to_one_job(
 def test_a_job_runs_again_when_more_was_published(
     shared: None, tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With --follow, the job runs until Ctrl-C (no failure), and counts each message once."""
+    """A job that runs again counts each message once.
+
+    With --follow, it runs until Ctrl-C, which is not a failure.
+    """
     some = rows(random.Random(4), 90, definitions(random.Random(3), 5))
     writer = Writer(tmp_path / "journal")
     target = str(tmp_path / "traffic")
@@ -322,7 +328,10 @@ def test_an_error_is_one_line(
 
 
 def test_the_error_of_a_java_that_does_not_start_is_shown(place: Path, tmp_path: Path) -> None:
-    """The error is one line; the warnings of every start are not shown."""
+    """If Java does not start, the command prints its error as one line.
+
+    It does not print the warnings that Java prints at every start.
+    """
     ran = subprocess.run(
         [
             sys.executable,

@@ -29,7 +29,10 @@ QUEUE: Final = "out"
 
 
 def session_of(leader: int) -> list[int]:
-    """Return all processes of a session: Spark's workers have process groups of their own."""
+    """Return the ids of all processes in the session of the process `leader`.
+
+    The process group is not enough: Spark's workers have groups of their own.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -43,7 +46,7 @@ def session_of(leader: int) -> list[int]:
 
 
 def committed(table: Path) -> list[Path]:
-    """Return the committed files of a table, which Spark's log names and `spark.read` reads."""
+    """Return the files of a table that Spark has committed; `spark.read` reads no other files."""
     logs = {
         int(path.name.partition(".")[0]): path
         for path in sorted((table / "_spark_metadata").glob("[0-9]*"))
@@ -65,7 +68,7 @@ class Log:
         self._checkpoint = checkpoint
 
     def count(self, kind: str) -> int:
-        """Return the entries of `offsets` (started batches) or `commits` (finished batches)."""
+        """Return the number of started (`kind` = "offsets") or finished ("commits") batches."""
         return len(
             [path for path in (self._checkpoint / kind).glob("[0-9]*") if path.name.isdecimal()]
         )

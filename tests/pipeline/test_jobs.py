@@ -294,7 +294,10 @@ def reached(document: Document, exchange: str) -> set[str]:
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_a_router_is_the_oracle(seed: int) -> None:
-    """Draw definitions and sessions; publish any topic to any exchange."""
+    """Compare the router of the pipeline with `goes`, a plain Python model of routing.
+
+    Definitions and sessions are random. Any topic is published to any exchange.
+    """
     rng = random.Random(seed)
     document, heard = definitions(rng, 12), subscriptions(rng, 6)
     then = TopologyState("/", START)

@@ -71,7 +71,10 @@ def test_small_batches_come_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_damage_is_named_with_file_and_offset_however_few_columns_are_read(tmp_path: Path) -> None:
-    """If checksums are checked, any changed byte of a batch is found."""
+    """A changed byte of a batch gives an error with the file and the offset.
+
+    If checksums are checked, any changed byte is found, whichever columns are read.
+    """
     journal(tmp_path, some(21), 7, 21)
     [piece] = Directory(str(tmp_path)).pieces(0, 21)
     [path] = tmp_path.iterdir()
@@ -124,7 +127,7 @@ def test_wherever_a_segment_is_torn_it_ends_with_its_last_whole_batch(tmp_path: 
 
 
 def divided(stream: Directory) -> tuple[list[tuple[int, int]], int]:
-    """Return the first offset and the end of each task, and the bytes that all tasks read."""
+    """Return (first offset, end offset) of each task, and the bytes that all tasks read."""
     cuts = [piece.cut for piece in stream.pieces(50, 2950, 70)]
     return [(cut.low, cut.high) for cut in cuts], sum(cut.end - cut.start for cut in cuts)
 

@@ -96,8 +96,10 @@ def test_conditions_are_taken_over(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_journal_is_followed_in_steps(spark: SparkSession, tmp_path: Path) -> None:
-    """The checkpoint has the position of a query; a torn tail and leftovers of an older epoch are
-    not read.
+    """A streaming query reads a journal in several runs, and continues at its checkpoint.
+
+    It must not read a torn batch at the end of the journal. When a later segment has a higher
+    epoch, it must not read what the older segment has at the same offsets.
     """
     first = journal(tmp_path / "s", some(50))
     writer = Writer(tmp_path / "s", 1, 50)

@@ -59,8 +59,10 @@ def heard_of(directory: Directory, at: datetime | None) -> set[Subscription]:
 def test_the_state_at_any_moment_includes_all_earlier_changes(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
-    """Bindings and subscriptions come and go; now and then the broker writes a new snapshot, or
-    restarts without its sessions.
+    """Compare the bindings that `$topology` gives for each minute with those that the test kept.
+
+    Bindings and subscriptions come and go. At times, the broker writes a new snapshot, or restarts
+    without its sessions.
     """
     rng = random.Random(seed)
     document, heard = definitions(rng, 5), set(subscriptions(rng, 4))
@@ -182,8 +184,9 @@ def test_a_moment_is_iso_8601(tmp_path: Path) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A journal with its topology beside it: a binding and a subscription end in the fifth
-    minute.
+    """Make an empty journal and, in the same directory, the stream `$topology`.
+
+    In the stream, a binding and a subscription end in the fifth minute.
     """
     document = definitions(random.Random(4), 5)
     (tmp_path / "now.json").write_text(json.dumps(document))
@@ -290,8 +293,10 @@ def test_unsuitable_rows_or_options_are_a_one_line_error(
 
 
 def test_a_running_broker_gives_the_same_bindings_also_after_a_restart(tmp_path: Path) -> None:
-    """Over HTTP, the topology beside the journal is found; a clean session is gone after the
-    restart.
+    """Compare the bindings read over HTTP with the real ones, before and after a restart.
+
+    The pipeline finds the stream `$topology` of the broker whose journal it reads. A clean session
+    is gone after the restart.
     """
     (tmp_path / "definitions.json").write_text(
         json.dumps(

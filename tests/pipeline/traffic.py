@@ -94,7 +94,7 @@ def _binding(source: str, destination: str, key: str, **arguments: Any) -> dict[
 
 
 def subscriptions(rng: random.Random, count: int) -> list[Subscription]:
-    """Draw subscriptions of a few sessions, one with the name of a queue, and of a group."""
+    """Draw subscriptions of a few sessions (one has the name of a queue), some of them shared."""
     found: dict[Subscription, None] = {}
     for _ in range(count):
         levels = [rng.choice([*WORDS, "+", "$x", "a.b"]) for _ in range(1 + rng.randrange(3))]
@@ -109,11 +109,11 @@ def subscriptions(rng: random.Random, count: int) -> list[Subscription]:
 def goes(
     document: Document, exchange: str, topic: str, heard: list[Subscription] | None = None
 ) -> tuple[set[str], set[int], bool]:
-    """Return (destinations, numbers of bindings, unknown) of a message, by the definition of each
-    type.
+    """Return the expected route of a message, by the definition of each exchange type.
 
-    The destinations are the queues and sessions that get the message. The bindings are those on the
-    message's way. `unknown` is True if an exchange on its way routes by more than the topic.
+    The result is (names of the queues and sessions that get the message, numbers of the bindings
+    that it passes, unknown). `unknown` is True if it passes a headers exchange, which does not
+    route by the topic.
     """
     types = {each["name"]: each["type"] for each in document["exchanges"]} | {"amq.topic": "topic"}
     alternates = {
@@ -210,7 +210,7 @@ def rows(
 
 
 def change(event: str, at: datetime, facts: dict[str, Any]) -> Row:
-    """Return a row of the stream `$topology` for a change; `numbered` sets its offset."""
+    """Return the row of the stream `$topology` for a change, with offset 0 (see `numbered`)."""
     return row(
         0,
         event,
@@ -260,7 +260,7 @@ def bound(each: dict[str, Any], at: datetime, event: str = "bind") -> Row:
 def snapshot(
     document: Document, heard: list[Subscription], at: datetime, restarted: bool = True
 ) -> list[Row]:
-    """Return all rows of a snapshot, as the broker writes them."""
+    """Return all rows of a snapshot of bindings and subscriptions, as the broker writes them."""
     predeclared = [
         {"name": name, "type": kind, "arguments": {}}
         for name, kind in (

@@ -1,4 +1,4 @@
-"""Batches as an owner ships them, for tests of the directory that follows the log."""
+"""Batches of entries as the active node ships them, for tests of a standby's data directory."""
 
 from __future__ import annotations
 
@@ -55,13 +55,16 @@ def encode_entries(entries: list[tuple[int, StoreEntry]], salt: int) -> bytes:
 
 
 class Batches:
-    """The batches of an owner, and the state after the last of them."""
+    """Makes the batches of one owner, one after another.
+
+    `state` is the state of the replicated log after the last batch that was made.
+    """
 
     def __init__(self, salt: int = 99) -> None:
         self.state = ClusterState("broker", epoch=1, nonce=5, last=0, salt=salt, format=1)
 
     def make(self, *entries: StoreEntry) -> Apply:
-        """Return the step that applies a batch of entries at the next positions."""
+        """Return the Apply that writes these entries, at the next positions, to a directory."""
         state, position = self.state, self.state.position
         placed: list[tuple[int, StoreEntry]] = []
         for entry in entries:

@@ -1,6 +1,7 @@
-"""Random logs: the records of several owners, with claims and records that arrive wrong or late.
+"""Random replicated logs: records of several owners (active nodes) in turn, some wrong or late.
 
-The author tracks the owner only to write plausible records; the judges decide which records count.
+The author keeps the state of the log only to write plausible records. The tested judges decide
+which records count.
 """
 
 from __future__ import annotations
@@ -90,8 +91,10 @@ class Author:
     # -- writing records
 
     def append(self, event: str, record: LogRecord, counts: bool = False) -> None:
-        """Append a record, and remember the event that it belongs to. `counts` is True if the judge
-        should count the record."""
+        """Append a record, and remember the name of its event.
+
+        `counts` is True if the author means the record to count.
+        """
         offset = self.offset
         self.log.records.append((offset, record))
         self.log.events.append(event)
@@ -104,11 +107,11 @@ class Author:
         return self.random.randrange(1_000)
 
     def nonce(self) -> int:
-        """Return a random nonce, which is often similar to another nonce."""
+        """Return a random nonce: often one of 0, 1 and 2, so that nonces are equal at times."""
         return self.random.choice((0, 1, 2, self.random.getrandbits(64)))
 
     def claim(self, epoch: int, seen: int, name: str = NAME) -> Claim:
-        """Return a claim with a state that its writer may have known."""
+        """Return a claim of this epoch, with the author's state but a random salt and format."""
         state = replace(
             self.state,
             name=name,
@@ -119,7 +122,7 @@ class Author:
         return Claim(CLAIM, epoch, self.nonce(), self.wall(), seen, state, digest)
 
     def win(self, event: str, claim: Claim) -> None:
-        """Append a claim that is meant to be valid."""
+        """Append a claim that should count, and make its writer the owner of the log."""
         first = self.state.epoch == 0
         self.append(event, claim, counts=True)
         self.owners.append((claim.epoch, claim.nonce))
@@ -132,7 +135,7 @@ class Author:
         )
 
     def any_record(self, epoch: int, nonce: int) -> LogRecord:
-        """Return a random record of an owner: a chunk of a batch, a beat or a mark."""
+        """Return a record as the owner of the log writes it: a batch, a beat or a mark."""
         kind = self.random.choice((BATCH, BEAT, MARK))
         if kind == BATCH:
             return self.chunk(epoch, nonce, 0, 1)
@@ -153,14 +156,14 @@ class Author:
     # -- claims
 
     def right_seen(self) -> int:
-        """Return the offset of the last record that counts, or of a void record after it."""
+        """Return a value of `seen` with which a claim wins: no record after it counts."""
         return self.random.randrange(self.state.last, max(self.offset, self.state.last + 1))
 
     def takeover(self) -> None:
         self.win("claim", self.claim(self.state.epoch + 1, self.right_seen()))
 
     def race(self) -> None:
-        """Append the claims of several standbys that had read the same records."""
+        """Append claims of standbys that claim the log at once; only the first one counts."""
         seen, epoch = self.right_seen(), self.state.epoch + 1
         losers = [self.claim(epoch, seen) for _ in range(self.random.randrange(1, 3))]
         winner = self.claim(epoch, seen)
@@ -221,7 +224,7 @@ class Author:
         self.batch_part("half batch", self.random.randrange(1, chunks), chunks)
 
     def batch_part(self, event: str, written: int, chunks: int) -> None:
-        """Append the first chunks of a batch, with other nodes' records between them."""
+        """Append the first `written` chunks of a batch; records of other nodes may come between."""
         epoch, nonce = self.state.epoch, self.state.nonce
         if epoch == 0:
             return
@@ -248,7 +251,7 @@ class Author:
             self.append("mark", mark, counts=True)
 
     def late_record(self) -> None:
-        """Append a record of an owner that was deposed."""
+        """Append a record of an earlier owner: a later claim has ended its epoch."""
         if len(self.owners) > 1:
             epoch, nonce = self.random.choice(self.owners[:-1][-3:])
             self.append("record of a deposed owner", self.any_record(epoch, nonce))

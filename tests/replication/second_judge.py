@@ -1,15 +1,23 @@
 """A second judge of the replicated log, written from the rules alone.
 
-The purpose of this judge is to disagree with `broker.replication.judge` where one of the two is
-wrong. So the two share no code and no method: this judge keeps no running state, and looks back
-over all earlier records for each record, to find the claim in force and the last record that
-counts.
+A judge decides for each record of the log: the record counts, or it is void (readers ignore it), or
+the reader must stop. `broker.replication.judge` is the judge of the broker. Tests compare both, so
+that a mistake in one of them shows. The two share no code and no method. For each record, this
+judge looks at all earlier records again; it keeps no state between records.
 
-The rules, in brief. A claim counts if its epoch is the epoch in force + 1 and no record that counts
-has an offset above the claim's `seen`; any other claim is void. A batch, a beat or a mark counts if
-its epoch and nonce are those of the claim in force. A call is void. A record that only a reader
-with a gap can meet stops the reader: a claim more than one epoch above the one in force, or
-another record (but a call) of a higher epoch.
+Records are of these kinds. A claim is a standby's request to own the log; it begins an epoch, and
+`seen` is the last offset that its writer has read. The claim in force is the last claim that
+counts; its writer is the owner. The owner writes batches, beats (nothing but a sign of life) and
+marks (the whole state). Any node may write a call, to test the log.
+
+The rules, in brief:
+
+-   A claim counts if two conditions hold. Its epoch is that of the claim in force + 1. No record
+    that counts has an offset above the claim's `seen`. Any other claim is void.
+-   A batch, a beat or a mark counts if its epoch and nonce are those of the claim in force.
+-   A call is void.
+-   A reader stops at a record that proves that earlier records are missing. This is a claim more
+    than one epoch above the claim in force, or a batch, beat or mark of a higher epoch.
 
 Where the rules are ambiguous, this judge reads them as follows:
 
@@ -17,8 +25,8 @@ Where the rules are ambiguous, this judge reads them as follows:
     a mark counts even if its state is not the reader's. A mark of a higher epoch stops a reader,
     which has no right to go on from the mark's state: its directory lacks the data.
 2.  "Only if" is read as "if and only if": a batch that has epoch and nonce of the claim in force
-    counts, though its number, its positions or its chunk index fit nothing before it. To find
-    such a hole is the task of the standby, which compares them with its directory.
+    counts, even if its number, its positions or its chunk index do not follow those before. The
+    standby finds such a hole, because it compares them with its directory.
 3.  A chunk is a record: each chunk of a batch counts alone, so half a batch moves the last offset
     that counts, and a claim must have seen it.
 4.  Before the first claim no claim is in force. A batch, beat or mark of epoch 0 is void, even
@@ -29,22 +37,19 @@ Where the rules are ambiguous, this judge reads them as follows:
     it counts, so the claim wins.
 7.  `seen` is compared with the last offset that counts in the reader's first state too, so that a
     reader which begins in the middle agrees with one that has read everything.
-8.  The rules do not say what a claim of another broker's name is. "One partition per broker" is
-    broken. A claim of another name that would win stops the reader: if it counted, the other
-    broker's batches would count too, and if it was void, the batches that follow would stop all
-    readers. For a claim of another name that loses, the rules allow two readings. "Every other
-    claim is void" would let the log's own broker go on. This judge read it so at first. It now
-    stops, as the judge under test does: a node with the wrong topic also finds the log's own
-    claims to be old, if its directory knows a higher epoch, and must not go on to claim that log.
-9.  A claim of another salt, format or digest counts. The rules make salt and format part of the
-    state, and digests part of the claim, but give neither a part in who wins.
-10. A second claim with epoch and nonce of the claim in force (a client that sent it twice) is
-    void, and its writer's records count all the same.
+8.  A claim with the name of another broker stops the reader; the rules do not mention this case.
+    If such a claim would win, it can neither count nor be void: the other broker's batches would
+    count too, or they would stop all readers. If it would lose, it could be void. But a node with
+    the wrong topic, whose directory knows a higher epoch, would then take the log's own claims for
+    old ones, and claim the log. So the reader stops here too, as the judge under test does.
+9.  A claim with another salt, format or digest counts. In the rules, these fields do not decide
+    which claim wins.
+10. If a claim is in the log twice, because a client sent it twice, the second copy is void. The
+    records of its writer count nevertheless.
 11. A batch or beat of the epoch in force with another nonce is void. It proves no gap.
-12. Gaps between offsets prove nothing. That the log begins above the next offset of a stored state
-    must be found by comparing offsets before anything is judged.
-13. Records at or below the state's last offset are not to be judged again: a caller passes
-    records behind the state only, in the order of their offsets.
+12. Gaps between the offsets of records prove nothing. A caller that has a stored state must itself
+    check that the log does not begin above the next offset of this state.
+13. A caller passes only records after the last offset of its state, in the order of their offsets.
 """
 
 from __future__ import annotations
@@ -71,9 +76,10 @@ Entry = tuple[int, LogRecord]
 
 
 def verdicts(state: ClusterState, records: list[Entry]) -> tuple[list[str], tuple[int, int, int]]:
-    """Return a verdict for each record, and epoch, nonce and last counting offset at the end.
+    """Return a verdict (counts, void or stop) for each record, and the end of the log.
 
-    A "stop" is the last verdict: records after it are not judged.
+    The end is (epoch, nonce, offset of the last record that counts). Records after a "stop" get no
+    verdict.
     """
     given: list[str] = []
     for index in range(len(records)):
@@ -85,7 +91,7 @@ def verdicts(state: ClusterState, records: list[Entry]) -> tuple[list[str], tupl
 
 
 def verdict(state: ClusterState, earlier: list[Entry], given: list[str], entry: Entry) -> str:
-    """Return the verdict on one record, which follows earlier records with the verdicts `given`."""
+    """Return the verdict on one record; `given` has the verdicts on all earlier records."""
     counted = counting(earlier, given)
     epoch, nonce = in_force(state, counted)
     _, record = entry
@@ -126,5 +132,5 @@ def last_offset(state: ClusterState, counted: list[Entry]) -> int:
 
 
 def unseen(claim: Claim, state: ClusterState, counted: list[Entry]) -> bool:
-    """True if a record that counts has an offset above the last one that the claimant had read."""
+    """True if the writer of this claim had not read all records that count."""
     return any(offset > claim.seen for offset in [state.last, *(offset for offset, _ in counted)])

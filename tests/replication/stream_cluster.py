@@ -1,7 +1,7 @@
 """A simulated cluster with streams: real brokers and real directories on simulated disks.
 
-The log is a list of batches: the rules of its ownership have a simulation of their own. Processes
-are killed at single operations of their disks, and disks lose and tear writes.
+The log is a list of batches. `tests/replication/simulation` tests which node owns the log.
+Processes are killed at single operations of their disks, and disks lose and tear writes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ FIRST = ClusterState("broker", epoch=1, nonce=5, last=0, salt=7, format=1)
 
 
 class Cluster(BatchShipping):
-    """The log, the nodes, and the rows that the log has. The owner ships batches to it."""
+    """A replicated log, its three nodes, and a model of the rows in the log.
+
+    The owner (the active node) ships its batches to this object.
+    """
 
     def __init__(
         self, seed: int, path: Path, replica_type: type[ReplicaDirectory] = ReplicaDirectory
@@ -87,12 +90,15 @@ class Cluster(BatchShipping):
         return self.state.encode()
 
     def written(self) -> None:
-        """Do nothing: this cluster has no beats, so nothing depends on the time of the write."""
+        """Do nothing.
+
+        A real owner appends beats (records without content) between batches; this cluster has none.
+        """
 
     # -- the owner
 
     def take_over(self, node: Node) -> None:
-        """Let a node own the log, after it has read all of it."""
+        """Let a node read the whole log, and then become its owner (the active node)."""
         self.takeovers += 1
         node.catch_up(len(self.log))
         assert node.replica is not None
@@ -125,7 +131,7 @@ class Cluster(BatchShipping):
         return {name: queue for name, queue in queues.items() if isinstance(queue, StreamQueue)}
 
     def publish(self) -> None:
-        """Publish to streams, declare one, or delete one; then write the batch."""
+        """Publish to streams, some of which are declared or deleted now; then write the batch."""
         vhost = self.home.vhost
         for _ in range(self.random.randint(1, 4)):
             name = self.random.choice(("s", "s", "t", "u"))
@@ -150,7 +156,7 @@ class Cluster(BatchShipping):
             self.pending[self._key(name)].append(body)
 
     def write(self) -> None:
-        """Ship and write a batch of the owner; kill the owner meanwhile at random."""
+        """Ship a batch of the owner and write it; at random, kill the owner while it does so."""
         home, disk = self.home, self.owner.disk
         self.kills_before_ship = self.random.random() < 0.03
         if self.random.random() < 0.15:
@@ -168,7 +174,7 @@ class Cluster(BatchShipping):
         self.confirmed = {key: len(bodies) for key, bodies in self.rows.items()}
 
     def fail_over(self) -> None:
-        """Kill the owner, and let a node take over."""
+        """Kill the owner (the active node), and let a random node become the owner."""
         self.kills += 1
         self.kills_before_ship = False
         self.owner.crash()
@@ -192,9 +198,9 @@ class Cluster(BatchShipping):
         self.check()
 
     def seed(self) -> None:
-        """Replace the directory of a standby by a copy of the owner's directory.
+        """Replace the directory of a standby by a copy of the active node's directory.
 
-        The owner continues to write while its directory is copied.
+        The active node continues to write while its directory is copied.
         """
         self.seeds += 1
         owner = self.owner
@@ -256,10 +262,11 @@ class Cluster(BatchShipping):
             self.check_rows()
 
     def files_of(self, node: Node) -> dict[str, bytes]:
-        """Return the files of all existing streams, without the marks of their ends.
+        """Return the files of all existing streams, each without the end-of-stream mark of Arrow.
 
-        A new owner finishes the active segments when it begins, and a standby when it gets the
-        first row of the next segment. A mark that the disk had no space for is written later.
+        Nodes write that mark at different times. A new owner writes it when it begins. A standby
+        writes it when it gets the first row of the next segment. If the disk is full, it follows
+        later.
         """
         directories = [f"/streams/%2F/{name}/" for name in self.streams()]
         return {
@@ -372,7 +379,10 @@ def segments_of(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def without_end(data: bytes) -> bytes:
-    """Return the data of a segment without the mark of its end, which a crash may have torn."""
+    """Return the data of a segment without the end-of-stream mark of Arrow.
+
+    A crash may have torn the mark, so also remove a part of it.
+    """
     sizes = range(len(END_OF_STREAM), 0, -1)
     found = next((size for size in sizes if data.endswith(END_OF_STREAM[:size])), 0)
     return data[: len(data) - found]

@@ -1,4 +1,4 @@
-"""Tests of the description of a node in its claims."""
+"""Tests of the description of a node, which is part of its claims to own the replicated log."""
 
 from __future__ import annotations
 

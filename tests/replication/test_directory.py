@@ -49,7 +49,7 @@ def stored(content: bytes = b"m", queue: int = 1) -> MessageStored:
 
 
 class Place:
-    """A data directory on a simulated disk, with its catalog in a real directory."""
+    """A standby's data directory: files on a simulated disk, the catalog in a real directory."""
 
     def __init__(self, path: Path, disk: SimulatedDisk | None = None) -> None:
         self.path = str(path)
@@ -484,7 +484,7 @@ def test_copy_of_the_directory_of_a_running_node_keeps_messages_of_queues_that_i
 
 
 def running_files(place: Place, tmp_path: Path) -> dict[str, bytes]:
-    """Return the files of the disk of a place, as files of its copy."""
+    """Return the files on the disk of a running place, with the paths of a copy of it."""
     return {
         path.replace(place.path, str(tmp_path / "copy")): data
         for path, data in place.disk.contents().items()

@@ -1,4 +1,7 @@
-"""The judge of the replicated log, compared with a second judge on random logs, and alone."""
+"""Tests of the judge, which decides for each record of the replicated log whether it counts.
+
+Some tests compare the judge with a second judge on random logs; the others test it alone.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ EXPECTED: Final = {
 
 
 def judged(judge: Judge, records: list[Entry]) -> tuple[list[str], End]:
-    """Return the verdicts of the judge under test, in the form of the second judge."""
+    """Return the verdicts and the end of the log by the broker's judge, like `verdicts` does."""
     given: list[str] = []
     for offset, record in records:
         try:
@@ -67,7 +70,7 @@ def judged(judge: Judge, records: list[Entry]) -> tuple[list[str], End]:
 
 
 def agree(state: ClusterState, records: list[Entry], seed: int) -> list[str]:
-    """Check that both judges reach the same verdicts from this state on; return the verdicts."""
+    """Check that both judges, begun at this state, reach equal verdicts; return the verdicts."""
     judge = Judge(state)
     expected = verdicts(state, records)
     assert judged(judge, records) == expected, f"the judges differ on the log of seed {seed}"
@@ -76,7 +79,7 @@ def agree(state: ClusterState, records: list[Entry], seed: int) -> list[str]:
 
 
 def compare(count: int, first_seed: int) -> None:
-    """Compare both judges on random logs, from each kind of beginning."""
+    """Compare both judges on `count` random logs, each read from several beginnings."""
     outcomes: Counter[tuple[str, str]] = Counter()
     beginnings: Counter[str] = Counter()
     epochs: Counter[int] = Counter()
@@ -110,7 +113,10 @@ def compare(count: int, first_seed: int) -> None:
 def begin_at_a_state(
     log: RandomLog, given: list[str], chance: random.Random, beginnings: Counter[str]
 ) -> None:
-    """Begin at a stored state: the verdicts equal those of a reader that has read the whole log."""
+    """Check a reader that begins at a stored state.
+
+    Its verdicts must equal `given`, those of a reader that has read the whole log.
+    """
     cut = chance.randrange(len(given) + 1)
     if STOP in given[:cut]:
         return
@@ -123,7 +129,10 @@ def begin_at_a_state(
 def begin_at_a_mark(
     log: RandomLog, given: list[str], chance: random.Random, beginnings: Counter[str]
 ) -> None:
-    """Begin at a mark that counts; the second judge begins with the state in the mark."""
+    """Check a reader that begins at a mark: a record that carries the whole state.
+
+    Its verdicts and its state must equal those of a reader that has read the whole log.
+    """
     marks = [
         (index, offset, record)
         for index, (offset, record) in enumerate(log.records[: len(given)])
@@ -147,14 +156,17 @@ def begin_at_a_mark(
 def begin_at_the_low_watermark(
     log: RandomLog, chance: random.Random, beginnings: Counter[str]
 ) -> None:
-    """Begin without a state, at the first record of a trimmed log: both judges find the gap."""
+    """Check readers without a state that begin at the first record of a trimmed log.
+
+    Both judges must reach the same verdicts; as a rule, they stop because records are missing.
+    """
     cut = chance.randrange(len(log.records) + 1)
     given = agree(ClusterState(NAME), log.records[cut:], log.seed)
     beginnings["low watermark, stopped"] += STOP in given
 
 
 def cut_a_part_out(log: RandomLog, chance: random.Random, beginnings: Counter[str]) -> None:
-    """Remove records from the middle of the log, including claims in force."""
+    """Remove records from the middle of a log, and check that both judges reach equal verdicts."""
     first = chance.randrange(len(log.records) + 1)
     last = min(len(log.records), first + chance.randrange(1, 10))
     given = agree(ClusterState(NAME), log.records[:first] + log.records[last:], log.seed)
@@ -183,7 +195,7 @@ def beat(epoch: int, nonce: int, wall: int = 0) -> LogRecord:
 
 
 def owned() -> Judge:
-    """Return a judge of a log whose second owner has written up to offset 3."""
+    """Return a judge that has read two claims and a beat after each: offsets 0 to 3, all count."""
     judge = Judge(ClusterState(NAME))
     records = (claim(1, 11, -1), beat(1, 11), claim(2, 22, 1), beat(2, 22))
     assert all(judge.judge(offset, record) for offset, record in enumerate(records))

@@ -19,7 +19,10 @@ FIRST = "/streams/%2F/s/0000000001-00000000000000000000.arrow"
 
 
 class Copy:
-    """The files of a node that follows, and the rows that an owner has shipped, batch by batch."""
+    """A standby's copy of one stream, and an owner that publishes to the stream.
+
+    `ship` returns the rows of a batch; a test writes them to `streams`, the standby's files.
+    """
 
     def __init__(self, path: Path, segment_bytes: int = 100_000) -> None:
         self.cluster = Cluster(0, path)
@@ -32,8 +35,7 @@ class Copy:
         self.streams = StreamReplica(self.disk, "/streams")
 
     def ship(self, *bodies: bytes) -> list[ShippedRows]:
-        """Publish messages to the stream; return the rows of the batch that the owner shipped for
-        them."""
+        """Publish messages at the owner (the active node); return the rows of the shipped batch."""
         for body in bodies:
             self.cluster.client.publish("", "s", body)
         self.cluster.home.store.sync()
@@ -179,7 +181,10 @@ def test_files_of_another_stream_of_the_same_name(copy: Copy) -> None:
 def test_a_batch_with_an_old_and_a_new_stream_of_one_name_is_written_again(
     copy: Copy, refused: int
 ) -> None:
-    """The old stream's file may be removed already when the batch is written again."""
+    """A batch that a crash may have interrupted is written again.
+
+    By then, the file of the old stream may be removed already.
+    """
     rows = [*copy.ship(b"old"), *copy.replace_stream(b"new")]
     copy.streams.write(rows)
     whole = copy.disk.contents()
@@ -203,7 +208,7 @@ def test_a_batch_with_an_old_and_a_new_stream_of_one_name_is_written_again(
 
 
 def test_the_index_of_an_older_stream_of_the_same_name_is_removed(copy: Copy) -> None:
-    """A crash may keep the removal of a segment, and lose that of its index."""
+    """A crash may undo the removal of an index file, although the segment's removal is durable."""
     copy.ship(b"old")
     new = copy.replace_stream(b"new")
     copy.disk = SimulatedDisk({f"{FIRST}.index": b"index"})
@@ -229,7 +234,10 @@ def test_a_segment_that_cannot_be_made_is_made_later(copy: Copy) -> None:
 
 
 def test_waiting_rows_count_in_the_size_of_a_batch(copy: Copy) -> None:
-    """A node of a cluster holds the encoded rows of a batch, which are larger than messages."""
+    """A node of a cluster keeps the encoded rows of a batch until the batch is written.
+
+    Encoded rows are larger than messages: each counts `row_overhead` bytes more.
+    """
     home = copy.cluster.home
     sizes = []
     for overhead in (0, 256):

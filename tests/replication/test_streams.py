@@ -33,7 +33,10 @@ def test_all_nodes_have_the_same_rows_in_the_same_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [85, 432, 787])
 def test_two_streams_of_one_name_are_kept_apart(seed: int, tmp_path: Path) -> None:
-    """A batch has rows of a deleted stream and its successor, and a crash keeps an old index."""
+    """In these seeds, a stream is deleted and a stream of the same name is declared.
+
+    One batch has rows of both streams, and after a crash the old stream's index is still there.
+    """
     story(seed, tmp_path / "nodes")
 
 
@@ -47,7 +50,7 @@ def test_the_same_with_many_seeds(first: int, tmp_path: Path) -> None:
 
 
 class OwnRetention(ReplicaDirectory):
-    """A standby removes the oldest segments itself, without a record of the owner."""
+    """Wrong on purpose: a standby removes old segments itself, without a record of the owner."""
 
     def apply(self, step: Apply) -> None:
         super().apply(step)
@@ -61,7 +64,10 @@ class OwnRetention(ReplicaDirectory):
 
 
 class RemovedByName(ReplicaDirectory):
-    """A standby removes segments by their names, whichever stream they belong to."""
+    """Wrong on purpose: a standby removes segments by their file names alone.
+
+    A segment may belong to a newer stream of the same name.
+    """
 
     def _add_streams(self, batch: DurableBatch, content: Payload) -> None:
         super()._add_streams(batch, content)
@@ -89,7 +95,10 @@ class HalfKeptStreams(StreamReplica):
 
 
 class HalfKept(ReplicaDirectory):
-    """Half a batch of rows stays in the file, as if the file had the whole batch."""
+    """Wrong on purpose: half a batch of rows in a file is taken for the whole batch.
+
+    So the other half is never written.
+    """
 
     def _add_streams(self, batch: DurableBatch, content: Payload) -> None:
         if not isinstance(self._streams, HalfKeptStreams):
@@ -98,7 +107,7 @@ class HalfKept(ReplicaDirectory):
 
 
 class AppendedFirst(Cluster):
-    """The owner appends rows to its files before the log has them."""
+    """Wrong on purpose: the owner appends rows to its files before the log has the rows."""
 
     def ship(self, batch: DurableBatch) -> bytes:
         batch.write_streams()
@@ -106,8 +115,10 @@ class AppendedFirst(Cluster):
 
 
 class OwnPlaces(Cluster):
-    """A standby chooses the places of rows itself: it begins new segments later than the owner
-    does."""
+    """Wrong on purpose: a standby begins new segments later than the owner does.
+
+    So its rows are at other places of the files.
+    """
 
     def ship(self, batch: DurableBatch) -> bytes:
         for rows in batch.rows:
@@ -128,7 +139,10 @@ class OwnPlaces(Cluster):
 def test_a_wrong_design_is_caught(
     replica_type: type[ReplicaDirectory], cluster_type: type[Cluster], first: int, tmp_path: Path
 ) -> None:
-    """`first` is the seed at which the search begins, just before a seed that finds the error."""
+    """Search the seeds from `first` on until one finds the error of this wrong design.
+
+    `first` is chosen shortly before a seed that finds the error, so that the search is short.
+    """
     for seed in range(first, first + 40):
         try:
             story(seed, tmp_path / str(seed), replica_type, cluster_type)

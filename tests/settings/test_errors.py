@@ -343,7 +343,7 @@ INVALID = ["(", "a b", "", "x,y", "rw", "a=", "allow", "allow publish a/#/b", "\
 
 
 def repeated(text: str) -> str | None:
-    """Return the first word or phrase of up to four words that follows itself in `text`."""
+    """Return the first phrase of one to four words that is in `text` twice in a row, or None."""
     words = re.findall(r"[\w.]+", text.lower())
     for size in range(1, 5):
         for at in range(len(words) - 2 * size + 1):

@@ -22,7 +22,7 @@ from trellis.server.recovery import codecs
 
 
 def restore(files: dict[Path, bytes]) -> None:
-    """Write the files of a catalog, with their content from before a batch.
+    """Restore the files of a catalog to their content from before the last batch.
 
     The catalog is written after the log is synced, so a crash that tears the batch in the log has
     not written the catalog.
@@ -77,7 +77,7 @@ class Home(World):
         return self.opened.store.catalog
 
     def crash(self) -> None:
-        """Crash the broker: every change that is not written to the disk is lost."""
+        """Crash the broker: close its catalog, and write nothing more."""
         self.catalog.close()
 
     def records(self) -> list[str]:

@@ -152,8 +152,10 @@ class Log:
         return first
 
     def checkpoint(self, files: int | None = None, holder_numbers: set[int] | None = None) -> None:
-        """Make a checkpoint of the first `files` sealed files; of all sealed files if `files` is
-        None."""
+        """Make a checkpoint of the first `files` sealed (full) files of the log.
+
+        If `files` is None, make a checkpoint of all of them.
+        """
         chosen = self.log.sealed()[:files]
         Checkpointing(
             self.log, chosen, set(QUEUES) | {9} if holder_numbers is None else holder_numbers
@@ -161,9 +163,9 @@ class Log:
 
 
 def annotations_of(content: bytes, queues: list[int]) -> list[int]:
-    """Return the annotations of a random message, derived from its content.
+    """Return one annotation (a number stored with the message) for each of these queues.
 
-    Some are large, some are negative, some are 0.
+    The annotations follow from the message's content. Some are large, negative or 0.
     """
     number = int(content.split()[0])
     large = (0, 1, ANNOTATION_MODULUS - number)[number % 3]

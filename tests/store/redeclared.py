@@ -1,4 +1,4 @@
-"""Steps that declare durable objects, for the tests of restarts."""
+"""Functions for tests of restarts that declare, bind or subscribe durable objects."""
 
 from __future__ import annotations
 

@@ -38,7 +38,10 @@ class Inode:
         self.pending.clear()
 
     def after_crash(self, random: Random, kept: float) -> bytes:
-        """Return the content after a power loss; an unsynced change is kept with chance `kept`."""
+        """Return the content of the file after a power loss.
+
+        Each change that was not synced is kept with the chance `kept`.
+        """
         there = bytearray(self.durable)
         for offset, data in self.pending:
             if random.random() >= kept:
@@ -174,7 +177,7 @@ class SimulatedDisk(Disk):
         return SimulatedFile(self, path, inode, True)
 
     def list(self, directory: str) -> list[str]:
-        """Return the names in a directory. Directories exist while files are in them."""
+        """Return the names of the files in a directory. A directory exists while it has files."""
         self.ask("list", directory)
         return sorted(
             {

@@ -113,7 +113,10 @@ def test_a_backup_has_all_that_was_durable_when_it_was_begun(tmp_path: Path) -> 
 def test_a_backup_has_a_message_that_moves_into_a_newer_file_while_it_is_copied(
     tmp_path: Path,
 ) -> None:
-    """The message moves, so its file is dropped; the backup has the whole file nevertheless."""
+    """A message moves while the backup copies the log, so its old file is dropped meanwhile.
+
+    The backup must have the old file as a whole nevertheless.
+    """
     home = tmp_path / "home"
     home.mkdir()
     store = opened(home).store
@@ -169,7 +172,10 @@ def test_a_backup_has_a_message_that_moves_into_a_newer_file_while_it_is_copied(
 def test_a_backup_of_a_segment_without_records_is_as_good_as_the_original(
     tmp_path: Path, size: int
 ) -> None:
-    """A crash may leave a segment without a head, or with a part of its head."""
+    """A crash may leave a segment without records: empty, or with a part of its head.
+
+    A backup of such a log must be as usable as the log itself.
+    """
     home = tmp_path / "home"
     home.mkdir()
     store = opened(home).store
@@ -213,7 +219,10 @@ def test_a_backup_overwrites_nothing_and_says_why_it_failed(tmp_path: Path) -> N
 def test_a_backup_has_a_segment_of_each_stream_however_fast_retention_removes_segments(
     tmp_path: Path,
 ) -> None:
-    """Retention keeps the last segment, so a copy without a segment would have a gap."""
+    """Retention removes segments of a stream while the backup copies them.
+
+    Retention always keeps the last segment, so a backup without any segment would be wrong.
+    """
     stream = tmp_path / "streams" / "%2F" / "s"
     stream.mkdir(parents=True)
 

@@ -36,7 +36,7 @@ def loaded(catalog: Catalog) -> Loaded:
 
 
 def at(path: Path) -> tuple[Loaded, int, int]:
-    """Return the data that a start reads: definitions, log position, last position used."""
+    """Open the catalog at a path; return its definitions, log position and last position."""
     catalog = Catalog(str(path))
     try:
         return loaded(catalog), catalog.log_position, catalog.last
@@ -144,7 +144,7 @@ def _way(draw: st.DrawFn, model: Model) -> StoreEntry:
 
 
 def _again(draw: st.DrawFn, model: Model) -> StoreEntry:
-    """Draw a change of a session, which keeps its number."""
+    """Draw a change of an existing session, or another definition if there is no session."""
     sessions = [(key, number) for key, (number, _) in model.rows.items() if key[1] == "session"]
     if not sessions:
         return _thing(draw, model)
@@ -246,7 +246,10 @@ def test_a_late_undefined_binding_leaves_one_that_was_made_anew(tmp_path: Path) 
 
 
 def test_a_queue_declared_over_a_refused_queue_replaces_it_and_its_bindings(tmp_path: Path) -> None:
-    """A queue that a start refused cannot be deleted before a client declares it again."""
+    """A start may refuse a stored queue, for example because the settings no longer allow it.
+
+    No client can delete that queue, so a new declaration must replace it.
+    """
     catalog = Catalog(str(tmp_path / "c"))
     catalog.write([(1, queue("q")), (2, way("-4:1:k", -4, 1)), (3, queue("q"))], 0)
     assert [row[0] for row in without_vhosts(loaded(catalog))] == [3]
@@ -257,7 +260,7 @@ def test_a_queue_declared_over_a_refused_queue_replaces_it_and_its_bindings(tmp_
 
 
 def test_batch_is_whole_or_missing_after_any_loss_of_the_last_writes(tmp_path: Path) -> None:
-    """Cut the write-ahead log anywhere, as a crash or a power loss does."""
+    """Cut SQLite's write-ahead log of the catalog anywhere, as a crash or a power loss does."""
     path = tmp_path / "c"
     catalog = Catalog(str(path))
     states, syncs = [at_rest(catalog)], []
@@ -441,7 +444,7 @@ def test_file_that_is_no_catalog_is_refused_by_name(
 
 
 def _furnished(path: Path) -> Path:
-    """Return a catalog of several pages in one file."""
+    """Make a catalog with enough definitions for several SQLite pages, and return its path."""
     catalog = Catalog(str(path))
     changes: Changes = [(1, Defined("/", "exchange", "e", {"arguments": {"a": "b" * 2_000}}))]
     for number in range(2, 60, 2):

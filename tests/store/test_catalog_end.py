@@ -18,7 +18,10 @@ from tests.store.logs import message
 
 
 def written(directory: Path, batches: int) -> None:
-    """Declare and fill a queue in `batches` batches; then restore the catalog from before them."""
+    """Write a queue and its messages in `batches` batches.
+
+    Then restore the catalog from before these batches, so that only the log has them.
+    """
     home = Home(directory)
     home.amqp().queue("early", "amq.direct", "a", durable=True)
     home.broker.store.sync()

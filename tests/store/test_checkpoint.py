@@ -1,4 +1,4 @@
-"""Checkpoints keep live records at their positions, and drop the others.
+"""Checkpoints keep live records with their positions, and drop all other records.
 
 A checkpoint is made when it saves enough space.
 """

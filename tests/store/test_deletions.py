@@ -89,7 +89,10 @@ def holding(home: Home) -> int:
 def test_the_messages_are_there_after_a_crash_before_the_deletion_is_durable(
     fill: Callable[[Home], None], delete: Callable[[Home], None], idle: bool, tmp_path: Path
 ) -> None:
-    """The messages fit into the first slice of the purge, which runs with the deletion."""
+    """The deletion purges all messages at once: there are few enough for one step of a purge.
+
+    If the broker crashes before the deletion is durable, all of them must be there again.
+    """
     assert COUNT <= MESSAGES_PER_SLICE
     home = Home(tmp_path / "d")
     log = home.opened.store.log

@@ -43,7 +43,10 @@ def fill(client: Amqp, first: int, last: int, **properties: Any) -> None:
 
 
 def deliveries(frames: list[Any]) -> dict[int, tuple[bool, int]]:
-    """Return message -> (redelivered, x-delivery-count), -1 for no count."""
+    """Return message -> (redelivered, x-delivery-count) of the delivered messages in these frames.
+
+    The count is -1 if a message does not have the header.
+    """
     found: dict[int, tuple[bool, int]] = {}
     redelivered, count = False, -1
     for frame in frames:
@@ -339,7 +342,10 @@ def test_a_crash_before_a_slow_disk_has_caught_up_loses_the_flag_and_no_message(
 
 @pytest.mark.parametrize("arguments", KINDS)
 def test_deliveries_write_few_bytes(tmp_path: Path, arguments: dict[str, Any]) -> None:
-    """A queue whose consumer keeps up writes one or two marks."""
+    """Check how many delivery marks (records of which messages were delivered) a queue writes.
+
+    A queue whose consumer keeps up writes one or two of them.
+    """
     home = Home(tmp_path / "d")
     client = home.amqp()
     client.queue("q", durable=True, **arguments)

@@ -1,9 +1,9 @@
-"""Shortages of file descriptors: each opening of a file in a broker's life fails, for a while.
+"""Tests of shortages of file descriptors, at each moment in the life of a broker.
 
-One life of a broker is repeated on a simulated disk, with a long queue, dead letters, streams with
-retention and deletion, checkpoints and dropped files. Each time, another opening fails. No message
-may be lost, the store must not stop, and all work must continue by itself once there are
-descriptors again.
+One life of a broker opens many files: for a long queue, dead letters, streams with retention,
+checkpoints and dropped files. The tests repeat this life on a simulated disk, and each time another
+file cannot be opened at first. No message may be lost, the store must not stop, and all work must
+continue by itself once there are descriptors again.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def body(name: str, number: int) -> bytes:
 def consumed(home: Home, reader: Amqp, first: list[Any], count: int) -> list[bytes]:
     """Read and acknowledge messages until there are `count`, and return their contents.
 
-    The queue may have to retry meanwhile. `first` are the frames that were read already.
+    `first` are the frames that the reader has got already. The queue may have to read messages
+    from the disk several times, so wait for it.
     """
     found = reader.bodies(first)
     for _ in range(RETRIES):

@@ -1,6 +1,7 @@
-"""Dead files are dropped without being read, and the log stays small at every speed.
+"""Tests that dead files are dropped without being read, so that the log stays small.
 
-The speed is the number of bytes written between two looks of the store writer for dead files.
+The store writer looks for dead files from time to time. The tests vary the number of bytes that are
+written between two of these checks.
 """
 
 from __future__ import annotations
@@ -96,11 +97,11 @@ def check_figures(random: Random) -> None:
 
 
 class Speed:
-    """A log with a look for dead files after every `stride` written bytes, as by the store writer.
+    """A log that is checked for dead files after every `stride` written bytes.
 
-    Each look drops dead files or, if there are none, makes a due checkpoint at once. `reads` counts
-    the reads of the disk. `largest` is the maximum size of the log in bytes beyond three times the
-    size of its live records.
+    The check does the store writer's work: it drops dead files; if there are none, it makes a
+    checkpoint if one is due. `reads` counts the reads of the disk. The log may have three times
+    the size of its live messages; `largest` is the largest excess over that size, in bytes.
     """
 
     def __init__(self, stride: int = SEGMENT // 4) -> None:
@@ -379,7 +380,10 @@ def test_a_drop_that_fails_loses_nothing(operation: str, nth: int) -> None:
 
 @pytest.mark.parametrize("nth", range(3))
 def test_no_checkpoint_begins_while_a_head_is_partly_overwritten(nth: int) -> None:
-    """If a checkpoint began, recovery would take it for one of the dropped files."""
+    """A failed drop of dead files leaves the head of a file partly overwritten.
+
+    If a checkpoint began now, a recovery would take it for one of the dropped files.
+    """
     disk = SimulatedDisk()
     log = Log(disk, 1_000)
     for number in range(12):
@@ -449,7 +453,11 @@ def test_leftover_files_that_are_removed_by_hand_are_forgotten() -> None:
 def test_the_last_position_stays_while_the_newest_segment_has_no_record(
     sealed: int, kept: float
 ) -> None:
-    """The disk is full for the first batch of a segment, and all older files are dead."""
+    """The last position of the log must not be lost if no file has a record.
+
+    The disk is full when the first batch of a new segment is written. All older files are dead, and
+    are dropped.
+    """
     disk = SimulatedDisk()
     log = Log(disk, 1_000)
     for _ in range(sealed):

@@ -14,7 +14,10 @@ B, T = spec.Basic, spec.Tx
 
 
 def said(world: Home) -> list[str]:
-    """Return the kinds of the written records, with the kinds of their members."""
+    """Make all work durable; return the kind of each record, except delivery marks.
+
+    For a record of several entries, the kinds of these entries follow.
+    """
     world.durable()
     found = []
     for line in world.records():

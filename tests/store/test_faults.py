@@ -254,7 +254,7 @@ def test_a_read_only_disk_is_refused_with_a_clear_line() -> None:
 
 
 def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
-    """/dev/full refuses every write; it stands in for the segment."""
+    """The segment is the device /dev/full, which refuses each write as a full disk does."""
     if not os.path.exists("/dev/full"):
         pytest.skip("there is no /dev/full here")
     disk = RealDisk()
@@ -358,7 +358,10 @@ def test_changed_bytes_are_never_read_and_always_reported(seed: int, times: int)
 
 
 def _lost_its_end(before: dict[str, bytes], disk: SimulatedDisk, log: Log) -> bool:
-    """True if the last file ends earlier, between two records: only the catalog can notice that."""
+    """True if the last file is shorter than before.
+
+    If the file was cut between two records, only the catalog shows that records are missing.
+    """
     last = log.log.files[-1].path
     return len(disk.names[last].now if last in disk.names else b"") < len(before[last])
 

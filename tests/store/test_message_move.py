@@ -381,7 +381,10 @@ def test_messages_of_a_priority_queue_move_in_its_order() -> None:
 
 
 def dead_lettered(world: World, client: Amqp) -> None:
-    """Make dead letters of the queues `a` and `b` in `dead`, and one message without an origin."""
+    """Fill the queue `dead` with dead letters of the queues `a` and `b`.
+
+    Also publish one message to `dead` that is no dead letter, but has a forged `x-death` header.
+    """
     client.queue("dead", durable=True)
     for name in ("a", "b"):
         client.queue(

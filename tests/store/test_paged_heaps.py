@@ -1,4 +1,7 @@
-"""Priority queues and delayed messages that are longer than the window: most are on disk."""
+"""Tests of long priority queues and many delayed messages.
+
+Only the first messages (the window) are in memory; the others are on the disk.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def copies(state: State) -> set[Copy]:
 
 
 class History:
-    """The changes of a log, and the confirmed messages at each step."""
+    """The changes of a disk by a log, and the entries that were confirmed after each change."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self.disk = disk
@@ -63,7 +63,11 @@ class History:
         self.confirmed.append((len(self.disk.events), log.position))
 
     def owed(self, events: int) -> tuple[int, int]:
-        """Return the (confirmed, begun) positions after a number of events."""
+        """Return two positions after a number of disk events.
+
+        The first is that of the last confirmed entry, the second that of the last entry whose
+        write had begun.
+        """
         return (
             max(position for at, position in self.confirmed if at <= events),
             max(position for at, position in self.begun if at <= events),
@@ -95,7 +99,7 @@ def right(log: Log, files: list[LogFile]) -> Iterator[None]:
 
 
 def moved_forward(log: Log, files: list[LogFile]) -> Iterator[None]:
-    """WRONG: move live messages to the end of the log, under new positions."""
+    """Wrong on purpose: a checkpoint appends live messages to the log again, at new positions."""
     last = files[-1].last
     live = [
         (live.message, list(live.queues))
@@ -117,7 +121,7 @@ def moved_forward(log: Log, files: list[LogFile]) -> Iterator[None]:
 
 
 class OverwrittenFile(CheckpointFile):
-    """WRONG: a file of a checkpoint that overwrites the file of the last checkpoint."""
+    """Wrong on purpose: a checkpoint's file that overwrites the file of the checkpoint before."""
 
     def __init__(self, log: SegmentLog, last: LogFile, end: int) -> None:
         super().__init__(log, end)
@@ -133,7 +137,7 @@ class OverwrittenFile(CheckpointFile):
 
 
 class InPlace(Checkpointing):
-    """WRONG: a checkpoint that overwrites the last checkpoint."""
+    """Wrong on purpose: a checkpoint that overwrites the checkpoint before."""
 
     def __init__(self, log: SegmentLog, files: list[LogFile], holder_numbers: set[int]) -> None:
         super().__init__(log, files, holder_numbers)
@@ -161,7 +165,7 @@ def overwritten(log: Log, files: list[LogFile]) -> Iterator[None]:
 def live_through(
     seed: int, stepper: Stepper, batches: int = 40, drop: Drop = drop_dead_files
 ) -> History:
-    """Use a log while checkpoints are made most of the time, and drop dead files between them."""
+    """Write `batches` batches to a log with checkpoints and dropped files in between."""
     random, disk = Random(seed), SimulatedDisk()
     log, history = Log(disk, random.choice((400, 1_500))), History(disk)
     steps: Iterator[None] = iter(())
@@ -282,9 +286,9 @@ def test_a_log_survives_crash_after_crash_with_many_seeds(seed: int) -> None:
 def complaints(
     stepper: Stepper, seeds: int, drop: Drop = drop_dead_files, enough: int = 1 << 30
 ) -> dict[str, int]:
-    """Return the violations of a design, with their numbers.
+    """Return the kinds of violations of a design, each with the number of its occurrences.
 
-    End once `enough` of a kind are found.
+    End as soon as one kind occurred `enough` times.
     """
     found: dict[str, int] = {}
     for seed in range(seeds):
@@ -311,14 +315,14 @@ def never(log: Log, files: list[LogFile]) -> Iterator[None]:
 
 
 def drop_early(log: SegmentLog) -> int:
-    """WRONG: drop dead files although they settle messages of files that stay."""
+    """Wrong on purpose: drop dead files although they settle messages of files that stay."""
     for file in log.files:
         file.needs.clear()
     return drop_dead_files(log)
 
 
 def drop_in_the_middle_of_nowhere(log: SegmentLog) -> int:
-    """WRONG: remove dead files before the mark of their gap is durable."""
+    """Wrong on purpose: remove dead files before the note of their absence is durable."""
     dropped = 0
     for run in dead_files(log):
         for file in run:

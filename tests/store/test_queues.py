@@ -50,7 +50,7 @@ class Taker(Consumer):
 
 
 class Undertaker(DeadLetterHost):
-    """A host that notes in the model each message that the queue dead-letters."""
+    """Receives each message that the queue dead-letters, and notes the message in the model."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -61,7 +61,11 @@ class Undertaker(DeadLetterHost):
 
 
 class Model(RuleBasedStateMachine):
-    """The model. `waiting` has (content, expiry time or 0, True if stored), oldest first."""
+    """A queue, and a list with the messages that must be in it.
+
+    `waiting` is the list, oldest message first: (serial number, content, expiry time or 0, True if
+    the message is on disk).
+    """
 
     arguments: ClassVar[dict[str, Any]] = {}
 

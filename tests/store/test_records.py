@@ -60,9 +60,9 @@ _framed: dict[int, PlainEncoding] = {}
 
 
 def framed(channel: int) -> PlainEncoding:
-    """Return an encoding with a parameter, like the encodings of the protocols.
+    """Return an encoding with a channel number, as the encodings of the protocols have.
 
-    (Compiled classes have no subclasses.)
+    Compiled classes cannot have subclasses here, so this is a PlainEncoding with a property.
     """
     return _framed.setdefault(channel, PlainEncoding({"channel": channel}))
 
@@ -131,7 +131,10 @@ def kepts(draw: st.DrawFn) -> MessageStored:
 
 
 def wrapped(serials: list[int] | None) -> list[int] | None:
-    """Return annotations as they are read again: 1 to ANNOTATION_MODULUS, with their sign."""
+    """Return annotations as a reader of their record gets them.
+
+    Annotations wrap around: their absolute values are from 1 to ANNOTATION_MODULUS.
+    """
     if not serials or not any(serials):
         return None
     return [

@@ -1,5 +1,6 @@
-"""A queue with a limit is within the limit after a restart, whichever messages its consumers
-held.
+"""Tests that a queue with a limit is within the limit after a restart.
+
+Its consumers held some of the messages before.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def bodies(client: Amqp, queue: str) -> list[bytes]:
 
 
 def held(home: Home, count: int, **arguments: Any) -> Amqp:
-    """Fill a queue twice: its consumer holds the first half, and the other half waits."""
+    """Publish twice `count` messages: a consumer holds the first `count`, and the others wait."""
     client = home.amqp()
     client.queue("dead", "amq.fanout", durable=True)
     client.queue("q", durable=True, x_dead_letter_exchange="amq.fanout", **arguments)

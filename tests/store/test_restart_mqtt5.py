@@ -109,10 +109,11 @@ def test_a_qos_2_publication_is_taken_once_across_a_restart(tmp_path: Path) -> N
 
 
 def test_a_packet_identifier_that_a_client_may_hold_is_not_used_again(tmp_path: Path) -> None:
-    """A client holds the identifier of a QoS 2 message until its PUBREL, over any restarts.
+    """A client holds the packet identifier of a QoS 2 message until it gets the PUBREL.
 
-    The message expires after the crash that lost its PUBREC, so no PUBREL follows. If the numbers
-    began again, the client would drop the next message as a copy.
+    Here the broker crashes and loses the PUBREC, and then the message expires: the client never
+    gets a PUBREL. If the broker used this identifier again, the client would drop the new message
+    as a duplicate.
     """
     world = Home(tmp_path)
     reader, writer = Client5(world, "r", **LASTS), Client5(world, "w", **LASTS)

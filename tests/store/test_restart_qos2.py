@@ -61,7 +61,10 @@ KINDS: Final = [
 
 
 class Publisher:
-    """A publisher that sends each message until it is released, under the same identifier."""
+    """A publisher of QoS 2 messages, all with the same packet identifier.
+
+    It sends PUBLISH again until it gets PUBREC, and then PUBREL until it gets PUBCOMP.
+    """
 
     def __init__(self, bodies: list[bytes]) -> None:
         self.bodies = bodies
@@ -88,7 +91,7 @@ class Publisher:
 
 
 class Subscriber:
-    """A subscriber that accepts a message unless it holds the packet identifier."""
+    """A subscriber that accepts a message unless it has an open exchange of the same identifier."""
 
     def __init__(self) -> None:
         self.accepted: list[bytes] = []

@@ -59,7 +59,10 @@ def told(world: Home) -> list[bytes]:
 def test_the_will_of_a_client_that_was_here_is_published_after_a_crash_when_its_delay_is_over(
     tmp_path: Path, delay: int
 ) -> None:
-    """[MQTT-3.1.2-8]: the connection is closed, whether by the client or by the broker."""
+    """[MQTT-3.1.2-8]: the will is published after the connection is closed.
+
+    A crash of the broker closes the connection too.
+    """
     world = Home(tmp_path)
     reader = Client5(world, "reader", session_expiry_interval=10_000)
     reader.subscribe(wish("will", 1))
@@ -198,7 +201,10 @@ def test_a_will_that_may_not_be_published_is_not_kept(tmp_path: Path, topic: str
 
 
 def test_a_will_of_the_last_one_of_its_name_is_published() -> None:
-    """The will keeps its user's publish context until the will is published."""
+    """A user's publish context is kept as long as a will of the user is due.
+
+    Here the client with the will was the user's only one.
+    """
     world = World()
     world.guests.identities["lonely"] = Identity("lonely")
     Client5(
@@ -233,7 +239,10 @@ def test_a_session_that_watched_sys_goes_on_watching(tmp_path: Path) -> None:
 def test_the_will_has_the_permissions_of_its_user_when_it_is_published(
     tmp_path: Path, rights: str, delay: int
 ) -> None:
-    """The user may have lost the permission while the client was connected, or during the stop."""
+    """A will after a restart is published with the permissions that its user has then.
+
+    The user may have lost a permission since the will was deposited.
+    """
     world = Home(tmp_path)
     world.guests.identities["u"] = Identity("u")
     mortal(world, delay, username="u", password=b"guest")
@@ -250,7 +259,10 @@ def test_the_will_has_the_permissions_of_its_user_when_it_is_published(
 
 
 def test_wills_after_a_restart_do_not_wait_for_the_review_of_other_sessions(tmp_path: Path) -> None:
-    """The review of sessions continues in slices, although a will is due at once."""
+    """The permissions of many sessions are checked again step by step, over several turns.
+
+    A will that is due is checked first: here it is denied, although the other sessions wait.
+    """
     world = Home(tmp_path)
     world.guests.identities["u"] = Identity("u")
     mortal(world, 0, username="u", password=b"guest")

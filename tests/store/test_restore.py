@@ -33,8 +33,9 @@ from tests.wire.mqtt.client import (
 
 
 def deliveries(world: World) -> dict[str, list[bytes]]:
-    """Return the deliveries of a message to every exchange under every key, with and without
-    headers.
+    """Publish a message for each exchange, routing key and kind of headers.
+
+    Return the messages that each queue and each session got.
     """
     writer = world.amqp()
     said: dict[str, list[bytes]] = {}
@@ -342,7 +343,10 @@ def test_a_binding_key_may_have_any_bytes(tmp_path: Path) -> None:
 def test_bindings_of_a_deleted_queue_leave_in_slices_and_its_successor_keeps_its_own(
     tmp_path: Path,
 ) -> None:
-    """The broker may crash after any turn of the deletion."""
+    """The bindings of a deleted queue are removed step by step, over several turns.
+
+    The broker may crash after any of these turns.
+    """
     most = 2 * BINDINGS_PER_SLICE + 100
     world = Home(tmp_path / "first")
     client = world.amqp()

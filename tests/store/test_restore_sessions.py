@@ -83,7 +83,10 @@ def alive(world: World) -> list[str]:
 def test_time_away_goes_on_while_the_broker_is_down(
     tmp_path: Path, down: int, expected: int, now: int
 ) -> None:
-    """Time is taken from the wall clock. If the clock was set back, sessions do not age."""
+    """The time that a session is without a client includes the time that the broker is down.
+
+    The broker measures it by the wall clock. If that clock was set back, the session does not age.
+    """
     left(tmp_path)
     world = Home(tmp_path, mqtt=options(100), now=now, wall=1_700_000_010.0 + down)
     if expected:

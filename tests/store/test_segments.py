@@ -309,9 +309,10 @@ def test_bytes_of_a_message_that_look_like_a_record_are_never_read_as_one() -> N
 
 
 def test_a_search_behind_damage_gives_up_before_it_takes_for_ever() -> None:
-    """Damage the log before a message whose body looks like headers of many large records.
+    """After a damaged record, a start searches for the next record, and gives up at some point.
 
-    A search for the next record would have to check each of these records to its end.
+    Here the damage is before a body that looks like the headers of many large records. A search
+    would have to check the checksum of each of these apparent records.
     """
     head = (
         (200_000).to_bytes(4, "big")
@@ -421,7 +422,7 @@ def test_the_balances_of_many_files_add_up_below_64_bits(balances: list[int]) ->
 
 
 class NotedFile(File):
-    """A file that calls a function when it is closed, when its last reference is deleted."""
+    """A file that calls a function when its last reference is deleted, which closes the file."""
 
     def __init__(self, closed: Callable[[], None]) -> None:
         self.closed = closed

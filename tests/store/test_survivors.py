@@ -1,4 +1,7 @@
-"""The live records that recovery and checkpoints find are those of the state, after any history."""
+"""Tests that recovery and checkpoints find the same live records as a model of the log.
+
+The model, a State, applies all entries of a random history.
+"""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def options(grace_ms: int = 0) -> MqttOptions:
 
 
 def taken_over(world: Home, wall: float = 1_700_000_010.0) -> Home:
-    """Crash the broker, and start the node that takes over."""
+    """Crash the broker; start another on its directory, as the node that takes over."""
     world.turn()
     world.crash()
     return Home(world.directory, mqtt=options(GRACE_MS), wall=wall, shipping=AcknowledgingLog())
@@ -65,7 +65,7 @@ def publish(world: Home, bodies: range) -> None:
 
 
 def identifiers(data: bytes) -> dict[int, int]:
-    """Return message -> packet identifier."""
+    """Return message number -> packet identifier of the PUBLISH packets in these bytes."""
     return {int(one.body): one.packet_id for one in publications(data)}
 
 

@@ -39,7 +39,10 @@ VALUES = st.recursive(
 
 
 def exactly(value: object) -> object:
-    """Return a value in a form that differs for another type, zone, order or sign of zero."""
+    """Return a form of a value that two values share only if they are exactly equal.
+
+    Equal means here: same type, time zone, order of keys and sign of zero.
+    """
     if isinstance(value, dict):
         return [(name, exactly(inner)) for name, inner in value.items()]
     if isinstance(value, list):

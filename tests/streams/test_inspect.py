@@ -227,7 +227,7 @@ def test_a_segment_with_a_damaged_schema_stays(home: Home) -> None:
 
 
 def without_the_last_records(home: Home) -> None:
-    """Damage the log, so that the records with the ends of the streams are lost."""
+    """Damage the log: lose the records that say how many rows of each stream are durable."""
     log = max((home.directory / LOG).glob("0*.log"))
     data = bytearray(log.read_bytes())
     data[len(data) // 2] ^= 1
@@ -237,7 +237,10 @@ def without_the_last_records(home: Home) -> None:
 
 @pytest.mark.parametrize("mended", [False, True])
 def test_rows_stay_when_the_log_lost_how_far_they_are(home: Home, mended: bool) -> None:
-    """A damaged log must not cut an intact stream, not even after the log was repaired."""
+    """The log says up to which row a stream is durable; a start cuts the rows after it.
+
+    If damage or a repair has removed this record from the log, a start must keep all rows.
+    """
     without_the_last_records(home)
     if mended:
         assert [one.kind for one in look(home.directory, repairing=True)]
@@ -307,10 +310,10 @@ def test_a_deleted_virtual_host_leaves_no_directory(tmp_path: Path) -> None:
 def test_a_new_stream_has_no_unconfirmed_rows_of_its_name(
     tmp_path: Path,
 ) -> None:
-    """Crash after rows are written, before the log has them: the next stream reuses the number.
+    """A stream has rows in its files, and the broker crashes before the log has the stream.
 
-    The next start removes the rows of the lost stream. If its rows are in the directory again when
-    the next stream is declared, this stream removes them.
+    A start removes these files. The next stream of this name gets the same number, so it must also
+    remove such files if they are there when it is declared; here the test puts them back.
     """
     home = Home(tmp_path / "d")
     home.slow_disk = True

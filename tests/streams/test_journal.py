@@ -163,7 +163,7 @@ def topology(world: World) -> list[tuple[str, Any]]:
 
 
 def led(world: World) -> tuple[set[tuple[str, str]], set[tuple[str, ...]]]:
-    """Replay the topology stream as documented; return (names, bindings) at its end."""
+    """Apply all rows of the stream `$topology`; return the (names, bindings) at its end."""
     names: dict[tuple[str, str], None] = {}
     bindings: dict[tuple[str, ...], None] = {}
     known = False
@@ -347,7 +347,10 @@ def test_each_start_writes_a_snapshot_of_the_topology(tmp_path: Path) -> None:
 
 
 def test_each_segment_of_the_topology_has_all_there_is() -> None:
-    """A snapshot is complete even if clients bind and unbind queues while it is written."""
+    """Each segment of the stream `$topology` begins with a snapshot of all bindings.
+
+    The snapshot must be complete, even if clients bind and unbind queues while it is written.
+    """
     world = World()
     client = journaled(world)
     stream(world.broker, "$topology").archive.segment_writer.segment_size = 1 << 18

@@ -45,7 +45,10 @@ def test_the_files_used_last_stay_open(steps: list[tuple[int, bool]], most: int)
 
 
 class ForgottenMeanwhile(User):
-    """A user of `OpenFiles` that is removed while its file is closed, as if by another thread."""
+    """A user of `OpenFiles` that is removed from it in the moment in which its file is closed.
+
+    In a real broker, another thread may do so.
+    """
 
     def __init__(self, files: OpenFiles) -> None:
         super().__init__()
@@ -57,7 +60,10 @@ class ForgottenMeanwhile(User):
 
 
 def test_a_stream_may_be_deleted_while_its_file_is_closed() -> None:
-    """Closing a file releases the interpreter lock, so another thread can run in between."""
+    """To make room, `OpenFiles` closes the file of a stream that was not used for long.
+
+    Meanwhile another thread may delete this stream, because a close releases the interpreter lock.
+    """
     files = OpenFiles()
     files.most = 2
     users = [ForgottenMeanwhile(files), User(), User(), ForgottenMeanwhile(files), User()]

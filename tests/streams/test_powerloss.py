@@ -1,4 +1,7 @@
-"""Power loss in files of streams: rows that are durable by the log are never lost."""
+"""Tests that a power loss never loses rows of a stream that are durable.
+
+The log of the store says up to which row a stream is durable.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,11 @@ def interrupted(disk: SimulatedDisk, end: int, after: int) -> bool:
 @pytest.mark.parametrize("kept", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("damage", [False, True])
 def test_a_start_that_ends_anywhere_is_made_good_by_the_next_one(damage: bool, kept: float) -> None:
-    """With `damage`, the start copies intact batches of a segment; otherwise it cuts one batch."""
+    """A start that repairs a stream is ended after each of its disk operations in turn.
+
+    The next start must find all intact rows. With `damage`, the repair copies the intact batches of
+    a segment; otherwise it cuts the last batch.
+    """
     random = Random(repr((damage, kept)))
     disk = SimulatedDisk()
     stream = archive(disk)
@@ -161,7 +168,10 @@ def test_a_start_that_ends_anywhere_is_made_good_by_the_next_one(damage: bool, k
 
 @pytest.mark.parametrize("operation", ["write", "sync", "create", "syncdir"])
 def test_a_disk_that_refuses_leaves_the_stream_whole(operation: str) -> None:
-    """A write on a full disk is repeated; after a failed sync, nothing is written."""
+    """One disk operation of a stream fails; no durable row may be lost.
+
+    A write that failed on a full disk is repeated. After a failed sync, nothing more is written.
+    """
     for at in range(1, 12):
         disk = SimulatedDisk()
         stream = archive(disk)
@@ -199,7 +209,10 @@ def test_a_disk_that_refuses_leaves_the_stream_whole(operation: str) -> None:
 def test_rows_before_the_end_of_a_segment_are_durable_despite_damage_at_the_end(
     operation: str, number: int
 ) -> None:
-    """One write appends rows to a segment and fills it, so the next rows need a new segment."""
+    """A write appends rows that fill the segment; one operation on the disk fails at any point.
+
+    Rows before the failure must stay durable. The next rows need a new segment.
+    """
     poisoned_count = rolls = 0
     for at in range(1, 10):
         disk = SimulatedDisk()

@@ -115,8 +115,9 @@ def test_a_checkpoint_of_the_log_keeps_the_last_numbers(tmp_path: Path) -> None:
 def test_wherever_the_end_comes_each_message_is_there_once(
     tmp_path_factory: Any, cuts: list[tuple[int, int]]
 ) -> None:
-    """Cut the log anywhere in an unconfirmed batch; the producer publishes unconfirmed messages
-    again.
+    """The log is cut anywhere in a batch whose messages are not confirmed yet, as in a crash.
+
+    The producer publishes these messages again. Each must be stored once.
     """
     directory: Path = tmp_path_factory.mktemp("d")
     home = Home(directory)

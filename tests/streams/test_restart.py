@@ -1,4 +1,4 @@
-"""The rows of a stream after the end of a process at any moment."""
+"""Tests that a stream has the right rows after its broker ended at any moment."""
 
 from __future__ import annotations
 
@@ -69,7 +69,11 @@ def test_rows_that_the_log_does_not_know_are_cut(tmp_path: Path) -> None:
 
 
 def test_a_batch_of_which_the_log_knows_a_part_is_there_in_part(tmp_path: Path) -> None:
-    """The log has a complete transaction, and then a torn record of the same batch."""
+    """A batch has a transaction with rows of a stream, and a later row.
+
+    A crash cuts the log within the batch, after the record of the transaction. A start must keep
+    the rows of the transaction, and cut the later row.
+    """
     home = Home(tmp_path / "d")
     client = home.amqp()
     declare(client)

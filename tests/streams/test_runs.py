@@ -1,4 +1,8 @@
-"""Tables are equal however many adjacent rows share values, and wherever batches and turns end."""
+"""Tests of the rows that a stream makes of runs: adjacent publications with common values.
+
+The table must have the same rows, whether publications come in runs or one by one, and wherever
+batches and turns end.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +128,7 @@ def header_of(body: bytes, mode: int) -> bytes:
 
 
 def play(steps: list[Any], captured: CapturedRows) -> list[dict[str, Any]]:
-    """Capture the publications of all steps; return the rows that the table must have."""
+    """Put the publications of all steps into `captured`; return the rows that a table must have."""
     rows: list[dict[str, Any]] = []
     now = 1_700_000_000_000_000
     for (kind, *what), count, turn in steps:
@@ -271,7 +275,10 @@ def test_ends_of_texts_of_one_length(step: int, rows: int) -> None:
 
 
 def test_names_that_share_a_place_are_told_apart() -> None:
-    """The names outnumber the places of the parser's cache, so several names share a place."""
+    """The parser caches topic names in a table with a fixed number of places.
+
+    Here there are more names than places, so that several names share a place.
+    """
     opener, codecs, kept = MqttPacketParser(), RowCodecs(), KeptBatches()
     codecs.header_codec, codecs.packet_parser = AmqpHeaderCodec(), opener
     names = [f"n/{number}/{'x' * (number % 23)}" for number in range(3_000)] + [
@@ -304,7 +311,7 @@ SAID = [
 
 
 def columns_of(data: bytes) -> list[tuple[int, bytes]]:
-    """Return the expected (column number, value) pairs of these property flags and properties."""
+    """Return the expected (column number, value) pairs of encoded AMQP properties."""
     found = []
     for name, kind, value in split_properties(data):
         if kind == "text":

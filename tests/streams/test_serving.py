@@ -340,7 +340,10 @@ def test_error_of_a_replay_is_one_line(
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
 def test_half_an_export_does_not_stay(served: Served, tmp_path: Path, kind: str) -> None:
-    """Files are limited to 4 KiB, as on a full disk."""
+    """An export that fails leaves no file behind.
+
+    It fails here because files are limited to 4 KiB, as on a full disk.
+    """
     path = tmp_path / f"s.{kind}"
     done = served.trellis("stream", "export", "s", str(path), limit=4_096)
     assert done.returncode == 1 and done.stderr == f"trellis: cannot write {path}: File too large\n"

@@ -103,7 +103,10 @@ def test_delivery_equals_the_publication_with_an_offset_header() -> None:
 def test_a_routing_key_that_is_not_utf8_is_delivered_as_it_was_published(
     keys: list[bytes],
 ) -> None:
-    """The stream stores such keys in a column of their own, which may have a value in every row."""
+    """A stream stores a routing key that is not UTF-8 in a separate column.
+
+    The tests cover rows with and without a value in this column.
+    """
     world = World()
     client = world.amqp()
     declare(client)
@@ -253,7 +256,7 @@ def test_a_prefetch_count_of_the_channel_is_one_also_when_it_is_used_up() -> Non
 
 
 def test_a_word_may_be_a_byte_array() -> None:
-    """Some clients send strings in arguments as byte arrays."""
+    """A string in the arguments may be an AMQP byte array, because some clients send it so."""
     client = World().amqp()
     declare(client)
     client.publish("", "s", b"0")

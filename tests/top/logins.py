@@ -23,8 +23,10 @@ _METHODS = {(10, 10): "start", (10, 30): "tune", (10, 50): "close"}
 
 
 class Client:
-    """One login: the data to send at the connect, and the data to send after the server's first
-    answer."""
+    """One login over AMQP or MQTT.
+
+    `first` is the data to send at the start, `second` that after the broker's first answer.
+    """
 
     def __init__(
         self, number: int, port: int, protocol: str, kind: str, user: str, password: str

@@ -378,7 +378,7 @@ class Mqtt0:
 
 
 class Leaks:
-    """File descriptors, tasks, live objects and reference cycles that bad clients might leak."""
+    """Checks that clients leak no file descriptors, tasks, live objects or reference cycles."""
 
     def __init__(self, running: Running) -> None:
         self._running = running
@@ -422,10 +422,9 @@ class Leaks:
         return living
 
     async def check(self) -> None:
-        """Check that the counts of descriptors, tasks, links and objects are as at the call of
-        `watch`.
+        """Check that descriptors, tasks, links and objects are as many as at the call of `watch`.
 
-        The garbage collector does not run, so reference cycles count as leaks.
+        The garbage collector is off meanwhile, so reference cycles count as leaks.
         """
         gc.disable()
         try:

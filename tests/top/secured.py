@@ -26,7 +26,10 @@ def secure(authority: Authority, **tls: Any) -> dict[str, Any]:
 
 
 def mutual(authority: Authority, need: str, **mqtts: Any) -> dict[str, Any]:
-    """Return settings that also request certificates of clients."""
+    """Return settings like those of `secure`, whose listeners also request client certificates.
+
+    `need` is the value of the setting `client_certificate`.
+    """
     chosen = secure(authority)
     for listener in ("amqps", "mqtts"):
         chosen[listener] = (
@@ -36,7 +39,7 @@ def mutual(authority: Authority, need: str, **mqtts: Any) -> dict[str, Any]:
 
 
 def failures(running: Running, listener: str) -> dict[str, int]:
-    """Return the number of failed connections by reason."""
+    """Return reason -> number of failed TLS handshakes of a listener."""
     return {
         reason: count
         for reason, count in running.node.listener_contexts[listener].tls.failures.items()

@@ -1,4 +1,4 @@
-"""Tests one table of permissions with both protocols on every listener."""
+"""Tests that permissions have the same effect over AMQP and MQTT, on every listener."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Framed(Socket):
 
 
 class Doors:
-    """A broker with every listener, and a connection to each."""
+    """A broker with every listener; `socket` opens a connection to one of them (a door)."""
 
     def __init__(self, running: Running, authority: Authority, directory: Path) -> None:
         self.running = running
@@ -128,7 +128,7 @@ class Doors:
 
 
 async def mqtt_may(doors: Doors, door: str, user: str) -> set[tuple[str, str]]:
-    """Return the permissions of the table that an MQTT client has."""
+    """Try each (action, topic) of TABLE as an MQTT client; return those that are allowed."""
     socket = await doors.socket(door)
     client = Mqtt0(socket)
     assert await client.connect(f"{door} {user}", user=f"{user}/known") == 0
@@ -154,7 +154,7 @@ async def mqtt_may(doors: Doors, door: str, user: str) -> set[tuple[str, str]]:
 
 
 async def amqp_may(doors: Doors, door: str, user: str) -> set[tuple[str, str]]:
-    """Return the permissions of the table that an AMQP client has."""
+    """Try each (action, topic) of TABLE as an AMQP client; return those that are allowed."""
     socket = await doors.socket(door)
     client = Amqp0(socket)
     await client.log_in(user, "known")

@@ -99,10 +99,11 @@ def test_the_heap_is_looked_at_rarely_and_more_rarely_if_that_takes_long() -> No
 def test_estimate_follows_held_objects_although_freed_memory_stays(
     steps: list[tuple[int, int]],
 ) -> None:
-    """Counted and uncounted memory change; the resident size (RSS) is their highest sum so far.
+    """The broker counts a part of its memory, such as messages. The process also uses other memory.
 
-    The estimate is at least the counted memory plus the initial uncounted memory, and it falls with
-    the counted memory.
+    Here, RSS never falls: it is the highest sum of both parts so far, because freed memory stays
+    with the process. The estimate must fall when the counted memory falls. It must be at least the
+    counted memory plus the other memory of the beginning.
     """
     held, uncounted = 600, 300
     resident = held + uncounted
@@ -139,7 +140,7 @@ async def _body_count(client: Amqp0, count: int) -> None:
 async def test_the_memory_alarm_ends_when_the_queue_is_empty_although_freed_memory_stays(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RSS stays above the limit, as if the heap could not be trimmed."""
+    """The memory of the process (RSS) stays above the limit, although messages are freed."""
     resident = 1_000 * MB
     monkeypatch.setattr(process, "resident_bytes", lambda: resident)
     monkeypatch.setattr(alarms, "CHECK_INTERVAL", 0.01)
@@ -200,7 +201,11 @@ async def _publish(client: Amqp0, publications: bytes, count: int, times: int) -
 async def test_a_full_disk_takes_the_reserve_for_settlements_and_makes_it_again(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Publishers fill the disk; a consumer settles messages with the disk space of the reserve."""
+    """The reserve is a file that the broker deletes when the disk is full.
+
+    Here publishers fill the disk. The freed space is enough to settle messages, which frees more
+    space; then the broker makes the reserve again.
+    """
     monkeypatch.setattr(storing, "RETRY_SECONDS", 0.005)
     monkeypatch.setattr(alarms, "CHECK_INTERVAL", 0.01)
     disk = SmallDisk(str(tmp_path), 64 * MB)

@@ -50,9 +50,10 @@ Make = Callable[..., Accounts]
 
 @pytest_asyncio.fixture
 async def accounts() -> AsyncIterator[Make]:
-    """Make Accounts of `quick` and `slow`, whose passwords are their names, and `here`.
+    """Yield a function that makes Accounts of the users `quick`, `slow` and `here`.
 
-    `here` may log in from loopback only, with the password of `quick`.
+    The passwords of `quick` and `slow` are their names. `here` has the password of `quick`, and may
+    log in from loopback only.
     """
     made: list[Accounts] = []
 
@@ -446,7 +447,7 @@ async def test_failures_slow_down_guessing_clients_and_not_known_ones(accounts: 
 
 
 def guesses_in(seconds: int, parallel: int, local: bool) -> int:
-    """Return how many guesses of a client with `parallel` connections are checked in `seconds`."""
+    """Return how many passwords a client with `parallel` connections can guess in `seconds`."""
 
     async def main() -> int:
         loop = asyncio.get_running_loop()
@@ -533,7 +534,10 @@ async def test_logins_above_the_limit_of_waiting_ones_are_told_to_try_again(acco
 async def test_an_unknown_name_is_as_much_work_as_a_wrong_password(
     monkeypatch: pytest.MonkeyPatch, accounts: Make, name: str, password: str, local: bool
 ) -> None:
-    """Hashes are counted, not time: each failed login costs one argon2id hash."""
+    """An unknown name and a wrong password must take equal time, so that no name can be guessed.
+
+    The test counts argon2id hashes instead of time: each failed login costs one.
+    """
     hashed: list[str] = []
 
     def count(password_hash: str, password: bytes) -> bool:

@@ -1,4 +1,7 @@
-"""Tests with garbage, truncated, oversized, slow and silent clients, beside well-behaved ones."""
+"""Tests with clients that send garbage, too little or too much, or are slow or silent.
+
+Well-behaved clients are connected at the same time, and must notice nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,12 @@ Talk = Callable[[Running], Coroutine[Any, Any, bytes]]
 
 
 class Case(NamedTuple):
-    """A misbehaving client, the beginning of the expected answer, and the counted reason.
+    """A misbehaving client, and what the broker must do.
 
-    The answer b"" is a close without output. Answers in AMQP are the names of the methods;
-    connection.close has its code. After an invalid frame, the broker cannot recognize
-    close-ok, and may count `protocol_error` or `lost`: then `reason` is "".
+    `answer` is the beginning of the broker's answer; b"" stands for a close without output. An
+    AMQP answer is a list of method names, with the code of connection.close. `reason` is the reason
+    that the broker counts. It is "" if two reasons are possible: after an invalid frame, the broker
+    cannot recognize close-ok, and counts `protocol_error` or `lost`.
     """
 
     talk: Talk
@@ -266,8 +270,10 @@ async def running(start: Start) -> Running:
 
 
 async def outcomes(running: Running, cases: dict[str, Case]) -> dict[str, bytes]:
-    """Run all cases; return case -> the broker's answer, cut to the length of the expected
-    answer."""
+    """Run all cases at once; return the broker's answer to each, by name.
+
+    Each answer is cut to the length of the expected one.
+    """
     answers = await asyncio.gather(*(case.talk(running) for case in cases.values()))
     return {
         name: answer[: len(case.answer)] if case.answer else answer
@@ -373,7 +379,7 @@ async def test_http_clients_that_break_the_protocol_are_told_and_closed(running:
 
 
 async def _ask(running: Running, listener: str, enough: asyncio.Event) -> int:
-    """Send requests to the same listener until `enough` is set; return their number."""
+    """Send correct requests to a listener until `enough` is set; return their number."""
     asked = 0
     while not enough.is_set():
         assert (await running.get(listener, "/nowhere"))[0] == 404

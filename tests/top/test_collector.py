@@ -68,7 +68,10 @@ def test_a_full_collection_waits_until_nothing_happens(collector: GcPolicy) -> N
 def test_no_collection_examines_frozen_objects_however_much_the_broker_holds(
     collector: GcPolicy,
 ) -> None:
-    """The number of objects that a collection may examine is bounded, also when memory grows."""
+    """The broker freezes surviving objects, so that a collection does not examine them.
+
+    So the number of objects that a collection examines does not grow with the broker's memory.
+    """
     collector.settle()
     kept: list[list[int]] = []
     frozen: list[int] = []
@@ -117,8 +120,10 @@ def test_cycles_that_are_not_frozen_are_found_when_the_broker_is_idle(collector:
 def test_a_broker_with_many_objects_collects_new_ones_as_soon_as_an_empty_one(
     collector: GcPolicy,
 ) -> None:
-    """Python runs a full collection once the new survivors are a fourth of the objects that the
-    last full collection examined.
+    """Python runs a full collection when there are enough new survivors.
+
+    That is a fourth of the objects that the last full collection examined. It examined no frozen
+    objects, so old objects do not delay the next one.
     """
     kept = [[number] for number in range(400_000)]
     collector.settle()
@@ -129,7 +134,10 @@ def test_a_broker_with_many_objects_collects_new_ones_as_soon_as_an_empty_one(
 
 @pytest.mark.alone
 def test_many_new_objects_make_no_long_pause(collector: GcPolicy) -> None:
-    """The objects survive, as the objects of a connection do; the collector examines each once."""
+    """New objects survive, as the objects of a connection do.
+
+    The collector examines each of them once, so that no pause is long.
+    """
     collector.settle()
     # Few objects survived that collection. A full collection comes when the number of new survivors
     # is a fourth of theirs.

@@ -1,4 +1,7 @@
-"""Reference cycles: clients of every listener leave none, so frozen objects need no collection."""
+"""Tests that clients of every listener leave no reference cycle.
+
+The garbage collector does not examine old objects (they are frozen), so it would never free one.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,10 @@ async def cycles_after_visits(directory: Path) -> Counter[str]:
 
 @pytest.mark.alone
 def test_clients_and_requests_leave_no_reference_cycle(tmp_path: Path) -> None:
-    """The test runs on uvloop, as in production: asyncio's transports are reference cycles."""
+    """Clients and requests of all kinds must not leave reference cycles in the broker.
+
+    The test runs on uvloop, as in production: the transports of asyncio are reference cycles.
+    """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(cycles_after_visits(tmp_path)) == Counter()
     assert len(VISITS) * ROUNDS > 1_000

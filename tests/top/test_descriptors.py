@@ -34,8 +34,9 @@ async def _client(broker: BrokerProcess) -> Amqp0:
 
 
 async def _client_once_accepted(broker: BrokerProcess) -> Amqp0:
-    """Repeat the login until the broker notices that other clients have disconnected; return the
-    client.
+    """Repeat the login until it succeeds, and return the client.
+
+    It fails until the broker notices that other clients have disconnected.
     """
     for _ in range(1_000):
         client = Amqp0(await Socket.connect(broker.addresses["amqp"].port))
@@ -222,7 +223,10 @@ async def test_more_connections_than_descriptors_are_not_allowed(
 
 
 def test_no_module_is_imported_after_the_start() -> None:
-    """A module that is imported when descriptors have run out cannot be read."""
+    """The broker must import all its modules at the start.
+
+    An import opens a file, so it would fail when the process has run out of file descriptors.
+    """
     script = textwrap.dedent("""
         import asyncio, sys
         from tests.top.running import Running, settings

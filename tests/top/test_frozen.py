@@ -1,4 +1,7 @@
-"""A broker without a lease does nothing: it reads, delivers, expires and answers nothing."""
+"""Tests of a node of a cluster whose lease (the time in which it may act as active node) is over.
+
+It reads, delivers, expires and answers nothing until the lease is renewed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ KNOWN_USER: Final = f"Authorization: Basic {base64.b64encode(b'known:known').dec
 
 
 class Lease:
-    """A lease that the test ends and renews. `asked` counts the calls."""
+    """A lease of the active node that the test ends and renews.
+
+    `asked` counts how often the broker asked for it.
+    """
 
     def __init__(self, running: Running) -> None:
         self.holds = True

@@ -51,7 +51,7 @@ def get(path: str, headers: str = "", user: str = "admin", host: str = "localhos
 
 @pytest.fixture
 def fast_gateways() -> None:
-    """Start each gateway as the broker starts it: these tests are about its process."""
+    """Replace the fixture that forks gateways: these tests start gateways as real brokers do."""
 
 
 def gateway_of(running: Running) -> GatewayProcess:
@@ -359,7 +359,7 @@ async def test_users_leave_connections_to_administrators(start: Start) -> None:
     broker = await start(users=[ADMIN, PLAIN], http=limits, limits={"handshake": 20})
 
     async def hang(number: int) -> Socket:
-        """Begin a request without sending its body, so that it occupies a place for requests."""
+        """Begin a request without sending its body: it counts as one of the open requests."""
         client = await broker.socket("http")
         head = f"PUT /api/queues/%2F/q{number} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
         await client.send(f"{head}{login('plain')}Content-Length: 2\r\n\r\n".encode())

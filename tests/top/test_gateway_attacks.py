@@ -22,7 +22,7 @@ from trellis.http.management.definitions import REFUSED_MAX
 
 
 def nested(levels: int) -> Any:
-    """Return lists inside each other, with this number of levels."""
+    """Return an empty list inside a list, inside a list, ...: `levels` lists in all."""
     value: Any = []
     for _ in range(levels - 1):
         value = [value]

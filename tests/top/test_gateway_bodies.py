@@ -1,4 +1,7 @@
-"""Tests of cutting definitions documents: the rows, and the memory that cutting takes."""
+"""Tests of how the gateway cuts an uploaded definitions document into its rows.
+
+They check the rows, and the memory that this takes.
+"""
 
 from __future__ import annotations
 

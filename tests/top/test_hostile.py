@@ -127,7 +127,10 @@ async def test_client_lost_within_a_record_or_a_frame_leaves_nothing(
 
 
 def test_renegotiation_is_refused(authority: Authority) -> None:
-    """Renegotiation would cost a server ten times as much as a client."""
+    """The broker refuses TLS renegotiation.
+
+    Otherwise a client could ask for it again and again, which costs a server ten times as much.
+    """
     openssl = require("openssl")
     broker = BrokerProcess(
         "--mqtts-enabled",
@@ -219,7 +222,7 @@ print(made)
 
 
 def hello() -> bytes:
-    """Return the first data of a TLS client; to answer, the server must compute a signature."""
+    """Return the first data (ClientHello) of a TLS client, which costs the server a signature."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
     with pytest.raises(ssl.SSLWantReadError):

@@ -1,4 +1,4 @@
-"""Tests of links: closing, backpressure, and bounded buffers."""
+"""Tests of links, the server's side of client connections: closing, backpressure, buffers."""
 
 from __future__ import annotations
 
@@ -129,7 +129,10 @@ SLOW: Final = {
 
 
 async def greeted(start: Start) -> tuple[Running, Socket, Link]:
-    """Return a broker, and a client with its link, after the greeting and before the login."""
+    """Return a broker, an AMQP client's socket, and the broker's link to this client.
+
+    The client has received connection.start, and has not logged in.
+    """
     running = await start(users=[SLOW])
     client = await running.socket("amqp")
     await client.send(GREETING)

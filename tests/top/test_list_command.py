@@ -153,7 +153,10 @@ async def test_sessions_are_no_queues(broker: Running, commands: Commands) -> No
 
 
 class Screen:
-    """A terminal: it passes text on to another output, and interrupts after some clears."""
+    """A terminal that passes its text on to another output.
+
+    At the clear number `clears` + 1, it raises KeyboardInterrupt, as if the user pressed Ctrl-C.
+    """
 
     def __init__(self, target: TextIO, clears: int) -> None:
         self._target = target

@@ -36,7 +36,7 @@ async def test_a_list_goes_on_while_virtual_hosts_are_created(start: Start, kind
 async def test_the_rows_of_users_are_made_one_by_one(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defining or deleting a user while the broker makes the rows does not end the list."""
+    """The list is complete even if users are defined or deleted while the broker makes its rows."""
     running = await start(users=[ADMIN])
     stored = running.node.broker.users
     for name in ("first", "second"):

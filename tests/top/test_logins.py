@@ -27,10 +27,10 @@ ATTEMPTS: Final = 3
 
 
 class Held:
-    """The longest time for which the event loop was blocked.
+    """Measures the longest time for which the event loop was blocked.
 
-    The time is the delay of a timer, but at most the CPU time of this thread meanwhile, because
-    other processes of a busy machine can cause the rest of the delay.
+    A block is measured as the delay of a timer. If this thread used less CPU time meanwhile, that
+    time counts instead: other processes caused the rest of the delay.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ def right_verdicts() -> dict[str, int]:
 
 
 async def check_logins(start: Start, limit: float, hasher: argon2.PasswordHasher) -> None:
-    """Check the verdicts, and the longest time for which the event loop was blocked."""
+    """Check the verdicts, and that the event loop was never blocked for `limit` seconds."""
     measured: list[float] = []
     while not measured or (measured[-1] >= limit and len(measured) < ATTEMPTS):
         verdicts, held = await log_in(start, hasher)

@@ -670,7 +670,7 @@ async def test_any_name_makes_a_page_that_can_be_read(running: Running, name: st
 
 
 class Reference:
-    """A collector for prometheus_client that yields the families of a page."""
+    """Gives the metrics of a page to prometheus_client, so that it renders the expected page."""
 
     def __init__(self, page: MetricsPage) -> None:
         self._page = page
@@ -705,7 +705,10 @@ async def test_a_page_is_rendered_in_slices_as_prometheus_client_does() -> None:
 
 
 async def test_metrics_are_read_on_the_event_loop_only(start: Start) -> None:
-    """The scrape would fail if a dictionary grew while another thread iterated over it."""
+    """The dictionaries of the broker must not be read by another thread.
+
+    A dictionary that grows while another thread iterates over it makes the scrape fail.
+    """
     running = await start()
     readers: set[int] = set()
 

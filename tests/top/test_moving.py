@@ -58,7 +58,11 @@ def by_key(document: dict[str, Any], section: str) -> dict[str, Any]:
 
 
 def expected(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the expected export of a document: Trellis exports limits with the virtual host."""
+    """Return the expected export of an imported document.
+
+    It differs in one point: Trellis exports the limits of a virtual host in its section `vhosts`,
+    RabbitMQ in `parameters`.
+    """
     wanted = copy.deepcopy(document)
     limits = [row for row in wanted["parameters"] if row["component"] == "vhost-limits"]
     for row in limits:

@@ -1,4 +1,7 @@
-"""Names that reach the broker: every way in gives the same verdict, and old data is repaired."""
+"""Tests that a name is accepted or refused alike over AMQP, MQTT, HTTP and definitions.
+
+Names that an older version stored are repaired.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ EXAMPLES: Final = [
 
 @pytest.fixture
 async def broker(start: Start) -> Running:
-    """Start a broker with the queues of the page, and a dead letter of `orders` in `dead`."""
+    """Start a broker with the page's queues; the queue `dead` has a dead letter of `orders`."""
     running = await start(**users())
     dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     for name, arguments in (("orders", dead), ("orders.new", {}), ("dead", {})):

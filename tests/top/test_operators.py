@@ -198,7 +198,7 @@ async def test_parameters_are_kept_and_returned(broker: Running) -> None:
 async def test_a_policy_key_without_effect_is_logged(
     broker: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The policy is kept, and the log names the key, as for a parameter without effect."""
+    """The broker accepts a policy with a key that has no effect in Trellis, and logs the key."""
     policy = {
         "pattern": "^q",
         "definition": {"federation-upstream-set": "all", "max-length": 5, "queue-mode": "lazy"},

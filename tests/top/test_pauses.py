@@ -1,4 +1,7 @@
-"""Pauses, of the whole process or in a long turn: clients that are alive stay connected."""
+"""Tests of pauses of the broker: the process is stopped, or a turn of the event loop is long.
+
+The broker must not take its own pause for the silence of clients, which stay connected.
+"""
 
 from __future__ import annotations
 
@@ -125,9 +128,10 @@ def test_the_clocks_of_a_connection_are_set_back_and_not_into_the_future() -> No
 
 
 async def talk_through_a_pause(process: BrokerProcess) -> None:
-    """Stop the process for longer than the limits of its clients, which continue to send.
+    """Stop the broker for longer than its clients may be silent; check that they stay connected.
 
-    The clients must send input every 1.5 s, so no other test may run beside this one.
+    The clients continue to send. They must send every 1.5 s, so no other test may run beside this
+    one.
     """
     clients = [await mqtt(process.mqtt.port, f"c{n}", 1, "guest") for n in range(400)]
     talkers = [(client, PINGREQ, PINGRESP) for client in clients]

@@ -1,4 +1,7 @@
-"""Tests of the log of refusals: one line for each, and a number for repetitions."""
+"""Tests of the log of refusals.
+
+It has one line for a refusal, and later one line with the number of its repetitions.
+"""
 
 from __future__ import annotations
 
@@ -137,8 +140,9 @@ async def test_a_session_that_two_devices_use(
 async def test_topics_that_a_user_may_not_use(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line reports the first refused publication of a connection, and one line each
-    SUBSCRIBE.
+    """The log has one line for the first refused publication of a connection.
+
+    It also has one line for each SUBSCRIBE with refused filters.
     """
     caplog.set_level("INFO")
     rules = ["allow publish mine/#", "allow subscribe mine/#"]

@@ -1,4 +1,7 @@
-"""Every setting at SIGHUP: its new value is in effect, or the log names its key."""
+"""Tests a change of every setting at SIGHUP.
+
+Either the new value is in effect, or the log says that the setting needs a restart.
+"""
 
 from __future__ import annotations
 

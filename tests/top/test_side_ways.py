@@ -1,4 +1,7 @@
-"""Ways around permissions over the HTTP API: the same verdicts as over AMQP."""
+"""Tests of attempts to get around permissions over the HTTP API.
+
+Each attempt must be refused or allowed as over AMQP.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +114,10 @@ async def test_a_journal_as_an_argument(broker: Running, user: str, status: int)
 
 
 async def test_a_journal_in_a_policy(broker: Running) -> None:
-    """Policies have no key for journals, so there is nothing to permit."""
+    """A policy cannot make a stream a journal: there is no such key.
+
+    So a user cannot read all messages by means of a policy.
+    """
     body = {"pattern": "^mine", "definition": {"journal": True}}
     for user in ("reader", "free"):
         status, answer = await api(broker, "PUT", "policies/%2F/p", body, user)

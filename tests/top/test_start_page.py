@@ -99,7 +99,10 @@ def test_the_commands_of_the_page(directory: Path, broker: BrokerProcess) -> Non
 
 
 def with_client(directory: Path, broker: BrokerProcess, given: dict[str, str]) -> None:
-    """Publish as the command of the page, and to the topic of another device."""
+    """Publish to the topic of the page's command, and to the topic of another device.
+
+    `given` has the flags of the command. The broker must refuse the other topic.
+    """
     client = Client(CallbackAPIVersion.VERSION2)
     client.tls_set(str(directory / given["--cafile"]))
     client.username_pw_set(given["-u"], given["-P"])

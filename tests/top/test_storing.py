@@ -1,4 +1,7 @@
-"""Tests of the store writer: which clients wait for the disk; stops and failed disks."""
+"""Tests of the store writer, which writes the changes of the broker to the disk.
+
+They check which clients wait for the disk, and the effects of a stop and of a failed disk.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ async def publish(client: Amqp0, *bodies: bytes, queue: str = "q", delivery_mode
 
 
 async def heard(client: Amqp0) -> None:
-    """Wait until the broker has handled all earlier data; channel.flow-ok waits for no disk."""
+    """Wait until the broker has handled all earlier data of the client.
+
+    The broker answers channel.flow at once, even if the disk is slow.
+    """
     await client.call(spec.Channel.Flow(True), spec.Channel.FlowOk)
 
 
@@ -270,7 +276,11 @@ async def test_an_idle_broker_gives_space_back_and_after_a_restart_too(
 async def test_a_log_is_not_read_again_and_again_while_the_disk_is_short(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Most messages are settled, but small: a checkpoint would free less than half of the log."""
+    """While the disk is nearly full, the broker looks for files that a checkpoint could free.
+
+    Here most messages are settled, but they are small: a checkpoint would free less than half of
+    the log. The broker must not read the log each time to find that out.
+    """
     monkeypatch.setattr(storing, "LOOK_SECONDS", 1_000_000.0)
     disk = HandledDisk()
     running = await start(disk=disk, **at(tmp_path, **SMALL))

@@ -51,7 +51,10 @@ def token(
 
 
 def confused() -> str:
-    """Return a token signed with the public key as if it were a secret."""
+    """Return a forged token: HS256, with the server's public key as the shared secret.
+
+    A server that lets the token choose the algorithm would accept it (algorithm confusion).
+    """
     body = token().split(".")[1]
     head = base64.urlsafe_b64encode(b'{"alg":"HS256","kid":"one"}').decode().rstrip("=")
     digest = hmac.digest(KEY.as_pem(private=False), f"{head}.{body}".encode(), "sha256")

@@ -27,7 +27,7 @@ async def broker(start: Start) -> Running:
 
 
 async def publish_once_traced(broker: Running) -> None:
-    """Publish two messages to queue q once a trace runs."""
+    """Wait for a trace; then publish to the queue q, and to a queue that does not exist."""
     vhost = broker.node.broker.vhosts["/"]
     await broker.until(lambda: bool(vhost.traces.running))
     client = await broker.amqp()
@@ -204,13 +204,13 @@ async def test_past_messages_have_their_destinations_of_then_and_their_deaths(
 
 
 def anonymous(text: str) -> str:
-    """Return the output of the command without times and ports."""
+    """Return the output of `trellis trace` without times, and with ADDRESS for each address."""
     text = re.sub(r"^ *\d\d:\d\d:\d\d\.\d{3} ", "", text, flags=re.MULTILINE)
     return re.sub(r"\d+\.\d+\.\d+\.\d+:\d+", "ADDRESS", text)
 
 
 async def consume_and_publish(broker: Running) -> None:
-    """Consume from queue temps, and publish to it over MQTT once a trace runs."""
+    """Wait for a trace; then consume from the queue temps, and publish to it over MQTT."""
     vhost = broker.node.broker.vhosts["/"]
     await broker.until(lambda: bool(vhost.traces.running))
     consumer = await broker.amqp()

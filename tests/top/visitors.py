@@ -2,8 +2,8 @@
 
     python -m tests.top.visitors ROUNDS CA_FILE NAME=PORT ...
 
-In each round, every visit of `VISITS` to a listener in the list of names and ports happens once. A
-visit fails if the broker does not answer as it must.
+Each round carries out the visits of `VISITS` to the listeners that the command line names. The
+process fails if the broker does not answer a visit as expected.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def happen(visit: Visit, port: int, context: ssl.SSLContext) -> None:
 
 
 def main() -> None:
-    """Let all visits happen, ROUNDS times."""
+    """Carry out all visits, ROUNDS times."""
     rounds, authority, *listeners = sys.argv[1:]
     ports = {name: int(port) for name, _, port in (one.partition("=") for one in listeners)}
     context = ssl.create_default_context(cafile=authority)

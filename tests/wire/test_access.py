@@ -302,7 +302,7 @@ def test_permissions_apply_to_a_session_whose_patterns_are_above_the_limit(here:
 
 
 class Fragile(Guests):
-    """An authenticator whose next call fails if `fails` is True, as a plugin may fail."""
+    """An authenticator that raises an error once after `fails` was set, as a plugin may do."""
 
     fails = False
 
@@ -328,7 +328,7 @@ def fragile_world() -> tuple[World, Fragile]:
 
 
 def failing_review(world: World, fragile: Fragile) -> None:
-    """Renew the permissions of all clients; the authenticator fails for the first client."""
+    """Make the broker renew the permissions of all clients, with an error for the first client."""
     fragile.fails = True
     with pytest.raises(RuntimeError, match="the authenticator failed"):
         world.review()
@@ -411,7 +411,10 @@ def test_waiting_messages_are_delivered_if_the_user_has_regained_the_permission(
 
 
 def test_a_login_with_fewer_permissions_gets_fewer_of_the_waiting_messages() -> None:
-    """A token has its own permissions, so its user's session is not reviewed before the login."""
+    """Waiting messages are checked with the permissions of the login that receives them.
+
+    A token has its own permissions, so the broker cannot check them before the login.
+    """
     world = world_of()
     client = client_of(world, session_expiry_interval=100)
     subscribed(client, "#")

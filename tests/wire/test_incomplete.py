@@ -31,8 +31,9 @@ CASES: list[Any] = [
 
 
 def started(case: Case, part: int = PART) -> tuple[World, Any, bytes]:
-    """Return a world with the memory alarm, a client that has sent a part of its message, and the
-    rest of the message.
+    """Raise the memory alarm, and let a client send the first `part` bytes of its message.
+
+    Return the broker's world, the client, and the rest of the message.
     """
     world = World()
     client = case[0](world)

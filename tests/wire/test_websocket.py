@@ -155,7 +155,7 @@ KEYS: Final = st.binary(min_size=4, max_size=4)
 
 @st.composite
 def conversations(draw: st.DrawFn) -> bytes:
-    """Messages in one or several frames, pings and pongs between them, and perhaps a close."""
+    """Draw a client's data: messages in one or several frames, pings, pongs, perhaps a close."""
     data = b""
     for _ in range(draw(st.integers(0, 4))):
         parts = draw(st.lists(PAYLOAD, min_size=1, max_size=3))
@@ -194,7 +194,7 @@ FAULTS: Final = {
 
 
 def cut(data: bytes, sizes: list[int]) -> list[bytes]:
-    """Cut data into chunks; the list of sizes is repeated as often as needed."""
+    """Cut data into chunks of these sizes, in turn, again and again."""
     chunks: list[bytes] = []
     at = 0
     for size in itertools.cycle(sizes):

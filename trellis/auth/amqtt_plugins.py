@@ -71,9 +71,8 @@ ANONYMOUS_NAME: Final = "anonymous"
 class PluginSession(Session):  # type: ignore[misc]  # amqtt ships no types
     """A Session object of amqtt, which describes a client to the plugins; always connected.
 
-    All PluginSession objects share one state machine. An object with a state machine of its
-    own would take 24 KB and 300 us, mostly for that machine. amqtt's counters of a client's traffic
-    stay empty.
+    All PluginSession objects share one state machine: one for each object would take 24 KB of
+    memory and 300 us. amqtt's counters of a client's traffic stay empty.
     """
 
     _connected: Final = Machine(states=Session.states, initial="connected")
@@ -138,7 +137,10 @@ class PluginTopicRules:
 
 
 class PluginApproved(Identity):
-    """A client that the plugins accepted; it has all permissions and needs no account."""
+    """A client that the plugins accepted.
+
+    The client has all permissions and needs no account.
+    """
 
 
 class PluginIdentity(Identity):

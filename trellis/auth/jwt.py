@@ -124,11 +124,11 @@ class ScopedIdentity(Identity):
         )
 
     def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
-        """Return READ_ALL if the token's scopes allow a binding key, else READ_NONE.
+        """Return READ_ALL if the token's scopes allow to read by a binding key, else READ_NONE.
 
-        Scopes match the binding key as text. Because a `#` also matches zero words, each key that
-        results from leaving out one or more `#` must be allowed too, unless the routing key of a
-        scope is exactly the binding key.
+        Scopes match the binding key as text. A `#` in the key also matches zero words. So the
+        scopes must also allow every key that results from leaving out one or more `#`. This is not
+        required if the routing key of a scope is exactly the binding key.
         """
         words = key.split(".")
         gaps = words.count("#")

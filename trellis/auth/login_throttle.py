@@ -45,7 +45,10 @@ MAX_NAME: Final = 255
 
 
 class LoginFailures:
-    """The number of login failures of each address, or user name, and the last failure's time."""
+    """A table of login failures by client address, or by user name.
+
+    Each entry has the number of failures, and the time of the last one.
+    """
 
     def __init__(self, most: float) -> None:
         self._wait_max = most
@@ -144,7 +147,7 @@ class LoginThrottle:
         self.throttled = 0
 
     def wait(self, user: str, address: str, local: bool, now: float) -> float:
-        """Return the seconds that a login must wait, and count the login if it must wait.
+        """Return the seconds that a login must wait. If there is a wait, count the login.
 
         `local` is True if the address is a loopback address.
         """
@@ -156,9 +159,9 @@ class LoginThrottle:
         return seconds
 
     def places(self, line: LoginLine, now: float) -> int:
-        """Return the number of logins of a line that may be checked at the same time.
+        """Return the number of logins of a login line that may be checked at the same time.
 
-        The number falls by one for each failure, down to 1.
+        A line has the logins of one address. The number falls by one for each failure, down to 1.
         """
         failures = (
             self.users.count(line.user, now)

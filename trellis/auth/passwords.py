@@ -66,9 +66,10 @@ def verify(password_hash: str, password: bytes) -> bool:
 
 @functools.cache
 def decoy_hash() -> str:
-    """Return the hash that is checked for unknown user names: made once, of a random password.
+    """Return the hash of a random password, which is checked for unknown user names.
 
-    Thereby the refusal of an unknown user takes as long as that of a wrong password.
+    So the refusal of an unknown user takes as long as the refusal of a wrong password. The hash is
+    made once.
     """
     return HASHER.hash(secrets.token_urlsafe())
 
@@ -139,9 +140,9 @@ def _check_argon2(parameters: argon2.Parameters) -> None:
 
 
 def _parse_mosquitto(password_hash: str) -> tuple[int, bytes, bytes]:
-    """Return iterations, salt and hash of one of Mosquitto's hashes; 0 iterations: SHA-512.
+    """Return iterations, salt and hash of a password hash of Mosquitto.
 
-    Raises ValueError.
+    The iterations are 0 for the format `$6$`, a single SHA-512. Raises ValueError.
     """
     parts = password_hash.split("$")[1:]
     iterations = 0

@@ -128,7 +128,10 @@ def start_ok(user: str, password: str) -> bytes:
 
 
 def tune_ok(channel_max: int, frame_max: int) -> bytes:
-    """Encode connection.tune-ok without heartbeats: the generator detects a stalled broker."""
+    """Encode connection.tune-ok without heartbeats.
+
+    Heartbeats are not needed, because the load generator itself detects a stalled broker.
+    """
     return _method(
         0, (10, 31), channel_max.to_bytes(2, "big") + frame_max.to_bytes(4, "big") + b"\0\0"
     )

@@ -77,8 +77,8 @@ class BenchAmqpReader(BenchReader):
 class BenchAmqpConsumer(BenchAmqpReader):
     """Reads the deliveries of one consumer on channel 1, and acknowledges them if `acks` is True.
 
-    Each entry of `names` is an exchange and a routing key, as short strings. Message n has the
-    entry at index n modulo `len(names)`.
+    `names` has the exchanges and routing keys of the messages: each entry is one exchange and one
+    routing key, as short strings. Message n has the entry at index n modulo `len(names)`.
     """
 
     def __init__(self, checker: Checker, names: list[bytes], acks: bool) -> None:

@@ -244,9 +244,10 @@ class Ordered(Checker):
 
 
 class CompetingCounts:
-    """Counts of received messages, which all consumers of one queue keep together.
+    """Counts of received messages, shared by all consumers of one queue.
 
-    `laps[publisher][number]` counts the received messages with this number in their body.
+    `laps[publisher][number]` is the count of received messages of this publisher with this number
+    in their body. A number occurs again after `ring` messages.
     """
 
     def __init__(self, script: TrafficPlan) -> None:

@@ -57,15 +57,18 @@ class BenchNames:
         return {"x-match": "all", **self.headers}
 
     def other_wanted(self, number: int) -> dict[str, str]:
-        """Return the arguments of a headers binding that matches no message.
+        """Return the arguments of a headers binding that matches no message of the run.
 
-        Even and odd numbers give two different forms.
+        Even and odd numbers give two different kinds: `x-match` is "all" or "any".
         """
         house = f"{self._root}-{number}"
         return {"x-match": "any", "house": house} if number % 2 else self.wanted | {"house": house}
 
     def other_key(self, number: int) -> str:
-        """Return a binding key that matches no message; there are three forms, in turn."""
+        """Return a binding key that matches no message of the run.
+
+        Three kinds of keys take turns: without wildcards, with `*` and `#`, and beginning with `*`.
+        """
         forms = (
             f"{self._root}.room.x{number}.temp",
             f"{self._root}.*.x{number}.#",

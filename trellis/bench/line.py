@@ -21,8 +21,9 @@ from trellis.bench.reader import CHUNK, BenchReader
 class PublishFeed:
     """The encoded messages of a publisher, and how far they are sent.
 
-    The lap has one message of `packet` bytes for each number. `at` counts the bytes sent, `target`
-    the bytes that may be sent. Both counts include all earlier laps.
+    The messages are in one buffer, the lap: one message of `packet` bytes for each message number.
+    The lap is sent again and again. `at` counts the bytes that were sent, and `target` the bytes
+    that may be sent. Both count all laps together.
     """
 
     def __init__(self, lap: bytes, packet: i64, published: PublishedMessages) -> None:

@@ -53,9 +53,12 @@ class MqttSubscriber(BenchReader):
     """Reads the messages of one subscriber, all published with QoS `qos`, and acknowledges them.
 
     `topics` holds each topic after its length in two bytes. Message n has the topic at index n
-    modulo `len(topics)`. If the packets are known in advance, `stream` has one lap of them (`lap`
-    bytes, each packet `packet` bytes) and the first CHUNK bytes of the next lap. Otherwise `stream`
-    is empty.
+    modulo `len(topics)`.
+
+    A lap is the sequence of all packets with different message numbers, which the publisher
+    repeats; it has `lap` bytes, and each packet `packet` bytes. If the packets are known in
+    advance, `stream` has one lap and the first CHUNK bytes of the next lap. Otherwise `stream` is
+    empty.
     """
 
     def __init__(

@@ -24,11 +24,13 @@ _WARM: Final = 0.2
 class BenchOptions:
     """Options of a run.
 
-    A round publishes `messages` messages, or for `seconds` if `messages` is 0. `rate` is in
-    messages per second; 0 is as many as the window allows. `size` is that of a body in bytes; 0 is
-    the size that the workload defines. A round fails after `patience` seconds without progress.
-    After a round the tool waits `settle` seconds: a message that arrives then is an error, and CPU
-    time that the broker uses then still counts.
+    A round publishes `messages` messages, or if `messages` is 0, it publishes for `seconds`. `rate`
+    is the number of messages per second; 0 is as many as the window allows. `size` is the size of a
+    body in bytes; 0 is the workload's own size. A round fails after `patience` seconds without
+    progress.
+
+    After a round, the tool waits `settle` seconds. A message that arrives in this time is an error.
+    CPU time that the broker uses in this time counts for the round.
     """
 
     messages: int = 0

@@ -104,7 +104,8 @@ def parser(command: str = "") -> Parser:
     """Return the parser of the whole command line.
 
     With the name of a command, return a parser that knows only the commands of the same module, so
-    that a command does not wait for the imports of all others. `completion` and `man` need all.
+    that a command does not wait for the imports of all others. Only `completion` and `man` need the
+    parsers of all commands.
     """
     alone = command in COMMANDS and command not in _WHOLE
     modules = [COMMANDS[command]] if alone else dict.fromkeys(COMMANDS.values())

@@ -117,9 +117,9 @@ class ApiClient:
 def add_login(command: Parser, user_flag: str = "--user") -> None:
     """Add --url, the flags for the login, and the flags of the settings.
 
-    --user, --password and --password-file give the login, and replace the flags of the settings
-    `user`, `password` and `password_file`, which define a user of a broker at its start. A command
-    for which --user means another user gives the login with `user_flag`.
+    The flags for the login are --user, --password and --password-file. They replace the flags of
+    three settings with the same names, which define a user of a broker at its start. `user_flag` is
+    the flag for the login's user in a command for which --user means another user.
     """
     command.add_argument(
         "--url",

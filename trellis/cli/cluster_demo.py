@@ -64,14 +64,15 @@ def add(tools: Any) -> None:
         metavar="S",
         type=number(float, 0.1),
         default=8.0,
-        help="publish for this time; the kill is after half of the time [8]",
+        help="seconds for which messages are published; the active node is killed after half of "
+        "them [8]",
     )
     amount.add_argument(
         "--messages",
         metavar="N",
         type=number(int, 1),
         default=0,
-        help="publish N messages at least; the kill is after half of the messages",
+        help="publish at least N messages; the active node is killed after half of them",
     )
     tool.add_argument(
         "--keep-files",
@@ -106,7 +107,10 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _kafka(arguments: argparse.Namespace, directory: Path) -> Iterator[str]:
-    """Yield the address of the given Kafka cluster, or of a node that runs until the end."""
+    """Yield the address of the Kafka cluster: the given one, or a Kafka node on this machine.
+
+    The node is started here, and ends with the context.
+    """
     from trellis.demo.download import cache_directory
     from trellis.demo.java import find_java
     from trellis.demo.kafka_node import KafkaProgram, kafka_on_this_machine

@@ -1,7 +1,8 @@
 """`trellis completion`: prints a script with which a shell completes commands, flags and values.
 
-Each script is made from the parsers of the commands. It finds the command that the line begins
-with, and offers its actions, its flags, or the values of the flag before the cursor.
+Each script is made from the parsers of the commands. When the user asks for a completion, the
+script finds the command at the beginning of the line. It then offers the command's actions, its
+flags, or the values of the flag before the cursor.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _quoted(text: str) -> str:
 
 
 def _patterns(commands: Sequence[Command], between: str) -> str:
-    """Return the paths of all commands as the alternatives of a `case` of the shell."""
+    """Return the paths of all commands, joined as alternatives of the shell's `case`."""
     return between.join(_quoted(command.path) for command in commands)
 
 

@@ -21,7 +21,9 @@ _NEEDS_YES = 2
 def add_yes(command: Parser) -> None:
     """Add the flag --yes, with which the command does not ask."""
     command.add_argument(
-        "--yes", action="store_true", help="do not ask; required if the input is no terminal"
+        "--yes",
+        action="store_true",
+        help="do not ask for confirmation; required if standard input is not a terminal",
     )
 
 

@@ -34,9 +34,10 @@ NAMES_MAX: Final = 5
 
 
 class Group:
-    """Objects of one section of a definitions file that their import changes in the same way.
+    """Objects of one section of a definitions file to which the same difference applies.
 
-    `text` describes the difference to RabbitMQ, and `names` has the names of the objects.
+    `text` describes the difference between RabbitMQ and Trellis after the import. `names` has the
+    names of the objects.
     """
 
     def __init__(self, kind: str, section: str, text: str) -> None:

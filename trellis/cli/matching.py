@@ -132,9 +132,10 @@ def matchers(arguments: argparse.Namespace) -> int:
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Measure the chosen contenders, or list all contenders.
+    """Measure the chosen matching algorithms and peers (libraries for comparison), or list them.
 
-    The exit code is 1 if an answer was wrong or missing, or a contender's process ended.
+    The exit code is 1 if an answer was wrong or missing, or if the process of an algorithm or peer
+    ended.
     """
     from trellis.bench.matching.cases import FULL, PARTS, QUICK, batches
     from trellis.bench.matching.rounds import RoundPlan
@@ -231,7 +232,10 @@ def _show(results: MatchingResults) -> None:
 
 
 def _contenders(arguments: argparse.Namespace) -> list[Contender]:
-    """Return the algorithms and peers to measure. Raises CommandError for an unknown name."""
+    """Return the matching algorithms and peers to measure.
+
+    Raises CommandError for an unknown name.
+    """
     from trellis.bench.matching.contenders import INTERPRETED, ours, peers
     from trellis.bench.matching.step import CACHED
 

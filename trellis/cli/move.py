@@ -59,7 +59,10 @@ def _add_common(command: Parser) -> None:
         "--count", type=number(int, 1), metavar="N", help="move at most N messages [all]"
     )
     command.add_argument(
-        "--rate", type=number(float, 0), metavar="N", help="at most N messages in a second"
+        "--rate",
+        type=number(float, 0),
+        metavar="N",
+        help="move at most N messages per second [no limit]",
     )
     command.add_argument(
         "--dry-run", action="store_true", help="only print what the command would do"

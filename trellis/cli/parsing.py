@@ -112,9 +112,10 @@ def number(kind: type[int] | type[float], least: float) -> Any:
 
 
 def time_of(text: str) -> float:
-    """Return the time of an option: `15m` ago, or an ISO 8601 time, which is UTC without a zone.
+    """Return the time in the value of an option, in seconds since 1970.
 
-    Returns seconds since 1970. Raises argparse.ArgumentTypeError.
+    The value is an age such as `15m`, or an ISO 8601 time (UTC if it names no zone). Raises
+    argparse.ArgumentTypeError.
     """
     age = _AGE.fullmatch(text)
     if age is not None:

@@ -32,7 +32,8 @@ _GRAMMARS: Final = {grammar.name: grammar for grammar in (AMQP, MQTT)}
 class PastTopology:
     """The exchanges, queues, bindings and subscriptions of one virtual host at a time in the past.
 
-    The time only moves on. The methods raise CommandError.
+    The time can only move forwards (`move_to`), because the rows of `$topology` are read once. The
+    methods raise CommandError.
     """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -48,7 +49,11 @@ class PastTopology:
         self._routes: RoutesInMemory | None = None
 
     def move_to(self, at: int) -> bool:
-        """Move to a time in microseconds since 1970; return True if all bindings are known then."""
+        """Move forwards to a time in microseconds since 1970.
+
+        Return True if the rows up to this time begin with a complete snapshot. Otherwise bindings
+        may be missing.
+        """
         while self._next is not None and self._next[0] <= at:
             _, event, facts = self._next
             self._apply(event, facts)
@@ -58,7 +63,10 @@ class PastTopology:
     def destinations(
         self, exchange: str, key: str, headers: dict[str, Any]
     ) -> list[tuple[str, str]]:
-        """Return name and reason of each destination of a message that is published now."""
+        """Return name and reason of each destination that a message would have had at this time.
+
+        The time is that of the last call of `move_to`.
+        """
         if self._routes is None:
             self._routes = RoutesInMemory(self._import())
         try:
@@ -107,7 +115,7 @@ class PastTopology:
         self._routes = None
 
     def _import(self) -> TrialImport:
-        """Return a broker in memory that has imported the present objects."""
+        """Return a broker in memory with the exchanges, queues and bindings of the past time."""
         trial = TrialImport(check_hash)
         trial.take("vhosts", {"name": self._vhost})
         common = {"vhost": self._vhost, "durable": True, "auto_delete": False}

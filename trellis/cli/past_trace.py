@@ -1,9 +1,9 @@
-"""The lives of past messages, for `trellis trace --journal`.
+"""Traces of past messages, for `trellis trace --journal`.
 
-A journal has a row for each published message, with its exchange, key, user, headers and the number
-of queues and sessions that it reached. The destinations of that time come from `$topology`. A dead
-letter is published again with the header `x-death`, which names the queues in which it died. What
-consumers did is not recorded: a journal has publications.
+A journal has a row for each published message: exchange, routing key, user, headers, and the number
+of queues and sessions that the message reached. The destinations at that time are computed from the
+stream `$topology`. A dead letter is published again with the header `x-death`, which names the
+queues in which it died. A journal does not record what consumers did.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _COLUMNS: Final = (
 
 
 class PastTrace:
-    """The steps of the messages of a journal that the options of the command select.
+    """The steps of past messages: those messages of a journal that the command's options select.
 
-    The rows have the form of the steps of a live trace. Raises CommandError.
+    The rows have the same fields as the steps of a live trace. Raises CommandError.
     """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -100,7 +100,11 @@ class PastTrace:
             yield _step(row, number, "routed", name, reason)
 
     def _number(self, row: Row) -> int:
-        """Return the number of the message of a row, in this trace."""
+        """Return the number of a row's message in this trace.
+
+        Rows with the same message_id have the same number, so a dead letter keeps the number of its
+        message.
+        """
         if row["message_id"] in self._numbers:
             return self._numbers[row["message_id"]]
         self._found += 1

@@ -1,4 +1,4 @@
-"""`trellis peek`: prints the waiting messages of a queue, which keeps them."""
+"""`trellis peek`: prints the waiting messages of a queue; the queue keeps them unchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add(commands: Commands) -> None:
         commands,
         "peek",
         peek,
-        "print the first waiting messages of a queue, which keeps them and does not change",
+        "print the first waiting messages of a queue; the queue keeps them unchanged",
         "QUEUE [--count N] [--after SEQUENCE] [--bytes N] [--hex | --json] [--vhost NAME] "
         "[--url URL] [--user NAME --password WORD]",
     )
@@ -33,7 +33,11 @@ def add(commands: Commands) -> None:
         "queue", metavar="QUEUE", help="name of the queue, or of the queue of an MQTT session"
     )
     command.add_argument(
-        "--count", type=number(int, 1), default=10, metavar="N", help="number of messages [10]"
+        "--count",
+        type=number(int, 1),
+        default=10,
+        metavar="N",
+        help="largest number of messages [10]",
     )
     command.add_argument(
         "--after",

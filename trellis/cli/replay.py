@@ -112,7 +112,11 @@ def _routing_key(batch: BatchView, row: int) -> bytes:
 
 
 def _target(arguments: argparse.Namespace, settings: Settings) -> tuple[str, int]:
-    """Return the AMQP host and port of --amqp, else those of the broker that the rows come from."""
+    """Return the AMQP host and port to publish to.
+
+    They are those of --amqp. Without this flag, the host is that of --url, or else of the settings,
+    and the port is the AMQP port of the settings.
+    """
     if arguments.amqp is not None:
         host, _, port = arguments.amqp.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:

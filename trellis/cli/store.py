@@ -168,7 +168,7 @@ def repair(arguments: argparse.Namespace) -> int:
 def _refuse_replica(directory: Path) -> None:
     """Raise CommandError if the data directory belongs to a node of a cluster.
 
-    A repair would make its content differ from that of the other nodes.
+    A repair would change this directory, while the directories of the other nodes stay the same.
     """
     from broker.store.catalog import Catalog
 
@@ -271,9 +271,9 @@ def _definitions(directory: Path) -> Iterator[tuple[int, Defined]]:
 
 
 def _read_catalog(directory: Path) -> tuple[list[tuple[int, Defined]], int]:
-    """Return (number, definition) pairs, and the log position when the catalog was last written.
+    """Return the (number, definition) pairs of the catalog, and a position in the log.
 
-    Raises StoreError.
+    The position is that of the log when the catalog was last written. Raises StoreError.
     """
     from broker.store.catalog import Catalog
 

@@ -159,9 +159,9 @@ def export_rows(arguments: argparse.Namespace) -> int:
 def _write_arrow(source: StreamSource, out: BinaryIO) -> int:
     """Write the rows as an Arrow IPC stream and return their number.
 
-    Batches are copied as they are. Only the last batch can be cut, by lowering its number of rows.
-    So a range can end within a batch, but cannot begin within one. Raises CommandError for a range
-    that begins within a batch, or has no rows.
+    Whole batches of rows are copied as they are. The last batch may be cut at its end, by lowering
+    its number of rows. A batch cannot be cut at its beginning: a range that begins within a batch
+    raises CommandError. A range without rows raises CommandError, too.
     """
     count = 0
     for schema, batch, first, end in source.batches():

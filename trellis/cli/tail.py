@@ -1,9 +1,9 @@
 """`trellis tail`: prints the messages of an exchange or of MQTT topics while they are published.
 
-The messages come through a temporary queue that is bound to the exchange. The queue is bounded: if
-messages come faster than the command prints them, the oldest are dropped, and the command says how
-many. The queue is deleted when the command ends, or, if the command was killed, expires after
-EXPIRES_MS.
+The messages come through a temporary queue that is bound to the exchange. The length of the queue
+is limited. If messages come faster than the command prints them, the queue drops the oldest ones,
+and the command prints their number. The command deletes the queue at its end. If the command was
+killed, the queue expires after EXPIRES_MS.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def add(commands: Commands) -> None:
         type=number(int, 1),
         default=1_000,
         metavar="N",
-        help="number of messages that wait in the broker at most; the oldest are dropped [1000]",
+        help="largest number of messages that wait in the broker; beyond it, the oldest are "
+        "dropped [1000]",
     )
     command.add_argument(
         "--bytes",

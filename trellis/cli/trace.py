@@ -80,7 +80,7 @@ def add(commands: Commands) -> None:
         type=number(int, 1),
         default=10,
         metavar="N",
-        help="follow at most this number of messages per second, up to 1000 [10]",
+        help="largest number of messages per second that are followed; at most 1000 [10]",
     )
     command.add_argument(
         "--count", type=number(int, 1), metavar="N", help="end after this number of steps"

@@ -122,8 +122,9 @@ def hashed(rows: list[Row]) -> Iterator[Row]:
 def definitions_of(rows: list[Row], users: list[Row]) -> dict[str, list[Row]]:
     """Return the definitions document of these users, with their permissions and topic rules.
 
-    A user with one of the fields configure, write and read has an empty pattern for the others. A
-    user with topic rules alone gets all permissions, because the rules limit the topics.
+    If a user has at least one of the fields configure, write and read, a missing one becomes an
+    empty pattern. A user that has topic rules and none of these fields gets all permissions,
+    because the rules limit the topics.
     """
     permissions, rules = [], []
     for row in rows:

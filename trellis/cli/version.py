@@ -31,7 +31,7 @@ def add(commands: Commands) -> None:
 
 
 class PrintVersion(argparse.Action):
-    """The flag `--version`, which finds the version only when it is given."""
+    """The flag `--version`, which looks up the version only when it is used: this saves time."""
 
     def __call__(self, parser: argparse.ArgumentParser, *ignored: Any) -> None:
         """Print `trellis VERSION`, and exit."""
@@ -47,7 +47,7 @@ def line() -> str:
 def conflicts(owners: Mapping[str, list[str]]) -> list[str]:
     """Return a warning for each package of Trellis that another distribution has installed too.
 
-    `owners` gives the names of the distributions that own a package, by the package's name.
+    `owners` has, for each package name, the names of the distributions that have installed it.
     """
     return [
         f"warning: the package '{package}' of {DISTRIBUTION} is also installed by {other}, which "

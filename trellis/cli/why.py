@@ -34,7 +34,7 @@ def add(commands: Commands) -> None:
         type=number(float, 0),
         default=1.0,
         metavar="SECONDS",
-        help="time between two counts of the queue, to see if it grows; at most 10 [1]",
+        help="seconds between two counts of the queue, which show if it grows; at most 10 [1]",
     )
     client = _action(group, "client", why_client, "show what is wrong with a client", "NAME")
     client.add_argument(
@@ -58,7 +58,7 @@ def _action(group: Commands, name: str, run: Any, text: str, usage: str) -> Pars
 
 
 def why_queue(arguments: argparse.Namespace) -> int:
-    """Print the problems of the queue that the arguments name; return FOUND if there are any."""
+    """Print the problems of a queue; return the exit code 1 (FOUND) if there are any."""
     path = ("why", "queues", arguments.vhost, arguments.name)
     answer = _ask(arguments, path, {"seconds": arguments.seconds})
     queue = answer["queue"]
@@ -73,7 +73,7 @@ def why_queue(arguments: argparse.Namespace) -> int:
 
 
 def why_client(arguments: argparse.Namespace) -> int:
-    """Print the problems of the client that the arguments name; return FOUND if there are any."""
+    """Print the problems of a client; return the exit code 1 (FOUND) if there are any."""
     answer = _ask(arguments, ("why", "clients", arguments.name), {})
     client = answer["client"]
     head = (
@@ -84,7 +84,10 @@ def why_client(arguments: argparse.Namespace) -> int:
 
 
 def why_topic(arguments: argparse.Namespace) -> int:
-    """Print why messages of a topic do not arrive; return FOUND if a reason was found."""
+    """Print why messages of a topic do not arrive.
+
+    Return the exit code 1 (FOUND) if a reason was found.
+    """
     query: dict[str, object] = {"mqtt": arguments.topic, "vhost": arguments.vhost}
     if arguments.publisher is not None:
         query["user"] = arguments.publisher
@@ -108,7 +111,10 @@ def _ask(
 
 
 def _show(arguments: argparse.Namespace, answer: dict[str, Any], head: str) -> int:
-    """Print a heading and the findings of an answer; return FOUND if there is a finding."""
+    """Print a heading and the findings of an answer.
+
+    Return the exit code 1 (FOUND) if there is a finding.
+    """
     findings = answer["findings"]
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(answer)).decode())

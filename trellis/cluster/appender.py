@@ -24,7 +24,7 @@ WAIT_SECONDS: Final = 0.2
 class KafkaAppender:
     """A producer that has at most one record in flight.
 
-    One thread appends; another may call `serve`.
+    One thread appends. Another thread may call `serve`, which writes log lines.
     """
 
     def __init__(self, cluster: ClusterSettings) -> None:
@@ -47,7 +47,10 @@ class KafkaAppender:
             return self._append(data)
 
     def serve(self) -> None:
-        """Write the log lines of the library that wait. A running append writes them itself."""
+        """Write the pending log lines of Kafka's client library, unless an append is running.
+
+        A running append writes them.
+        """
         if self._lock.acquire(False):
             try:
                 if not self._closing:
@@ -56,7 +59,7 @@ class KafkaAppender:
                 self._lock.release()
 
     def close(self) -> None:
-        """Close the connections to Kafka. An append that is waiting raises OutcomeUnknown."""
+        """Close the connections to Kafka. An append that still waits then raises OutcomeUnknown."""
         self._closing = True
         with self._lock:
             if not self._closed:

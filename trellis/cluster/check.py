@@ -79,7 +79,10 @@ def _of_nodes(topic: KafkaTopic, cluster: ClusterSettings) -> Iterator[str]:
 
 
 def _of_timeout(milliseconds: int, cluster: ClusterSettings) -> str:
-    """Return the end of the line about the setting SESSION_TIMEOUT; "" if its value is safe."""
+    """Return why the value of Kafka's setting SESSION_TIMEOUT is unsafe; "" if it is safe.
+
+    The text is the end of a line of findings.
+    """
     seconds = milliseconds / 1000
     silence, lease = seconds + SILENCE_MARGIN, seconds + LEASE_MARGIN
     if cluster.silence >= silence and cluster.lease >= lease:
@@ -93,7 +96,10 @@ def _of_timeout(milliseconds: int, cluster: ClusterSettings) -> str:
 
 
 def _of_expiration(milliseconds: int, cluster: ClusterSettings) -> str:
-    """Return the end of the line about the setting EXPIRATION; "" if its value is safe."""
+    """Return why the value of Kafka's setting EXPIRATION is unsafe; "" if it is safe.
+
+    The text is the end of a line of findings.
+    """
     least = max(EXPIRATION_LEAST, int(delivery_seconds(cluster) * 10_000))
     if milliseconds >= least:
         return ""
@@ -104,7 +110,7 @@ def _of_expiration(milliseconds: int, cluster: ClusterSettings) -> str:
 
 
 def _of_records(cluster: ClusterSettings) -> Iterator[str]:
-    """Yield a line if a record at an end of the log was not written by this broker."""
+    """Yield a line if the first or the last records of the log are not those of this broker."""
     log = KafkaLog(cluster, "check")
     try:
         log.connect(usable=False)

@@ -38,18 +38,21 @@ class GroupAbsent(LogUnreachable):
 
 
 class TopicReplaced(ReplicationError):
-    """An error: since this node followed the topic, another topic of the same name replaced it."""
+    """An error: the topic that this node followed was replaced by another topic of its name."""
 
 
 class LogBehind(LogUnreachable):
-    """An error: the log's end, as the leader reports it, is before the offset to read next.
+    """An error: the partition's leader reports an end of the log before the offset to read.
 
-    A new leader of the partition may report an old end for a moment.
+    The caller may retry: a new leader may report an old end for a moment.
     """
 
 
 class LogShorter(ReplicationError):
-    """An error: the log has ended for a while before the offset that this node would read next."""
+    """An error: the log is too short. For a while, its end has been before the offset to read.
+
+    Records were lost, or the topic was created again.
+    """
 
 
 class LogHole(ReplicationError):

@@ -1,4 +1,4 @@
-"""Options of Kafka's client library (librdkafka), and its log lines as those of Trellis."""
+"""Options of Kafka's client library (librdkafka); writes its log lines to Trellis's log."""
 
 from __future__ import annotations
 
@@ -76,12 +76,14 @@ class ClientLog:
 
 
 def delivery_seconds(cluster: ClusterSettings) -> float:
-    """Return the seconds after which the outcome of an append is unknown, and the owner ends.
+    """Return the seconds that the owner of the log waits for Kafka's answer to an append.
 
-    The time may be long: the offset in a late answer shows whether another node has taken over. The
-    time must exceed the time that Kafka needs to replace a lost leader (twice
-    `broker.session.timeout.ms`, 18 s by default). Otherwise each lost leader ends an owner that no
-    standby replaces.
+    After this time, the outcome of the append is unknown, and the owner ends its process.
+
+    The time must be longer than Kafka needs to replace a lost leader of the partition (twice
+    `broker.session.timeout.ms`, 18 s by default). Otherwise each lost leader would end the owner,
+    and no standby would take over. A long time is safe: the offset in a late answer shows the owner
+    whether another node has taken over.
     """
     return max(2 * cluster.silence + 2, DELIVERY_LEAST)
 
@@ -133,6 +135,6 @@ def admin_options(cluster: ClusterSettings) -> Options:
 
 
 def _joined(cluster: ClusterSettings, own: Options) -> Options:
-    """Return the options of one client; the settings cannot override `own` (FIXED_OPTIONS)."""
+    """Return the options of one client: common ones, `own` ones and those of the settings."""
     servers = {"bootstrap.servers": cluster.servers}
     return {**_COMMON, **own, **cluster.client_options, **servers}

@@ -1,4 +1,7 @@
-"""The clock that measures lease and silence. It keeps running while the machine is suspended."""
+"""The clock that measures the lease of the active node, and the silence after which it is replaced.
+
+The clock keeps running while the machine is suspended.
+"""
 
 from __future__ import annotations
 

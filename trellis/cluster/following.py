@@ -1,4 +1,7 @@
-"""A standby: a thread that follows the replicated log, and claims it when its owner is silent."""
+"""A standby: a thread that follows the replicated log, and claims it when the owner is silent.
+
+The owner is silent after `cluster.silence` seconds without a record of it.
+"""
 
 from __future__ import annotations
 
@@ -169,7 +172,7 @@ class Following:
         self._clock_differs = differs
 
     def _sleep(self, seconds: float) -> None:
-        """Wait for some seconds. Use the time to free disk space, if there is any to free.
+        """Wait for some seconds, and meanwhile free disk space of dead records.
 
         Raises FollowingStopped.
         """

@@ -25,8 +25,8 @@ CHECK_SECONDS: Final = 10.0
 class KafkaLog:
     """A `ReplicatedLog` on Kafka. Call `connect` before all other methods.
 
-    The constructor starts the connections and does not wait for them. By the time a standby takes
-    over, they are open, and its first append is not delayed.
+    The constructor starts to connect to Kafka, and does not wait. So the connections are open when
+    a standby takes over, and its first append is not delayed.
     """
 
     def __init__(self, cluster: ClusterSettings, node: str) -> None:
@@ -173,5 +173,8 @@ def node_reports(cluster: ClusterSettings, topic: KafkaTopic) -> dict[str, NodeR
 
 
 def group_name(cluster: ClusterSettings, node: str) -> str:
-    """Return the name of the consumer group in which a node reports its synced offset."""
+    """Return the name of the consumer group in which a node reports its state.
+
+    The offset of the group is the one up to which the node has the log on its disk.
+    """
     return f"trellis.{cluster.name}.{node}"

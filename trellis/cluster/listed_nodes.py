@@ -1,4 +1,7 @@
-"""The durable list of the nodes of a cluster: a global parameter, which the log replicates."""
+"""The list of a cluster's nodes for which the replicated log is kept.
+
+The list is a global parameter of the broker, so it is durable, and the log replicates it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ VHOST: Final = "/"
 class ListedNodes:
     """The list of the nodes for which the log is kept, as a global parameter of the broker.
 
-    `identity` is that of the replicated log: a list of another log does not count.
+    The owner of the log removes a record only once all listed nodes have it. `identity` is that of
+    the replicated log: a list of another log does not count.
 
     `call_soon` calls a function in the loop's thread.
     """

@@ -148,9 +148,10 @@ class Membership:
         limits: Retention,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
-        """Begin to report this node as the active one, and to trim the log.
+        """Begin to report this node as the active one, and to trim the log within `limits`.
 
-        `catalog` is that of the data directory; `call_soon` calls a function in the loop's thread.
+        Trimming removes the oldest records of the log. `catalog` is the catalog of this node's data
+        directory. `call_soon` calls a function in the event loop's thread.
         """
         ownership, following = self.ownership, self._following
         assert ownership is not None and following is not None
@@ -180,7 +181,8 @@ class Membership:
     def successor(self, wanted: str = "") -> tuple[str, NodeReport]:
         """Return the name and the report of the standby to hand the log over to. May block.
 
-        `wanted` is its name; "" for the standby that has most of the log. Raises ReplicationError.
+        `wanted` is the name of the standby; "" chooses the one that has most of the log. Raises
+        ReplicationError.
         """
         ownership = self.ownership
         assert ownership is not None
@@ -266,7 +268,8 @@ class Membership:
     def end(self, reason: str) -> None:
         """End the process at once: this node no longer owns the log, or may have lost it.
 
-        A clean stop would write and answer. Unsent output to clients is discarded.
+        Unsent output to clients is discarded. A clean stop is not possible: it would write to the
+        data directory and answer clients, which only the owner may do.
         """
         self.state = "fenced"
         self.discard_output()

@@ -1,15 +1,18 @@
-"""The owner of the replicated log: ships batches, appends beats, and ends when it is fenced.
+"""The owner of the replicated log: the active node appends batches, beats and marks to the log.
+
+To ship a batch is to append it to the log. A beat is a record without content. A mark is a record
+at which a reader may begin. The owner is fenced once another node owns the log: it must end.
 
     thread "store"     ship, then the write to the local disk, then the confirms (store_writer.py)
-    thread "beat"      a beat whenever the owner has sent no record for a while
-    thread "fence"     aborts all connections when a successor may act
+    thread "beat"      appends a beat whenever the owner has sent no record for a while
+    thread "fence"     aborts all connections when another node may have taken over
     thread "report"    reports the state of this node (reporting.py)
     thread "retention" appends marks, and trims the log (retention.py)
     event loop         asks `may_act` before its agenda and before each flush (turn.py)
 
 The process ends at once, without a clean stop, if another node owns the log, if the outcome of an
-append is unknown, or if the disk cannot be written for long. A batch that was not confirmed yet is
-then confirmed by no node.
+append is unknown, or if the disk cannot be written for long. The publishers of a batch that was not
+confirmed yet then get no confirm for it, from any node.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ class Ownership(BatchShipping):
     """The replicated log, as its owner uses it from the claim on.
 
     `end` ends the process, for a reason; `end` does not return to the caller. `abort` aborts all
-    client connections; a thread calls `abort` once in each silence.
+    client connections. A thread calls `abort` once if the log has acknowledged no record for so
+    long that a standby may have taken over.
     """
 
     def __init__(
@@ -83,7 +87,7 @@ class Ownership(BatchShipping):
         ]
 
     def start(self) -> None:
-        """Begin to append beats, and to watch the lease."""
+        """Begin to append beats, and to watch whether a standby may have taken over."""
         for thread in self._threads:
             thread.start()
 
@@ -107,7 +111,7 @@ class Ownership(BatchShipping):
     def ship(self, batch: DurableBatch) -> bytes:
         """Append a batch to the log; return the encoded state of the log after the batch.
 
-        Ends the process if the node is fenced: another node owns the log.
+        Ends the process if another node owns the log, or if the outcome of the append is unknown.
         """
         with self._lock:
             written = self.formats.of(self.owner.judge.state.format)
@@ -132,9 +136,10 @@ class Ownership(BatchShipping):
         limits: Retention,
         nodes: NodeListStore,
     ) -> None:
-        """Begin to report this node, and to trim the log.
+        """Begin to report this node, and to trim the log within `limits`.
 
-        `report` returns the report of this node, `node` is its name, `nodes` the list of all.
+        Trimming removes the oldest records of the log. `report` returns the report of this node,
+        whose name is `node`. `nodes` is the list of all nodes for which the log is kept.
         """
         self._reporting = Reporting(self.log, report, _note_name_taken)
         self._reporting.start()
@@ -157,7 +162,7 @@ class Ownership(BatchShipping):
     def hand_over(self, successor: NodeReport) -> None:
         """Claim the log in the name of a standby, so that this node no longer owns it.
 
-        Call this after the last batch. Ends the process if the node is fenced.
+        Call this after the last batch of this node. Ends the process if another node owns the log.
         """
         with self._lock:
             self._carry_out(self.owner.hand_over(successor.nonce, successor.description))
@@ -198,7 +203,7 @@ class Ownership(BatchShipping):
                 self._carry_out(self.owner.beat())
 
     def _run_fence(self) -> None:
-        """Abort all connections when a successor may act, because its claim may be in the log."""
+        """Abort all client connections when a standby may have claimed the log and may act."""
         aborted = 0.0
         while not self._stopped.wait(FENCE_SECONDS):
             due = self.owner.abort_at

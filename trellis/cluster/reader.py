@@ -1,4 +1,7 @@
-"""Reads the records of the log, and asks the leader of the partition for the tip."""
+"""Reads the records of the log, and asks the partition's leader for its tip.
+
+The tip is the offset of the next record to come.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ _OUT_OF_RANGE: Final = (
 class KafkaReader:
     """A consumer of the partition of the log.
 
-    One thread calls `read`; another thread may call `rest`.
+    One thread calls `read`; another thread may call `rest`, which pauses fetching.
     """
 
     def __init__(self, cluster: ClusterSettings, group: str, topic: KafkaTopic) -> None:
@@ -103,7 +106,11 @@ class KafkaReader:
                 self._consumer.close()
 
     def _records_and_tip(self, offset: int) -> tuple[list[tuple[int, bytes]], int]:
-        """Return the records from an offset on, at least one if the log has it, and the tip."""
+        """Wait for records from an offset on, and return them with the tip.
+
+        If the log has a record at the offset, at least one record is returned. The tip is the
+        offset of the next record to come.
+        """
         records = self._records(offset, WAIT_SECONDS)
         tip = self._topic.tip()
         end = time.monotonic() + FETCH_SECONDS
@@ -118,7 +125,7 @@ class KafkaReader:
     def _records(self, offset: int, seconds: float) -> list[tuple[int, bytes]]:
         """Return the records that arrive within some seconds, in order from an offset on.
 
-        Return none if the offset does not exist.
+        Return an empty list if none arrives, or if the log has no record with this offset.
         """
         first = self._consumer.poll(seconds)
         if first is None:
@@ -137,10 +144,10 @@ class KafkaReader:
         return records
 
     def _add(self, message: Message, due: int, records: list[tuple[int, bytes]]) -> None:
-        """Append a message to `records` if its offset is the one that is due.
+        """Append a Kafka message to `records` if it has the offset `due`.
 
-        A message from before the last assignment is skipped. Raises LogHole if the offset is
-        higher.
+        Skip a message with a lower offset: it was fetched before the consumer's last assignment.
+        Raises LogHole for a higher offset.
         """
         offset = message.offset()
         if offset is None or offset < due:

@@ -1,10 +1,11 @@
-"""A thread that reports the state of this node again and again.
+"""A thread that reports the state of this node to the cluster again and again.
 
-Kafka may answer late, and a standby that waited for an answer would read the log late.
+The thread that follows the log sends no reports: Kafka may answer a report late, and the thread
+would then read the log late.
 
 Two nodes of the same name would replace the reports of each other. So the thread reads the last
 report before it replaces it. If a node with another host or another data directory has reported a
-moment ago, the thread waits: the report of a node that is stopped stays as it is.
+moment ago, the thread waits before it reports: the report of a stopped node does not change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""The retention of the replicated log: the owner appends marks, and removes what all nodes have.
+"""The retention of the replicated log: the owner removes the records that all listed nodes have.
 
-The list of nodes is the global parameter NODES, which the loop's thread changes. This thread uses
-a list only once it is durable: a new owner must not miss a node for which the log was kept.
+The owner appends marks to the log. A mark holds the state of the log, so a reader may begin at it.
+The owner trims the log up to a mark: it removes all records before the mark.
+
+The list of nodes is the global parameter NODES, which the event loop's thread changes. The thread
+of this module uses a new list only once the list is durable: a new owner must know every node for
+which the log was kept.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ LOOK_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The limits by which the owner of the log trims it."""
+    """Limits for the retention of the log: when to append a mark, and the log's largest size."""
 
     #: The owner appends a mark after this number of bytes, or after this number of seconds.
     bytes: int
@@ -47,10 +51,10 @@ class NodeListStore(Protocol):
 
 
 class LogRetention:
-    """Appends the marks of one owner of the log, and trims the log.
+    """Appends marks to the log for its owner, and trims the log: removes the records before a mark.
 
-    `shipped` returns the total size of all batches that this owner has shipped, in bytes; `mark`
-    appends a mark.
+    `shipped` returns the total size in bytes of all batches that this owner has appended. `mark`
+    appends a mark, a record at which a reader may begin.
     """
 
     def __init__(
@@ -168,9 +172,10 @@ class LogRetention:
         self._marked_at, self._marked_bytes = self._clock(), size
 
     def _strike(self, nodes: NodeList, reports: Mapping[str, NodeReport]) -> NodeList:
-        """Strike the node that is farthest behind, if the log cannot be trimmed because of it.
+        """Remove the node that is farthest behind from the list of nodes, and return the list.
 
-        Return the new list of nodes; the records that a struck node lacks are removed.
+        Do so only if a node lacks records before the newest mark; otherwise return the list
+        unchanged. The log is no longer kept for a removed (struck) node.
         """
         newest = self._owner.marks[-1] if self._owner.marks else -1
         behind = [
@@ -193,7 +198,10 @@ class LogRetention:
         return left
 
     def _trim(self, nodes: NodeList, reports: Mapping[str, NodeReport]) -> None:
-        """Remove the records that all listed nodes have, up to a mark. Raises LogUnreachable."""
+        """Remove the records before the last mark that all listed nodes have reached.
+
+        Raises LogUnreachable.
+        """
         offset = self._owner.trimmable(nodes.offsets(reports))
         if offset is None or offset <= self.trimmed:
             return

@@ -1,4 +1,4 @@
-"""`trellis cluster status`, `forget` and `seed`: the reports of the nodes that Kafka keeps."""
+"""`trellis cluster status`, `forget` and `seed`: use the nodes' reports, stored in Kafka."""
 
 from __future__ import annotations
 
@@ -87,9 +87,10 @@ def _formats(report: NodeReport) -> str:
 
 
 def announce(cluster: ClusterSettings, node: str, directory: str) -> None:
-    """Report a new node that gets a copy of a data directory: the log is kept for it from now on.
+    """Report the new node `node`, which gets a copy of a data directory.
 
-    `directory` is that of a node that runs. Raises LogUnreachable, ReplicationError, StoreError.
+    From now on, the log keeps every record that the new node lacks. `directory` is the data
+    directory to copy: that of a running node. Raises LogUnreachable, ReplicationError, StoreError.
     """
     topic = KafkaTopic(cluster)
     report = node_reports(cluster, topic).get(node)

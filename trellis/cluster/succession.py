@@ -20,9 +20,9 @@ def successor(
 ) -> tuple[str, NodeReport]:
     """Return the name and the report of the node to which the log can be handed over.
 
-    `owner` is the node that owns the log, `batch` its last batch, and `wall` its wall clock in ms.
-    `wanted` is the name of the successor; "" for the node that has most of the log. Raises
-    ReplicationError.
+    `owner` is the name of the node that owns the log, `batch` the number of its last batch, and
+    `wall` the time of its wall clock in ms. `wanted` is the name of the successor; "" chooses the
+    node that has most of the log. Raises ReplicationError if no such node can take over.
     """
     if wanted:
         reason = _refusal(wanted, reports.get(wanted), owner, batch, wall)

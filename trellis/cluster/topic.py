@@ -146,8 +146,8 @@ class KafkaTopic:
     def tip(self) -> int:
         """Return the offset that the next record will have, as the partition's leader reports it.
 
-        The connection of a consumer would answer later, because its fetch for new records blocks
-        it.
+        The request uses the connection of the admin client. On a consumer's connection, the answer
+        would come later, because the fetch for new records blocks that connection.
         """
         return self._offset(OffsetSpec.latest(), TIP_SECONDS)
 
@@ -205,9 +205,9 @@ class KafkaTopic:
             self._wait("delete a consumer group of topic", futures[group])
 
     def _offset(self, spec: OffsetSpec, seconds: float) -> int:
-        """Ask the partition's leader for an end of the log; return the offset.
+        """Ask the partition's leader for the offset at one end of the log, and return it.
 
-        `spec` chooses the first record, or the record that comes next.
+        `spec` chooses the end: the first record of the log, or the next record to come.
         """
         try:
             return self._ask_offset(spec, seconds)

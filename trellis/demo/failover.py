@@ -39,15 +39,19 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """The end of publishing: after `messages` confirmed messages, or if 0, after `seconds`."""
+    """When publishing ends: after `messages` confirmed messages.
+
+    If `messages` is 0, publishing ends after `seconds`.
+    """
 
     seconds: float
     messages: int = 0
 
     def share_done(self, confirmed: int, elapsed: float) -> float:
-        """Return the done share of the plan, after confirmed messages or elapsed seconds.
+        """Return the share of the plan that is done: 0 at the beginning, 1 or more at the end.
 
-        The share is 1 or more if the plan is done.
+        `confirmed` is the number of confirmed messages, and `elapsed` the seconds since the
+        beginning.
         """
         return confirmed / self.messages if self.messages else elapsed / self.seconds
 
@@ -123,9 +127,10 @@ class _Failover:
         return self._result(killed, active)
 
     def _wait(self, share: float, since: float = 0.0) -> None:
-        """Wait until a share of the plan is done, and both clients have succeeded after `since`.
+        """Wait until a share of the plan is done, and both clients have resumed after `since`.
 
-        `since` is a time in seconds. Raises DemoError if no message is confirmed for too long.
+        A client has resumed when a new connection has had its first confirm or delivery. `since` is
+        a time in seconds. Raises DemoError if no message is confirmed for too long.
         """
         before, end = -1, 0.0
         while True:

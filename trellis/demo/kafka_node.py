@@ -63,10 +63,10 @@ Ports = tuple[int, int]
 
 
 class KafkaProgram:
-    """Java, Kafka's files, and a directory for the archive of the classes that Kafka loads.
+    """Java, Kafka's files, and a directory for an archive of the classes that Kafka loads.
 
-    The archive makes the start of the JVM three times as fast. The first node that ends in order
-    writes the archive.
+    The archive makes the start of the JVM three times as fast. The first node that is stopped
+    cleanly writes the archive.
     """
 
     def __init__(self, java: str, class_path: str, cache: Path) -> None:
@@ -156,7 +156,7 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int, output: Path) ->
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Stop a Kafka node in order, so that it may write the archive of its classes."""
+    """Stop a Kafka node cleanly: the node may then write the archive of its classes."""
     process.terminate()
     try:
         process.wait(_PATIENCE)

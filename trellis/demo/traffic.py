@@ -66,14 +66,14 @@ class DemoClient(threading.Thread):
             client.close()
 
     def resumed_after(self, since: float) -> float | None:
-        """Return the time of the first success of a connection after `since`; None without one."""
+        """Return when, after the time `since`, a new connection first had a confirm or delivery.
+
+        Return None if no connection has had one.
+        """
         return next((at for at in self.resumed.copy() if at > since), None)
 
     def succeeded(self) -> None:
-        """Record a success of the connection: a confirm or a delivery.
-
-        Only the first one counts.
-        """
+        """Record the time of the connection's first confirm or delivery; ignore later ones."""
         if self._fresh:
             self.resumed.append(time.monotonic())
             self._fresh = False

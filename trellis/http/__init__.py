@@ -11,7 +11,7 @@ Reading order:
     logins            checks the credentials of a request
     origins           rules for requests of browsers and proxies
     credentials       the Authorization header
-    request_head      refuses requests with two meanings
+    request_head      reads the request line and headers, and refuses ambiguous ones
     stream_files      lists the segments of streams, and opens ranges of them
     routes            finds the handler of a method and a path
     server            the HTTP server of the metrics port

@@ -210,9 +210,9 @@ class CallServer(asyncio.Protocol):
     ) -> None:
         """Tell the gateway that the call with a number is refused, and log the refusal.
 
-        Nothing is logged if `call` is None, nor for a GET of an object that does not exist: tools
-        use such requests to test whether an object exists. A refused login is logged where its
-        password or token is checked.
+        Three kinds of refusals are not logged here. If `call` is None, the call is unknown. A GET
+        of an object that does not exist is how tools test whether it exists. A refused login is
+        logged where its password or token is checked.
         """
         unknown = refusal.status == 401
         # The web page shows a login form. A challenge would make the browser open a login window,

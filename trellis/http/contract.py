@@ -89,7 +89,7 @@ class ApiCall(Struct, array_like=True, tag=1):
 
 
 class Body(Struct, array_like=True, tag=2):
-    """The body of a call, complete: one JSON value of at most BODY_MAX bytes.
+    """The complete body of a call: one JSON value of at most BODY_MAX bytes.
 
     `number` is the number of the call, as in the other messages.
     """
@@ -101,7 +101,7 @@ class Body(Struct, array_like=True, tag=2):
 class Part(Struct, array_like=True, tag=3):
     """A batch of rows of one section of a definitions document, each row as JSON.
 
-    Sections that are not imported come without rows. `fault` is the error in a section, or "".
+    `fault` is an error in the section, such as "not a list", in place of rows; "" if there is none.
     """
 
     number: int
@@ -134,7 +134,10 @@ class Tally(Struct, array_like=True, tag=6):
 
 
 class Bye(Struct, array_like=True, tag=7):
-    """The gateway's notice that it accepts no more connections and ends, when idle or asked to."""
+    """The gateway's notice that it accepts no more connections and ends.
+
+    The gateway ends when it is idle, or when the broker has sent a Drain.
+    """
 
 
 class Ping(Struct, array_like=True, tag=8):
@@ -175,7 +178,7 @@ class Taken(Struct, array_like=True, tag=22):
 class Rows(Struct, array_like=True, tag=23):
     """A batch of rows of an answer, each as MessagePack.
 
-    `section` names their section in a definitions document; "" in other answers.
+    `section` is the section of the rows if the answer is a definitions document; otherwise "".
     """
 
     number: int
@@ -184,7 +187,10 @@ class Rows(Struct, array_like=True, tag=23):
 
 
 class PayloadPart(Struct, array_like=True, tag=29):
-    """A piece of a large payload: of the field `payload` of the first row in the next Rows."""
+    """A piece of the payload of a message, which is too large for one frame.
+
+    The pieces together are the field `payload` of the first row in the next Rows.
+    """
 
     number: int
     data: bytes
@@ -217,8 +223,8 @@ class Refused(Struct, array_like=True, tag=25):
 class FileRange(Struct, array_like=True, tag=26):
     """The last message of a call that reads a stream segment: the range of the file to send.
 
-    The file descriptor was passed before. The offsets `start` and `end` are in bytes; `durable` is
-    the offset after the last durable row of the stream.
+    The broker has passed the file's descriptor before, through another socket. The offsets `start`
+    and `end` are in bytes. `durable` is the offset after the last durable row of the stream.
     """
 
     number: int
@@ -253,9 +259,9 @@ class ContractError(Exception):
 
 
 def encode_other(value: object) -> object:
-    """Return, as text, a value whose type MessagePack cannot encode.
+    """Return the text of a value whose type MessagePack cannot encode.
 
-    Clients may put values of any AMQP type into arguments.
+    Such values occur in arguments, into which clients may put any AMQP type.
     """
     return str(value)
 

@@ -20,8 +20,9 @@ _HOST: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]@/]+))(?::\d{1,5})?")
 def is_direct(headers: Mapping[bytes, bytes], hosts: Collection[str]) -> bool:
     """True if a request over loopback may have the privileges of this machine.
 
-    The request may if its `Host` is localhost, a loopback address or one of `hosts`, its `Origin`
-    (if any) names the same host, and no proxy has added a header.
+    Three conditions must hold. The header `Host` names localhost, a loopback address or one of
+    `hosts`. No web page of another site sent the request (`is_cross_origin`). No proxy has added
+    `Forwarded` or `X-Forwarded-For`.
     """
     if b"forwarded" in headers or b"x-forwarded-for" in headers:
         return False

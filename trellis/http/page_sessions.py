@@ -1,12 +1,12 @@
-"""Sessions of the web page: who is logged in, by a random token that the browser keeps as a cookie.
+"""Sessions of the web page: the logged-in user of each browser, by the random token in its cookie.
 
     login    open(identity)  -> token      the password is checked once, and not kept
     request  find(token)     -> identity   with the user's present rights
     logout   close(token)
 
 A session ends at logout, IDLE_SECONDS after its last request, LONGEST_SECONDS after the login, when
-its user is deleted or gets another password, and when the broker stops. The oldest of SESSIONS_MAX
-sessions ends for a new one.
+its user is deleted or gets another password, and when the broker stops. At most SESSIONS_MAX
+sessions are open: a further login ends the session whose last request is the oldest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SESSIONS_MAX: Final = 256
 
 
 class PageSession:
-    """A session of the web page: the user that has logged in, and when."""
+    """A session of the web page: a logged-in user, the time of the login, and of the last use."""
 
     def __init__(self, identity: Identity, password_hash: str, local: bool, now: float) -> None:
         self.identity = identity
@@ -59,9 +59,10 @@ class PageSessions:
         return token
 
     def find(self, token: str, local: bool) -> Identity | None:
-        """Return the present identity of the user of a session; None if the session has ended.
+        """Return the user of a session with present permissions; None if the session has ended.
 
-        `local` is True if the request comes from this machine.
+        `local` is True if the request comes from this machine. A session that was opened from this
+        machine ends at a request from another one.
         """
         digest, now = _digest(token), self._clock()
         session = self._sessions.pop(digest, None)

@@ -28,10 +28,10 @@ def header_table(fields: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 def origin_form(target: bytes, headers: dict[bytes, bytes]) -> bytes:
-    """Return the path of a request target; an absolute URL, as proxies send it, loses its host.
+    """Return the path of a request target, also if the target is an absolute URL.
 
-    Servers accept both forms (RFC 9112 section 3.2.2). Raises AmbiguousHead if the URL and the
-    Host header name different hosts.
+    Proxies send absolute URLs, and servers must accept them (RFC 9112 section 3.2.2). Raises
+    AmbiguousHead if the URL and the Host header name different hosts.
     """
     scheme, separator, rest = target.partition(b"://")
     if not separator or scheme.lower() not in (b"http", b"https"):

@@ -77,7 +77,8 @@ def list_streams(broker: Broker, identity: Identity) -> Iterator[Row | None]:
 def list_segments(broker: Broker, identity: Identity, query: Mapping[str, str]) -> list[Row]:
     """Return a row for each segment of a stream; the query has `vhost` and `queue`.
 
-    With `offset` in the query, the first row is the segment with that offset. Raises StreamRefusal.
+    With `offset` in the query, the list begins with the segment that contains this offset. Raises
+    StreamRefusal.
     """
     _check_parameters(query, "offset")
     archive = find_stream(broker, identity, query).archive

@@ -95,7 +95,7 @@ def channel_values(channel: Channel) -> tuple[int, ...]:
 
 
 def add_channel(page: MetricsPage, prefix: str, values: tuple[int, ...], labels: Labels) -> None:
-    """Add to the page the gauges of one channel, or the sums over all.
+    """Add to the page the gauges in `values`: those of one channel, or the sums over all channels.
 
     The names begin with `prefix`.
     """
@@ -176,7 +176,10 @@ def add_clients(page: MetricsPage, node: BrokerNode, totals: ClientTotals) -> No
 def add_messages(
     page: MetricsPage, node: BrokerNode, vhosts: list[dict[str, IngressCounters]]
 ) -> None:
-    """Add to the page the counters of messages on AMQP channels and of messages to queues."""
+    """Add to the page the message counters of all AMQP channels together.
+
+    Also add the number of messages that were published to queues and MQTT sessions.
+    """
     tally = node.amqp.tally
     for (name, text), value in (
         (PUBLISHED, sum(one.received for one in _received(node, vhosts))),
@@ -205,7 +208,7 @@ def add_messages(
 def add_undivided(
     page: MetricsPage, node: BrokerNode, vhosts: list[dict[str, IngressCounters]]
 ) -> None:
-    """Add to the page the counters of AMQP channels that exist only as sums."""
+    """Add to the page the counters of AMQP channels that are not counted for single channels."""
     tally = node.amqp.tally
     unroutable = sum(one.fates[UNROUTABLE] for one in _received(node, vhosts))
     name, text = DROPPED

@@ -211,8 +211,8 @@ def add_streams(
 ) -> None:
     """Add to the page the metrics of streams.
 
-    `served` is the number of rows that deleted streams had delivered, and `streams` are the present
-    streams.
+    `streams` are the present streams. `served` is the number of rows that streams had delivered
+    before they were deleted.
     """
     page.gauge("trellis_streams", "Number of streams.", len(streams))
     page.gauge(

@@ -98,8 +98,9 @@ def _messages(
 ) -> None:
     """Add to the page the counters of messages, after the numbers of publishers and consumers.
 
-    `ingress` must be read in this turn of the event loop, because a difference between counters of
-    two turns may fall. If `whole` is False, leave out the sums over channels, fates and routes.
+    The caller must read `ingress` in this turn of the event loop. Otherwise the difference of two
+    counters could fall between two scrapes. If `whole` is False, leave out the sums over channels,
+    fates and routes.
     """
     relayed = sum(each.relayed for each in totals)
     for front in node.fronts:
@@ -117,10 +118,11 @@ def _messages(
 
 
 async def _streams(node: BrokerNode) -> tuple[int, list[StreamQueue]]:
-    """Return the number of rows that deleted streams have served, and a list of all streams.
+    """Return the number of rows that deleted streams have delivered, and a list of all streams.
 
-    Both belong to the same turn, so that a stream that is deleted meanwhile is counted once. The
-    streams are found in slices.
+    The number and the list of all queues are read in one turn of the event loop, so that the rows
+    of a stream that is deleted afterwards are counted once. The streams are then picked out of the
+    queues in slices.
     """
     served = int(node.broker.streams.served)
     vhosts = node.broker.vhosts.values()
@@ -136,9 +138,10 @@ async def _streams(node: BrokerNode) -> tuple[int, list[StreamQueue]]:
 async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPage:
     """Return the metrics of /metrics/per-object: for each queue, session, connection and channel.
 
-    At most OBJECTS_MAX objects are listed: first queues and sessions (a metric counts the omitted
-    ones), then the families of `detailed.PER_OBJECT`. As in RabbitMQ, the page also has the totals
-    that no single object has, so that dashboards with totals can read the page.
+    At most OBJECTS_MAX objects are listed: first queues and sessions, then the objects of the
+    families in `detailed.PER_OBJECT`. A metric has the number of queues and sessions that were left
+    out. The page also has those totals that belong to no single object, as in RabbitMQ, so that
+    dashboards with totals can read the page.
     """
     scrape = await detailed.begin(node, http, detailed.PER_OBJECT, (), "rabbitmq")
     page = scrape.page

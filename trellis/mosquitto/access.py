@@ -57,10 +57,11 @@ class Entry(NamedTuple):
 
 
 def filter_of(topic: str, user: str, variables: bool) -> tuple[str, bool] | None:
-    """Return the filter of a rule for Mosquitto's filter `topic`, and True if both are equivalent.
+    """Return the filter of a rule of Trellis for Mosquitto's filter `topic`, and a boolean.
 
-    With False, the filter of the rule matches more topics. With `variables`, `%u` means the user
-    name and `%c` the client identifier. Return None if a rule cannot express the filter.
+    The boolean is True if both filters match the same topics, and False if the filter of the rule
+    matches more. With `variables`, `%u` in `topic` means the user name and `%c` the client
+    identifier. Return None if no rule can express the filter.
     """
     text = topic.replace("%c", _MARK).replace("%u", user) if variables else topic
     exact = True
@@ -82,11 +83,12 @@ def filter_of(topic: str, user: str, variables: bool) -> tuple[str, bool] | None
 def entry_of(
     allow: bool, publish: bool, subscribe: bool, topic: str, user: str | None, variables: bool
 ) -> tuple[Entry | None, bool]:
-    """Return the entry for a filter of Mosquitto, and True if both decide about the same topics.
+    """Return the access entry for an entry of Mosquitto with the filter `topic`.
 
-    The entry is None if it would decide nothing: an `allow` that cannot be expressed, or `%u` for a
-    client without a user name (`user` is None). A `deny` that cannot be expressed matches more
-    topics.
+    The second value is True if both entries decide about the same topics. A `deny` that a rule
+    cannot express denies more topics. An `allow` that a rule cannot express is left out: the entry
+    is None. The entry is also None for a filter with `%u` and clients without a user name (`user`
+    is None).
     """
     if user is None and variables and "%u" in topic:
         return None, True
@@ -177,7 +179,8 @@ def both(first: Sequence[Entry], second: Sequence[Entry]) -> list[Entry]:
 def intersection(one: str, other: str) -> tuple[str, bool] | None:
     """Return the filter of the topics that match two filters; None if no topic matches both.
 
-    The second value is False if the filter may match more topics, because a word has a variable.
+    The second value is True if the filter matches these topics only. It is False if a variable in a
+    word, such as `{client_id}`, makes the filter match more topics.
     """
     left, right = one.split("/"), other.split("/")
     words: list[str] = []

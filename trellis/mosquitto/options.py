@@ -47,7 +47,7 @@ class MosquittoOption(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """The note of the option; of another option if the row refers to it (`as NAME`)."""
+        """The note of the option. If the note is `as NAME`, it is the note of the option NAME."""
         if not self.note.startswith("as `"):
             return self.note
         return OPTIONS[self.note.removeprefix("as `").rstrip("`").partition("`")[0]].advice

@@ -195,7 +195,11 @@ def _add_listener(
 
 
 def _address(listener: MosquittoListener, report: Report, line: Line) -> tuple[int, list[str], str]:
-    """Return port, addresses and path of a Unix socket; neither addresses nor path if invalid."""
+    """Return port, IP addresses and path of the Unix socket of a listener.
+
+    Only one of addresses and path is given. If the listener's line is invalid, both are empty, and
+    the report says why.
+    """
     words = listener.line.value.split(None, 1) if listener.line is not None else []
     port_text = words[0] if words else listener.value("port", "1883")
     bound = words[1].strip() if len(words) > 1 else listener.value("bind_address")

@@ -80,9 +80,10 @@ class Admission:
             self._log("connection_refused", {"address": address, "note": NOTES[reason]})
 
     def _count_unauthenticated(self, address: str) -> int:
-        """Return the number of connections of an address before their login.
+        """Return the number of connections of an address that have not logged in.
 
-        If the list of the address is full, first remove connections that have logged in since.
+        The list of these connections is cleaned only when it has reached its limit. Until then, the
+        number includes connections that have logged in or ended meanwhile.
         """
         waiting = self._unauthenticated.get(address)
         if waiting is None:

@@ -38,10 +38,9 @@ MEMORY_MARGIN: Final = 0.05
 def seconds_to_check(used: int, limit: int) -> float:
     """Return the seconds after which memory should be checked again.
 
-    `used` is the memory in use, in bytes.
-
-    If memory grows by at most GROWTH_MAX, the next check comes before memory exceeds the limit by
-    more than CHECK_PAUSE * GROWTH_MAX bytes.
+    `used` is the memory in use, `limit` the limit of the memory alarm, both in bytes. The less room
+    is left below the limit, the sooner the check: even if memory grows by GROWTH_MAX bytes per
+    second, the check comes when the limit is reached, or at most CHECK_PAUSE seconds later.
     """
     room = limit - used
     if room <= 0:

@@ -4,8 +4,8 @@
 
 The file is opened for each write, so a tool may rename it at any time (logrotate needs no signal).
 A line is written soon after the change, and the change does not wait for the line. If the file
-cannot be written, up to WAITING_BYTES wait for the next attempt; further lines are lost and
-counted.
+cannot be written, lines of up to WAITING_BYTES in total wait in memory for the next attempt.
+Further lines are lost; their number is counted.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class AuditLog:
     async def finish(self) -> None:
         """Write all lines that still wait, because the broker stops.
 
-        A failed write is not repeated.
+        After a failed write, the remaining lines are lost.
         """
         while self._writing is not None or self._waiting and not self._failing:
             self._start()

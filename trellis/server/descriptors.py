@@ -1,8 +1,8 @@
 """Division of the file descriptor limit among the store, HTTP and client connections.
 
-Without a descriptor the store could begin neither a segment of its log nor a checkpoint, and no
-message would be confirmed. So few files stay open, and spare descriptors are held for files that
-are opened rarely (`RealDisk` in broker/store/disk.py).
+The store must always get a descriptor. Without one it could not begin a new segment of its log or a
+checkpoint, and the broker could confirm no message. So few files stay open, and spare descriptors
+are held for files that are opened rarely (`RealDisk` in broker/store/disk.py).
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class DescriptorShares:
         self.open = 0
 
     def reserve_open(self) -> None:
-        """Count the descriptors that are open now, so that `clients` subtracts them from the limit.
+        """Count the descriptors that are open now; `clients` then leaves them out.
 
-        The broker calls this at the end of its start, when all its own files are open.
+        The broker calls this method during its start, when its own files are open.
         """
         self.open = process.open_descriptors()
 

@@ -1,8 +1,9 @@
 """Aborts all client connections from a thread other than the event loop's thread.
 
-A node of a cluster whose lease is over must not act. But its event loop may be stuck, and earlier
-output may still be in the sockets. So the sockets get the option SO_LINGER 0: the kernel discards
-their output when the event loop, or the end of the process, closes them.
+The active node of a cluster must not serve clients once a standby may have taken over. But its
+event loop may be stuck, and output may still be in the sockets. So the sockets get the option
+SO_LINGER 0: the kernel discards their output when they are closed, by the event loop or by the end
+of the process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Policy for Python's garbage collector: short pauses, however many objects the broker holds.
 
 A collection of all objects blocks the event loop for 20 ms in an empty broker, and for seconds with
-a million subscriptions. So a full collection runs as soon as a few thousand new objects have
-survived, examines those, and freezes them: no collection examines them again. Every pause is short.
+a million subscriptions. So a collection runs as soon as a few thousand new objects have survived.
+It examines only these objects, and then freezes them: no later collection examines them. Every
+pause is short.
 
 A reference cycle among frozen objects is never found. The broker makes no such cycle: reference
 counts alone free the objects of a client, a request or a connection attempt
@@ -105,7 +106,7 @@ class GcPolicy:
         self._due = self._due or not idle
 
     def close(self) -> None:
-        """Restore the garbage collector's earlier settings, and end the counts."""
+        """Restore the garbage collector's earlier settings, and stop counting its pauses."""
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
             gc.set_threshold(*self._thresholds)

@@ -1,11 +1,13 @@
 """The C library's heap: gives freed memory back to the operating system, in a thread.
 
-glibc keeps freed memory for later allocations, so an emptied queue of 1 GB leaves a process of 1 GB
-until `malloc_trim` is called. That call locks the heap: an allocation above 1 KB in the event loop
-waits until it is over, 0.08 ms for each MB given back (docs/performance.md). So `malloc_trim` is
-called only after much was freed, and not often. `mallinfo2`, which returns the size of the free
-memory, walks all free blocks with the heap locked (50 ms for 750,000 blocks), so it is called
-rarely too. On musl and macOS, which have no `malloc_trim`, nothing is done.
+glibc keeps freed memory for later allocations. So a process with an emptied queue of 1 GB keeps its
+size until `malloc_trim` is called.
+
+`malloc_trim` locks the heap: an allocation above 1 KB in the event loop waits until the call is
+over, 0.08 ms for each MB given back (docs/performance.md). So it is called only after much memory
+was freed, and not often. `mallinfo2`, which returns the size of the free memory, also locks the
+heap (50 ms for 750,000 free blocks), and is called rarely, too. On musl and macOS, which have no
+`malloc_trim`, nothing is done.
 """
 
 from __future__ import annotations
@@ -86,10 +88,11 @@ class HeapTrimmer:
         return self._trim is not None and self._clock() - self._trimmed_at >= TRIM_INTERVAL
 
     def _idle_and_free(self) -> tuple[int, int]:
-        """Return the resident memory outside the allocated heap, and the free heap, in bytes.
+        """Return two sizes in bytes: memory outside the allocated heap, and the free heap.
 
-        Both are 0 if the C library does not report them. Pages of the free heap may have been given
-        back already.
+        The first size is the resident memory of the process without the allocated part of the heap.
+        The free heap includes pages that were given back already. Both sizes are 0 if the C library
+        does not report them.
         """
         if self._info is None:
             return 0, 0

@@ -142,7 +142,10 @@ class LayeredLink(Link):
             at -= 1
 
     def advance(self, now: int) -> None:
-        """Handle deadlines that have passed at time `now` (ms), also that of the PROXY header."""
+        """Handle the client's deadlines that have passed, including that of its PROXY header.
+
+        `now` is the time in ms.
+        """
         if self._header is None:
             super().advance(now)
         elif self._header_until <= now:

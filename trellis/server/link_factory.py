@@ -15,7 +15,8 @@ from trellis.server.rate_limited_link import RateLimitedLink
 def link_factory(context: ListenerContext) -> Callable[[], asyncio.Protocol]:
     """Return a function that makes the links of a listener.
 
-    All its links have the cheapest class that has the features which the listener needs.
+    The links of a listener with rate limits are RateLimitedLinks. The links of other listeners are
+    LayeredLinks if a PROXY header, TLS or WebSocket is used, and plain Links if not.
     """
     kind = RateLimitedLink if context.rates.enabled else LayeredLink if context.has_layers else Link
 

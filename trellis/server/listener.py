@@ -189,10 +189,10 @@ def _bind_port(name: str, listener: Listener) -> list[socket.socket]:
 
 
 def _bind_all(listener: Listener) -> list[socket.socket]:
-    """Open one socket for each address, all with the same port.
+    """Open one socket for each address of a listener, all with the same port.
 
-    Addresses that this machine lacks are skipped if another one works: many containers have no
-    IPv6. Raises OSError.
+    Skip the addresses that this machine does not have, such as IPv6 in many containers. Raises
+    OSError for any other problem, or if the machine has none of the addresses.
     """
     sockets: list[socket.socket] = []
     port = listener.port

@@ -74,7 +74,7 @@ class ListenerContext:
         return self._policy is not None
 
     def layers(self, peer: Peer) -> list[Layer]:
-        """Return new layers for a connection of this peer, beginning next to the transport."""
+        """Return new layers for a connection of this peer: first TLS, then WebSocket, if used."""
         layers: list[Layer] = []
         if self.tls_context is not None:
             layers.append(TlsLayer(self.tls_context.context, peer, self.tls, self._user_from))

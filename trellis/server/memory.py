@@ -46,8 +46,8 @@ class MemoryAccount:
     async def count(self) -> int:
         """Return the memory of messages, unsent output, unread input and bindings, in bytes.
 
-        The objects are counted in slices, over many turns. A recent result is returned again
-        (COUNT_PAUSE).
+        The objects are counted in slices, over many turns of the event loop. If the last count is
+        recent (COUNT_PAUSE), return its result without a new count.
         """
         began = asyncio.get_running_loop().time()
         if began < self._next_count:

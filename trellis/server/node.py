@@ -57,7 +57,7 @@ ROLE_SHARE: Final = 16
 
 
 class BrokerNode:
-    """A broker with all its parts below HTTP, built on the event loop that runs it."""
+    """A broker with all its parts except HTTP. It is built in the event loop that will run it."""
 
     def __init__(
         self,
@@ -191,10 +191,10 @@ class BrokerNode:
         )
 
     def _audited(self) -> AbstractContextManager[None]:
-        """Begin the audit trail. Return a context manager that names the settings as the actor.
+        """Begin the audit trail; return a context manager for changes that the settings request.
 
-        Changes that the start makes within this context are recorded as changes by the settings.
-        The caller has restored the state before, because restored definitions are no changes.
+        The audit log records changes within this context as made by the settings. The caller
+        restores the broker's state before this call, so restored definitions are not recorded.
         Without an audit log, the context manager has no effect.
         """
         if self.audit is None:
@@ -232,10 +232,11 @@ class BrokerNode:
         self.disk.close_spares()
 
     def review(self, user: str = "") -> None:
-        """Renew the permissions of all connections and sessions.
+        """Begin to renew the permissions of all connections and sessions, after a change.
 
-        `user` is the name of a changed or deleted user, or "" after a change of a role or of the
-        settings. Then the permissions of many users may be made anew, which takes longer.
+        `user` is the name of a changed or deleted user. `user` is "" after a change of a role or of
+        the settings: the permissions of many users may then change, so fewer connections and
+        sessions are handled at once.
         """
         for front in self.fronts:
             front.reauthorize(1 if user else ROLE_SHARE)

@@ -63,7 +63,7 @@ def codecs() -> Codecs:
 
 
 def report(line: str) -> None:
-    """Log the text `line` about a stored message that cannot be read and is lost."""
+    """Log a line about a stored message that cannot be read and is lost."""
     logs.error("store_damaged", reason=line)
 
 
@@ -82,8 +82,9 @@ def without_collections() -> Iterator[None]:
 def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> OpenedStore:
     """Read the data directory, which must be locked. Raises StoreError.
 
-    A directory that belongs to a cluster is refused: another node may have settled its messages.
-    (A node of a cluster opens its directory as a standby: broker/replication/directory.py.)
+    The data directory of a cluster's node is refused, because another node may have settled its
+    messages since. (A node of a cluster opens its directory as a standby:
+    broker/replication/directory.py.)
     """
     progress = RecoveryProgress()
     with without_collections():

@@ -26,9 +26,9 @@ Fields = dict[str, object]
 
 
 class LoggedRefusal:
-    """A refusal with the time of the first one (Unix time) and the number of equal ones after it.
+    """One refusal, with the time when it was first logged (Unix time), and its repetitions since.
 
-    The memory of LINES_MAX refusals is bounded, because each field is cut to FIELD_MAX characters.
+    Each field is cut to FIELD_MAX characters, so that the memory of LINES_MAX refusals is bounded.
     """
 
     def __init__(self, event: str, fields: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The settings that a running broker uses, the source of each value, and changes that wait.
+"""The settings that a running broker uses, the source of each value, and changes not yet applied.
 
 A reload (SIGHUP) applies some settings at once. The other settings keep their values until the
 broker is started again.
@@ -35,7 +35,7 @@ class SettingInForce(NamedTuple):
 
 
 class SettingsInForce:
-    """The settings of a running broker: those of its start, and those of its last reload."""
+    """The settings of a running broker: as read at its start, and as read by its last reload."""
 
     def __init__(self, started: Loaded) -> None:
         self._started = started

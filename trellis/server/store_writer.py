@@ -258,9 +258,10 @@ class DurableStoreWriter(StoreWriter):
             self._clock = self._loop.call_later(LOOK_SECONDS, self._tick)
 
     def _look(self, idle: bool = False) -> None:
-        """Drop dead files if there are any; else begin a checkpoint if that frees enough.
+        """Remove dead files if there are any; else begin a checkpoint if it frees enough space.
 
-        With `idle`, also try again to remove files that could not be removed before.
+        With `idle`, also try again to remove files that could not be removed before. Then set or
+        end the throttling of publishers.
         """
         log = self.durable.log
         self._looked = (log.rolls, int(log.written))
@@ -281,9 +282,9 @@ class DurableStoreWriter(StoreWriter):
         )
 
     def _drop_dead_files(self) -> bool:
-        """Begin to drop dead files, which needs no disk space.
+        """Begin to remove the dead files of the log, which needs no disk space.
 
-        Return False if none were dropped.
+        Return False if there are none, or if other work on the log's files is under way.
         """
         log = self.durable.log
         if self._work is not None or self._closing or not dead_files(log):
@@ -297,7 +298,7 @@ class DurableStoreWriter(StoreWriter):
         self._checkpoint_queue.put(work)
 
     def _limit_log(self) -> None:
-        """Throttle publishers while space is being freed and the log is too large (LOG_FACTOR)."""
+        """Throttle publishers if space is being freed, and the log is too large (LOG_FACTOR)."""
         log, before = self.durable.log, self.log_throttled
         self.log_throttled = (
             self._work is not None and log.size > LOG_FACTOR * log.live_size + LOG_SLACK
@@ -306,9 +307,10 @@ class DurableStoreWriter(StoreWriter):
             self.wake()
 
     def _freed(self, error: Exception | None) -> None:
-        """Handle the end of a checkpoint or drop of dead files; `error` is None after a success.
+        """Handle the end of a checkpoint or of a removal of dead files.
 
-        After a success, free more space if that is worthwhile. After a failure, log the reason.
+        `error` is None after a success: then free more space if that is worthwhile. After a
+        failure, log the reason.
         """
         work, self._work = self._work, None
         if isinstance(work, Checkpointing) and work.completed:

@@ -250,9 +250,10 @@ class LoopTurn:
             self._count_long_turn(seconds, time.thread_time() - cpu_before)
 
     def flush(self) -> None:
-        """Flush all links with output, just before the frozen broker hands its log over.
+        """Flush all links with output, before this node hands its cluster's log to a standby.
 
-        The output was made before the freeze, while this node owned the log.
+        The broker is frozen during the handover. The output may be sent, because it was made before
+        the broker was frozen.
         """
         dirty, self._dirty = self._dirty, []
         for link in dirty:
@@ -260,13 +261,16 @@ class LoopTurn:
 
     @property
     def leased(self) -> bool:
-        """True if the broker may act now; always True without a cluster."""
+        """True if this node's lease in its cluster lasts; always True without a cluster.
+
+        Without a lease, the broker must not deliver, expire or answer anything.
+        """
         return self.may_act is None or self.may_act()
 
     def _is_frozen(self) -> bool:
-        """True if the broker must not act now.
+        """True if the broker must not act now, because its lease in the cluster is over.
 
-        The turn calls this before each action. If True, another turn follows soon.
+        The turn calls this method before each of its parts. After True, another turn follows soon.
         """
         assert self.may_act is not None
         self.frozen = not self.may_act()
@@ -279,7 +283,10 @@ class LoopTurn:
         self.schedule()
 
     def _count_long_turn(self, seconds: float, cpu_seconds: float) -> None:
-        """Count a long turn. `cpu_seconds` may include CPU_SAMPLE_SECONDS before the turn."""
+        """Count a turn of `seconds`, which is long.
+
+        `cpu_seconds` is the CPU time of the turn, too large by up to CPU_SAMPLE_SECONDS.
+        """
         cpu_seconds = min(seconds, cpu_seconds)
         self.longest_cpu_seconds = max(self.longest_cpu_seconds, cpu_seconds)
         if cpu_seconds > LONG_SECONDS:
@@ -305,9 +312,10 @@ class LoopTurn:
         self._unlogged_seconds = self._unlogged_cpu = 0.0
 
     def _handle_leftover(self) -> None:
-        """Finish closed connections, then resume links with leftover input, for INPUT_SECONDS.
+        """Finish closed connections, then resume links with leftover input.
 
-        Connections and links for which the time does not suffice are handled in the next turn.
+        Both together get INPUT_SECONDS of this turn. The remaining connections and links are
+        handled in the next turn.
         """
         end = time.perf_counter() + INPUT_SECONDS
         closed, leftover = self._closed, self._leftover

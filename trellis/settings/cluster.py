@@ -102,7 +102,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     silence: Annotated[
         float,
         option(
-            "a standby takes over after the active node has been silent for this time",
+            "time without a record of the active node after which a standby takes over (silence)",
             ge=0.1,
             le=600,
             unit="s",
@@ -111,8 +111,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     lease: Annotated[
         float,
         option(
-            "time for which the active node may serve clients after it sent its last record that "
-            "the log acknowledged; must be below the silence",
+            "time for which the active node may serve clients after it has sent the last record "
+            "that the log acknowledged (lease); must be below cluster.silence",
             ge=0.05,
             le=600,
             unit="s",
@@ -121,8 +121,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     beat: Annotated[
         float,
         option(
-            "time after which the active node appends a sign of life if it appended nothing else; "
-            "must be below half of the lease",
+            "time after which the active node appends a sign of life if it has appended nothing "
+            "else; must be below half of cluster.lease",
             ge=0.01,
             le=60,
             unit="s",
@@ -139,8 +139,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     keep: Annotated[
         int,
         option(
-            "total size of the batches after which the active node appends a mark, up to which the "
-            "log can be trimmed",
+            "size of appended batches after which the active node appends a mark to the log; "
+            "the records before a mark can be removed",
             ge=1 << 20,
             unit="bytes",
         ),
@@ -148,7 +148,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     keep_time: Annotated[
         float,
         option(
-            "time after which the active node appends a mark, if cluster.keep does not come first",
+            "time after which the active node appends a mark even if cluster.keep is not reached",
             ge=1,
             le=86_400,
             unit="s",
@@ -157,8 +157,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     keep_most: Annotated[
         int,
         option(
-            "size of the log above which the active node trims records that the slowest standby "
-            "has not read; that standby must then be seeded",
+            "size of the log above which the active node removes records that the slowest "
+            "standby has not read; this standby must then be seeded (`trellis cluster seed`)",
             ge=1 << 20,
             unit="bytes",
         ),
@@ -166,8 +166,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     grace: Annotated[
         float,
         option(
-            "time after a takeover in which MQTT clients may connect again before their wills are "
-            "published, or the delays of their wills begin",
+            "time that MQTT clients have after a takeover to connect again; only then are the "
+            "wills of absent clients published, or the delays of these wills begin",
             ge=0,
             le=86_400,
             unit="s",

@@ -23,17 +23,23 @@ class Limits(Section, frozen=True, kw_only=True):
     transaction_parts: Annotated[
         int,
         option(
-            "message copies and settlements that one AMQP transaction may contain; a commit "
+            "largest number of message copies and settlements in one AMQP transaction; a commit "
             "carries out all of them in one turn of the event loop",
             ge=1,
             fills=BrokerLimits,
         ),
     ] = BROKER.transaction_parts
     connections: Annotated[
-        int, option("client connections; 0 is as many as the file descriptor limit allows", ge=0)
+        int,
+        option(
+            "largest number of client connections; 0 is as many as the file descriptor limit "
+            "allows",
+            ge=0,
+        ),
     ] = 0
     unauthenticated_per_address: Annotated[
-        int, option("connections of one IP address that have not logged in yet", ge=1)
+        int,
+        option("largest number of connections of one IP address that have not logged in yet", ge=1),
     ] = 100
     handshake: Annotated[
         float,
@@ -49,37 +55,64 @@ class Limits(Section, frozen=True, kw_only=True):
         ),
     ] = AMQP.handshake_ms / 1000
     routes: Annotated[
-        int, option("routes cached for one user of a virtual host", ge=1, fills=BrokerLimits)
+        int,
+        option(
+            "largest number of routes that are cached for one user of a virtual host",
+            ge=1,
+            fills=BrokerLimits,
+        ),
     ] = BROKER.routes
     pattern_nodes: Annotated[
         int,
         option(
-            "index nodes that the lookup of one topic may visit because of the wildcard patterns "
-            "of one queue or session; 0 is no limit",
+            "largest number of index nodes that the lookup of one topic may visit because of "
+            "the wildcard patterns of one queue or session; 0 is no limit",
             ge=0,
             fills=BrokerLimits,
         ),
     ] = BROKER.pattern_nodes
     address_connections: Annotated[
-        int, option("connections of one IP address, loopback exempt; 0 is no limit", ge=0)
+        int,
+        option(
+            "largest number of connections of one IP address; loopback addresses are exempt; 0 "
+            "is no limit",
+            ge=0,
+        ),
     ] = 0
     user_connections: Annotated[
-        int, option("connections of one user; 0 is no limit", ge=0, fills=BrokerLimits)
+        int,
+        option(
+            "largest number of connections of one user; 0 is no limit", ge=0, fills=BrokerLimits
+        ),
     ] = BROKER.user_connections
     vhost_connections: Annotated[
-        int, option("connections to one virtual host; 0 is no limit", ge=0, fills=BrokerLimits)
+        int,
+        option(
+            "largest number of connections to one virtual host; 0 is no limit",
+            ge=0,
+            fills=BrokerLimits,
+        ),
     ] = BROKER.vhost_connections
     user_channels: Annotated[
-        int, option("AMQP channels of one user; 0 is no limit", ge=0, fills=BrokerLimits)
+        int,
+        option(
+            "largest number of AMQP channels of one user; 0 is no limit", ge=0, fills=BrokerLimits
+        ),
     ] = BROKER.user_channels
     channel_consumers: Annotated[
-        int, option("consumers of one AMQP channel; 0 is no limit", ge=0, fills=BrokerLimits)
+        int,
+        option(
+            "largest number of consumers of one AMQP channel; 0 is no limit",
+            ge=0,
+            fills=BrokerLimits,
+        ),
     ] = BROKER.channel_consumers
     consumer_timeout: Annotated[
         int,
         option(
-            "time in which an AMQP client must acknowledge a delivery, or its channel is closed; "
-            "the queue argument x-consumer-timeout has precedence; 0 is no limit",
+            "time within which an AMQP client must acknowledge a delivery; otherwise its "
+            "channel is closed; the queue argument x-consumer-timeout has precedence; 0 is no "
+            "limit",
             ge=0,
             unit="ms",
             fills=BrokerLimits,
@@ -106,7 +139,7 @@ class Limits(Section, frozen=True, kw_only=True):
     queues: Annotated[
         int,
         option(
-            "queues of each virtual host (not of the broker); 0 is no limit",
+            "largest number of queues of each virtual host (not of the broker); 0 is no limit",
             ge=0,
             fills=BrokerLimits,
         ),
@@ -114,8 +147,8 @@ class Limits(Section, frozen=True, kw_only=True):
     exchanges: Annotated[
         int,
         option(
-            "exchanges of each virtual host (not of the broker), its predeclared ones included; "
-            "0 is no limit",
+            "largest number of exchanges of each virtual host (not of the broker), predeclared "
+            "exchanges included; 0 is no limit",
             ge=0,
             fills=BrokerLimits,
         ),

@@ -123,8 +123,8 @@ class Amqp(PlainListener, frozen=True, kw_only=True):
     product: Annotated[
         str,
         option(
-            "product name for AMQP clients; Celery and kombu share the prefetch count of a worker "
-            "among its queues only if this is RabbitMQ",
+            "product name that AMQP clients see; only if it is RabbitMQ, Celery and kombu share "
+            "the prefetch count of a worker among its queues",
             fills=AmqpOptions,
         ),
     ] = AMQP.product
@@ -139,7 +139,13 @@ class Amqp(PlainListener, frozen=True, kw_only=True):
         ),
     ] = AMQP.frame_max
     channel_max: Annotated[
-        int, option("channels that a connection may open", ge=1, le=65535, fills=AmqpOptions)
+        int,
+        option(
+            "largest number of channels that one connection may open",
+            ge=1,
+            le=65535,
+            fills=AmqpOptions,
+        ),
     ] = AMQP.channel_max
 
 
@@ -168,12 +174,19 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
         int, option("largest packet", ge=256, le=268_435_460, unit="bytes", fills=MqttOptions)
     ] = MQTT.max_packet
     max_levels: Annotated[
-        int, option("levels of a topic name or topic filter", ge=1, le=65535, fills=MqttOptions)
+        int,
+        option(
+            "largest number of levels of a topic name or topic filter",
+            ge=1,
+            le=65535,
+            fills=MqttOptions,
+        ),
     ] = MQTT.max_levels
     receive_maximum: Annotated[
         int,
         option(
-            "QoS 1 and 2 messages in flight to one client, and from one client of MQTT 5",
+            "largest number of QoS 1 and 2 messages that are in flight to one client; the same "
+            "limit holds for messages from one client of MQTT 5",
             ge=1,
             le=65535,
             fills=MqttOptions,
@@ -182,13 +195,16 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     topic_alias_maximum: Annotated[
         int,
         option(
-            "topic aliases that a client may use; 0 offers none", ge=0, le=65535, fills=MqttOptions
+            "largest number of topic aliases that one client may use; 0 permits none",
+            ge=0,
+            le=65535,
+            fills=MqttOptions,
         ),
     ] = MQTT.topic_alias_maximum
     keep_alive_max: Annotated[
         int,
         option(
-            "longest keep-alive; a client of MQTT 5 that asks for a longer one gets this "
+            "longest keep-alive time; a client of MQTT 5 that asks for a longer one gets this "
             "value; 0 is no limit",
             ge=0,
             le=65535,
@@ -233,25 +249,38 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     sessions: Annotated[
         int,
         option(
-            "sessions of the broker, with and without a connected client", ge=1, fills=MqttOptions
+            "largest number of sessions of the broker, with and without a connected client",
+            ge=1,
+            fills=MqttOptions,
         ),
     ] = MQTT.sessions
     subscriptions: Annotated[
-        int, option("subscriptions of one session; 0 is no limit", ge=0, fills=MqttOptions)
+        int,
+        option(
+            "largest number of subscriptions of one session; 0 is no limit", ge=0, fills=MqttOptions
+        ),
     ] = MQTT.subscriptions
     shared_subscriptions: Annotated[
-        int, option("shared subscriptions of one session; 0 is no limit", ge=0, fills=MqttOptions)
+        int,
+        option(
+            "largest number of shared subscriptions of one session; 0 is no limit",
+            ge=0,
+            fills=MqttOptions,
+        ),
     ] = MQTT.shared_subscriptions
     session_backlog: Annotated[
-        int, option("messages that wait for one session", ge=1, fills=MqttOptions)
+        int, option("largest number of messages that wait for one session", ge=1, fills=MqttOptions)
     ] = MQTT.session_backlog
     retained: Annotated[
-        int, option("retained messages of each virtual host", ge=0, fills=BrokerLimits)
+        int,
+        option(
+            "largest number of retained messages of each virtual host", ge=0, fills=BrokerLimits
+        ),
     ] = BROKER.retained
     retained_bytes: Annotated[
         int,
         option(
-            "total size of the retained messages of each virtual host",
+            "largest total size of the retained messages of each virtual host",
             ge=0,
             unit="bytes",
             fills=BrokerLimits,
@@ -260,7 +289,8 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     qos0_high_mark: Annotated[
         int,
         option(
-            "unsent output of a client above which QoS 0 messages to it are dropped",
+            "size of a client's unsent output above which QoS 0 messages to this client are "
+            "dropped",
             ge=KIB,
             unit="bytes",
         ),
@@ -384,10 +414,14 @@ class Http(Listener, frozen=True, kw_only=True):
     ] = ""
     connections: Annotated[
         int,
-        option("connections that may be open at once; 4 of them are for administrators", ge=8),
+        option(
+            "largest number of connections that are open at once; 4 of them are kept for "
+            "administrators",
+            ge=8,
+        ),
     ] = 64
     address_connections: Annotated[
-        int, option("connections that may be open from one address", ge=1)
+        int, option("largest number of connections that are open from one address", ge=1)
     ] = 16
 
     @property

@@ -106,8 +106,8 @@ class StoreSettings(Section, frozen=True, kw_only=True):
     window: Annotated[
         int,
         option(
-            "messages of each durable queue that stay in memory; others are read from disk when "
-            "their turn comes",
+            "largest number of messages of each durable queue that stay in memory; all further "
+            "messages are read from disk when their turn comes",
             ge=1,
         ),
     ] = 4096
@@ -142,9 +142,13 @@ class Auth(Section, frozen=True, kw_only=True):
     guest: Annotated[bool, option("accept user guest with password guest, from loopback only")] = (
         True
     )
-    threads: Annotated[int, option("threads that hash passwords", ge=1, le=64)] = 2
+    threads: Annotated[int, option("number of threads that hash passwords", ge=1, le=64)] = 2
     queue: Annotated[
-        int, option("logins that wait for a hashing thread; further logins are refused", ge=1)
+        int,
+        option(
+            "largest number of logins that wait for a hashing thread; further logins are refused",
+            ge=1,
+        ),
     ] = 1024
     remember: Annotated[
         int,

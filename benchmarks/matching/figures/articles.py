@@ -8,7 +8,10 @@ from typing import Final, NamedTuple
 
 
 class ArticleRow(NamedTuple):
-    """A line in the tables of article 1, and the contenders here that use the same algorithm."""
+    """One algorithm of article 1, "Fast Topic Matching", with its published figures.
+
+    `same` has the matchers of our benchmark that use the same algorithm.
+    """
 
     name: str
     same: tuple[str, ...]

@@ -307,7 +307,10 @@ def _one_filter(results: MatchingResults) -> Iterator[str]:
 
 
 def _claims(results: MatchingResults) -> Iterator[str]:
-    """Yield a Markdown section with a table: claims of articles 1, 3, 4 and 5, and results here."""
+    """Yield a Markdown section with a table: claims of published articles, and our results.
+
+    The articles are numbered as in matching/__init__.py.
+    """
 
     def lookup(name: str, workload: str, count: int) -> float | None:
         return results.median(name, f"{workload} {workload} {count} workload", "lookup")

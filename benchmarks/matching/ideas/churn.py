@@ -70,10 +70,10 @@ class Uncached:
 def publish(
     cache: Cleared | Exact | Uncached, topics: list[str], patterns: list[str], every: int
 ) -> int:
-    """Look up each topic, and after each `every` lookups invalidate a random pattern's answers.
+    """Look up each topic in the cache, and return the number of topics.
 
-    The matcher itself does not change. If `every` is 0, nothing is invalidated. Return the number
-    of topics.
+    After each `every` lookups, tell the cache that the subscribers of a random pattern changed; if
+    `every` is 0, never. The matcher itself does not change.
     """
     dice = random.Random(1)
     for number, topic in enumerate(topics):

@@ -16,7 +16,10 @@ from matching.covers import redundant
 
 
 class Blocks:
-    """The bitmaps of article 4, each over `width` patterns; `#` may only be the last word."""
+    """The matcher of article 4 (iMatix): bitmaps with one bit for each pattern.
+
+    Each bitmap covers `width` patterns. In a pattern, `#` may only be the last word.
+    """
 
     def __init__(self, patterns: list[str], width: int) -> None:
         self.blocks: list[tuple[list[dict[str, int]], list[int], list[int], list[int]]] = []

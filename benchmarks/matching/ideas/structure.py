@@ -1,5 +1,7 @@
-"""Tries ideas of the articles about a matcher's structure: rolled-up branches and a Bloom filter
-(article 2), splitting topics once (article 5), a bitmap instead of a scan (article 3).
+"""Measures ideas for the structure of a matcher from the articles that matching/__init__.py lists.
+
+The ideas: rolled-up branches and a Bloom filter (article 2), a bitmap instead of a scan (article
+3), splitting topics once (article 5).
 """
 
 from __future__ import annotations

@@ -169,8 +169,9 @@ class Exchange(Destination):
         """Raise LimitExceeded if a lookup could visit more than `most` index nodes because of the
         bindings to this binding's destination.
 
-        A binding that adds no nodes is accepted even if the destination is above `most`: a session
-        whose permissions change replaces its bindings by others with the same keys.
+        A binding that adds no nodes is always accepted, even if the destination is above `most`.
+        For example, a session whose permissions change replaces its bindings by bindings with the
+        same keys.
         """
 
     def first_word(self, binding: Binding) -> str | None:

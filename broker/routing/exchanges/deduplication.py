@@ -26,7 +26,7 @@ SIZE_MAX: Final = 1_000_000
 
 
 class DeduplicationExchange(Exchange):
-    """A fanout exchange that drops a message whose header value it has routed before."""
+    """A fanout exchange that drops a message whose `x-deduplication-header` is known."""
 
     kind: ClassVar[str] = "x-message-deduplication"
     hash_kind: ClassVar[str] = "DeduplicationExchange"

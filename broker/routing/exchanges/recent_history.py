@@ -47,7 +47,10 @@ class RecentHistoryExchange(Exchange):
 
 
 def history_length(where: str, options: ExchangeOptions) -> int:
-    """Return the argument LENGTH; `where` names the exchange in the error if it is invalid."""
+    """Return the argument `x-recent-history-length`. Raise PreconditionFailed if it is invalid.
+
+    `where` names the exchange in the error.
+    """
     length = options.arguments.get(LENGTH, DEFAULT_LENGTH)
     if not isinstance(length, int) or isinstance(length, bool) or not 0 < length <= LENGTH_MAX:
         raise PreconditionFailed(
@@ -57,6 +60,6 @@ def history_length(where: str, options: ExchangeOptions) -> int:
 
 
 def joins_history(properties: Properties) -> bool:
-    """True if the message joins the history of the exchange: its header NO_STORE is not true."""
+    """True if the message joins the history: `x-recent-history-no-store` is not true."""
     headers = properties.get("headers")
     return not isinstance(headers, dict) or headers.get(NO_STORE) is not True

@@ -10,9 +10,10 @@ from tests.matching.concurrent.histories import PAIRS
 
 
 class SingleCollect(ConcurrentTrie[int]):
-    """A trie with the lookup of the articles, which may mix states.
+    """Wrong on purpose: a trie whose lookup may mix two states of the trie.
 
-    The lookup reads the contents of several I-nodes one after the other, while they may change.
+    It is the lookup that the published articles describe. It reads the contents of several I-nodes
+    one after the other, without a check that they have not changed in between.
     """
 
     def _unchanged(self, root: Any, inodes: list[Any], mains: list[Any]) -> bool:
@@ -20,16 +21,19 @@ class SingleCollect(ConcurrentTrie[int]):
 
 
 class NoTombs(ConcurrentTrie[int]):
-    """A trie that cuts off nodes that other threads may still change."""
+    """Wrong on purpose: a trie that removes an empty node without a mark (tomb) on the node.
+
+    Another thread may still add a subscription to the removed node, which is lost then.
+    """
 
     def _tomb(self, emptied: Any) -> Any:
         return emptied
 
 
 class NoGenerations(ConcurrentTrie[int]):
-    """A trie that replaces nodes by plain compare-and-set, without comparing the generation.
+    """Wrong on purpose: a trie whose changes may also change an earlier snapshot.
 
-    So the trie writes into snapshots.
+    It replaces nodes by a plain compare-and-set, without a comparison of the root's generation.
     """
 
     def _gcas(self, inode: Any, main: Any, changed: Any) -> bool:
@@ -38,7 +42,10 @@ class NoGenerations(ConcurrentTrie[int]):
 
 
 class SlowSnapshot(Persistent[int]):
-    """A snapshot matcher that copies its pairs one by one while other threads continue."""
+    """Wrong on purpose: a matcher whose snapshot is not made in one moment.
+
+    The snapshot copies the subscriptions one by one, while other threads make changes.
+    """
 
     def snapshot(self) -> Persistent[int]:
         copy: Persistent[int] = Persistent(self.grammar, self._kind)

@@ -1,4 +1,4 @@
-"""Runs threads one at a time; a seeded draw picks the next thread at each shared access.
+"""Runs threads one at a time. Before each shared access, a seeded draw picks the next thread.
 
 Each thread waits at a lock of its own, and the running thread passes control by opening another
 thread's lock. The interleaving is therefore arbitrary, and the same seed repeats it.
@@ -54,7 +54,7 @@ class Course:
             raise self._error
 
     def step(self) -> None:
-        """Switch to another thread with the probability of this course."""
+        """Switch to a random thread with the probability of this course; otherwise do nothing."""
         if self.random.random() < self._haste:
             own = self._present
             other = self.random.choice(self._running)
@@ -107,7 +107,7 @@ class SteppedCell(Cell[T]):
 
 
 class CarelessCell(SteppedCell[T]):
-    """A cell that sets without comparing, and so loses updates."""
+    """Wrong on purpose: a cell that sets its value without a comparison, and so loses updates."""
 
     def compare_and_set(self, expected: T, desired: T) -> bool:
         SteppedCell.step()

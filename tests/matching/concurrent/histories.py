@@ -1,11 +1,13 @@
 """Records concurrent histories of a matcher and decides if they are linearizable.
 
-An operation takes effect at some moment between its start and its end. A history is linearizable if
-such moments exist for all operations that, executed in that order, give the recorded results. The
-search is that of Wing and Gong with Lowe's memory of visited configurations: choose an operation
-that no other operation wholly precedes, apply it to the state, continue if its result is right,
-otherwise backtrack. A state is a set of pairs of pattern and subscriber, represented as the
-bits of an int.
+Each operation takes effect at one moment between its start and its end. A history is linearizable
+if such moments can be chosen so that the operations, executed in the order of these moments, give
+the recorded results.
+
+The search is the algorithm of Wing and Gong, with Lowe's memory of visited configurations. It
+chooses an operation before whose start no other open operation has ended, and applies it to the
+state. If the result is the recorded one, the search continues, otherwise it backtracks. A state is
+a set of (pattern, subscriber) pairs, represented as the bits of an int.
 """
 
 from __future__ import annotations
@@ -62,9 +64,9 @@ class Event:
 
 
 def record(matcher: Matcher[int], seed: int, threads: int = 3, operations: int = 6) -> list[Event]:
-    """Return the history of a course with this seed; each thread does `operations` operations.
+    """Return a history of threads that take turns in an order drawn from the seed (a Course).
 
-    The matcher must use `SteppedCell`.
+    Each thread does `operations` operations. The matcher must use `SteppedCell`.
     """
     course = Course(seed)
     clock = itertools.count()
@@ -87,7 +89,7 @@ def record(matcher: Matcher[int], seed: int, threads: int = 3, operations: int =
 def record_freely(
     matcher: Matcher[int], seed: int, threads: int = 3, operations: int = 6
 ) -> list[Event]:
-    """Return a history of random operations by threads that run freely, without a course."""
+    """Return a history of random operations by threads that the operating system schedules."""
     clock = itertools.count()
     random = Random(seed)
     patterns = random.sample(PATTERNS, 3)
@@ -118,7 +120,7 @@ def record_freely(
 def begun(matcher: Matcher[int], random: Random, now: Callable[[], int]) -> list[Event]:
     """Give the matcher some initial subscriptions, and return their history.
 
-    They give the following operations more nodes to conflict on than an empty trie has.
+    With them, the trie has more nodes at which later operations can conflict.
     """
     events = []
     for text, subscriber in random.sample(PAIRS, random.randint(0, 6)):
@@ -138,9 +140,10 @@ def script(
     events: list[Event],
     step: Callable[[], None],
 ) -> Callable[[], None]:
-    """Return a script of random operations, each added to `events`.
+    """Return a function that does random operations and adds each of them to `events`.
 
-    The script reads each snapshot at once and again at its end; both readings must be equal.
+    The function reads each snapshot twice: when it is made, and after all operations. Both
+    readings must be equal.
     """
     weights = random.choice(ROLES)
     drawn = [draw(random, weights, texts) for _ in range(operations)]
@@ -201,7 +204,7 @@ def answer(matcher: Matcher[int], topic: str) -> int:
 
 
 def contents(snapshot: Matcher[int]) -> Result:
-    """Return the snapshot's answers for all topics, and its pairs as bits."""
+    """Return the snapshot's answers for all topics, and its (pattern, subscriber) pairs as bits."""
     return (
         *[answer(snapshot, topic) for topic in TOPICS],
         sum(BITS[pair] for pair in snapshot.subscriptions()),

@@ -1,6 +1,6 @@
-"""Tests of what `cstrie` and `snapshot` promise beyond the contract.
+"""Tests of two matchers, `cstrie` and `snapshot`, for properties that `Matcher` does not require.
 
-Snapshots are cheap, copies are bounded, and the depth of patterns is not limited by the stack.
+Snapshots are cheap, a change copies few nodes, and patterns may be deeper than Python's stack.
 """
 
 from __future__ import annotations

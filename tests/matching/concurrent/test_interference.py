@@ -1,7 +1,7 @@
 """Interrupts every operation with another operation, before each access to a cell.
 
-Every compare-and-set that can fail does fail, at a known access: an interruption is complete before
-the access continues.
+An interruption is complete before the access continues. So every compare-and-set that can fail does
+fail in one of the runs.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Interrupted:
     clock: Iterator[int] = field(default_factory=itertools.count)
 
     def do(self, operation: Operation) -> None:
-        """Carry out an operation and record it; `run` reads its snapshot at the end."""
+        """Carry out an operation and record it. `run` reads a snapshot that it makes at the end."""
         start = next(self.clock)
         result: Result = done(self.matcher, operation)
         if isinstance(result, Matcher):
@@ -258,8 +258,10 @@ def test_an_overtaken_change_is_exchanged_again(kind: Kind) -> None:
 
 
 def test_a_subscriber_that_moves_between_patterns_is_always_found() -> None:
-    """The subscriber subscribes to the new pattern before it unsubscribes from the old one; the
-    articles' lookup may miss both.
+    """A subscriber subscribes to a new pattern, and then unsubscribes from the old one.
+
+    Each lookup meanwhile must find the subscriber. The lookup of the published articles, here
+    SingleCollect, misses it in some runs.
     """
     match, join, leave = (
         plain("match", "a.b.c"),

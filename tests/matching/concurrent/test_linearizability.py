@@ -1,4 +1,8 @@
-"""Searches for an order of operations that explains what threads saw of `cstrie` and `snapshot`."""
+"""Tests that the matchers `cstrie` and `snapshot` are linearizable.
+
+Each test records the operations and results of several threads, and searches for an order of the
+operations that explains all results.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +72,9 @@ def test_many_more_histories_of_the_persistent_trie_have_one_too(seeds: range) -
 
 
 def caught(kind: Kind, cell: type[Cell[object]], seed: int) -> bool:
-    """True if no order explains the history.
+    """True if the search finds the mistake of this matcher: no order explains its history.
 
-    The result is False if the matcher fails with an exception.
+    If the matcher fails with an exception instead, the result is False.
     """
     try:
         return not linearizable(record(kind(AMQP, cell), seed))
@@ -162,7 +166,10 @@ def test_the_search_wants_every_result_explained() -> None:
 
 
 def test_the_search_refuses_the_history_of_the_articles_lookup() -> None:
-    """The lookup found the subscriber of `*.b.#`, but not that of `a.b`, subscribed earlier."""
+    """The lookup of the published articles can have this history.
+
+    It found the subscriber of `*.b.#`, but not that of `a.b`, which had subscribed earlier.
+    """
     assert not linearizable(
         happened(
             (0, 5, "match", "a.b", 0, 1 << 6),

@@ -34,9 +34,10 @@ LAG_MAX = 20
 
 
 class Cluster:
-    """A simulated cluster. With `only_log_faults`, all faults are faults of the log.
+    """A simulated cluster of three nodes.
 
-    With `switches`, an operator lets owners hand the log over to standbys again and again.
+    With `only_log_faults`, the log has faults and the nodes have none. With `switches`, an
+    operator repeatedly orders the owner to hand the log over to a standby.
     """
 
     def __init__(
@@ -73,19 +74,24 @@ class Cluster:
     # -- what nodes report
 
     def owned(self, node: Node, epoch: int) -> None:
-        """Count a takeover; it is a violation if only the log had faults."""
+        """Count a takeover.
+
+        If only the log has faults, each takeover after the first claim is a violation.
+        """
         self.takeovers += 1
         self.check_survivors(node)
         if self._only_log_faults and epoch > 1:
             self.complain(NEEDLESS)
 
     def handed_over(self) -> None:
-        """Record that the log has the claim of an owner in the name of its successor."""
+        """Count a handover: the owner has appended a claim in the name of its successor."""
         self.handovers += 1
 
     def acted(self, epoch: int) -> None:
-        """Record that the owner of an epoch acted now; it is a violation if a later owner has acted
-        before."""
+        """Record that the owner of this epoch acts now.
+
+        If an owner of a later epoch has acted already, this act is a violation.
+        """
         self.acts += 1
         now = self.world.now
         self._first_act.setdefault(epoch, now)
@@ -98,7 +104,7 @@ class Cluster:
         self._confirmed.add(identity)
 
     def settled_durably(self, positions: list[int], node: Node) -> None:
-        """Record the settlements of a batch that counts."""
+        """Record that the messages at these positions are settled durably."""
         self._settled |= {self._identity_at[position] for position in positions}
 
     def delivered(self, node: Node, position: int, identity: int) -> None:
@@ -126,12 +132,15 @@ class Cluster:
         self.world.after(delay, answer)
 
     def trimmed(self, offset: int) -> None:
-        """Check that the first record of the trimmed log is a mark of an owner."""
+        """Check that the trimmed log begins with a mark: a record with the state of the log."""
         if not any(node.owner is not None and offset in node.owner.marks for node in self.nodes):
             self.complain(UNMARKED)
 
     def ended(self, node: Node, error: Exception) -> None:
-        """Restart a node that has ended. Seed it first if it lacks a part of the log."""
+        """Restart a node that has ended.
+
+        If the log no longer has the records that the node lacks, seed the node first.
+        """
         if needs_seed(error):
             if not node.is_struck:
                 self.complain(TRIMMED)
@@ -195,8 +204,11 @@ class Cluster:
         self.crash(node)
 
     def crash(self, node: Node) -> None:
-        """Crash a node, and start it again later. Meanwhile an operator may remove it from the
-        list."""
+        """Crash a node, and start it again later.
+
+        In between, an operator may remove the node from the list of nodes whose unread records
+        stay in the log.
+        """
         node.crash()
         if self.world.random.random() < 0.2 and len(self.listed) == len(self.nodes):
             node.is_struck = True
@@ -235,7 +247,7 @@ class Cluster:
         world.after(outage + chance.uniform(0.3, 3.0), self._fault)
 
     def _switch(self) -> None:
-        """Let an owner hand the log over to a standby, now and later."""
+        """Tell an owner to hand the log over to a standby, and schedule the next handover."""
         chance = self.world.random
         owners = [node for node in self.nodes if node.is_open and not node.successor]
         standbys = [node for node in self.nodes if node.running and node.owner is None]

@@ -31,7 +31,7 @@ def decode_entries(payload: bytes) -> tuple[Entry, ...]:
 
 
 class Directory:
-    """Entries by position, the number of them that are synced, and the catalog.
+    """A model of a data directory: the entries of its log, of which some are synced, and a catalog.
 
     The catalog holds the definitions, and the state of the log after the last applied batch. It is
     written at once or not at all.
@@ -107,7 +107,10 @@ class Directory:
         self._begun = 0
 
     def open(self) -> None:
-        """Remove the entries after the last certainly applied batch; the node reads them again."""
+        """Remove the log entries after the batch that the catalog's state names as the last one.
+
+        The node reads these entries from the replicated log again.
+        """
         self.log = [entry for entry in self.log if entry[1] <= self.state.position]
         self.synced = len(self.log)
 

@@ -1,4 +1,7 @@
-"""A simulated broker: a standby, or the owner of the log with its queues and its clients."""
+"""A simulated broker of a cluster.
+
+It is a standby, or the owner of the replicated log (the active node) with its queues and clients.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ MARK_SECONDS = 0.5
 
 
 class Node(Computer):
-    """A simulated node of the cluster, which is a standby or the owner."""
+    """A simulated node of the cluster: a standby, or the owner of the log (the active node)."""
 
     directory_type: type[Directory] = Directory
     follower_type: type[Follower] = Follower
@@ -131,8 +134,11 @@ class Node(Computer):
     # -- the owner
 
     def own(self, owner: LogOwner) -> None:
-        """Become the owner of the log: begin to append beats, then open the directory and serve
-        clients."""
+        """Become the owner of the log, which is the active node.
+
+        First begin to append beats (records that show that the owner is there). Then open the
+        directory and serve clients.
+        """
         self.owner = owner
         self.world.say(f"{self.name} owns epoch {owner.epoch}")
         self.cluster.owned(self, owner.epoch)
@@ -144,7 +150,10 @@ class Node(Computer):
         raise AssertionError("the writer never returns")
 
     def _watch(self, owner: LogOwner) -> None:
-        """From time to time, abort all connections of clients if a successor may act by now."""
+        """At intervals, abort all client connections if the lease is over.
+
+        After the end of the lease, another node may be the owner.
+        """
         if self.owner is not owner:
             return
         if self.world.now >= owner.abort_at:
@@ -224,7 +233,7 @@ class Node(Computer):
                 yield Sleep(0.1)
 
     def trim(self, owner: LogOwner) -> None:
-        """Trim the log up to a mark that all listed nodes have read."""
+        """Trim the log up to a mark: a record with the whole state that all nodes have read."""
         offset = owner.trimmable([node.synced for node in self.cluster.listed])
         if offset is not None and offset > self.world.log.low:
             self.world.log.trim(offset)
@@ -233,7 +242,7 @@ class Node(Computer):
     # -- clients
 
     def may_act(self) -> bool:
-        """True if the owner may act now. The node asks this before each action."""
+        """True if this node is the owner and its lease is not over. Called before each action."""
         return self.owner is not None and not self.is_frozen and self.owner.may_act()
 
     def turn(self) -> None:
@@ -250,7 +259,7 @@ class Node(Computer):
         self.local(self.world.choice((0.02, 0.03, 0.05)), self.turn)
 
     def flush(self) -> None:
-        """Send one reply, unless the lease is over: then the reply waits."""
+        """Send one reply. If the owner's lease is over, the reply waits."""
         if not self.outbox or not self.may_act():
             return
         assert self.owner is not None

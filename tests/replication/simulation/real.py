@@ -45,7 +45,7 @@ _PAGES_MAX = 1 << 30
 
 
 class RealDirectory(Directory):
-    """The data directory of a node, with the interface of its model."""
+    """The real data directory of a node, with the interface of the model in `directory.py`."""
 
     replica_type: type[ReplicaDirectory] = ReplicaDirectory
     copied_any_time = True
@@ -85,7 +85,10 @@ class RealDirectory(Directory):
             self._refresh()
 
     def fill(self, chance: random.Random | None) -> None:
-        """Refuse half of the writes, because the disk is full; None ends the shortage."""
+        """Make the disk refuse half of its writes, as if it were full.
+
+        If `chance` is None, the disk has space again.
+        """
 
         def refuse(operation: str, path: str) -> int:
             full = chance is not None and operation in ("write", "create")

@@ -54,7 +54,10 @@ def test_the_same_with_many_seeds(first: int) -> None:
 def test_a_wrong_design_of_the_directory_is_caught(
     node_type: type[Node], first: int, caught: set[str]
 ) -> None:
-    """`first` is the seed at which the search begins, just before a seed that finds the error."""
+    """Search the seeds from `first` on until one finds the error of this wrong directory.
+
+    `first` is chosen shortly before a seed that finds the error, so that the search is short.
+    """
     complaints: Counter[str] = Counter()
     for seed in range(first, first + 40):
         complaints += Cluster(seed, node_type).run()

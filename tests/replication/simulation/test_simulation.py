@@ -1,4 +1,4 @@
-"""Tests that a cluster keeps what it confirmed, although nodes crash, pause and lose the log.
+"""Tests that a cluster keeps all confirmed messages, although nodes crash, pause or lose the log.
 
 `make test-long` runs 20,000 seeds. `python -m tests.replication.simulation SEED` prints the events
 of a seed that fails.
@@ -86,7 +86,10 @@ def test_the_same_with_many_seeds_of_switches(first: int) -> None:
 def test_a_wrong_design_of_a_switch_is_caught(
     node_type: type[Node], first: int, caught: set[str]
 ) -> None:
-    """`first` is the seed at which the search begins, just before a seed that finds the error."""
+    """Search the seeds from `first` on until one finds the error of this wrong node.
+
+    `first` is chosen shortly before a seed that finds the error, so that the search is short.
+    """
     complaints: Counter[str] = Counter()
     for seed in range(first, first + 100):
         complaints += Cluster(seed, node_type, switches=True).run()

@@ -65,7 +65,10 @@ class World:
         computer: Computer | None = None,
         life: int = 0,
     ) -> None:
-        """Schedule an event at a time: for the network, or for a computer in its present life."""
+        """Schedule an event at a time.
+
+        If `computer` is given, the event is dropped if the computer is not in the life `life` then.
+        """
         self._number += 1
         heappush(
             self._events,
@@ -106,9 +109,10 @@ class World:
         self.story.append(f"{self.now:9.4f} {text}")
 
     def delay(self, times: int = 1) -> float:
-        """Return the seconds that a message takes in the network: sometimes up to 2 x silence.
+        """Return the seconds that a message takes in the network: a few milliseconds, as a rule.
 
-        Long delays are `times` as frequent as usual.
+        Rare delays last up to twice the silence, the time without records after which a standby
+        takes over. These delays occur `times` as often as usual.
         """
         if self.random.random() < self.faulty * times:
             return self.random.uniform(0.05, 2 * self.timing.silence)
@@ -154,9 +158,10 @@ class Computer:
         done: Callable[[Any], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """Carry out a flow of steps.
+        """Carry out the steps (append, read, sleep, apply) that `flow` yields, one after another.
 
-        `apply` yields the single writes of an Apply to the directory.
+        `apply` carries out an Apply, and yields after each single write to the directory. At the
+        end, call `done` with the result of the flow, or `failed` with its error.
         """
         world, life = self.world, self.life
 

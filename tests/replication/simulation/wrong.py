@@ -1,4 +1,8 @@
-"""Nodes with one design mistake each. The simulation's checks must find each mistake."""
+"""Nodes with one deliberate design mistake each. The simulation's checks must find each mistake.
+
+The owner is the node whose claim of the replicated log is in force. Its lease is the time after
+its last acknowledged record in which it may act.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ from tests.replication.simulation.node import CHUNK, Node
 
 
 class _Owner(LogOwner):
-    """Base class of the wrong owners; `of` converts the right owner when its claim is in force."""
+    """Base class of owners that are wrong on purpose; `of` makes one from a right owner."""
 
     @classmethod
     def of(cls, owner: LogOwner) -> LogOwner:
@@ -40,7 +44,10 @@ class _Owner(LogOwner):
 
 
 class UncomparedOffset(Node):
-    """The owner does not compare the offset of its append with the expected one."""
+    """Wrong on purpose: the owner does not compare the offset of its record with the expected one.
+
+    So it does not notice the records of other nodes in between.
+    """
 
     def own(self, owner: LogOwner) -> None:
         class Wrong(_Owner):
@@ -52,7 +59,10 @@ class UncomparedOffset(Node):
 
 
 class LeaseFromAnswer(Node):
-    """The lease begins when the answer arrives, not when the record was sent."""
+    """Wrong on purpose: the owner's lease begins too late.
+
+    It begins when the answer to a record arrives, and not when the record was sent.
+    """
 
     def own(self, owner: LogOwner) -> None:
         class Wrong(_Owner):
@@ -65,7 +75,10 @@ class LeaseFromAnswer(Node):
 
 
 class LeaseOnceATurn(Node):
-    """The lease is tested at the beginning of a turn, and not before each flush."""
+    """Wrong on purpose: the owner tests its lease too rarely.
+
+    It tests the lease at the beginning of a turn of the event loop, and not before each flush.
+    """
 
     def turn(self) -> None:
         self._tested = super().may_act()
@@ -76,7 +89,7 @@ class LeaseOnceATurn(Node):
 
 
 class DiskFirst(Node):
-    """The owner writes a batch to its directory before the log has it."""
+    """Wrong on purpose: the owner writes a batch to its directory before the log has the batch."""
 
     def ship(self, owner: LogOwner, entries: list[Entry]) -> Steps[ReceivedBatch]:
         state, payload = owner.judge.state, self.encode(entries)
@@ -90,7 +103,7 @@ class DiskFirst(Node):
 
 
 class ShippedAgain(Node):
-    """The owner ships a batch again after its disk was full."""
+    """Wrong on purpose: after its disk was full, the owner ships the same batch a second time."""
 
     def write_locally(self, owner: LogOwner, batch: ReceivedBatch) -> Steps[None]:
         while True:
@@ -103,7 +116,10 @@ class ShippedAgain(Node):
 
 
 class OwnSalt(Node):
-    """Each node chooses a salt for its segment log itself."""
+    """Wrong on purpose: each node chooses a salt for its segment log itself.
+
+    The first claim in the log gives the salt, so that all nodes write the same bytes.
+    """
 
     def start(self) -> None:
         if not self.directory.salt:
@@ -128,7 +144,10 @@ class _EarlyClaim(Standby):
 
 
 class ClaimWithoutReading(Node):
-    """A standby owns the log as soon as the log has its claim, without reading up to the claim."""
+    """Wrong on purpose: a standby owns the log as soon as its claim is appended.
+
+    It does not read the records up to its claim, one of which may make the claim void.
+    """
 
     standby_type = _EarlyClaim
 
@@ -152,13 +171,16 @@ class _Unanswered(Standby):
 
 
 class SilenceWithoutAnswers(Node):
-    """Silence counts while the log does not answer, and no call asks whether it commits."""
+    """Wrong on purpose: a standby mistakes a log that does not answer for an owner that is silent.
+
+    It also sends no call (an empty record that tests if the log commits) before it takes over.
+    """
 
     standby_type = _Unanswered
 
 
 def judged_by(wrong: type[Judge]) -> type[Node]:
-    """Return a node that judges records by a wrong rule."""
+    """Return a node that judges records with this judge, which is wrong on purpose."""
 
     class WrongFollower(Follower):
         def __init__(self, state: ClusterState, formats: Formats = FORMATS) -> None:
@@ -172,8 +194,9 @@ def judged_by(wrong: type[Judge]) -> type[Node]:
 
 
 class UnseenJudge(Judge):
-    """A claim replaces the owner although counting records have offsets above the claim's
-    `seen`.
+    """Wrong on purpose: a claim wins although its writer had not read all records that count.
+
+    These records have offsets above the claim's `seen`.
     """
 
     def _claim(self, claim: Claim) -> bool:
@@ -181,7 +204,7 @@ class UnseenJudge(Judge):
 
 
 class CredulousJudge(Judge):
-    """Batches of deposed owners count."""
+    """Wrong on purpose: batches of earlier owners count, although a later claim is in force."""
 
     def judge(self, offset: int, record: LogRecord) -> bool:
         if isinstance(record, BatchChunk) and record.epoch < self.state.epoch:
@@ -190,7 +213,7 @@ class CredulousJudge(Judge):
 
 
 class GaplessJudge(Judge):
-    """A record of an unknown higher epoch is void, and does not stop the reader."""
+    """Wrong on purpose: a reader ignores a record of an unknown higher epoch, and does not stop."""
 
     def judge(self, offset: int, record: LogRecord) -> bool:
         limit = self.state.epoch + isinstance(record, Claim)
@@ -198,7 +221,10 @@ class GaplessJudge(Judge):
 
 
 class LowWatermark(Node):
-    """After a trim a node begins at the low watermark with an empty state, and judges on."""
+    """Wrong on purpose: a node that lacks trimmed records goes on instead of ending.
+
+    It begins at the low watermark (the first offset after the trim) with an empty state.
+    """
 
     def start(self) -> None:
         low = self.world.log.low
@@ -239,7 +265,10 @@ def _readable(payload: bytes) -> list[Any]:
 
 
 class HalfBatchKept(Node):
-    """A claim does not void an incomplete batch: the chunks that have arrived are applied."""
+    """Wrong on purpose: a claim does not make an incomplete batch void.
+
+    The chunks of the batch that have arrived are applied.
+    """
 
     follower_type = _HalfBatches
 
@@ -252,7 +281,10 @@ class _MiddleOfBatch(Follower):
 
 
 class ResumedWithinBatch(Node):
-    """The state is stored after each read, so that a node resumes in the middle of a batch."""
+    """Wrong on purpose: the state is stored after each read, even between two chunks of a batch.
+
+    So a node that starts again resumes in the middle of a batch.
+    """
 
     follower_type = _MiddleOfBatch
 
@@ -263,7 +295,10 @@ class _Uncut(Directory):
 
 
 class HalfLocalBatchKept(Node):
-    """A start keeps, in the local log, the entries of a batch that is not certainly applied."""
+    """Wrong on purpose: a start keeps entries of a batch that may not be applied completely.
+
+    The right start removes these entries from the local log.
+    """
 
     directory_type = _Uncut
 
@@ -283,7 +318,11 @@ class _MarkedWithEnd(Directory):
 
 
 class CatalogMarkedWithEnd(Node):
-    """The catalog's mark is the end of the log, not the last applied batch."""
+    """Wrong on purpose: the catalog's position is the end of the local log.
+
+    The right position is that of the last applied batch. A batch up to the end of the log is taken
+    for applied, although the catalog may lack its definitions.
+    """
 
     directory_type = _MarkedWithEnd
 
@@ -296,13 +335,19 @@ class _Eager(Directory):
 
 
 class EarlyCheckpoint(Node):
-    """A checkpoint is made although the catalog lacks the state after the last entry of the log."""
+    """Wrong on purpose: a checkpoint is made too early.
+
+    The catalog does not have the state after the last entry of the local log yet.
+    """
 
     directory_type = _Eager
 
 
 class WritingStart(Node):
-    """A start writes to the local log before the node has read the whole log."""
+    """Wrong on purpose: a start writes to the local log too early.
+
+    The node has not read the whole replicated log yet.
+    """
 
     def opened(self) -> None:
         end = self.directory.log_end
@@ -313,7 +358,10 @@ class WritingStart(Node):
 
 
 class TrimBeforeMark(Node):
-    """The log is trimmed to the last offset that all nodes have read, and not to a mark."""
+    """Wrong on purpose: the log is trimmed to the last offset that all nodes have read.
+
+    The right offset is that of a mark: a record with the whole state, where a reader may begin.
+    """
 
     def trim(self, owner: LogOwner) -> None:
         offsets = [node.synced for node in self.cluster.listed]
@@ -324,7 +372,10 @@ class TrimBeforeMark(Node):
 
 
 class TrimBehindListed(Node):
-    """The log is trimmed to the newest mark, even if a listed node has not read up to it."""
+    """Wrong on purpose: the log is trimmed although a listed node has not read that far.
+
+    It is trimmed to the newest mark: a record with the whole state, where a reader may begin.
+    """
 
     def trim(self, owner: LogOwner) -> None:
         if owner.marks:
@@ -333,7 +384,7 @@ class TrimBehindListed(Node):
 
 
 class NeverHandsOver(Node):
-    """An owner that is fenced keeps serving clients."""
+    """Wrong on purpose: a fenced owner keeps serving clients: another node owns the log by now."""
 
     def end(self, error: Exception) -> None:
         if isinstance(error, Fenced) and self.owner is not None:
@@ -351,13 +402,16 @@ class _ActsAtOnce(Standby):
 
 
 class ActsBeforeItsFirstRecord(Node):
-    """A successor acts when it reads the claim in its name, which may be old."""
+    """Wrong on purpose: a successor acts as soon as it reads the claim in its name.
+
+    That claim may be old, so the successor must first append a record of its own.
+    """
 
     standby_type = _ActsAtOnce
 
 
 class ActsAfterHandover(Node):
-    """A wrong node that continues to act as the owner after it has handed the log over."""
+    """Wrong on purpose: a node continues to act as the owner after it has handed the log over."""
 
     def hand_over(self, owner: LogOwner) -> Steps[None]:
         yield from owner.hand_over(self.successor, "successor")
@@ -367,7 +421,10 @@ class ActsAfterHandover(Node):
 
 
 class HandsOverTooEarly(Node):
-    """An owner hands the log over, and then ships the batch that is left."""
+    """Wrong on purpose: an owner that is about to hand the log over confirms messages too early.
+
+    It confirms the messages of its last batch, which the log does not have yet.
+    """
 
     def publish(self, identity: int) -> None:
         successor, self.successor = self.successor, 0

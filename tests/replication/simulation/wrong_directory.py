@@ -1,4 +1,7 @@
-"""Nodes with the real directory and one design mistake each, which the checks must find."""
+"""Nodes with the real directory and one deliberate design mistake each.
+
+The simulation's checks must find each mistake.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tests.replication.simulation.real import RealDirectory, RealNode
 
 
 def with_replica(wrong_type: type[ReplicaDirectory]) -> type[Node]:
-    """Return a node whose directory is of a wrong type."""
+    """Return a node with this type of directory, which is wrong on purpose."""
 
     class WrongDirectory(RealDirectory):
         replica_type = wrong_type
@@ -31,14 +34,20 @@ def with_replica(wrong_type: type[ReplicaDirectory]) -> type[Node]:
 
 
 class HalfKept(ReplicaDirectory):
-    """The records of half a batch stay in the local log, as if the log had the whole batch."""
+    """Wrong on purpose: half a batch in the local log is taken for the whole batch.
+
+    So the other half is never written.
+    """
 
     def _has(self, log: SegmentLog, batch: ReceivedBatch, records: Records, data: bytes) -> bool:
         return records.count == 0 or log.last >= records.first
 
 
 class MarkedWithEnd(ReplicaDirectory):
-    """The catalog's mark is the end of the log, so all batches before it are considered applied."""
+    """Wrong on purpose: each batch whose records the local log has is considered applied.
+
+    The catalog may still lack the definitions of that batch.
+    """
 
     def _apply(self, batch: ReceivedBatch, state: ClusterState) -> None:
         if self._log is None or batch.position > self._log.last:
@@ -82,21 +91,21 @@ class SurvivorsOfHalfBatch(ReplicaDirectory):
 
 
 class DiskFirst(wrong.DiskFirst, RealNode):
-    """The owner writes a batch to its real directory before the log has it."""
+    """Wrong on purpose: the owner writes a batch to its directory before the log has the batch."""
 
 
 class ResumedWithinBatch(RealNode):
-    """The state is stored after each read, so that a node resumes in the middle of a batch."""
+    """Wrong on purpose: the state is stored after each read, even between two chunks of a batch."""
 
     follower_type = wrong.ResumedWithinBatch.follower_type
 
 
 class ShippedAgain(wrong.ShippedAgain, RealNode):
-    """A batch is shipped again after the disk of the owner was full."""
+    """Wrong on purpose: after its disk was full, the owner ships the same batch a second time."""
 
 
 class OwnSalt(RealNode):
-    """Each node chooses the salt of its segment log itself."""
+    """Wrong on purpose: each node chooses the salt of its segment log itself."""
 
     def apply(self, step: Apply) -> Iterator[None]:
         salt = int(self.name[-1]) + 1
@@ -104,7 +113,10 @@ class OwnSalt(RealNode):
 
 
 class WritingStart(RealNode):
-    """A start settles the oldest message before the node has read the whole log."""
+    """Wrong on purpose: a start settles the oldest message too early.
+
+    The node has not read the whole replicated log yet.
+    """
 
     def opened(self) -> None:
         replica, state = self.directory.replica, self.directory.state

@@ -9,7 +9,7 @@ Each seed gives one sequence of clients' actions, traffic, crashes and faults.
     journal        a model of the entries on the disk
     wrong          wrong designs, which the checks must catch
 
-Nothing waits and nothing runs in parallel: the disk, the clock, the network and the writer's thread
-are steps that the schedule takes in random order. `python -m tests.store.simulation SEED` prints
+All work runs in one thread. The disk, the clock, the network and the writer's thread are steps that
+the schedule takes in random order. `python -m tests.store.simulation SEED` prints
 all steps of the sequence of SEED.
 """

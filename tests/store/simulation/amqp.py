@@ -198,8 +198,10 @@ class Worker(Amqp):
 
 
 class Mover(Amqp):
-    """A client that moves messages between queues: one transaction takes and publishes each
-    message."""
+    """A client that moves messages between queues.
+
+    For each message, one transaction acknowledges it in one queue and publishes it to another.
+    """
 
     set_up = (
         marshal(1, spec.Basic.Qos(prefetch_count=3))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def named(body: bytes) -> str:
-    """Return the name of a message, which its body begins with."""
+    """Return the name of the message with this body: the part of the body before `|`."""
     return body.split(b"|", 1)[0].decode()
 
 

@@ -1,6 +1,6 @@
-"""The definitions that clients requested, those that were confirmed, and the check after a crash.
+"""A model of the definitions that clients requested and the broker confirmed.
 
-After a crash, all confirmed changes and all changes before them must be there.
+After a crash, the broker must have all confirmed changes and all changes before them.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def found(world: World) -> tuple[object, ...]:
 
 
 class Definitions:
-    """A history of definitions: one step for each change, in the broker's order."""
+    """The history of the definitions: their state after each change that the broker made."""
 
     def __init__(self, random: Random, complain: Complain, newest: Callable[[], int]) -> None:
         self.random = random
@@ -105,10 +105,10 @@ class Definitions:
         self._steps: list[tuple[int, Declared]] = [(0, self.now.copy())]
 
     def change(self, thing: str, how: Callable[[], None]) -> Callable[[], None]:
-        """Add a requested change, and return the function to call when it is confirmed.
+        """Add a change of the object `thing`; return the function to call when it is confirmed.
 
-        When the change is confirmed, it and all changes before it must be durable. If the request
-        changes nothing, the last change of its object must be durable.
+        From the confirm on, this change and all changes before it must survive a crash. If the
+        request changes nothing, the confirm stands for the last change of the object.
         """
         before = self.now.seen()
         how()
@@ -125,8 +125,9 @@ class Definitions:
             del self._steps[0]
 
     def recovered(self, world: World) -> None:
-        """Check the definitions after a start: those of the last confirmed step, or of a later
-        step.
+        """Check the definitions that the broker has after a start.
+
+        They must be those after the last confirmed change, or after a later change.
         """
         there = found(world)
         steps = [step for _, step in self._steps if step.seen() == there]

@@ -1,4 +1,4 @@
-"""A model of the disk: the appended entries, applied to a State. A start must find them."""
+"""A model of the store: the state that all appended entries make, and a start must recover."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.store.simulation.ledger import DISK, Complain
 class Journal:
     """The entries that the broker appends to the log, and the state that they make.
 
-    Between two starts, the journal holds the entries since the earlier start, and the positions up
-    to which they are written.
+    `entries` has the entries since the last start of the broker. `durable` and `begun` are the
+    positions up to which these entries are certainly and perhaps on the disk.
     """
 
     def __init__(self, complain: Complain) -> None:

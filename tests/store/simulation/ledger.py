@@ -1,8 +1,8 @@
-"""The messages that the broker owes to its clients. Each violation becomes a complaint.
+"""A record of the messages that the broker owes to its clients. Each violation is a complaint.
 
-A family is a place to which a message goes once: a queue together with the queues to which its
-messages may be moved (dead letters, or a transaction's target), or a session's inbox. A copy of a
-message is in exactly one place of its family until it is settled.
+A family is a group of queues: a queue, and the queues to which its messages may be moved as dead
+letters or by a transaction. The inbox of a session is a family too. Each family gets one copy of a
+message. Until the copy is settled, it is in exactly one queue of the family.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Complain = Callable[[str, str], None]
 
 
 class Copy:
-    """A message on its way to a family."""
+    """The copy of a message that a family (a group of queues, see the module) gets."""
 
     __slots__ = ("confirmed", "delivered_from", "optional", "quality", "settled_at")
 
@@ -69,9 +69,10 @@ class Family:
 
 
 class Ledger:
-    """The ledger. Messages are named PUBLISHER-NUMBER, and numbers rise.
+    """All messages that clients have sent, and what must happen to each of them.
 
-    `forgets` is True if a crash may lose the information that a message was delivered.
+    A message is named PUBLISHER-NUMBER, with rising numbers. If `forgets` is True, the broker may
+    deliver a message again after a crash without the flag `redelivered`.
     """
 
     def __init__(self, complain: Complain, forgets: bool = False) -> None:
@@ -90,7 +91,7 @@ class Ledger:
         self.families[name] = Family(name, (name, *others), lossy, endless)
 
     def holding(self, queue: str) -> Family:
-        """Return the family that contains the queue."""
+        """Return the family (a group of queues, see the module) to which a queue belongs."""
         for family in self.families.values():
             if queue in family.queues:
                 return family
@@ -99,7 +100,7 @@ class Ledger:
     # -- publishers
 
     def sent(self, message: str, targets: dict[str, int], again: bool = False) -> None:
-        """Note a message that is sent to these families, with these QoS levels."""
+        """Note a message that is sent; `targets` has the QoS for each family that gets a copy."""
         known = self._of.get(message, [])
         families = [self.families[name] for name in targets if name in self.families]
         for family in known if again else []:
@@ -126,7 +127,7 @@ class Ledger:
             family.copies.pop(message, None)
 
     def transaction(self, messages: dict[str, dict[str, int]]) -> None:
-        """Note a transaction that publishes these messages to these families."""
+        """Note a transaction; `messages` has, for each message, the QoS for each family."""
         for message, targets in messages.items():
             self.sent(message, targets)
         self._transactions.append(
@@ -161,7 +162,7 @@ class Ledger:
     def received(self, session: str, message: str, quality: int) -> None:
         """Check a message that a session's client received.
 
-        A QoS 2 message counts once for each identifier.
+        A client that receives a QoS 2 packet identifier again calls this method only once.
         """
         family = self.families[session]
         self.delivered(session, message)

@@ -79,10 +79,10 @@ def checkpoint(life: Life, files: list[LogFile]) -> Iterator[None]:
 
 
 class Life(World):
-    """A broker on a simulated disk and a catalog.
+    """A broker on a simulated disk and a catalog, from one start to the next crash or stop.
 
-    `design` makes the checkpoints, `drop` drops dead files. If `hasty`, the broker confirms before
-    it writes.
+    `design` is the function that makes checkpoints, `drop` the one that drops dead files. With
+    `hasty`, the broker is wrong on purpose: it confirms before it writes.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Life(World):
         return int(self.durable_store.position)
 
     def live(self) -> list[int]:
-        """Return the positions of the messages that some queue still holds, by the journal."""
+        """Return the positions of the messages that a queue holds in the model (the journal)."""
         messages = dict(self.journal.state.messages)
         state = State()
         state.messages = {
@@ -205,7 +205,7 @@ class Life(World):
     def compact(self, random: Random) -> None:
         """Take a step of a checkpoint, or drop dead files, or begin a checkpoint.
 
-        At times, begin a checkpoint of files that are not worth a checkpoint yet.
+        At times, begin a checkpoint that saves too little space for the real broker to begin one.
         """
         if self._steps is None:
             log = self.durable_store.log

@@ -65,10 +65,10 @@ FOREVER = 1 << 40
 
 
 class Simulation:
-    """A simulation of one seed. `run` returns the violations that the checks found, by kind.
+    """The simulation of one seed: its clients, its broker, and the checks.
 
-    With `streams`, the simulation also uses streams, and takes another course for the same seed.
-    `kind`, `design`, `drop` and `hasty` select a wrong design.
+    With `streams`, the simulation also uses streams, so the same seed gives other steps. Tests of
+    the checks set `kind`, `design`, `drop` or `hasty` to a design that is wrong on purpose.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Simulation:
         return message.encode() + b"|" + b"x" * self.random.choice((0, 5, 60, 300))
 
     def place(self, name: str) -> tuple[str, str, dict[str, int]]:
-        """Return an exchange, a key, and the families that get a message published there."""
+        """Return exchange and routing key of a place, and the QoS for each family that gets it."""
         if name == "fan":
             return "fan", "", {"fan1": 1, "fan2": 1} | (FAN if self.streams is not None else {})
         if name == "topic":
@@ -189,7 +189,7 @@ class Simulation:
         return "", name, {name: 1}
 
     def subscribers(self, topic: str, quality: int) -> dict[str, int]:
-        """Return the families that get a message published to a topic, with their QoS."""
+        """Return the QoS for each family that gets a copy of a message published to a topic."""
         found = {"bridge": quality}
         for name, subscriptions in self.definitions.now.sessions.items():
             granted = max(
@@ -285,7 +285,7 @@ class Simulation:
             self.ledger.recovered(held, self._last)
 
     def _check_ages(self, held: dict[str, list[str]]) -> None:
-        """Check that a queue declared again under an old name has no message of the old queue."""
+        """Check that a queue which was deleted and declared again has no message from before."""
         for name, born in self.definitions.now.queues.items():
             for message in held.get(name, []) if name not in QUEUES and name not in STREAMS else []:
                 if int(message.rpartition("-")[2]) <= born and message[:2] in (

@@ -1,6 +1,4 @@
-"""Streams in a simulation: rows by offset, producers with sequence numbers, readers, and the checks
-after a start.
-"""
+"""Streams in a simulation: a model of their rows, producers, readers, and checks after a start."""
 
 from __future__ import annotations
 
@@ -43,14 +41,14 @@ FAN = {"ev": 1, "few": 1}
 
 
 class Rows:
-    """The rows of each stream, by its number: the body of each offset, from 0 on."""
+    """A model of all streams: for each stream number, the bodies of its rows from offset 0 on."""
 
     def __init__(self, complain: Complain) -> None:
         self._complain = complain
         self.by_stream: dict[int, list[bytes]] = {}
 
     def taken(self, intake: PendingRows) -> None:
-        """Add the rows that the broker writes in a batch, and check that their offsets follow."""
+        """Add the rows of a stream that a batch writes; check that they follow the rows before."""
         captured, rows = intake.captured, self.by_stream.setdefault(int(intake.number), [])
         if captured.base != len(rows):
             self._complain(
@@ -63,7 +61,7 @@ class Rows:
             rows.append(item.body)
 
     def recovered(self, ends: dict[int, int]) -> None:
-        """Cut the model to the ends of the streams that a start found, and check these ends."""
+        """Cut the model to the ends of streams after a start; check that it has all these rows."""
         for number, rows in self.by_stream.items():
             end = ends.get(number, 0)
             if end > len(rows):
@@ -176,9 +174,9 @@ class Numbered(Amqp):
 
 
 class Reader(Amqp):
-    """A reader that reads again from its last offset or from the beginning.
+    """A reader that begins again and again, at its last offset or at the beginning of the stream.
 
-    A row must never change.
+    It checks that a row which it reads again has not changed.
     """
 
     def __init__(self, world: Simulation, name: str, queue: str) -> None:
@@ -213,7 +211,7 @@ class Reader(Amqp):
                 self.got(self._frame, b"")
 
     def refused(self, frame: Any) -> None:
-        """Accept the error of a reader whose offset retention removed."""
+        """Accept the error if retention has removed the row at the requested offset."""
         if self.queue != "few" or "is gone: retention" not in str(frame.reply_text):
             self.world.complain(LOST, f"{self.name} was told {frame.reply_text}")
         self._next = 0
@@ -266,7 +264,7 @@ class Streams:
         world.ledger.family("few", endless=True, lossy=True)
 
     def recovered(self) -> dict[str, list[str]]:
-        """Check all streams after a start, on a disk without faults; return their messages."""
+        """Check all streams after a start; return the messages in each stream, by its name."""
         life, complain = self.world.life, self.world.complain
         found: dict[str, list[str]] = {}
         for finding in life.broker.streams.findings:

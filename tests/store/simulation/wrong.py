@@ -30,7 +30,10 @@ from tests.store.test_powerloss import InPlace
 
 
 def moved_forward(life: Life, files: list[LogFile]) -> Iterator[None]:
-    """A checkpoint that moves live messages to the end of the log, under new positions."""
+    """Wrong on purpose: a checkpoint appends live messages again, under new positions.
+
+    The right checkpoint copies them with their positions.
+    """
     store, last = life.durable_store, int(files[-1].last)
     reader = LogReader(store.log)
     held = [position for position in life.live() if position <= last]
@@ -50,9 +53,9 @@ def moved_forward(life: Life, files: list[LogFile]) -> Iterator[None]:
 
 
 def in_place(life: Life, files: list[LogFile]) -> Iterator[None]:
-    """A checkpoint that overwrites the last checkpoint.
+    """Wrong on purpose: a checkpoint overwrites the file of the checkpoint before it.
 
-    The checkpoint reads the last one before it overwrites it, so only a crash does harm.
+    All records of that file are in memory by then, so no record is lost unless the broker crashes.
     """
     log = life.durable_store.log
     for file in files:
@@ -67,14 +70,17 @@ def _copy(disk: SimulatedDisk, path: str) -> File:
 
 
 def drop_without_needs(log: SegmentLog) -> int:
-    """Drop dead files although they settle messages of files that stay."""
+    """Wrong on purpose: drop dead files whose settlements are still needed.
+
+    They settle messages of files that stay, so these messages come back after a start.
+    """
     for file in log.files:
         file.needs.clear()
     return drop_dead_files(log)
 
 
 def drop_unmarked(log: SegmentLog) -> int:
-    """Drop dead files without marking the gap in the log."""
+    """Wrong on purpose: drop dead files without a note in the log that the files are missing."""
     runs = dead_files(log)
     for run in runs:
         log.files[log.files.index(run[-1]) + 1].previous_last = run[0].previous_last
@@ -88,8 +94,10 @@ def drop_unmarked(log: SegmentLog) -> int:
 
 
 class WithoutSerials(WatchedStore):
-    """A store that loses annotations: after a start, sessions number their messages from 1
-    again."""
+    """Wrong on purpose: a store that loses annotations, the numbers stored with a message.
+
+    After a start, sessions number their messages from 1 again.
+    """
 
     def read_stored(self, reader: LogReader, position: i64) -> MessageStored | None:
         kept = super().read_stored(reader, position)
@@ -97,7 +105,10 @@ class WithoutSerials(WatchedStore):
 
 
 class MarksBehind(WatchedStore):
-    """A store that lets queues deliver before their marks are durable."""
+    """Wrong on purpose: a store that lets a queue deliver before its delivery mark is durable.
+
+    A delivery mark is the record that says which messages of a queue may have been delivered.
+    """
 
     def append(self, entry: StoreEntry, ticket: Ticket | None) -> int:
         if isinstance(entry, DeliveryMark) and ticket is not None:
@@ -108,7 +119,7 @@ class MarksBehind(WatchedStore):
 
 
 class WaiterCall(Task):
-    """A task that calls a waiter before its mark is durable."""
+    """Wrong on purpose: a task that tells a queue too early that its delivery mark is durable."""
 
     def __init__(self, waiter: Waiter) -> None:
         self._waiter = waiter
@@ -118,14 +129,17 @@ class WaiterCall(Task):
 
 
 class MarksOnce(WatchedStore):
-    """A store that never writes a mark again when its segment is full."""
+    """Wrong on purpose: a store that never writes a delivery mark a second time.
+
+    The right store writes the mark again in a new segment, so that the old one can be dropped.
+    """
 
     def _refresh_marks(self) -> None:
-        """Do nothing, so that an old segment with a mark cannot be replaced."""
+        """Do nothing, so that a segment with the last mark of a queue cannot be dropped."""
 
 
 def drop_with_marks(log: SegmentLog) -> int:
-    """Drop files although they hold the last marks of queues."""
+    """Wrong on purpose: drop files although they have the last delivery marks of queues."""
     for marks in log.liveness._marks.values():
         for position in marks.values():
             file = file_holding(log.files, position)
@@ -137,7 +151,7 @@ def drop_with_marks(log: SegmentLog) -> int:
 
 
 class Apart(WatchedStore):
-    """A store that writes some entries one batch too late."""
+    """Wrong on purpose: base class of stores that write some entries one batch too late."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -152,7 +166,10 @@ class Apart(WatchedStore):
 
 
 class TwoRecords(Apart):
-    """A store that writes a dead letter, and one batch later the settlement of its original."""
+    """Wrong on purpose: a store that writes a dead letter without the original's settlement.
+
+    The settlement is in the next batch, so after a crash both messages may be there.
+    """
 
     def apply(self, position: i64, entry: StoreEntry) -> None:
         if isinstance(entry, EntryGroup) and _buries(entry):
@@ -166,7 +183,10 @@ class TwoRecords(Apart):
 
 
 class SequenceApart(Apart):
-    """A store that writes the sequence number of a producer a batch after the message."""
+    """Wrong on purpose: a store that writes a producer's sequence number too late.
+
+    The number is in the batch after that of its message.
+    """
 
     def apply(self, position: i64, entry: StoreEntry) -> None:
         sequenced = (
@@ -185,7 +205,7 @@ class SequenceApart(Apart):
 
 
 class Lazy(StreamWrite):
-    """Rows of a stream that are written only when they should be durable."""
+    """Wrong on purpose: rows of a stream that are written after the log instead of before it."""
 
     def __init__(self, share: StreamWrite) -> None:
         self._share = share
@@ -202,7 +222,7 @@ class Lazy(StreamWrite):
 
 
 class LogFirst(WatchedStore):
-    """A store that logs the end of a stream before it writes the rows."""
+    """Wrong on purpose: a store that logs the new end of a stream before it writes the rows."""
 
     def take(self) -> WriteBatch:
         batch = super().take()

@@ -1,4 +1,4 @@
-"""Plugins for the tests, some of them misbehaving."""
+"""Plugins of amqtt for the tests. Some of them misbehave on purpose."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def here(kind: type) -> str:
 
 
 class Says(BaseAuthPlugin):  # type: ignore[misc]  # amqtt ships no types
-    """A plugin that answers each login with the option `answer`."""
+    """A plugin whose verdict on each login is its option `answer`."""
 
     async def authenticate(self, *, session: Any) -> Any:
         return self.config.answer
@@ -44,7 +44,7 @@ class Broken(BaseAuthPlugin):  # type: ignore[misc]
 
 
 class Waits(BaseAuthPlugin):  # type: ignore[misc]
-    """A plugin that waits forever, as for a database that does not answer."""
+    """Wrong on purpose: a plugin that waits forever, as for a database that does not answer."""
 
     ended = 0
 
@@ -57,7 +57,7 @@ class Waits(BaseAuthPlugin):  # type: ignore[misc]
 
 
 class Hangs(BaseAuthPlugin):  # type: ignore[misc]
-    """A plugin that blocks its thread until `released` is set, for at most 10 s."""
+    """Wrong on purpose: a plugin that blocks its thread until `released` is set, at most 10 s."""
 
     released = threading.Event()
 

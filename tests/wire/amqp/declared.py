@@ -16,6 +16,6 @@ def args(**given: Any) -> Any:
 
 
 def depth(client: Amqp, queue: str) -> tuple[int, int]:
-    """Return the numbers of messages and consumers in the reply to a passive declare."""
+    """Declare the queue passively; return the message count and consumer count of the reply."""
     [ok] = client.send(Q.Declare(queue=queue, passive=True))
     return ok.message_count, ok.consumer_count

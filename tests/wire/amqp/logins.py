@@ -1,4 +1,4 @@
-"""Bytes with which AMQP clients log in, for the tests of the handshake."""
+"""The frames that AMQP clients send to log in, for the tests of the handshake."""
 
 from __future__ import annotations
 

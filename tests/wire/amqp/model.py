@@ -1,10 +1,10 @@
 """A small model of the broker, and random steps of clients that the model and the broker both take.
 
 There are any number of connections, six queues and two exchanges. The model keeps the waiting
-messages of each queue in their order. After each step, the broker must have delivered the first
-waiting messages, exactly as many as the consumers have credit for, and consumers with a higher
-priority first. A delivery that is requeued must return to its old position, marked as redelivered,
-and each dead letter must name its deaths in `x-death`.
+messages of each queue in their order. After each step, the broker must have delivered exactly as
+many messages as the consumers have credit for, the first ones of each queue. Consumers with a
+higher priority come first. A delivery that is requeued must return to its old position, marked as
+redelivered. Each dead letter must list in `x-death` why it left its earlier queues.
 
     a, b, c   plain
     p         x-max-priority 3
@@ -49,7 +49,10 @@ DELIVERY: Final = ("Basic.Deliver", "ContentHeader", "ContentBody", "Basic.Cance
 
 
 class Copy:
-    """A message in a queue of the model. `deaths` are (queue, reason, count), the latest first."""
+    """A message in a queue of the model.
+
+    `deaths` is its expected `x-death` history: (queue, reason, count), the latest first.
+    """
 
     def __init__(
         self,
@@ -70,7 +73,10 @@ class Copy:
 
 
 class ModelQueue:
-    """A queue of the model. `arrived` has the waiting messages and the outstanding ones."""
+    """A queue of the model.
+
+    `arrived` has all its messages, `held` those that a client got and has not settled yet.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -106,7 +112,7 @@ class ModelConsumer:
 
 
 class Held:
-    """An outstanding delivery of the model. Its queue may have been removed from the model."""
+    """A delivery that its client has not settled yet. Its queue may have been deleted meanwhile."""
 
     def __init__(self, queue: ModelQueue, copy: Copy, consumer: ModelConsumer | None) -> None:
         self.queue, self.copy, self.consumer = queue, copy, consumer
@@ -121,7 +127,10 @@ class Transaction:
 
 
 class Side:
-    """One connection with channel 1, and the model of its consumers and outstanding deliveries."""
+    """One client connection with channel 1.
+
+    It also holds the model of the channel: its consumers and its unsettled deliveries.
+    """
 
     def __init__(self, client: Amqp) -> None:
         self.client = client
@@ -135,7 +144,10 @@ class Side:
 
 
 class Play:
-    """The steps of the clients. Each step compares the deliveries of the broker and the model."""
+    """The broker, the model, and the steps that a test can take.
+
+    Each step makes one client act, and checks that the broker delivers what the model expects.
+    """
 
     def begin(self, sides: int, consumers: int) -> None:
         self.world = World()
@@ -156,11 +168,11 @@ class Play:
     # -- the model's knowledge of a step
 
     def said(self, who: int, *methods: Any, first: bool = True) -> list[str]:
-        """Send methods on the side `who`; compare the deliveries to all sides with the model.
+        """Send methods from client number `who`; check the deliveries to all clients.
 
-        Return the names of the replies that are not deliveries. `first` is False if consumers of a
-        lower priority may receive messages first, because consumers of a higher priority get their
-        credit only during the step.
+        Return the names of the replies that are not deliveries. With `first`, consumers of a higher
+        priority must receive messages first. A step that gives such consumers new credit sets it
+        to False, because other consumers may receive messages before.
         """
         frames = [
             side.client.send(*(methods if at == who else ())) for at, side in enumerate(self.sides)
@@ -224,10 +236,10 @@ class Play:
         consumer: ModelConsumer | None,
         no_ack: bool = False,
     ) -> Copy:
-        """Check one delivery against the model, and move its message from waiting to outstanding.
+        """Check a delivery, and mark its message in the model as delivered.
 
-        The delivery tags are consecutive; body, redelivered flag and deaths are those of a waiting
-        message.
+        The delivery tag must be the next one. The body, the redelivered flag and the `x-death`
+        history must be those of a waiting message.
         """
         queue = self.queues[name]
         side.number += 1
@@ -553,7 +565,11 @@ class Play:
 
 
 def round_again(deaths: list[tuple[str, str, int]], target: str) -> bool:
-    """True if no client has rejected the message since it last died in the target queue."""
+    """True if it would be a dead letter cycle to put a dead letter into the target queue.
+
+    It is a cycle if the target queue has dead-lettered the message before, and no client has
+    rejected the message since.
+    """
     at = [name for name, _, _ in deaths]
     return target in at and all(
         reason != "rejected" for _, reason, _ in deaths[: at.index(target) + 1]

@@ -75,7 +75,10 @@ def test_a_delivery_to_a_cancelled_consumer_times_out_too() -> None:
 def test_a_channel_closes_between_one_timeout_and_a_fifth_more(
     steps: list[tuple[int, int]],
 ) -> None:
-    """Each step publishes messages, lets time pass and acknowledges the oldest delivery."""
+    """A channel closes if its oldest delivery is unacknowledged for 1.0 to 1.2 timeouts.
+
+    Each step publishes messages, lets time pass and acknowledges the oldest delivery.
+    """
     client = consuming(World(), x_consumer_timeout=TIMEOUT)
     agenda = client.world.broker.agenda
     outstanding: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""The end of channels, connections and consumers is bounded work, however many of them end at once.
+"""Tests that the work is bounded if many channels, connections or consumers end at once.
 
 Each test counts steps or turns; no test reads a clock.
 """

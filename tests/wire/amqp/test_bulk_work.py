@@ -1,4 +1,4 @@
-"""Bulk work of one client does not block the event loop: it is done in slices after deliveries.
+"""Bulk work of one client does not block the event loop: it is spread over many turns.
 
 Each test counts turns of the agenda, or the actions in one turn; no test reads a clock.
 """

@@ -1,4 +1,7 @@
-"""Large commits are prepared in slices and applied at once: all their effects happen, or none."""
+"""Large commits are prepared step by step over several turns, and then applied in one turn.
+
+So all effects of a commit happen, or none.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Publisher confirms: one ack for all messages that are ready, in order with returns and nacks."""
+"""Tests of publisher confirms.
+
+One ack confirms all messages that are ready. A message is returned before it is confirmed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumers: beginning, end, their share of the messages, basic.get and backpressure."""
+"""Consumers: how they begin and end, how they share messages; basic.get and backpressure."""
 
 from __future__ import annotations
 

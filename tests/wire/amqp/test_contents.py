@@ -299,7 +299,11 @@ def test_the_ticket_of_a_publication_means_nothing() -> None:
 def test_payloads_up_to_the_negotiated_size_are_taken_and_no_larger_ones(
     frame_max: int, excess: int
 ) -> None:
-    """AMQPStorm and rabbitpy send payloads of frame_max bytes; consumers get smaller frames."""
+    """The broker accepts a payload of frame_max bytes, and refuses a larger one.
+
+    AMQPStorm and rabbitpy send such payloads, although frame_max limits the whole frame. The broker
+    keeps to the limit: its own frames have payloads of frame_max - 8 bytes at most.
+    """
     world = World()
     writer, target = world.amqp(frame_max), reader(world, frame_max)
     whole = b"x" * (frame_max + excess)
@@ -376,7 +380,7 @@ def test_messages_from_mqtt_have_a_delivery_mode_and_headers_for_the_rest() -> N
 
 
 def unfinished(channel: int) -> bytes:
-    """Return a publication of 500,000 bytes without its last 100,000."""
+    """Return a publication with a body of 500,000 bytes, without its last frame."""
     return publication("", "q", b"x" * 500_000, channel=channel, frame_max=100_008)[:-100_008]
 
 

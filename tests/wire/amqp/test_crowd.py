@@ -1,7 +1,7 @@
 """Fifty consumers that reject, requeue, close and disconnect at random, against the model.
 
-The steps and the model are those of test_model.py. There hypothesis draws the steps; here each kind
-of step has a weight, and there are many more steps.
+The steps and the model are those of model.py. In test_model.py, hypothesis draws the steps. Here a
+seeded generator draws many more steps, each kind of step with a weight.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STEPS = {
 
 
 class Crowd(Play):
-    """A Play whose steps are random; it soon has the maximum number of consumers."""
+    """Broker, model and clients that take random steps; there are soon CONSUMERS consumers."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)

@@ -292,7 +292,10 @@ def test_a_dead_letter_may_push_another_one_out_of_its_own_queue() -> None:
 
 
 def test_death_headers_of_a_publisher_are_no_history() -> None:
-    """RabbitMQ 4 replaces such headers; RabbitMQ 3 added to their counts."""
+    """The broker replaces `x-death` headers that a publisher has set.
+
+    RabbitMQ 4 does so too; RabbitMQ 3 added to their counts.
+    """
     client = buried(x_max_length=0)
     forged = {
         "x-death": [{"queue": "q", "reason": "maxlen", "count": 7}, {"queue": "graves"}],

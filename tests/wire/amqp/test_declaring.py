@@ -415,7 +415,10 @@ def test_a_connection_forgets_exclusive_queues_that_have_expired() -> None:
 
 
 def test_line_breaks_are_removed_from_the_names_of_declarations_and_bindings() -> None:
-    """Each name is written with other line breaks, so that only the name without them can match."""
+    """The broker removes line breaks from the names of queues and exchanges.
+
+    The test puts them at another place each time that it writes a name.
+    """
     client = World().amqp()
     vhost = client.world.vhost
     declared = client.send(

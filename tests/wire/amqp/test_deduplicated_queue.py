@@ -125,7 +125,11 @@ def test_a_value_is_free_again_when_its_message_leaves_the_queue(
 
 
 def test_a_purge_forgets_a_message_that_a_consumer_holds() -> None:
-    """The acknowledgement of the held message does not free the value of a later message."""
+    """A purge frees the deduplication values of the messages that consumers hold.
+
+    A new message may have the same value then. When the old message is acknowledged, the value of
+    the new message stays taken.
+    """
     world = World()
     client = deduplicating(world, True)
     publish(client, b"1", "a", delivery_mode=2)

@@ -1,4 +1,7 @@
-"""Methods that almost cause an error, and methods that repeat, exceed a limit or come too often."""
+"""Tests of methods at the border of an error.
+
+Some almost cause an error. Others repeat an earlier method, exceed a limit or come too often.
+"""
 
 from __future__ import annotations
 

@@ -430,7 +430,7 @@ def test_a_soft_error_ends_its_channel_and_leaves_the_others_alone(
 
 
 def test_an_impersonator_publishes_with_the_name_of_another_user() -> None:
-    """The tag `impersonator` permits any user's name in `user_id`, as in RabbitMQ."""
+    """A user with the tag `impersonator` may put any name into `user_id`, as in RabbitMQ."""
     client = prepared()
     client.world.guests.identities["guest"].tags = ["impersonator"]
     before = client.world.queue("q").depth

@@ -1,9 +1,9 @@
 """The fast path has the same effects as the slow path: deliveries, fates and counts are equal.
 
-Whole chunks take the fast path where possible. If a chunk ends within a content, the same
-publications are collected frame by frame and take the slow path. For each condition that excludes
-the fast path, and for each input of a routing decision, both paths must have the same
-visible effects.
+Publications that arrive whole in one chunk take the fast path where possible. If a chunk ends
+within a publication, the broker collects it frame by frame, and it takes the slow path. The tests
+send the same publications in both ways and compare all visible effects, for each condition that
+excludes the fast path and for each input of a routing decision.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Scene:
 
 
 def confirmed(answers: list[Any]) -> list[tuple[int, bool]]:
-    """Return (sequence number, True for ack) of each message; expand `multiple` confirms."""
+    """Return (sequence number, True for ack, False for nack) of each confirmed message."""
     found: list[tuple[int, bool]] = []
     for one in answers:
         if one.payload[:4] in (b"\0\x3c\0\x50", b"\0\x3c\0\x78"):

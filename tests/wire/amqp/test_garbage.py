@@ -116,7 +116,7 @@ TELLING = st.sampled_from(
 
 @st.composite
 def streams(draw: Any) -> bytes:
-    """Methods in any order, some of them repeated or missing, and some bytes changed."""
+    """Draw the input of a client: methods in any order, some missing, and some bytes changed."""
     talk = draw(
         st.one_of(
             st.just(TALK), st.lists(st.sampled_from(TALK), max_size=25), st.permutations(TALK)
@@ -137,10 +137,10 @@ def streams(draw: Any) -> bytes:
 
 
 def heard(raw: bytes, cuts: list[int]) -> tuple[bytes, dict[str, int], dict[str, int], bool, str]:
-    """Send input in chunks; the store and the agenda run only after the last chunk.
+    """Send input to a new broker in chunks of the sizes `cuts`, and end the connection.
 
-    Return the output, the fates of messages and of copies, True if the connection has ended, and
-    the reason.
+    The store and the agenda run only after the last chunk. Return the output, the fates of messages
+    and of their copies, True if the broker has ended the connection, and its reason.
     """
     world = World()
     connection = world.raw_amqp()

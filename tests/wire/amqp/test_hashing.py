@@ -239,7 +239,10 @@ def taken(home: Home) -> list[str]:
 
 
 def policed(home: Home, **definition: object) -> None:
-    """Set a policy with this definition for all queues; without a definition, remove the policy."""
+    """Set the policy `p` of all queues to this definition.
+
+    Without a definition, remove the policy.
+    """
     vhost = home.vhost
     if definition:
         policy = Policy("/", "p", "", "queues", 0, definition)
@@ -283,7 +286,11 @@ def test_a_policy_that_declared_arguments_depend_on_changes_no_seed() -> None:
 
 
 def test_header_hash_does_not_depend_on_printable_characters_of_a_python() -> None:
-    """The first value is a character of Unicode 15: Python 3.12 can print it, 3.11 cannot."""
+    """The hash of a header value must be the same on each version of Python.
+
+    repr() of the first value is not: it is a character of Unicode 15, which Python 3.12 prints and
+    Python 3.11 escapes.
+    """
     options = ExchangeOptions(arguments={"hash-header": "h"})
     exchange = ConsistentHashExchange("x", options)
     for number in range(64):

@@ -1,6 +1,6 @@
-"""Faults that a review found in another broker do not exist here.
+"""Tests that faults which a review found in another AMQP broker do not exist in Trellis.
 
-docs/amqp.md lists them.
+docs/amqp.md lists these faults.
 """
 
 from __future__ import annotations
@@ -140,7 +140,10 @@ def test_a_policy_said_again_and_again_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("how", ["expiration", "expires", "ttl"])
 def test_distant_times_leave_no_timers_behind(how: str) -> None:
-    """Messages are consumed, and queues are deleted, long before they would expire."""
+    """Timers that are no longer needed are removed from the agenda.
+
+    Messages are consumed and queues are deleted long before they would expire.
+    """
     world = World()
     client = world.amqp()
     arguments: dict[str, Any] = {
@@ -221,10 +224,10 @@ def test_a_held_high_priority_does_not_block_a_low_one() -> None:
 
 
 def test_the_capabilities_that_are_told_are_kept() -> None:
-    """Check that the broker has the capabilities that it announces.
+    """Check that the broker does what the capabilities in its connection.start announce.
 
-    The broker sends basic.cancel, and closes the connection after a refused login. (test_alarms
-    covers connection.blocked.)
+    It sends basic.cancel (consumer_cancel_notify). It closes the connection after a refused login
+    (authentication_failure_close). test_alarms.py tests connection.blocked.
     """
     world = World()
     start = unmarshal(_greeting(world))[0]

@@ -37,10 +37,9 @@ def full_world(**arguments: Any) -> World:
 
 
 def publish_all(world: World, clients: list[Any], chunk: bytes) -> int:
-    """Make each client send a chunk in each turn in which the broker reads its input, MANY messages
-    in all.
+    """Publish MANY messages; return the largest number of dead letters that waited at one time.
 
-    Return the largest number of dead letters that waited at one time.
+    In each turn, each client sends a chunk unless the broker has paused its connection.
     """
     sent = most = 0
     while sent < MANY or not world.broker.agenda.idle:

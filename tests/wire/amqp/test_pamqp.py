@@ -83,10 +83,10 @@ def fields(method: Any) -> dict[str, object]:
 
 
 def same(value: Any) -> Any:
-    """Return a decoded value without the differences between Trellis's codec and pamqp.
+    """Return a form of a decoded value that is equal for Trellis's codec and pamqp.
 
-    One codec returns text where the other one returns bytes. Times from 2106 on differ, because
-    pamqp takes them for milliseconds.
+    All text becomes bytes, because one codec returns text where the other one returns bytes. All
+    times become "time", because pamqp takes times from 2106 on for milliseconds.
     """
     if isinstance(value, dict):
         return {name: same(inner) for name, inner in value.items()}
@@ -151,7 +151,7 @@ def test_many_methods_with_bytes_changed_are_read_alike_or_refused(data: Any) ->
 
 
 def changed(data: Any) -> bytes:
-    """A method frame with some bytes of its arguments changed, cut off or added."""
+    """Return a method frame, some bytes of whose arguments are changed, cut off or added."""
     payload = bytearray(split(pamqp.frame.marshal(data.draw(methods()), 1))[0].payload)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(4, len(payload)))

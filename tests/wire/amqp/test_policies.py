@@ -242,7 +242,10 @@ def test_a_policy_is_applied_to_many_queues_in_slices() -> None:
 
 
 def test_many_policies_set_in_one_turn_are_applied_together() -> None:
-    """The import of definitions sets many policies in a row."""
+    """Policies that are set in one turn cause one pass over the queues, not one pass each.
+
+    An import of definitions sets many policies in one turn.
+    """
     world = World()
     many, policies = 3 * QUEUES_PER_SLICE, 20
     for number in range(many):

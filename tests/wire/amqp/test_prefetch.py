@@ -1,4 +1,4 @@
-"""Prefetch: the bound of one consumer, and the global bound of a channel."""
+"""Tests of the prefetch count: for each consumer, and for a whole channel (global)."""
 
 from __future__ import annotations
 

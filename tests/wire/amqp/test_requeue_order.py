@@ -1,6 +1,7 @@
 """Thousands of requeued deliveries come before later messages, despite other events meanwhile.
 
-The broker requeues them in slices. Their queue delivers no message before the last slice is done.
+The broker requeues them over several turns. Until the last of them is back, the queue delivers no
+message.
 """
 
 from __future__ import annotations
@@ -196,7 +197,11 @@ def test_requeued_messages_count_in_the_estimated_memory_of_the_queue(how: str) 
 def test_a_message_that_comes_while_the_returned_ones_leave_follows_the_rest(
     arguments: dict[str, Any], empties: str
 ) -> None:
-    """The first slice of requeued messages leaves the queue before the others are requeued."""
+    """The broker requeues many deliveries in several turns.
+
+    After the first of these turns, the messages that are back expire or are purged, so that the
+    queue is empty. A new message must still come after the deliveries that are requeued later.
+    """
     world = World()
     client, other = world.amqp(), world.amqp()
     client.queue("q", **arguments)

@@ -1,4 +1,7 @@
-"""The window of outstanding deliveries behaves like a dict."""
+"""Tests that a Window behaves like a dict.
+
+It holds the unacknowledged deliveries of an AMQP channel or an MQTT session.
+"""
 
 from __future__ import annotations
 

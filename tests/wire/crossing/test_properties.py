@@ -68,7 +68,7 @@ def got(client: Amqp) -> tuple[dict[str, Any], bytes]:
 
 
 def content(world: World) -> bytes:
-    """Return property flags and properties of the next message, as its consumer would read them."""
+    """Return the encoded flags and properties with which an AMQP consumer would get the message."""
     from protocols.amqp.codec.contents import content_for, frames_of
 
     message = world.queue("q")._waiting.head()

@@ -1,5 +1,7 @@
-"""The store's interface: replies wait for durable records, in order; and the durable state equals
-the state of the broker's objects.
+"""Tests of the interface between broker and store.
+
+Replies wait until their records are durable, in order. The state in the store equals the state of
+the broker's objects.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ def slow(world: World) -> World:
 
 
 def waits(client: Client, data: bytes, answer: bytes) -> None:
-    """Check that the reply `answer`, and a PINGRESP after it, wait until data is durable."""
+    """Send data and a PINGREQ; check that both replies wait until the data is durable."""
     assert client.send(data, PINGREQ) == b""
     assert client.connection.stalled
     assert client.read() == b""
@@ -238,10 +240,10 @@ def outstanding(world: World) -> list[Delivery]:
 
 
 def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
-    """Return the positions of waiting and unacknowledged messages, by the number of their durable
-    queue.
+    """Return the positions of the messages that must be in the store, by queue number.
 
-    Messages of a deleted queue are removed from the store when their consumers settle them.
+    These are the waiting and the unacknowledged messages of durable queues. They include the
+    unacknowledged messages of deleted queues, which stay until their consumers settle them.
     """
     queues: list[Queue] = [*vhost.queues.values(), *vhost.inboxes.values()]
     positions: dict[int, list[int]] = defaultdict(list)
@@ -263,7 +265,7 @@ def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
 
 
 def bindings(vhost: VirtualHost) -> dict[str, tuple[int, str]]:
-    """Return the durable bindings, with QoS and grammar."""
+    """Return (QoS, name of the grammar) of each durable binding, by its identity in the store."""
     found = {}
     for exchange in vhost.exchanges.values():
         for binding in exchange:

@@ -1,9 +1,9 @@
 """Topics between AMQP and MQTT: all topics and patterns of up to three words, in both directions,
 through the real broker.
 
-The expected matches follow the definition in architecture.md, not the code: a topic is a tuple of
-words; AMQP separates them by `.`, MQTT by `/`; on the other side the characters `.` and `/` are
-exchanged, and nothing else.
+The expected matches follow the definition in architecture.md, not the code. A topic is a tuple of
+words. AMQP separates the words by `.`, MQTT by `/`. A topic that crosses from one protocol to the
+other has the characters `.` and `/` exchanged, and no other change.
 """
 
 from __future__ import annotations

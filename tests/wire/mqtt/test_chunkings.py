@@ -103,7 +103,7 @@ CUTS = st.lists(
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """A stream in which some bytes are changed, removed, doubled or added."""
+    """Draw the input of a client, in which some bytes are changed, removed, doubled or added."""
     data: bytes = draw(STREAMS)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(data) - 1)))

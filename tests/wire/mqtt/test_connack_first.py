@@ -1,8 +1,9 @@
 """A CONNACK is the first packet of every connection; in MQTT 5, only AUTH comes before it.
 
-The machine mixes everything that can write to a client: relays, inboxes, retained messages, shared
-subscriptions, wills, $SYS, take-overs, time limits, changed permissions, alarms and a shutdown,
-while the disk and the verdicts on credentials are slow. [MQTT-3.2.0-1], [MQTT-3.1.4-5]
+A state machine of hypothesis mixes all events that can make the broker write to a client: relays,
+inboxes, retained messages, shared subscriptions, wills, $SYS, take-overs, time limits, changed
+permissions, alarms and a shutdown. Meanwhile the disk and the checks of credentials are slow.
+[MQTT-3.2.0-1], [MQTT-3.1.4-5]
 """
 
 from __future__ import annotations

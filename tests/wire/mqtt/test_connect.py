@@ -163,7 +163,10 @@ def test_a_bridge_gets_no_messages_of_its_own_and_retain_as_published(
 
 
 def test_3_1_ignores_the_reserved_connect_flag_and_leaves_the_connack_byte_0() -> None:
-    """MQTT 3.1 has no rule for this flag and this byte. Mosquitto does the same."""
+    """In MQTT 3.1, the lowest connect flag and the first byte of the CONNACK are unused.
+
+    The broker ignores the flag and sends the byte 0, as Mosquitto does.
+    """
     world = World()
     for _ in range(2):
         client = Client(world, packet(0x10, binary(b"MQIsdp") + b"\x03\x01\0\x3c" + text("c")))
@@ -187,7 +190,11 @@ def test_3_1_ignores_the_reserved_connect_flag_and_leaves_the_connack_byte_0() -
     ],
 )
 def test_3_1_ignores_the_flags_of_the_fixed_header(said: bytes, answer: bytes) -> None:
-    """Clients of MQTT 3.1 set DUP when they send a SUBSCRIBE, UNSUBSCRIBE or PUBREL again."""
+    """The broker ignores the flags of the first byte of an MQTT 3.1 packet.
+
+    Clients of MQTT 3.1 set DUP there when they send a SUBSCRIBE, UNSUBSCRIBE or PUBREL again. For
+    MQTT 3.1.1 it is a protocol error.
+    """
     client = Client(World(), connect("c", name=b"MQIsdp", level=3))
     assert client.send(said) == answer and client.send(PINGREQ) == PINGRESP
     newer = Client(World(), connect("c"))

@@ -1,5 +1,7 @@
-"""QoS 2 and the disk: a reply is sent when its message is durable, in both directions, so that a
-crash at any point loses and doubles no message.
+"""QoS 2 and the disk: the broker sends a reply only when the change that it confirms is durable.
+
+This holds for published and for delivered messages. So a crash at any point loses no message and
+doubles none.
 """
 
 from __future__ import annotations

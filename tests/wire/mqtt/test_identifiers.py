@@ -17,7 +17,10 @@ RESUMED = b"\x20\x02\x01\x00"
 
 
 class Accounts(Guests):
-    """An authenticator with stored users, which treats anonymous clients as the server does."""
+    """An authenticator with stored users.
+
+    A client without a user name gets the identity `anonymous`, as in a real server.
+    """
 
     def __init__(self) -> None:
         super().__init__()

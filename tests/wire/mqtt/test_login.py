@@ -1,4 +1,7 @@
-"""Logins: immediate and late verdicts, refusals, virtual hosts in user names, early input."""
+"""Tests of logins: an authenticator that decides at once or later, refusals, early input.
+
+Other tests are about a virtual host in the user name.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,17 @@ UNKNOWN = Verdict(None, "no")
 
 
 def undecided() -> World:
-    """Return a world in which verdicts come when a test calls `decide`."""
+    """Return a broker in which each login waits until the test calls `decide`."""
     world = World()
     world.guests.hold = True
     return world
 
 
 def decide(world: World, verdict: Verdict | None = None) -> None:
-    """Deliver `verdict` to all waiting logins; if it is None, each login gets the user list's
-    verdict."""
+    """End all waiting logins with this verdict.
+
+    If `verdict` is None, the credentials of each login decide.
+    """
     held, world.guests.held = world.guests.held, []
     for answer, known in held:
         answer(verdict or known)

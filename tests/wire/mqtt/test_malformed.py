@@ -36,9 +36,10 @@ BODIES = {
 
 
 def refuses(data: bytes, reason: str = "protocol_error") -> None:
-    """Send the data whole, and byte by byte: each time, the connection is closed without output.
+    """Check that the broker closes the connection of a client that sends this data.
 
-    The reason is counted, and the will is published.
+    The test sends the data whole, and then again byte by byte. Each time, the broker sends no
+    packet, counts the reason, and publishes the client's will.
     """
     for whole in (True, False):
         world = World()

@@ -47,7 +47,7 @@ FILTERS = st.sampled_from(sorted(MATCHES))
 
 
 class Waiting(NamedTuple):
-    """A publication that the model still owes to a session."""
+    """A publication that the broker must still deliver to a session, according to the model."""
 
     topic: str
     body: bytes

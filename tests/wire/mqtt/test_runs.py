@@ -1,7 +1,7 @@
-"""Runs: adjacent QoS 0 packets for the same subscribers are relayed as one block of bytes, with the
-same output as if they were relayed one by one.
+"""Tests of runs: adjacent QoS 0 packets, which the broker relays as one block of bytes.
 
-Subscribers must get the same bytes of a publication on the fast path and on the slow path.
+Subscribers must get the same bytes as if the packets were relayed one by one. They must also get
+the same bytes on the fast path and on the slow path.
 """
 
 from __future__ import annotations

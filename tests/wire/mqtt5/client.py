@@ -165,7 +165,7 @@ class Client5:
 
 
 def farewell(client: Client5, data: bytes) -> tuple[int, str]:
-    """Send the data, and return the reason code of the DISCONNECT and the counted reason."""
+    """Send data; return the reason code of the DISCONNECT and the reason in the metrics."""
     last = client.send(data)[-1]
     assert isinstance(last, mqtt5.DisconnectPacket)
     return int(last.reason_code), client.closed

@@ -466,6 +466,9 @@ class TestOf5:
 
 
 def test_all_scenarios_are_there() -> None:
-    """There are 27 scenarios for MQTT 5. For 3.1.1 there are 10, and one test of UNSUBSCRIBE."""
+    """There are 27 tests for the 27 scenarios for MQTT 5.
+
+    There are 11 tests for MQTT 3.1.1: 10 scenarios, and one test of UNSUBSCRIBE.
+    """
     assert sum(name.startswith("test_") for name in vars(TestOf5)) == 27
     assert sum(name.startswith("test_") for name in vars(TestOf311)) == 11

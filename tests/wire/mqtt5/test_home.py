@@ -1,5 +1,6 @@
-"""Home automation: discovery topics, wills, take-over, bursts at boot; and thousands of connections
-that misbehave.
+"""Tests of the traffic of home automation: discovery topics, wills, take-over, bursts at boot.
+
+Other tests make thousands of connections that misbehave.
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ class Step(NamedTuple):
 
 
 def publication(topic: str, body: bytes, qos: int, packet_id: int, retain: bool) -> Publication:
-    """Return a publication. To a forbidden topic, its QoS is at most 1.
+    """Return a publication. If its topic is forbidden, its QoS is at most 1.
 
-    Level 5 replies to QoS 2 to a forbidden topic differently from level 4.
+    With QoS 2 and a forbidden topic, the replies of levels 4 and 5 differ.
     """
     if topic[0] == "$":
         qos = min(qos, 1)
@@ -96,12 +96,12 @@ STEPS = st.lists(
 
 
 def answers(data: bytes) -> list[tuple[int, bytes]]:
-    """Return first byte and packet identifier of each packet, without reason codes."""
+    """Return (first byte, packet identifier) of each reply, without the reason code of level 5."""
     return [(one[0], one[2:4]) for one in packets(data)]
 
 
 class Side:
-    """A world with the subscribers of TOPICS and one publisher of a level."""
+    """A broker with subscribers to TOPICS, and one publisher, which uses MQTT level 4 or 5."""
 
     def __init__(self, level: int) -> None:
         self.level = level

@@ -210,10 +210,10 @@ def test_no_client_publishes_to_a_shared_subscription(topic: str) -> None:
 
 
 class Sharing(RuleBasedStateMachine):
-    """Three sessions in two groups that connect, disconnect, subscribe and acknowledge.
+    """Three clients, members of two shared subscriptions, that act at random.
 
-    In the end, at least one member of each group has acknowledged each message; only one member
-    has acknowledged a message of QoS 2.
+    In the end, each message must be acknowledged in each group: by at least one member if its QoS
+    is 1, and by exactly one member if its QoS is 2.
     """
 
     @initialize(persistent=st.booleans())

@@ -36,8 +36,8 @@ _EVERY: Final = (0, 1_000, 100, 10)
 class MatchingCase:
     """One measurement: a request and its workload.
 
-    `only` names the contenders that take part; () means all contenders except those with a cache of
-    answers.
+    `only` names the contenders (algorithms and peers) that take part. If it is empty, all
+    contenders take part except those with a cache of answers.
     """
 
     part: str
@@ -61,14 +61,14 @@ class MatchingCase:
     def checked(self) -> bool:
         """True if the request must contain the expected answers.
 
-        Then the contender compares its own answers with them.
+        The contender (an algorithm or a peer) then compares its own answers with the expected ones.
         """
         return self.kind in ("workload", "churn")
 
 
 @dataclass(frozen=True)
 class CaseBatch:
-    """Cases that a contender does in one process per round.
+    """Cases that a contender (an algorithm or a peer) does in one process per round.
 
     If `alone`, each case runs in a process of its own, and in one round only.
     """
@@ -79,7 +79,10 @@ class CaseBatch:
 
 @dataclass(frozen=True)
 class CasePart:
-    """A part of the bench, which a user chooses by its name. `make` yields the cases for sizes."""
+    """A part of the bench, which a user chooses by its name.
+
+    `make` yields the cases of the part for the given numbers of subscriptions.
+    """
 
     name: str
     text: str

@@ -28,9 +28,10 @@ INTERPRETED: Final = ("trie", "shapes", "dfa")
 
 @dataclass(frozen=True)
 class Contender:
-    """An algorithm of `matching/`, the route cache, or a peer.
+    """A program that the bench measures: an algorithm of `matching/`, the route cache, or a peer.
 
-    `missing` is the reason why the contender cannot run, "" if it can. `ours` is False for peers.
+    A peer is a program outside Trellis that answers the same requests. `missing` is the reason why
+    the contender cannot run, "" if it can. `ours` is False for peers.
     """
 
     name: str
@@ -43,11 +44,14 @@ class Contender:
 
 
 class ContenderFailed(Exception):
-    """Raised when a contender's process ended, or its answer is not a JSON object."""
+    """Raised when a contender's process ended, or its answer is not a JSON object.
+
+    A contender is an algorithm or a peer that the bench measures.
+    """
 
 
 class Slow(Exception):
-    """Raised when a contender gave no answer within the permitted seconds."""
+    """Raised when a contender (an algorithm or a peer) gave no answer within the permitted time."""
 
 
 def ours(interpreted: Sequence[str] = ()) -> list[Contender]:

@@ -18,7 +18,10 @@ _SUBSCRIPTIONS: Final = 60_000
 
 
 def subscription_size(make: Callable[[], Any], patterns: bytes) -> float:
-    """Return bytes per subscription in matchers that hold all `patterns`, one pattern per line."""
+    """Return bytes per subscription, measured in matchers that hold all patterns.
+
+    `patterns` has one pattern per line.
+    """
     count = patterns.count(b"\n") + 1
     subscribers = list(range(count))
     matchers: list[Any] = [make() for _ in range(-(-_SUBSCRIPTIONS // count))]

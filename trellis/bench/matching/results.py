@@ -15,9 +15,10 @@ FORMAT: Final = 1
 
 @dataclass
 class ResultCell:
-    """The results of one contender in one case: its figures in each round.
+    """The results of one contender (an algorithm or a peer) in one case: its figures in each round.
 
-    If `wrong`, `slow`, `unable` or `failed` has a text, no figure counts; the text says why.
+    If one of `wrong`, `slow`, `unable` and `failed` has a text, no figure counts, and the text says
+    why.
     """
 
     rounds: list[dict[str, float]] = field(default_factory=list)

@@ -39,7 +39,7 @@ _ORACLE_PATIENCE: Final = 600.0
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """The contenders, cases and rounds of a run.
+    """The contenders (algorithms and peers), cases and rounds of a run.
 
     Each figure is measured for `seconds`. A contender that gives no answer for `patience` seconds
     is too slow.
@@ -92,7 +92,7 @@ def _asked(contender: Contender, case: MatchingCase) -> bool:
 
 
 class _Bench:
-    """A running plan, with the results so far."""
+    """The run of a plan that is under way, with the results so far."""
 
     def __init__(
         self, plan: RoundPlan, results: MatchingResults, tell: Callable[[int, str], None]

@@ -1,5 +1,6 @@
-"""Time saved by splitting each pattern and each topic into words only once. (The idea is from
-article 5 of the list in matching/__init__.py.)
+"""Measures the time that is saved if patterns and topics are split into words only once.
+
+(The idea is from article 5 of the list in matching/__init__.py.)
 """
 
 from __future__ import annotations

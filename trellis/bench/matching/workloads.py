@@ -30,7 +30,10 @@ class Words:
 
 @dataclass(frozen=True)
 class MatchingWorkload:
-    """A workload, generated for any number of patterns. `size` is that number if it is fixed."""
+    """A workload: a function that makes patterns and topics for any number of patterns.
+
+    If `size` is not 0, the workload always has this number of patterns.
+    """
 
     name: str
     text: str

@@ -1,8 +1,8 @@
 """The app of the gateway: asks the broker about each request, and builds the response.
 
 The order is the same for every request: find the route, check the origin, ask the broker to check
-the user, check that a connection is free for the user, read the body, answer. So the gateway reads
-a body only after the broker has accepted the user.
+the user, check the limit on requests of users without the tag administrator, read the body, answer.
+So the gateway reads a body only after the broker has accepted the user.
 """
 
 from __future__ import annotations
@@ -263,8 +263,9 @@ class Gateway:
     async def _next(self, incoming: Incoming, exchange: CallExchange) -> Any:
         """Wait for the broker's next message for the API call of a request, and return the message.
 
-        A change is waited for as long as the broker runs; after a timeout, the broker still
-        completes the change. Raises HttpRefusal, TimeoutError.
+        If the call changes something, the wait has no limit while the broker runs. After a
+        TimeoutError, the change goes on, and only its result is ignored. Raises HttpRefusal,
+        TimeoutError.
         """
         if incoming.reads:
             return await exchange.next(self._greeting.seconds)

@@ -89,7 +89,7 @@ def cut_document(data: bytes, sections: list[str]) -> Iterator[DocumentPart]:
             "definitions must be a JSON object with lists named " + ", ".join(sections)
         ) from None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise bad_request(f"not JSON: {error}") from None
+        raise bad_request(f"the body is not JSON: {error}") from None
     for section in sections:
         text: Raw = getattr(document, section)
         if text:
@@ -133,7 +133,7 @@ def _row_spans(text: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _skip(pattern: re.Pattern[bytes], text: memoryview, at: int) -> int:
-    """Return the end of the pattern's match at offset `at`; the pattern may match b""."""
+    """Return the end of the pattern's match at offset `at`, where the pattern must match."""
     found = pattern.match(text, at)
     assert found is not None, "the pattern must match an empty text, too"
     return found.end()

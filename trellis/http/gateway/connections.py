@@ -1,8 +1,9 @@
 """Connections of the gateway: their limits, their HTTP protocol, and the server.
 
-A connection beyond a limit replaces an open connection that has no request, or else an open
+A new connection beyond a limit replaces an open connection that has no request, or else an open
 connection whose user is not known yet. If there is no such connection, the new connection is
-closed. Requests of users that are not administrators leave RESERVED connections to administrators.
+closed. RESERVED connections are kept for administrators: the requests of other users cannot use
+them.
 """
 
 from __future__ import annotations
@@ -116,12 +117,10 @@ class OpenConnections:
             slot.state = UNKNOWN
 
     def take(self, slot: Slot | None, administrator: bool) -> bool:
-        """Record that the user of a connection's request is known.
+        """Record that the user of a connection's request is known; False to refuse the request.
 
-        Return False if it must be refused.
-
-        A request of a user that is not an administrator is refused if all connections except the
-        RESERVED ones for administrators are used by such requests.
+        Requests of administrators are never refused. Requests of other users are refused while such
+        requests already use all connections but the RESERVED ones.
         """
         if slot is None:
             return False
@@ -134,7 +133,11 @@ class OpenConnections:
         return True
 
     def finish(self, slot: Slot | None) -> None:
-        """Record the end of a connection's request; the connection is now the last in order."""
+        """Record the end of a connection's request, and move the connection to the table's end.
+
+        The table is ordered: if a limit is reached, the first connection without a request is
+        replaced.
+        """
         self.active_at = asyncio.get_running_loop().time()
         if slot is not None:
             slot.state, slot.ordinary, slot.cancellable = IDLE, False, None

@@ -17,7 +17,7 @@ EVENT_SECONDS: Final = 1.0
 
 
 class Caller(Struct, frozen=True):
-    """The web page's session that views the events, and the address that its request comes from.
+    """The session of the web page that views the events, and the address of its request.
 
     `direct` is False if the request may come from a proxy or from a page of another site.
     """
@@ -71,9 +71,9 @@ class Viewer:
 class EventFeed:
     """Sends the state of the broker to all viewers once a second, while a page is open.
 
-    The viewers take turns: each request to the broker is made for the session of another viewer. So
-    a viewer whose session has ended, or whose user has lost the right, is found and gets no further
-    events.
+    One request to the broker serves all viewers. It is made with the session of one viewer, and the
+    next request with the session of the next viewer. So each session is checked in turn: a viewer
+    whose session has ended, or whose user has lost the right, gets no further events.
     """
 
     def __init__(self, ask: AskForState) -> None:

@@ -57,11 +57,12 @@ def bad_request(reason: str) -> ApiRefusal:
 
 
 class Listing:
-    """The answer of a handler that returns many rows, which the gateway filters, sorts and pages.
+    """The answer of a handler that returns many rows.
 
-    With another `shape` than PAGED, the gateway leaves the rows unchanged (contract.py). A row None
-    stands for an object that is not listed: to skip many objects takes time, so this work is done
-    in slices too. A row of bytes is a part of the payload of the next row.
+    If `shape` is PAGED, the gateway filters, sorts and pages the rows; with any other shape
+    (contract.py), it leaves them unchanged. `rows` yields None for each object that is skipped, so
+    that the work of skipping is done in slices, too. `rows` yields bytes for a part of the payload
+    of the next row.
     """
 
     def __init__(
@@ -72,9 +73,9 @@ class Listing:
 
 
 class SectionedRows:
-    """The answer of a handler that exports definitions: a document that begins with `head`.
+    """The answer of a handler that exports a document: a head, and rows in sections.
 
-    The rows belong to `sections`. A row None stands for an object that is not part of the document.
+    `rows` yields (section, row), and None for each object that is not part of the document.
     """
 
     def __init__(
@@ -147,7 +148,8 @@ NO_GAUGES: Final[Mapping[str, int]] = {}
 class Call:
     """An API request that passed authorization, with the user that made it.
 
-    Raises ApiRefusal if a path parameter is not text, and on a node of a cluster that may not act.
+    The constructor raises ApiRefusal if a path parameter is not valid UTF-8, or if this node
+    belongs to a cluster and has no lease now, so that it must not serve clients.
     """
 
     def __init__(self, backend: ApiBackend, request: ApiRequest, identity: Identity) -> None:
@@ -244,9 +246,10 @@ class Call:
     def rated(
         self, key: Key, counts: Mapping[str, int], gauges: Mapping[str, int] = NO_GAUGES
     ) -> Row:
-        """Return the counters of an object with their rates; {} if all counters are 0.
+        """Return the counters of an object and their rates, as `Rates.rated` does.
 
-        The result has the rates of the gauges, but not the gauges.
+        `counts` are the counters. For `gauges`, such as a queue's number of messages, only the
+        rates are returned. Return {} if all counters are 0.
         """
         if not any(counts.values()):
             return {}
@@ -290,8 +293,8 @@ class Call:
     async def make_durable(self, change: Callable[[Ticket], Result]) -> Result:
         """Make a change of the broker, and wait until the change is durable.
 
-        `change` gets the ticket that counts its entries in the store. Raises BrokerError,
-        TimeoutError.
+        `change` makes the change. Its argument is a Ticket, which waits for the store to write the
+        change. Raises BrokerError, TimeoutError.
         """
         self.node.turn.schedule()
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -107,15 +107,15 @@ def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
 
 
 def _tail(call: Call) -> str:
-    """Return the part of a path that names the kind of a binding's destination.
+    """Return the part of a path that tells whether a binding leads to a queue or an exchange.
 
-    `/q/` is a queue, and `/e/` an exchange.
+    The part is `/q/` for a queue, and `/e/` for an exchange.
     """
     return "/q/" if call.request.path.split("/")[6] == "q" else "/e/"
 
 
 def _owned(vhost: VirtualHost, name: str) -> Queue:
-    """Return the queue with a name in a virtual host. Raises NotFound."""
+    """Return the queue or inbox with a name in a virtual host. Raises NotFound."""
     queue = vhost.queues.get(name)
     if queue is None:
         raise NotFound(f"no queue '{name}' in vhost '{vhost.name}'")

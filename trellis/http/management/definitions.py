@@ -103,7 +103,10 @@ async def _import(call: Call, vhost: str | None) -> Row:
 
 
 def _overruled(call: Call, row: object) -> list[str]:
-    """Return notes: one if the settings overrule the password and tags of an imported user."""
+    """Return a note about an imported user that the settings define; [] for any other row.
+
+    The password and the tags of this user are those of the settings, not the imported ones.
+    """
     if not isinstance(row, dict) or not (row.get("password_hash") or row.get("tags")):
         return []
     name = row.get("name")

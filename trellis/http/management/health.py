@@ -24,7 +24,7 @@ def failed(reason: str, **more: object) -> Failure:
 
 
 async def always(call: Call) -> Row:
-    """Check several active nodes: always passes, because a Trellis cluster has only one."""
+    """Pass a check of RabbitMQ for clusters of several active nodes: Trellis has only one."""
     return OK
 
 

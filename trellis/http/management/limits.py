@@ -26,10 +26,10 @@ async def vhost_limits(call: Call) -> Listing:
 
 
 def _value(call: Call, known: tuple[str, ...], thing: str) -> dict[str, int]:
-    """Return the limit that the path names, as {name: value}, with the value in the body.
+    """Return the limit of a request as {name: value}: the path has the name, the body the value.
 
-    Return {} for a value below 0, which means no limit. `known` are the valid names; `thing` is the
-    owner of the limit, for the error message. Raises PreconditionFailed.
+    Return {} for a value below 0, which means no limit. `known` are the valid names. `thing` names
+    the virtual host or user that has the limit, for the error message. Raises PreconditionFailed.
     """
     row = call.body()
     if "value" not in row:

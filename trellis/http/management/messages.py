@@ -68,7 +68,8 @@ _CHANNEL: Final = 1
 class DirectClient:
     """An AMQP client of the HTTP API: one connection with one channel, for one request.
 
-    `work` is the request's slice, which the client divides.
+    `work` is the slice of the event loop's time that the request has. The client ends the slice and
+    waits for the next one whenever its time is used, or while it waits for the broker.
     """
 
     def __init__(self, call: Call, vhost: VirtualHost, work: Slice) -> None:
@@ -134,7 +135,7 @@ class DirectClient:
         return self._output[start : self._read]
 
     async def method(self) -> Any:
-        """Wait for the broker's next AMQP method, and return it; skip contents.
+        """Wait for the broker's next AMQP method, and return it; skip the contents of messages.
 
         Raises TimeoutError, and ApiRefusal if the broker refuses the request.
         """
@@ -164,7 +165,10 @@ class DirectClient:
         return header[19:-1], parts
 
     def reached(self, publication: bytes) -> int:
-        """Return how many queues and subscribers the only publication of this client reached."""
+        """Return how many queues and subscribers the message of this client reached.
+
+        The client must have published one message only, whose basic.publish frame is `publication`.
+        """
         publisher = self.connection.channels.open[_CHANNEL].publisher
         if publisher.reached >= 0:
             return int(publisher.reached)
@@ -213,13 +217,16 @@ async def get(call: Call) -> Listing:
 
 
 def check_encoding(encoding: str) -> None:
-    """Raise ApiRefusal unless the gateway can encode payloads in this way."""
+    """Raise ApiRefusal unless `encoding` is a known encoding of payloads: auto or base64."""
     if encoding not in ("auto", "base64"):
         raise bad_request(f"'encoding' is '{encoding}', neither auto nor base64")
 
 
 async def _with_payloads(fetched: list[tuple[Row, list[bytes]]]) -> AsyncIterator[Row | bytes]:
-    """Yield a row for each fetched message; before a row, the parts of a divided payload."""
+    """Yield a row for each fetched message.
+
+    If a payload is divided into parts, its parts are yielded before the row of its message.
+    """
     for row, parts in fetched:
         if len(parts) > 1:
             for part in parts:

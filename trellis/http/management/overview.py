@@ -232,7 +232,11 @@ def _check_node(call: Call) -> None:
 
 
 async def node_memory(call: Call) -> Row:
-    """Return the memory of the node: the sum for messages and clients, and the remaining memory."""
+    """Return the node's memory, divided into two parts.
+
+    The part `binary` is the memory of messages, unsent output, unread input and bindings. The part
+    `other_system` is all other resident memory.
+    """
     _check_node(call)
     resident = process.resident_bytes()
     accounted = min(await call.node.alarm_watch.account.count(), resident)

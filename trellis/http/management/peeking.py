@@ -1,4 +1,4 @@
-"""Peeking: read the waiting messages of a queue, which keeps them."""
+"""Peeking: read the waiting messages of a queue without a change of the queue."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def readable_queue(call: Call, purpose: str) -> tuple[VirtualHost, Queue]:
 
 
 async def peek(call: Call) -> Listing:
-    """Peek: return the first waiting messages of the queue in the path, which keeps them unchanged.
+    """Return the first waiting messages of the queue in the path; the queue keeps them unchanged.
 
-    The query may have `count`, `after` (the `sequence` of the last message of the answer before),
-    `truncate` (bytes of each body) and `encoding` (auto or base64).
+    The query may have `count`, `after`, `truncate` (bytes of each body) and `encoding` (auto or
+    base64). `after` is the `sequence` of the last message in the previous answer.
     """
     _, queue = readable_queue(call, "peek into")
     count = whole_number(call.query, "count", PEEKED, PEEKED_MAX)
@@ -88,7 +88,10 @@ async def peek(call: Call) -> Listing:
 
 
 def _cursor_of(text: str) -> PeekCursor:
-    """Return the place in the queue behind the message that `after` names. Raises ApiRefusal."""
+    """Return a cursor that begins behind the message with a sequence number (`after` in the query).
+
+    With "", the cursor begins at the first message. Raises ApiRefusal.
+    """
     if not text:
         return PeekCursor()
     if not _PLACE.fullmatch(text):

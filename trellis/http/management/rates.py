@@ -44,7 +44,8 @@ class Rates:
     def of(self, key: Key, counts: Sequence[int], now: float, counters: int) -> list[float]:
         """Return the growth per second of each count of an object, and remember the counts.
 
-        The first `counters` counts only rise, unless the object was deleted and created again.
+        `counts` begins with a number of `counters`, which never fall. If one has fallen, the object
+        was deleted and created again, and all rates are 0. The other counts may fall.
         """
         last, before = self._samples.pop(key, (None, None))
         base = before
@@ -76,9 +77,10 @@ class Rates:
     def rated(
         self, key: Key, counts: Mapping[str, int], gauges: Mapping[str, int], now: float
     ) -> dict[str, Any]:
-        """Return counters by name, each with its rate in the field `NAME_details`.
+        """Return counters by name, and the rate of each in the field `NAME_details`.
 
-        The result has the rates of the gauges (which may fall), but not the gauges.
+        `counts` are the counters. Of `gauges`, whose values may fall, the result has only the
+        rates.
         """
         values = [*counts.values(), *gauges.values()]
         rates = self.of(key, values, now, len(counts))

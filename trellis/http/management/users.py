@@ -128,9 +128,10 @@ async def put_user(call: Call) -> Empty:
 
 
 async def _password_hash(call: Call, name: str, row: Row) -> str:
-    """Return the password hash that a request gives, or the new hash of the password it gives.
+    """Return the password hash of a user that a request creates or changes.
 
-    If the request has neither, return the user's present hash. Raises ApiRefusal, ValueError.
+    It is the hash in the request, or the hash of the password in the request. If the request has
+    neither, it is the user's present hash. Raises ApiRefusal, ValueError.
     """
     if row.get("password_hash") is not None:
         return check_hash(text(row, "password_hash"), text(row, "hashing_algorithm", ""))
