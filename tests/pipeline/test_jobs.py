@@ -22,10 +22,12 @@ from pyspark_trellis import history as hist
 from pyspark_trellis.advise import advise, cache_size, carrying, choice
 from pyspark_trellis.audit import audit, distance, nearest, needless
 from pyspark_trellis.columns import COLUMNS
+from pyspark_trellis.counts import COUNTS
 from pyspark_trellis.definitions import SESSION, parse, read
 from pyspark_trellis.journal import Directory
 from pyspark_trellis.lake import lake, read_lake, traffic
 from pyspark_trellis.routing import BatchRouter
+from pyspark_trellis.spark_topics import SparkTopics
 from pyspark_trellis.topology import TopologyState, as_definitions, replay, with_subscriptions
 from pyspark_trellis.whatif import WhatIfChange, what_if
 from tests.pipeline.traffic import (
@@ -73,6 +75,7 @@ class Case:
                 spark.read.format("trellis").schema(hist.PROJECTION).options(**self.options).load()
             )
         ).cache()
+        self.topics = SparkTopics(self.history)
 
 
 def written(path: Path, changes: list[Row]) -> Directory:
@@ -161,7 +164,7 @@ def test_lake_and_traffic_have_every_row_once_however_often_they_run(
     assert len(list((tmp_path / "lake").glob("day=2026-03-0*/vhost=%2F/exchange=*"))) >= 12
     parts = hist.read_rollup(spark, str(tmp_path / "traffic"))
     by_minute = hist.summed(parts, "minute", "exchange", "topic").select(
-        F.date_format("minute", "yyyy-MM-dd HH:mm"), "exchange", "topic", *hist.COUNTS
+        F.date_format("minute", "yyyy-MM-dd HH:mm"), "exchange", "topic", *COUNTS
     )
     assert tuples(by_minute) == minutes_of(case.rows)
 
@@ -173,7 +176,7 @@ def places_of(document: Document, heard: list[Subscription]) -> set[str]:
 
 
 def test_whatif_counts_the_messages_of_each_queue(case: Case) -> None:
-    answer = what_if(case.history, case.current, case.proposed)
+    answer = what_if(case.topics, case.current, case.proposed)
     for document, counts in (
         (case.old, {place_of(each): each.before for each in answer.queues}),
         (case.new, {place_of(each): each.after for each in answer.queues}),
@@ -202,7 +205,7 @@ def place_of(each: WhatIfChange) -> str:
 
 def test_whatif_reads_the_routed_messages_from_the_journal(case: Case) -> None:
     proposed = parse(case.new, "new")
-    answer = what_if(case.history, None, proposed)
+    answer = what_if(case.topics, None, proposed)
     lost = {
         (exchange, topic): messages
         for (exchange, topic), messages in counted(case.rows).items()
@@ -212,9 +215,9 @@ def test_whatif_reads_the_routed_messages_from_the_journal(case: Case) -> None:
     }
     assert {(each.exchange, each.topic): each.messages for each in answer.lost} == lost
     assert {change.before for change in answer.queues} == {None}
-    same = what_if(case.history, case.current, case.current)
+    same = what_if(case.topics, case.current, case.current)
     assert (same.lost, same.newly_hit, same.starved, same.breaks) == ([], [], [], False)
-    nothing = what_if(case.history, parse({}, "without the exchanges"), proposed)
+    nothing = what_if(case.topics, parse({}, "without the exchanges"), proposed)
     elsewhere = {key: messages for key, messages in lost.items() if key[0] in EXCHANGES}
     assert elsewhere
     assert {
@@ -225,7 +228,7 @@ def test_whatif_reads_the_routed_messages_from_the_journal(case: Case) -> None:
 
 
 def test_audit_finds_the_results_of_plain_python(case: Case) -> None:
-    found = audit(case.history, case.current)
+    found = audit(case.topics, case.current)
     bindings = [
         *(
             (each["source"], each["destination"], each["destination_type"], each["routing_key"])
@@ -424,7 +427,7 @@ def test_the_nearest_pattern_differs_in_the_fewest_words() -> None:
 
 def test_advice_is_of_topic_exchanges_and_their_topics(case: Case, tmp_path: Path) -> None:
     said: list[str] = []
-    advice = advise(case.history, case.current, said.append)
+    advice = advise(case.topics, case.current, said.append)
     by_name = {each.exchange: each for each in advice.exchanges}
     assert set(by_name) == {"t", "u", "amq.topic"}
     assert len(said) == 3

@@ -31,6 +31,7 @@
     replay.py            replay         replay_publisher.py  a small AMQP client
     matching.py          matchers, bench matching
     bench.py             bench load
+    ask.py               ask            history_arguments.py arguments of ask and pipeline
     pipeline.py          pipeline, whose work the package pyspark_trellis does
     version.py           version
     completion.py        completion     command_tree.py      the commands, read from the parsers
@@ -89,6 +90,7 @@ COMMANDS: Final = {
     "replay": "replay",
     "matchers": "matching",
     "bench": "bench",
+    "ask": "ask",
     "pipeline": "pipeline",
     "version": "version",
     "completion": "completion",
