@@ -19,9 +19,9 @@ from pyspark_trellis.counts import COUNTS, KEYS, NEEDED, TopicSums
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.rows import SelectedRows, stream_of
 
-#: Batches of rows are combined to at least this many rows before they are added up. Adding up costs
-#: some 2 ms for each call.
-_TOGETHER: Final = 1 << 16
+#: Batches of rows are combined to at least this many rows, some 100 bytes each, before they are
+#: added up. The more rows are added up at once, the fewer partial sums of each topic there are.
+_TOGETHER: Final = 1 << 18
 #: The names and types of the sums.
 SUMS: Final = pa.schema(
     [

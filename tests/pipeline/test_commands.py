@@ -21,8 +21,8 @@ from pyspark_trellis import history as hist
 from pyspark_trellis import session
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.running import Question, answered
-from tests.pipeline.traffic import definitions, rows
-from tests.pipeline.written import Writer, journal
+from tests.pipeline.traffic import definitions, numbered, rows, snapshot, subscriptions
+from tests.pipeline.written import START, Writer, journal
 from trellis.cli import main, parser
 
 
@@ -77,6 +77,42 @@ def test_whatif_audit_and_advise_answer(
     answer = json.loads(capsys.readouterr().out)
     assert answer["breaks"]
     assert answer["lost"][0]["messages"] >= answer["lost"][-1]["messages"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ask_and_pipeline_have_equal_answers(shared: None, seed: int, tmp_path: Path) -> None:
+    """The JSON and the exit codes are equal, from a journal and from the counts of `traffic`."""
+    rng = random.Random(seed)
+    old, new, heard = definitions(rng, 25), definitions(rng, 15), subscriptions(rng, 8)
+    some = rows(rng, 300, old, heard=heard)
+    for at, each in enumerate(some):
+        each["vhost"] = "/" if at % 7 else "other"
+    journal(tmp_path / "journal", some, 30, 100)
+    journal(tmp_path / "%24topology", numbered(snapshot(old, heard, START)))
+    for name, document in (("old", old), ("new", new)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    place, traffic = str(tmp_path / "journal"), str(tmp_path / "traffic")
+    assert main(["pipeline", "traffic", "--journal", place, "--target", traffic]) == 0
+    proposed = ["--definitions", str(tmp_path / "new.json")]
+    topology = ["--topology", str(tmp_path / "%24topology")]
+    for job in (
+        ["whatif", *proposed],
+        ["whatif", *proposed, "--topology", "none"],
+        ["whatif", *proposed, "--current", str(tmp_path / "old.json")],
+        ["audit"],
+        ["audit", *proposed, "--check"],
+        ["audit", "--as-of", "2026-03-01T12:00:00Z", "--starting", "50", "--ending", "250"],
+        ["audit", "--pattern", "a.#"],
+        ["whatif", *proposed, "--traffic", traffic],
+        ["audit", *topology, "--traffic", traffic],
+    ):
+        history = [] if "--traffic" in job else ["--journal", place]
+        found = []
+        for command in ("ask", "pipeline"):
+            file = tmp_path / f"{command}.json"
+            code = main([command, *job, *history, "--json", str(file)])
+            found.append((code, json.loads(file.read_text())))
+        assert found[0] == found[1], job
 
 
 def test_lake_and_traffic_go_on_where_they_were(
