@@ -32,7 +32,11 @@ Reading order:
 Without Spark:
 
     arrow_topics  the aggregates, in this process
+    arrow_feed    the sums, from a journal or from `traffic`
+    traffic_table the answers to `ask traffic` and `ask unroutable`
+    answering     runs a job once or again, and writes its answer as JSON (also on Spark)
     asking        `trellis ask ...`
+    kept_reports  `trellis report`
 
 On Spark; only these modules import PySpark:
 

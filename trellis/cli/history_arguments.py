@@ -64,7 +64,8 @@ def _add_advise(tool: Parser) -> None:
     )
 
 
-def add_journal(tool: argparse._ActionsContainer, required: bool) -> None:
+def add_place(tool: argparse._ActionsContainer, required: bool) -> None:
+    """Add the arguments that name a journal and a pattern of topics."""
     tool.add_argument(
         "--journal",
         metavar="PLACE",
@@ -74,20 +75,26 @@ def add_journal(tool: argparse._ActionsContainer, required: bool) -> None:
     tool.add_argument(
         "--stream",
         metavar="QUEUE",
-        help="name of the stream, as QUEUE or VHOST/QUEUE; only if --journal is a URL",
-    )
-    tool.add_argument(
-        "--starting",
-        metavar="OFFSET",
-        default="earliest",
-        help="first offset to read: earliest, latest or a number [earliest]",
+        help="name of the stream, as QUEUE or VHOST/QUEUE; only if the journal is a broker's",
     )
     tool.add_argument(
         "--pattern", metavar="PATTERN", help="read only topics that match this AMQP binding key"
     )
 
 
+def add_journal(tool: argparse._ActionsContainer, required: bool) -> None:
+    """Add the arguments that select rows of a journal, except the end."""
+    add_place(tool, required)
+    tool.add_argument(
+        "--starting",
+        metavar="OFFSET",
+        default="earliest",
+        help="first offset to read: earliest, latest or a number [earliest]",
+    )
+
+
 def add_mode(tool: Parser, once: str, follow: str) -> None:
+    """Add --once, --follow and --every."""
     mode = tool.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help=once)
     mode.add_argument("--follow", action="store_true", help=follow)
@@ -101,6 +108,7 @@ def add_mode(tool: Parser, once: str, follow: str) -> None:
 
 
 def add_question(tool: Parser) -> None:
+    """Add the arguments that select the messages and the topology of a job."""
     group = tool.add_argument_group(
         "history", "Published messages: a journal, or the counts of `trellis pipeline traffic`."
     )
@@ -117,6 +125,17 @@ def add_question(tool: Parser) -> None:
         help="read the counts that `trellis pipeline traffic --target DIR` wrote, instead of a "
         "journal",
     )
+    topology = add_topology(tool)
+    topology.add_argument(
+        "--as-of",
+        metavar="TIME",
+        help="use the topology of this time (ISO 8601; UTC if it has no zone) [the latest]",
+    )
+    add_mode(tool, "answer once (the default)", "answer again after new messages, until Ctrl-C")
+
+
+def add_topology(tool: Parser) -> argparse._ArgumentGroup:
+    """Add the arguments that name a stream $topology; return their group."""
     group = tool.add_argument_group(
         "topology",
         "Bindings and MQTT subscriptions from the broker's stream $topology. The stream is needed "
@@ -130,15 +149,11 @@ def add_question(tool: Parser) -> None:
         "no topology "
         "[the $topology beside the journal]",
     )
-    group.add_argument(
-        "--as-of",
-        metavar="TIME",
-        help="use the topology of this time (ISO 8601; UTC if it has no zone) [the latest]",
-    )
-    add_mode(tool, "answer once (the default)", "answer again after new messages, until Ctrl-C")
+    return group
 
 
 def add_definitions(tool: Parser) -> None:
+    """Add --definitions."""
     tool.add_argument(
         "--definitions",
         metavar="FILE|URL",
