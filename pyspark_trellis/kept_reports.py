@@ -179,29 +179,30 @@ def changes(before: KeptReport, report: KeptReport) -> ReportChanges:
 def text_of(report: KeptReport, found: ReportChanges | None) -> list[str]:
     """Return the lines of text about a report and its differences from the one before."""
     traffic = report.traffic
+    since, until = (datetime.fromisoformat(text) for text in (report.since, report.until))
     lines = [
-        f"{report.since[:16]} to {report.until[:16]} UTC: {traffic['messages']:,} messages of "
-        f"{report.topics:,} topics, {traffic['unroutable']:,} unroutable".replace("T", " ")
+        f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC: {traffic['messages']:,} messages "
+        f"of {report.topics:,} topics, {traffic['unroutable']:,} unroutable"
     ]
     counts = ", ".join(_count(len(report.findings[kind]), kind) for kind in KINDS)
     if found is None:
         return [*lines, *report.said_by, f"first report: {counts}"]
-    since = _since(found.before.ends_at, report.ends_at)
+    changed = _since(found.before.ends_at, report.ends_at)
     had = found.before.traffic["messages"]
     if had:
-        lines[0] += f"; messages {traffic['messages'] / had - 1:+.1%} {since}"
+        lines[0] += f"; messages {traffic['messages'] / had - 1:+.1%} {changed}"
     lines += [*report.said_by, counts]
     for sign, texts, some in (("+", found.new, "new "), ("-", found.gone, "former ")):
         for kind, names in texts.items():
             if not names:
                 continue
             count = _count(len(names), kind, some)
-            lines.append(f"{count} {since}" + (", which has gone" if sign == "-" else ""))
+            lines.append(f"{count} {changed}" + (", which has gone" if sign == "-" else ""))
             lines += [f"  {sign} {name}" for name in names[:_SHOWN]]
             if len(names) > _SHOWN:
                 lines.append(f"  ... and {len(names) - _SHOWN:,} more")
     if not any([*found.new.values(), *found.gone.values()]):
-        lines.append(f"no finding has changed {since}")
+        lines.append(f"no finding has changed {changed}")
     if MOST in (len(one.findings["unroutable"]) for one in (found.before, report)):
         lines.append(f"only the {MOST:,} topics with the most unroutable messages are compared")
     return lines
