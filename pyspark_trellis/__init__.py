@@ -64,21 +64,30 @@ from pyspark_trellis.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark_trellis.bulk import match_by_shape, match_topics, matches
+    from pyspark_trellis.rows import read_table
     from pyspark_trellis.source import DefaultSource
 
-__all__ = ["DefaultSource", "PipelineError", "match_by_shape", "match_topics", "matches"]
+__all__ = [
+    "DefaultSource",
+    "PipelineError",
+    "match_by_shape",
+    "match_topics",
+    "matches",
+    "read_table",
+]
 
-#: The modules of the public names that need PySpark.
+#: The modules of the public names that need further packages.
 _LATER = {
     "DefaultSource": "source",
     "match_by_shape": "bulk",
     "match_topics": "bulk",
     "matches": "bulk",
+    "read_table": "rows",
 }
 
 
 def __getattr__(name: str) -> object:
-    """Return a public name that needs PySpark; import its module at the first use.
+    """Return a public name that needs further packages; import its module at the first use.
 
     `trellis ask` imports this package where PySpark is not installed.
     """

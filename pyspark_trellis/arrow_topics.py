@@ -16,9 +16,9 @@ from pyspark_trellis.routing import BatchRouters, RoutedGroup, Rows
 from pyspark_trellis.topics import (
     MOST,
     BusiestTopics,
-    Comparison,
     MetBindings,
     PublishedTopics,
+    RoutingComparison,
     TakenTopics,
     TopicCount,
 )
@@ -42,7 +42,9 @@ class ArrowTopics(PublishedTopics):
         )
         return Span(int(self._messages.sum()), table.num_rows, instant(first), instant(last))
 
-    def compared(self, current: DefinitionsFile | None, proposed: DefinitionsFile) -> Comparison:
+    def compared(
+        self, current: DefinitionsFile | None, proposed: DefinitionsFile
+    ) -> RoutingComparison:
         unroutable: Rows = self.table.column("unroutable").to_numpy()
         was = self._messages > unroutable
         before: dict[tuple[str, str], int] = {}
@@ -55,7 +57,7 @@ class ArrowTopics(PublishedTopics):
             was = np.where(missing, was, reached | unknown_before)
             unknown = unknown | unknown_before
         messages = int(self._messages[unknown].sum())
-        return Comparison(before, after, self._most_frequent(was & lost), messages)
+        return RoutingComparison(before, after, self._most_frequent(was & lost), messages)
 
     def taken(self, definitions: DefinitionsFile) -> TakenTopics:
         lost = np.zeros(self.table.num_rows, bool)

@@ -180,10 +180,7 @@ def text_of(report: KeptReport, found: ReportChanges | None) -> list[str]:
     """Return the lines of text about a report and its differences from the one before."""
     traffic = report.traffic
     since, until = (datetime.fromisoformat(text) for text in (report.since, report.until))
-    lines = [
-        f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC: {traffic['messages']:,} messages "
-        f"of {report.topics:,} topics, {traffic['unroutable']:,} unroutable"
-    ]
+    lines = [f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC: {_totals(report)}"]
     counts = ", ".join(_count(len(report.findings[kind]), kind) for kind in KINDS)
     if found is None:
         return [*lines, *report.said_by, f"first report: {counts}"]
@@ -206,6 +203,14 @@ def text_of(report: KeptReport, found: ReportChanges | None) -> list[str]:
     if MOST in (len(one.findings["unroutable"]) for one in (found.before, report)):
         lines.append(f"only the {MOST:,} topics with the most unroutable messages are compared")
     return lines
+
+
+def _totals(report: KeptReport) -> str:
+    traffic = report.traffic
+    return (
+        f"{traffic['messages']:,} messages of {report.topics:,} topics, "
+        f"{traffic['unroutable']:,} unroutable"
+    )
 
 
 def _count(number: int, kind: str, some: str = "") -> str:

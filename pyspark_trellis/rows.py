@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from typing import Final
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 from matching.grammar import Grammar
 from matching.trie import Trie
 from pyspark_trellis import offsets
-from pyspark_trellis.columns import conform
+from pyspark_trellis.columns import COLUMNS, conform, projection
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.grammars import checked, grammar_of
 from pyspark_trellis.journal import Directory, JournalStream, Piece
@@ -29,6 +30,28 @@ def stream_of(options: dict[str, str]) -> JournalStream:
 
         return Remote.of(path, options)
     return Directory(path.removeprefix("file://"))
+
+
+def read_table(place: str, columns: Sequence[str] = tuple(COLUMNS), **options: str) -> pa.Table:
+    """Return the rows of a journal as an Arrow table with these columns.
+
+        read_table("/var/lib/trellis/streams/%2F/journal", ["topic", "size"])
+        read_table("http://127.0.0.1:15672", ["topic", "size"], stream="journal")
+
+    `options` are those of the Spark source, such as startingOffsets and pattern. Of a segment that
+    is being written, the complete batches are read. Raises PipelineError.
+    """
+    for name in columns:
+        if name not in COLUMNS:
+            near = get_close_matches(name, COLUMNS, n=1, cutoff=0)[0]
+            raise PipelineError(f"a journal has no column '{name}'; the nearest is '{near}'")
+    named = {name.lower(): str(value) for name, value in options.items()} | {"path": place}
+    stream, selected = stream_of(named), SelectedRows(projection(columns), named)
+    bounds = stream.bounds()
+    low = offsets.starting(named.get("startingoffsets", offsets.EARLIEST), bounds, stream.name)
+    high = offsets.ending(named.get("endingoffsets", offsets.LATEST), bounds, stream.name)
+    batches = (batch for piece in stream.pieces(low, high) for batch in selected.batches(piece))
+    return pa.Table.from_batches(batches, selected.wanted)
 
 
 class SelectedRows:

@@ -17,9 +17,9 @@ from pyspark_trellis.routing import BatchRouters, Rows
 from pyspark_trellis.topics import (
     MOST,
     BusiestTopics,
-    Comparison,
     MetBindings,
     PublishedTopics,
+    RoutingComparison,
     TakenTopics,
     TopicCount,
 )
@@ -36,7 +36,9 @@ class SparkTopics(PublishedTopics):
     def span(self) -> Span:
         return hist.span(self._history)
 
-    def compared(self, current: DefinitionsFile | None, proposed: DefinitionsFile) -> Comparison:
+    def compared(
+        self, current: DefinitionsFile | None, proposed: DefinitionsFile
+    ) -> RoutingComparison:
         history = self._history
         was_routed = F.col("messages") > F.col("unroutable")
         after = (
@@ -69,7 +71,9 @@ class SparkTopics(PublishedTopics):
             ]
             before = _by_place(both, "before") if current is not None else {}
             messages = both.where(unknown).agg(F.coalesce(F.sum("messages"), F.lit(0)))
-            return Comparison(before, _by_place(both, "after"), lost, messages.collect()[0][0])
+            return RoutingComparison(
+                before, _by_place(both, "after"), lost, messages.collect()[0][0]
+            )
         finally:
             both.unpersist()
 

@@ -40,7 +40,7 @@ class MetBindings(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RoutingComparison:
     """The routing of the published messages by two definitions files.
 
     `before` and `after` have the number of messages of each (vhost, place); `before` is empty if
@@ -86,7 +86,9 @@ class PublishedTopics:
         """Return the number of messages and topics, and the times of the first and last message."""
         raise NotImplementedError
 
-    def compared(self, current: DefinitionsFile | None, proposed: DefinitionsFile) -> Comparison:
+    def compared(
+        self, current: DefinitionsFile | None, proposed: DefinitionsFile
+    ) -> RoutingComparison:
         """Return the routing by the current and the proposed definitions.
 
         If `current` is None, or lacks the exchange of a message, the journal shows if the message
