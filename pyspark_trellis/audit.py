@@ -208,10 +208,31 @@ def nearest(topic: str, patterns: Iterable[str]) -> tuple[str, int] | None:
     patterns, the one with the most similar spelling is returned.
     """
     words = AMQP.split(topic)
-    found = min(
-        ((distance(words, AMQP.split(pattern)), pattern) for pattern in patterns), default=None
+    known = set(words)
+    bounded = sorted(
+        (max(sum(word not in known for word in literals), abs(len(words) - length) * exact), key)
+        for key in patterns
+        for literals, length, exact in [_outline(key)]
     )
-    return None if found is None else (found[1], int(found[0]))
+    best: tuple[float, str] | None = None
+    for least, key in bounded:
+        if best is not None and least > best[0]:
+            break  # The distances of all further patterns are larger.
+        found = (distance(words, AMQP.split(key)), key)
+        best = found if best is None else min(best, found)
+    return None if best is None else (best[1], int(best[0]))
+
+
+@lru_cache(maxsize=100_000)
+def _outline(pattern: str) -> tuple[tuple[str, ...], int, bool]:
+    """Return the literal words of a pattern, its number of words, and True if it has no ``#``.
+
+    A topic's distance to the pattern is at least the number of literal words that the topic lacks,
+    and without ``#`` at least the difference of the numbers of words.
+    """
+    words = AMQP.split(pattern)
+    literals = tuple(word for word in words if word not in (AMQP.one, AMQP.many))
+    return literals, len(words), AMQP.many not in words
 
 
 def distance(words: list[str], pattern: list[str]) -> float:

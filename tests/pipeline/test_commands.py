@@ -81,7 +81,7 @@ def test_whatif_audit_and_advise_answer(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_ask_and_pipeline_have_equal_answers(shared: None, seed: int, tmp_path: Path) -> None:
-    """The JSON and the exit codes are equal, from a journal and from the counts of `traffic`."""
+    """The JSON and the exit codes are equal."""
     rng = random.Random(seed)
     old, new, heard = definitions(rng, 25), definitions(rng, 15), subscriptions(rng, 8)
     some = rows(rng, 300, old, heard=heard)
@@ -91,10 +91,8 @@ def test_ask_and_pipeline_have_equal_answers(shared: None, seed: int, tmp_path: 
     journal(tmp_path / "%24topology", numbered(snapshot(old, heard, START)))
     for name, document in (("old", old), ("new", new)):
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
-    place, traffic = str(tmp_path / "journal"), str(tmp_path / "traffic")
-    assert main(["pipeline", "traffic", "--journal", place, "--target", traffic]) == 0
     proposed = ["--definitions", str(tmp_path / "new.json")]
-    topology = ["--topology", str(tmp_path / "%24topology")]
+    history = ["--journal", str(tmp_path / "journal")]
     for job in (
         ["whatif", *proposed],
         ["whatif", *proposed, "--topology", "none"],
@@ -103,16 +101,18 @@ def test_ask_and_pipeline_have_equal_answers(shared: None, seed: int, tmp_path: 
         ["audit", *proposed, "--check"],
         ["audit", "--as-of", "2026-03-01T12:00:00Z", "--starting", "50", "--ending", "250"],
         ["audit", "--pattern", "a.#"],
-        ["whatif", *proposed, "--traffic", traffic],
-        ["audit", *topology, "--traffic", traffic],
     ):
-        history = [] if "--traffic" in job else ["--journal", place]
-        found = []
-        for command in ("ask", "pipeline"):
-            file = tmp_path / f"{command}.json"
-            code = main([command, *job, *history, "--json", str(file)])
-            found.append((code, json.loads(file.read_text())))
-        assert found[0] == found[1], job
+        assert_equal_answers([*job, *history], tmp_path)
+
+
+def assert_equal_answers(words: list[str], path: Path) -> None:
+    """Run the job of both commands, and compare their answers."""
+    found = []
+    for command in ("ask", "pipeline"):
+        file = path / f"{command}.json"
+        code = main([command, *words, "--json", str(file)])
+        found.append((code, json.loads(file.read_text())))
+    assert found[0] == found[1], words
 
 
 def test_lake_and_traffic_go_on_where_they_were(
@@ -135,11 +135,14 @@ def test_lake_and_traffic_go_on_where_they_were(
             == 0
         )
         assert capsys.readouterr().out == said
-    assert (
-        main(["pipeline", "audit", "--traffic", target, "--definitions", str(place / "old.json")])
-        == 0
-    )
-    assert capsys.readouterr().out.startswith("200 messages of ")
+    for name, more in (("audit", "old.json"), ("whatif", "new.json")):
+        words = [name, "--traffic", target, "--definitions", str(place / more)]
+        assert main(["pipeline", *words]) == (name == "whatif")
+        assert capsys.readouterr().out.startswith("200 messages of ")
+        assert_equal_answers(words, tmp_path)
+    assert main(["ask", "traffic", "--traffic", target, "--by", "day", "--json", "-"]) == 0
+    days = json.loads(capsys.readouterr().out)["rows"]
+    assert sum(row["messages"] for row in days) == 200
 
 
 def test_a_target_and_its_checkpoint_belong_to_one_job(

@@ -432,6 +432,23 @@ def test_a_pattern_matches_topics_at_distance_zero(words: list[str], pattern: li
     )
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.sampled_from(["a", "ab", "b"]), min_size=1, max_size=4),
+    st.sets(
+        st.lists(st.sampled_from(["a", "ab", "bc", "*", "#"]), min_size=1, max_size=4).map(
+            ".".join
+        ),
+        min_size=1,
+    ),
+)
+def test_the_nearest_pattern_has_the_smallest_distance(
+    words: list[str], patterns: set[str]
+) -> None:
+    least = min((distance(words, AMQP.split(pattern)), pattern) for pattern in patterns)
+    assert nearest(".".join(words), patterns) == (least[1], int(least[0]))
+
+
 def test_the_nearest_pattern_differs_in_the_fewest_words() -> None:
     assert nearest("sensor.7.tmep", ["sensor.*.temp", "sensor.*.hum.x", "#.alarm"]) == (
         "sensor.*.temp",
