@@ -32,9 +32,8 @@ def test_a_recipe_counts_the_messages_of_each_topic(tool: str, tmp_path: Path) -
     for each in written(tmp_path / "journal"):
         sums[each["topic"]][0] += 1
         sums[each["topic"]][1] += each["size"]
-    expected = sorted(
-        ((topic, *counts) for topic, counts in sums.items()), key=lambda row: (-row[1], row[0])
-    )
+    counted = [(topic, messages, size) for topic, (messages, size) in sums.items()]
+    expected = sorted(counted, key=lambda row: (-row[1], row[0]))
     recipes = dict(_RECIPE.findall(PAGE.read_text()))
     assert _DIRECTORY in recipes["table"]
     names: dict[str, Any] = {}
