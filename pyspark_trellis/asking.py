@@ -5,8 +5,8 @@
     whatif, audit, advise
                   the jobs of `trellis pipeline`, with the same options, JSON and exit codes
 
-The rows are read from a directory, or from the stream files of a running broker over HTTP: the
-broker's event loop does no work for the answer.
+The rows are read from a directory, or over HTTP from the stream files of a running broker: the
+gateway process sends the bytes, and the broker's event loop only opens the files.
 """
 
 from __future__ import annotations
