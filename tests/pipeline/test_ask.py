@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from pyarrow import parquet
 
 from broker.definitions.rabbitmq import import_
+from pyspark_trellis.arrow_feed import SUMS, JournalFeed
+from pyspark_trellis.counts import KEYS
 from tests.clients import World
 from tests.pipeline.traffic import (
     SPECIAL,
@@ -175,6 +178,35 @@ def some(place: Path) -> list[Row]:
     rng = random.Random(3)
     document, heard = definitions(rng, 25), subscriptions(rng, 8)
     return some_rows(rng, 200, document, heard=heard)
+
+
+def test_the_counts_of_the_pipeline_are_read_without_spark(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the files in the log of Spark's file sink count, which has compacted its first part."""
+    target = tmp_path / "traffic"
+    (target / "_spark_metadata").mkdir(parents=True)
+    feed = JournalFeed({"path": str(place / "journal")}, ("minute", *KEYS))
+    sums = feed.sums().select(SUMS.names)
+    for number in range(4):
+        # Spark writes timestamps in the format INT96.
+        part = sums.slice(30 * number, 30 if number < 3 else None)
+        parquet.write_table(
+            part, target / f"part-{number}.parquet", use_deprecated_int96_timestamps=True
+        )
+    parquet.write_table(sums, target / "part-of-a-killed-task.parquet")
+    log = {"0": [0], "1.compact": [0, 1], "2": [2], "3": [3]}
+    for name, parts in log.items():
+        lines = [
+            json.dumps({"path": f"file://{target}/part-{part}.parquet", "action": "add"})
+            for part in parts
+        ]
+        (target / "_spark_metadata" / name).write_text("\n".join(["v1", *lines]))
+    (target / "_spark_metadata" / ".3.crc").touch()
+    bindings = ("--definitions", str(place / "old.json"), "--topology", "none")
+    for words in (("traffic", "--by", "hour"), ("traffic",), ("audit", *bindings)):
+        found = answer(capsys, *words, "--traffic", str(target))
+        assert found == answer(capsys, *words, "--journal", str(place / "journal"))
 
 
 def test_times_select_rows(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
