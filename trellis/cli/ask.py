@@ -14,6 +14,7 @@ from typing import Any, Final
 from trellis.cli.api_client import ApiClient, add_login, credentials
 from trellis.cli.history_arguments import (
     JOBS,
+    OWN_JOURNAL,
     add_check,
     add_definitions,
     add_json,
@@ -82,7 +83,7 @@ def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
 
 def add_history(tool: Parser) -> None:
     """Add the arguments that select the messages and the bindings to examine."""
-    add_question(tool)
+    add_question(tool, OWN_JOURNAL)
     for flag, text in (
         ("--since", "read only messages that the broker received from this time on"),
         ("--until", "read only messages that the broker received before this time"),

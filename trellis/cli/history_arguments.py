@@ -12,6 +12,9 @@ from typing import Final, NamedTuple
 
 from trellis.cli.parsing import Parser, number
 
+#: The journal that a command reads by default, if it asks the broker of the settings.
+OWN_JOURNAL: Final = "the journal of the broker of --url"
+
 
 class HistoryJob(NamedTuple):
     """A job of both commands: its help, its usage, and the function that adds its arguments."""
@@ -64,13 +67,17 @@ def _add_advise(tool: Parser) -> None:
     )
 
 
-def add_place(tool: argparse._ActionsContainer, required: bool) -> None:
-    """Add the arguments that name a journal and a pattern of topics."""
+def add_place(tool: argparse._ActionsContainer, required: bool, default: str = "") -> None:
+    """Add the arguments that name a journal and a pattern of topics.
+
+    `default` is the journal in the help text, if the arguments name none.
+    """
     tool.add_argument(
         "--journal",
         metavar="PLACE",
         required=required,
-        help="journal to read: directory of a stream, or the broker: http://HOST:15672",
+        help="journal to read: directory of a stream, or the broker: http://HOST:15672"
+        + (f" [{default}]" if default else ""),
     )
     tool.add_argument(
         "--stream",
@@ -82,9 +89,9 @@ def add_place(tool: argparse._ActionsContainer, required: bool) -> None:
     )
 
 
-def add_journal(tool: argparse._ActionsContainer, required: bool) -> None:
+def add_journal(tool: argparse._ActionsContainer, required: bool, default: str = "") -> None:
     """Add the arguments that select rows of a journal, except the end."""
-    add_place(tool, required)
+    add_place(tool, required, default)
     tool.add_argument(
         "--starting",
         metavar="OFFSET",
@@ -107,12 +114,12 @@ def add_mode(tool: Parser, once: str, follow: str) -> None:
     )
 
 
-def add_question(tool: Parser) -> None:
+def add_question(tool: Parser, default: str = "") -> None:
     """Add the arguments that select the messages and the topology of a job."""
     group = tool.add_argument_group(
         "history", "Published messages: a journal, or the counts of `trellis pipeline traffic`."
     )
-    add_journal(group, required=False)
+    add_journal(group, required=False, default=default)
     group.add_argument(
         "--ending",
         metavar="OFFSET",

@@ -11,7 +11,13 @@ from typing import Final
 
 from trellis.cli.api_client import add_login
 from trellis.cli.ask import answer
-from trellis.cli.history_arguments import add_check, add_definitions, add_place, add_topology
+from trellis.cli.history_arguments import (
+    OWN_JOURNAL,
+    add_check,
+    add_definitions,
+    add_place,
+    add_topology,
+)
 from trellis.cli.parsing import CommandError, Commands, add_command, age_of, number, time_of
 
 #: The module that makes the reports.
@@ -70,7 +76,7 @@ def add(commands: Commands) -> None:
     )
     add_check(command, "there is a new finding")
     group = command.add_argument_group("history", "Published messages: a journal.")
-    add_place(group, required=False)
+    add_place(group, required=False, default=OWN_JOURNAL)
     add_topology(command)
     add_definitions(command)
     command.set_defaults(
