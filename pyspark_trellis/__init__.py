@@ -1,4 +1,5 @@
-"""Trellis's data pipeline on Spark: reads journals as tables and answers questions about routing.
+"""Trellis's data pipeline: reads journals as tables and answers questions about routing, with and
+without Spark.
 
     spark.read.format("trellis").load("<data directory>/streams/<vhost>/<queue>")
     df.where(matches("topic", "stock.*.#"))
@@ -10,36 +11,87 @@ because it searches modules called pyspark_*. docs/pipeline.md is the guide for 
 Reading order:
 
     errors        PipelineError: errors that a user can fix
+    grammars      grammars by name, checked patterns
     columns       the columns of a journal
     messages      headers and checksums of Arrow IPC messages
     segments      where a segment's batches begin, and their rows
     journal       a stream in a directory, divided into pieces for tasks
     remote        a stream that a running broker serves over HTTP
     offsets       where a query begins and ends
-    source        spark.read, spark.readStream
-    sink          writeStream
-    bulk          many topics against many patterns
-    java, session the Java to use; a Spark session, local or on a cluster
+    rows          the rows of a journal that a query selects
+    counts        sums by topic, from the rows of a journal
     definitions   exchanges and bindings of a definitions file
     topology      bindings and MQTT subscriptions as of a time
     job_bindings  the bindings that a job examines, chosen by the command's arguments
     routing       the queues that topics go to
-    history       topics and counts, from a journal or from `traffic`
-    lake, whatif, audit, advise
+    topics        the aggregates from which the jobs compute their answers
+    whatif, audit, advise
                   the jobs
+    lines         answers as text
+
+Without Spark:
+
+    arrow_topics  the aggregates, in this process
+    arrow_feed    the sums, from a journal or from `traffic`
+    traffic_table the answers to `ask traffic` and `ask unroutable`
+    answering     runs a job once or again, and writes its answer as JSON (also on Spark)
+    asking        `trellis ask ...`
+    kept_reports  `trellis report`
+
+On Spark; only these modules import PySpark:
+
+    source        spark.read, spark.readStream
+    sink          writeStream
+    bulk          many topics against many patterns
+    java, session the Java to use; a Spark session, local or on a cluster
+    history       topics and counts, from a journal or from `traffic`
+    spark_topics  the aggregates, on Spark
+    lake          copies of a journal, counts by minute
     report, plots the HTML page
     demo          a guided example
     bench         measures CPU times
     running       runs a job once, or again for new messages
-    lines         answers as text
     commands      `trellis pipeline ...`
 
 The package imports only `matching` of the broker's code, so that one zip file with both packages
 is enough for the workers of a cluster.
 """
 
-from pyspark_trellis.bulk import match_by_shape, match_topics, matches
-from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.source import DefaultSource
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = ["DefaultSource", "PipelineError", "match_by_shape", "match_topics", "matches"]
+from pyspark_trellis.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark_trellis.bulk import match_by_shape, match_topics, matches
+    from pyspark_trellis.rows import read_table
+    from pyspark_trellis.source import DefaultSource
+
+__all__ = [
+    "DefaultSource",
+    "PipelineError",
+    "match_by_shape",
+    "match_topics",
+    "matches",
+    "read_table",
+]
+
+#: The modules of the public names that need further packages.
+_LATER = {
+    "DefaultSource": "source",
+    "match_by_shape": "bulk",
+    "match_topics": "bulk",
+    "matches": "bulk",
+    "read_table": "rows",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Return a public name that needs further packages; import its module at the first use.
+
+    `trellis ask` imports this package where PySpark is not installed.
+    """
+    module = _LATER.get(name)
+    if module is None:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -1,5 +1,5 @@
-"""`trellis pipeline advise`: measures the matchers on real topics and bindings, and writes
-`matching-profile.json` for the broker.
+"""`trellis ask advise` and `trellis pipeline advise`: measures the matchers on real topics and
+bindings, and writes `matching-profile.json` for the broker.
 
     {"format": 1, "made_at": ..., "messages": ..., "routes": entries of the route cache,
      "exchanges": [{"vhost", "exchange", "matcher", "prewarm": [topics], "bindings", "topics",
@@ -22,15 +22,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
-
 from matching.composite import Bilingual
 from matching.grammar import AMQP
-from pyspark_trellis import history as hist
-from pyspark_trellis.bulk import GRAMMARS
+from pyspark_trellis.counts import Span
 from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.files import write
+from pyspark_trellis.grammars import GRAMMARS
+from pyspark_trellis.topics import PublishedTopics
 
 #: The matchers to measure: all matchers that a broker allows by default.
 TRIED: Final = ("auto", "trie", "shapes", "bitmap")
@@ -75,7 +73,7 @@ class Advice:
     of these messages whose topic is prewarmed.
     """
 
-    span: hist.Span
+    span: Span
     routes: int
     carried: float
     exchanges: list[ExchangeAdvice]
@@ -101,40 +99,18 @@ class Advice:
 
 
 def advise(
-    history: DataFrame,
+    published: PublishedTopics,
     definitions: DefinitionsFile,
     progress: Callable[[str], None] = lambda text: None,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> Advice:
-    """Return the advice for this history and these definitions.
+    """Return the advice for these published topics and definitions.
 
     `clock` returns nanoseconds. Raises PipelineError for an invalid binding key.
     """
-    span = hist.span(history)
-    kept = history.cache()
-    try:
-        by_exchange = [
-            tuple(row)
-            for row in kept.groupBy("vhost", "exchange")
-            .agg(F.count("*"), F.sum("messages"))
-            .collect()
-        ]
-        rank = Window.partitionBy("vhost", "exchange").orderBy(F.desc("messages"), "topic")
-        top: dict[tuple[str, str], list[tuple[str, int]]] = {}
-        for vhost, exchange, topic, messages in (
-            tuple(row)
-            for row in kept.withColumn("rank", F.row_number().over(rank))
-            .where(F.col("rank") <= SAMPLE)
-            .orderBy("vhost", "exchange", "rank")
-            .select("vhost", "exchange", "topic", "messages")
-            .collect()
-        ):
-            top.setdefault((vhost, exchange), []).append((topic, messages))
-    finally:
-        kept.unpersist()
-    counts = {
-        (vhost, exchange): (topics, messages) for vhost, exchange, topics, messages in by_exchange
-    }
+    span = published.span()
+    busiest = published.busiest(SAMPLE)
+    counts = busiest.counts
     advices: list[ExchangeAdvice] = []
     carried = 0
     for vhost, host in sorted(definitions.hosts.items()):
@@ -143,7 +119,7 @@ def advise(
             if not topics:
                 continue
             keys = [(each.key, each.grammar) for each in host.outgoing.get(exchange, [])]
-            most = top[vhost, exchange]
+            most = busiest.top[vhost, exchange]
             progress(f"{exchange} of {vhost}: {len(keys)} bindings, {topics} topics")
             prewarm = carrying(most, messages)
             carried += sum(count for _, count in most[: len(prewarm)])

@@ -1,5 +1,5 @@
-"""`trellis pipeline audit`: finds bindings that do nothing, redundant bindings and unroutable
-topics.
+"""`trellis ask audit` and `trellis pipeline audit`: finds bindings that do nothing, redundant
+bindings and unroutable topics.
 
     dead         no topic of the history matched the binding
     duplicate    an earlier binding of the file has the same source, destination and key (if the
@@ -20,19 +20,13 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from matching.covers import covers, redundant
 from matching.grammar import AMQP, MQTT, swap
-from pyspark_trellis import history as hist
-from pyspark_trellis.bulk import GRAMMARS
+from pyspark_trellis.counts import Span
 from pyspark_trellis.definitions import BY_NAME, BoundQueue, DefinitionsFile
-from pyspark_trellis.routing import routed
+from pyspark_trellis.grammars import GRAMMARS
+from pyspark_trellis.topics import PublishedTopics
 
-#: The maximum number of unroutable topics in an audit, and of overlaps. The topics and overlaps
-#: with the most messages are kept.
-MOST: Final = 1_000
 #: The largest weight of a difference in spelling; a word that differs has the weight 1. Up to 128
 #: differences in spelling together weigh less than one word that differs.
 _SPELLING: Final = 1 / 256
@@ -83,7 +77,7 @@ class Audit:
     number of messages and the times of the history.
     """
 
-    span: hist.Span
+    span: Span
     bindings: int
     dead: list[BoundQueue]
     duplicate: list[Subsumed]
@@ -97,68 +91,26 @@ class Audit:
         return not (self.dead or self.duplicate or self.subsumed or self.unroutable)
 
 
-def audit(history: DataFrame, definitions: DefinitionsFile) -> Audit:
-    """Return the findings about the bindings in `definitions`, given the published topics in
-    `history`.
-    """
-    span = hist.span(history)
-    where = routed(history, definitions).drop("first_at", "last_at").cache()
-    try:
-        hit = {row[0] for row in where.select(F.explode("bindings")).distinct().collect()}
-        lost = [
-            tuple(row)
-            for row in where.where((F.size("places") == 0) & ~F.col("unknown") & ~F.col("missing"))
-            .orderBy(F.desc("messages"), "vhost", "exchange", "topic")
-            .limit(MOST)
-            .select("vhost", "exchange", "topic", "messages")
-            .collect()
-        ]
-        # Only topics with several bindings to one destination can have overlapping bindings.
-        places = history.sparkSession.createDataFrame(
-            [
-                (each.number, f"{each.kind}\0{each.vhost}\0{each.source}\0{each.destination}")
-                for each in definitions.bindings
-            ]
-            or [(-1, "")],
-            "binding long, place string",
-        )
-        met = (
-            where.where(F.size("bindings") > 1)
-            .select(*hist.KEYS, "messages", F.explode("bindings").alias("binding"))
-            .join(F.broadcast(places), "binding")
-        )
-        one, other = met.alias("one"), met.alias("other")
-        same = F.col("one.binding") < F.col("other.binding")
-        for name in ("place", *hist.KEYS):
-            same = same & (F.col(f"one.{name}") == F.col(f"other.{name}"))
-        pairs = [
-            tuple(row)
-            for row in one.join(other, same)
-            .groupBy("one.binding", "other.binding")
-            .agg(F.count("*").alias("topics"), F.sum("one.messages").alias("messages"))
-            .orderBy(F.desc("messages"), F.col("one.binding"), F.col("other.binding"))
-            .limit(MOST)
-            .collect()
-        ]
-    finally:
-        where.unpersist()
+def audit(topics: PublishedTopics, definitions: DefinitionsFile) -> Audit:
+    """Return the findings about the bindings in `definitions`, given the published topics."""
+    taken = topics.taken(definitions)
     of_file = definitions.bindings
     duplicate, subsumed = needless(definitions)
     overlapping = [
-        Overlap(of_file[a], of_file[b], topics, messages)
-        for a, b, topics, messages in pairs
-        if definitions.hosts[of_file[a].vhost].types[of_file[a].source] == "topic"
-        and not _takes_all(of_file[a], of_file[b])
-        and not _takes_all(of_file[b], of_file[a])
+        Overlap(of_file[each.one], of_file[each.other], each.topics, each.messages)
+        for each in taken.met
+        if definitions.hosts[of_file[each.one].vhost].types[of_file[each.one].source] == "topic"
+        and not _takes_all(of_file[each.one], of_file[each.other])
+        and not _takes_all(of_file[each.other], of_file[each.one])
     ]
     return Audit(
-        span,
+        topics.span(),
         len(of_file),
-        [each for each in of_file if each.number not in hit and _says(definitions, each)],
+        [each for each in of_file if each.number not in taken.hit and _says(definitions, each)],
         duplicate,
         subsumed,
         overlapping,
-        [_nearest(definitions, *row) for row in lost],
+        [_nearest(definitions, *row) for row in taken.lost],
     )
 
 
@@ -228,11 +180,21 @@ def _number(found: Subsumed) -> int:
 def _nearest(
     definitions: DefinitionsFile, vhost: str, exchange: str, topic: str, messages: int
 ) -> Unroutable:
-    bound = definitions.hosts[vhost].outgoing.get(exchange, [])
-    best = nearest(
+    best = nearest_key(definitions, vhost, exchange, topic)
+    return Unroutable(vhost, exchange, topic, messages, *(best if best is not None else (None, 0)))
+
+
+def nearest_key(
+    definitions: DefinitionsFile, vhost: str, exchange: str, topic: str
+) -> tuple[str, int] | None:
+    """Return the binding key of an exchange that is nearest to the topic, and its distance in
+    words; None if the exchange has no bindings.
+    """
+    host = definitions.hosts.get(vhost)
+    bound = host.outgoing.get(exchange, []) if host is not None else []
+    return nearest(
         topic, {each.key if each.grammar == AMQP.name else _in_amqp(each.key) for each in bound}
     )
-    return Unroutable(vhost, exchange, topic, messages, *(best if best is not None else (None, 0)))
 
 
 def _in_amqp(topic_filter: str) -> str:
@@ -251,10 +213,31 @@ def nearest(topic: str, patterns: Iterable[str]) -> tuple[str, int] | None:
     patterns, the one with the most similar spelling is returned.
     """
     words = AMQP.split(topic)
-    found = min(
-        ((distance(words, AMQP.split(pattern)), pattern) for pattern in patterns), default=None
+    known = set(words)
+    bounded = sorted(
+        (max(sum(word not in known for word in literals), abs(len(words) - length) * exact), key)
+        for key in patterns
+        for literals, length, exact in [_outline(key)]
     )
-    return None if found is None else (found[1], int(found[0]))
+    best: tuple[float, str] | None = None
+    for least, key in bounded:
+        if best is not None and least > best[0]:
+            break  # The distances of all further patterns are larger.
+        found = (distance(words, AMQP.split(key)), key)
+        best = found if best is None else min(best, found)
+    return None if best is None else (best[1], int(best[0]))
+
+
+@lru_cache(maxsize=100_000)
+def _outline(pattern: str) -> tuple[tuple[str, ...], int, bool]:
+    """Return the literal words of a pattern, its number of words, and True if it has no ``#``.
+
+    A topic's distance to the pattern is at least the number of literal words that the topic lacks,
+    and without ``#`` at least the difference of the numbers of words.
+    """
+    words = AMQP.split(pattern)
+    literals = tuple(word for word in words if word not in (AMQP.one, AMQP.many))
+    return literals, len(words), AMQP.many not in words
 
 
 def distance(words: list[str], pattern: list[str]) -> float:

@@ -13,7 +13,7 @@ table per shape, whatever the number of patterns.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -22,11 +22,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from matching.batch import Batch
-from matching.grammar import AMQP, MQTT, Grammar, InvalidPattern
+from matching.grammar import Grammar
 from matching.shapes import form_of
-from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.grammars import GRAMMARS, checked, grammar_of
 
-GRAMMARS: Final = {"amqp": AMQP, "mqtt": MQTT}
 #: Above this many patterns, topics and patterns are joined in Spark SQL instead of sending all
 #: patterns to every worker. Sending costs less CPU as long as the patterns fit in memory: each
 #: Python worker needs 0.25 GB per million patterns, so 1 GB at this limit. Measured with 50,000
@@ -37,26 +36,7 @@ GRAMMARS: Final = {"amqp": AMQP, "mqtt": MQTT}
 JOINED_ABOVE: Final = 4_000_000
 
 
-def grammar_of(name: str) -> Grammar:
-    """Return the grammar with this name. Raises PipelineError."""
-    grammar = GRAMMARS.get(name)
-    if grammar is None:
-        raise PipelineError(f"unknown grammar '{name}'; known: {', '.join(GRAMMARS)}")
-    return grammar
-
-
-def checked(patterns: Iterable[str], grammar: Grammar) -> list[str]:
-    """Return the patterns as a list. Raises PipelineError if a pattern is invalid."""
-    found = list(patterns)
-    try:
-        for pattern in found:
-            grammar.check(pattern)
-    except InvalidPattern as error:
-        raise PipelineError(str(error)) from error
-    return found
-
-
-# -- one pattern
+# One pattern.
 
 
 def regex(pattern: str, grammar: Grammar) -> str:

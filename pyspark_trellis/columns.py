@@ -1,15 +1,12 @@
-"""Defines the columns of a journal with Spark's types, and their projection for a query."""
+"""Defines the columns of a journal with the types of Spark and Arrow, and their projection."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from pyspark_trellis.errors import PipelineError
 
@@ -44,31 +41,24 @@ COLUMNS: Final = {
     "body": "binary",
 }
 DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
-_SIMPLE: Final = {"long": "bigint", "short": "smallint"}
+#: The Arrow type of each Spark type.
+ARROW: Final = {
+    "long": pa.int64(),
+    "int": pa.int32(),
+    "short": pa.int16(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "string": pa.string(),
+    "binary": pa.binary(),
+}
 #: The first second that a Spark timestamp can hold (year 1), as Unix time.
 _FIRST_SECOND: Final = -62_135_596_800
 #: The last second that a Spark timestamp can hold (year 9999), as Unix time.
 _LAST_SECOND: Final = 253_402_300_799
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of batches for this projection.
-
-    Raises PipelineError for a column that a journal does not have.
-    """
-    for field in schema.fields:
-        kind = COLUMNS.get(field.name)
-        if kind is None:
-            near = get_close_matches(field.name, COLUMNS, n=1, cutoff=0)[0]
-            raise PipelineError(f"a journal has no column '{field.name}'; the nearest is '{near}'")
-        wanted = _SIMPLE.get(kind, kind)
-        if field.dataType.simpleString() != wanted:
-            raise PipelineError(
-                f"column '{field.name}' of a journal is {kind}, not "
-                f"{field.dataType.simpleString()}; "
-                f"ask for it as {kind} and cast it afterwards"
-            )
-    return to_arrow_schema(schema, timezone="UTC")
+def projection(names: Sequence[str]) -> pa.Schema:
+    """Return the Arrow schema of these columns of a journal, with the types that Spark uses."""
+    return pa.schema([(name, ARROW[COLUMNS[name]]) for name in names])
 
 
 def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

@@ -13,10 +13,12 @@ from typing import Final
 
 from pyspark_trellis import history as hist
 from pyspark_trellis import lines, offsets
+from pyspark_trellis.answering import options_of
 from pyspark_trellis.files import write
 from pyspark_trellis.progress import PipelineProgress
-from pyspark_trellis.running import Question, answered, options_of, spark_of
-from pyspark_trellis.source import stream_of
+from pyspark_trellis.rows import stream_of
+from pyspark_trellis.running import Question, answered, spark_of
+from pyspark_trellis.spark_topics import SparkTopics
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -71,7 +73,7 @@ def _whatif(arguments: argparse.Namespace) -> int:
         bindings = question.bindings
         assert bindings.proposed is not None
         with question.watched() as history:
-            found = what_if(history, bindings.current, bindings.proposed)
+            found = what_if(SparkTopics(history), bindings.current, bindings.proposed)
         if not question.json({**asdict(found), "breaks": found.breaks}):
             lines.head(found.span, bindings.sources)
             lines.whatif(found, bindings.current is not None)
@@ -85,11 +87,11 @@ def _audit(arguments: argparse.Namespace) -> int:
 
     def answer(question: Question) -> int:
         with question.watched() as history:
-            found = audit(history, question.bindings.effective)
+            found = audit(SparkTopics(history), question.bindings.effective)
         if not question.json(asdict(found)):
             lines.head(found.span, question.bindings.sources)
             lines.audit(found)
-        return 0
+        return int(arguments.check and not found.clean)
 
     return answered(arguments, answer)
 
@@ -99,7 +101,7 @@ def _advise(arguments: argparse.Namespace) -> int:
 
     def answer(question: Question) -> int:
         advice = advise(
-            hist.summed(question.parts),
+            SparkTopics(hist.summed(question.parts)),
             question.bindings.effective,
             lambda text: question.progress.say(f"advise  {text}"),
         )
@@ -107,10 +109,7 @@ def _advise(arguments: argparse.Namespace) -> int:
         advice.write(arguments.output)
         lines.head(advice.span, question.bindings.sources)
         lines.advise(advice)
-        print(
-            f"{arguments.output} written: set the broker's matcher.profile to this file; if it is "
-            "set already, send SIGHUP to the broker"
-        )
+        lines.profile(arguments.output)
         return 0
 
     return answered(arguments, answer)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from matching.grammar import AMQP, InvalidPattern
@@ -121,15 +122,16 @@ class DefinitionsFile:
         self.hosts[vhost].outgoing.setdefault(source, []).append(bound)
 
 
-def read(path: str | Path) -> DefinitionsFile:
+def read(path: str | Path, options: Mapping[str, str] = MappingProxyType({})) -> DefinitionsFile:
     """Return the definitions in a file, or those of a broker if `path` is a URL http://HOST:15672.
 
-    Raises PipelineError, which names the position of the error.
+    `options` may have the credentials for the broker. Raises PipelineError, which names the
+    position of the error.
     """
     if str(path).startswith(("http://", "https://")):
         from pyspark_trellis.remote import RemoteBroker
 
-        broker = RemoteBroker.of(str(path))
+        broker = RemoteBroker.of(str(path), options)
         return parse(broker.document("/api/definitions"), broker.url)
     try:
         document = json.loads(Path(path).read_bytes())

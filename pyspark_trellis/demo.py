@@ -327,10 +327,12 @@ def _answers(
     """Run the jobs audit, whatif and advise, and print a line with the result of each."""
     from pyspark_trellis.advise import advise
     from pyspark_trellis.audit import audit
+    from pyspark_trellis.spark_topics import SparkTopics
     from pyspark_trellis.whatif import what_if
 
     history = hist.summed(parts).cache()
-    found = audit(history, current)
+    topics = SparkTopics(history)
+    found = audit(topics, current)
     step(
         f"audit: of {found.bindings} bindings, {len(found.dead)} are dead and "
         f"{len(found.subsumed)} are covered by another binding; "
@@ -341,7 +343,7 @@ def _answers(
             f"         the most frequent of these topics is {lost.topic}, with "
             f"{lost.messages:,} messages; the nearest binding is {lost.nearest}"
         )
-    answer = what_if(history, current, proposed)
+    answer = what_if(topics, current, proposed)
     step(
         "whatif: with proposed.json, "
         f"{', '.join(each.topic for each in answer.lost) or 'no topic'} would be lost, "
@@ -349,7 +351,7 @@ def _answers(
         f"{', '.join(map(str, answer.newly_hit)) or 'no queue'} would receive messages for the "
         "first time"
     )
-    advice = advise(history, current)
+    advice = advise(topics, current)
     advice.write(output / "matching-profile.json")
     chosen = ", ".join(f"{each.matcher or 'auto'} for {each.exchange}" for each in advice.exchanges)
     step(f"advise: fastest matchers: {chosen}; matching-profile.json is for the broker")

@@ -1,11 +1,5 @@
-"""Computes the history of published messages for routing questions: a table with counts for each
-(vhost, exchange, topic).
-
-    vhost, exchange, topic     each combination once
-    messages, size             number, and bytes of bodies
-    fanout                     copies delivered to queues and sessions
-    unroutable                 messages that reached no queue
-    first_at, last_at          event time
+"""Computes the history of published messages for routing questions: a Spark table with the sums
+(`counts`) of each (vhost, exchange, topic).
 
 A history is computed from a journal, or from the rollup that `traffic` maintains, which has the
 same columns per minute. The event time is the publisher's `timestamp`; if the message has none, it
@@ -14,33 +8,17 @@ is the time at which the broker received the message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pyspark_trellis.columns import COLUMNS
+from pyspark_trellis.counts import COUNTS, KEYS, NEEDED, Span, instant, partial
 from pyspark_trellis.errors import PipelineError, brief, of_spark
 from pyspark_trellis.offsets import LATEST
-from pyspark_trellis.source import stream_of
+from pyspark_trellis.rows import stream_of
 
-KEYS: Final = ("vhost", "exchange", "topic")
-COUNTS: Final = ("messages", "size", "fanout", "unroutable")
-#: The columns of a journal from which a history is computed.
-NEEDED: Final = (
-    "offset",
-    "published_at",
-    "vhost",
-    "exchange",
-    "topic",
-    "routed",
-    "size",
-    "timestamp",
-)
 PROJECTION: Final = ", ".join(f"`{name}` {COLUMNS[name]}" for name in NEEDED)
 #: The columns of the rollup.
 ROLLUP: Final = (
@@ -50,82 +28,9 @@ ROLLUP: Final = (
 )
 
 
-class Span(NamedTuple):
-    """The number of messages and topics in a history, and the times of its first and last
-    message.
-    """
-
-    messages: int
-    topics: int
-    first: datetime | None
-    last: datetime | None
-
-    @property
-    def seconds(self) -> float:
-        """The duration from the first to the last message in seconds; at least 1, so that rates
-        stay finite.
-        """
-        return (
-            max((self.last - self.first).total_seconds(), 1.0)
-            if self.first is not None and self.last is not None
-            else 1.0
-        )
-
-
 def event_time() -> Column:
     """Return the expression for a message's event time."""
     return F.coalesce("timestamp", "published_at")
-
-
-def partial(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Iterate over the sums of one task's journal rows by minute, vhost, exchange and topic.
-
-    The same minute and topic may occur in several tasks: `summed` adds up the tasks' sums.
-    """
-    sums: list[pa.Table] = []
-    rows = 0
-    for each in batches:
-        at = pc.coalesce(each.column("timestamp"), each.column("published_at"))
-        table = pa.table(
-            {
-                "minute": pc.floor_temporal(at, unit="minute"),
-                "vhost": each.column("vhost"),
-                "exchange": each.column("exchange"),
-                "topic": each.column("topic"),
-                "messages": pa.array([1] * each.num_rows, pa.int64()),
-                "size": each.column("size"),
-                "fanout": pc.cast(each.column("routed"), pa.int64()),
-                "unroutable": pc.cast(pc.equal(each.column("routed"), 0), pa.int64()),
-                "first_at": at,
-                "last_at": at,
-            }
-        )
-        sums.append(_added(table))
-        rows += sums[-1].num_rows
-        if rows > 200_000:
-            sums = [_added(pa.concat_tables(sums))]
-            # If all topics differ, summing does not reduce the rows: the next attempt waits until
-            # many more rows are collected.
-            rows = sums[0].num_rows // 2
-    if sums:
-        yield from _added(pa.concat_tables(sums)).to_batches()
-
-
-def _added(table: pa.Table) -> pa.Table:
-    found = table.group_by(["minute", *KEYS]).aggregate(
-        [(name, "sum") for name in COUNTS] + [("first_at", "min"), ("last_at", "max")]
-    )
-    return pa.table(
-        {
-            name: found.column(column_name)
-            for name, column_name in (
-                *((name, name) for name in ("minute", *KEYS)),
-                *((name, f"{name}_sum") for name in COUNTS),
-                ("first_at", "first_at_min"),
-                ("last_at", "last_at_max"),
-            )
-        }
-    )
 
 
 def rollup(journal: DataFrame) -> DataFrame:
@@ -259,12 +164,4 @@ def span(history: DataFrame) -> Span:
         F.unix_micros(F.min("first_at")),
         F.unix_micros(F.max("last_at")),
     ).collect()[0]
-    return Span(row[0], row[1], _instant(row[2]), _instant(row[3]))
-
-
-def _instant(micros: int | None) -> datetime | None:
-    return (
-        None
-        if micros is None
-        else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
-    )
+    return Span(row[0], row[1], instant(row[2]), instant(row[3]))

@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_trellis import definitions, topology
+from pyspark_trellis.answering import credentials_of
 from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import Directory, JournalStream
 from pyspark_trellis.remote import Remote
 
+#: The jobs that also answer if no bindings are known, from the journal alone.
+_WITHOUT_BINDINGS: Final = ("whatif", "unroutable")
 #: The value of --topology with which a job ignores the stream `$topology`.
 NONE: Final = "none"
 UNKNOWN: Final = "messages that only MQTT sessions receive count as unroutable or lost"
@@ -63,13 +66,14 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
             f"--as-of asks for past bindings, but {flag} names present ones: leave out one of the "
             "two options"
         )
-    current = definitions.read(file) if file is not None else None
-    proposed = definitions.read(wanted) if wanted is not None else None
+    login = credentials_of(arguments)
+    current = definitions.read(file, login) if file is not None else None
+    proposed = definitions.read(wanted, login) if wanted is not None else None
     state, reason = _topology_state(arguments, until)
     if state is None:
         if until is not None:
             raise PipelineError(f"--as-of needs the stream $topology: {reason}")
-        if current is None and not whatif:
+        if current is None and arguments.job not in _WITHOUT_BINDINGS:
             raise PipelineError(
                 f"no bindings: name --definitions FILE or --topology PLACE ({reason})"
             )
@@ -125,7 +129,7 @@ def _topology_state(
     if named == NONE:
         return None, "--topology none"
     if named is not None:
-        return topology.replay(_stream(named, arguments.stream), until), ""
+        return topology.replay(_stream(named, arguments), until), ""
     if journal is None:
         return None, "no --topology"
     if not _remote(journal):
@@ -134,7 +138,7 @@ def _topology_state(
             return None, f"no {topology.DIRECTORY} beside the journal"
         journal = str(beside)
     try:
-        return topology.replay(_stream(journal, arguments.stream), until), ""
+        return topology.replay(_stream(journal, arguments), until), ""
     except PipelineError as error:
         return None, str(error)
 
@@ -143,13 +147,14 @@ def _remote(place: str) -> bool:
     return place.startswith(("http://", "https://"))
 
 
-def _stream(place: str, journal: str | None) -> JournalStream:
+def _stream(place: str, arguments: argparse.Namespace) -> JournalStream:
     """Return the topology stream at `place`: in a directory, or of the broker with this URL.
 
-    A broker has one topology stream for each virtual host. `journal` (VHOST/QUEUE) names the
-    virtual host; the default is /.
+    A broker has one topology stream for each virtual host. --stream (VHOST/QUEUE) names the virtual
+    host; the default is /.
     """
     if not _remote(place):
         return Directory(place.removeprefix("file://"))
-    vhost = (journal or "").rpartition("/")[0]
-    return Remote.of(place, {"stream": f"{vhost}/{topology.NAME}" if vhost else topology.NAME})
+    vhost = (arguments.stream or "").rpartition("/")[0]
+    name = f"{vhost}/{topology.NAME}" if vhost else topology.NAME
+    return Remote.of(place, {"stream": name} | credentials_of(arguments))

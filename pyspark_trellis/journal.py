@@ -108,6 +108,13 @@ class JournalStream:
         """
         raise NotImplementedError
 
+    def first_since(self, micros: int) -> int:
+        """Return an offset before which all rows were published before a time in microseconds.
+
+        Raises PipelineError.
+        """
+        raise NotImplementedError
+
     def rewritten(self, offset: int, epoch: int) -> bool:
         """True if a later epoch begins before this offset, as of the last call of `bounds`.
 
@@ -158,6 +165,15 @@ class Directory(JournalStream):
             for cut in scan.cut(max(low, span.low), min(high, span.high), rows):
                 pieces.append(FilePiece(cut, path))
         return pieces
+
+    def first_since(self, micros: int) -> int:
+        offset = self.bounds().first
+        for span in self._spans():
+            last_at = self._scans[span.name].last_at
+            if last_at is None or last_at >= micros:
+                break
+            offset = span.high
+        return offset
 
     def rewritten(self, offset: int, epoch: int) -> bool:
         return any(name.epoch > epoch and name.base < offset for name in self._files)

@@ -7,12 +7,14 @@ the bindings, tables of the most serious findings, and a summary.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from pyspark_trellis.advise import Advice
 from pyspark_trellis.audit import Audit
+from pyspark_trellis.counts import Span
 from pyspark_trellis.definitions import shown
-from pyspark_trellis.history import Span
+from pyspark_trellis.traffic_table import TIMES, TrafficTable, UnroutableTopics
 from pyspark_trellis.whatif import WhatIf
 
 #: The maximum number of rows of a printed table; the output of --json has no limit.
@@ -115,9 +117,7 @@ def audit(found: Audit) -> None:
             (
                 _topic(each.vhost, each.exchange, each.topic),
                 f"{each.messages:,}",
-                "no binding"
-                if each.nearest is None
-                else f"'{each.nearest}', {each.words} word{'s' * (each.words > 1)} different",
+                _near(each.nearest, each.words),
             )
             for each in found.unroutable
         ],
@@ -154,6 +154,79 @@ def advise(advice: Advice) -> None:
         f"route cache: {advice.routes:,} entries (limits.routes); prewarmed topics carry "
         f"{advice.carried:.0%} of the messages"
     )
+
+
+def profile(path: Path) -> None:
+    """Print where the profile is, and how the broker gets it."""
+    print(
+        f"{path} written: set the broker's matcher.profile to this file; if it is set already, "
+        "send SIGHUP to the broker"
+    )
+
+
+def traffic(found: TrafficTable) -> None:
+    """Print the sums of published messages: of units of time the latest, of others the largest."""
+    times = found.by in TIMES
+    rows = found.rows[::-1] if times else found.rows
+    table(
+        found.by,
+        [
+            (
+                _group(found.by, row.name),
+                f"{row.messages:,}",
+                f"{row.size:,}",
+                f"{row.fanout:,}",
+                f"{row.unroutable:,}",
+            )
+            for row in rows
+        ],
+        "messages",
+        "bytes",
+        "copies",
+        "unroutable",
+    )
+
+
+def _group(by: str, name: tuple[Any, ...]) -> str:
+    if by == "topic":
+        return _topic(*name)
+    if by in TIMES:
+        return f"{name[0]:%Y-%m-%d %H:%M} UTC"
+    return " ".join(each or "(default exchange)" for each in name)
+
+
+def unroutable(found: UnroutableTopics) -> None:
+    """Print the topics of which messages reached no queue, and the nearest binding of each."""
+    table(
+        "unroutable",
+        [
+            (
+                _topic(each.vhost, each.exchange, each.topic),
+                f"{each.unroutable:,}",
+                f"{each.messages:,}",
+                {"queue": "reaches a queue", "nowhere": "reaches no queue"}.get(
+                    each.now or "", each.now or "-"
+                ),
+                _near(each.nearest, each.words),
+            )
+            for each in found.rows
+        ],
+        "messages",
+        "of",
+        "by the bindings",
+        "nearest",
+    )
+    print(
+        f"{found.unroutable:,} messages of {found.topics:,} topics reached no queue"
+        if found.topics
+        else "every message reached a queue"
+    )
+
+
+def _near(key: str | None, words: int) -> str:
+    if key is None:
+        return "no binding"
+    return f"'{key}', {words} word{'s' * (words != 1)} different"
 
 
 def _topic(vhost: str, exchange: str, topic: str) -> str:

@@ -185,6 +185,11 @@ class Remote(JournalStream):
             else OffsetRange(0, 0, 0)
         )
 
+    def first_since(self, micros: int) -> int:
+        rows = self._segments()
+        later = [row["first"] for row in rows if row["to"] >= micros]
+        return int(later[0] if later else rows[-1]["end"] if rows else 0)
+
     def rewritten(self, offset: int, epoch: int) -> bool:
         return False  # The broker returns only durable rows, which a crash cannot remove.
 

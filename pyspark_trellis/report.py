@@ -15,7 +15,9 @@ from pyspark_trellis import history as hist
 from pyspark_trellis import plots
 from pyspark_trellis.advise import Advice, advise
 from pyspark_trellis.audit import Audit, audit
+from pyspark_trellis.counts import Span
 from pyspark_trellis.definitions import DefinitionsFile
+from pyspark_trellis.spark_topics import SparkTopics
 from pyspark_trellis.whatif import WhatIf, what_if
 
 #: The maximum number of rows of a table, and of bars of a plot.
@@ -151,10 +153,11 @@ def make(
             _head(page, span, history, sources)
             if span.messages:
                 _traffic(page, kept, history)
-                _audit(page, audit(history, definitions))
+                topics = SparkTopics(history)
+                _audit(page, audit(topics, definitions))
                 if proposed is not None:
-                    _whatif(page, what_if(history, definitions, proposed), proposed.name)
-                _advise(page, advise(history, definitions))
+                    _whatif(page, what_if(topics, definitions, proposed), proposed.name)
+                _advise(page, advise(topics, definitions))
             else:
                 page.text("Nothing was published.")
         finally:
@@ -164,7 +167,7 @@ def make(
     return page.whole("Trellis: what was published, and where it went")
 
 
-def _head(page: ReportPage, span: hist.Span, history: DataFrame, sources: Iterable[str]) -> None:
+def _head(page: ReportPage, span: Span, history: DataFrame, sources: Iterable[str]) -> None:
     sums = history.agg(
         *[F.coalesce(F.sum(name), F.lit(0)) for name in ("size", "fanout", "unroutable")]
     ).collect()[0]

@@ -16,18 +16,18 @@ such an exchange is `unknown`: the result has only the destinations that the top
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark.sql import DataFrame
 
 from matching.batch import Batch
 from matching.grammar import AMQP, MQTT, InvalidTopic, swap
-from pyspark_trellis.definitions import BY_NAME, BoundQueue, DefinedHost, DefinitionsFile
+from pyspark_trellis.definitions import BY_NAME, BoundQueue, DefinedHost
 from pyspark_trellis.errors import PipelineError
 
 Rows = NDArray[np.int64]
@@ -154,6 +154,62 @@ class BatchRouter:
                 yield group[number], part
 
 
+@dataclass(frozen=True)
+class RoutedGroup:
+    """The destinations of the topics that were published to one exchange.
+
+    `rows` are the indexes of these topics in the batch. Rows in `routed` are indexes in `rows`, and
+    places are indexes in `names`. `missing` is True if the definitions lack the exchange.
+    """
+
+    vhost: str
+    rows: Rows
+    routed: Routed
+    names: list[str]
+    missing: bool
+
+
+class BatchRouters:
+    """Computes the destinations of topics in all virtual hosts of a definitions file."""
+
+    def __init__(self, hosts: Mapping[str, DefinedHost]) -> None:
+        self._hosts: Final = hosts
+        self._routers: Final[dict[str, BatchRouter]] = {}
+
+    def groups(self, batch: pa.RecordBatch | pa.Table) -> Iterator[RoutedGroup]:
+        """Iterate over the topics of a batch, grouped by virtual host and exchange.
+
+        The batch has the columns vhost, exchange and topic.
+        """
+        for vhost, exchange, rows in _by_exchange(batch):
+            host = self._hosts.get(vhost)
+            if host is None or exchange not in host.types:
+                yield RoutedGroup(vhost, rows, Routed(len(rows)), [], True)
+                continue
+            router = self._routers.get(vhost) or self._routers.setdefault(vhost, BatchRouter(host))
+            topics = batch.column("topic").take(pa.array(rows)).to_pylist()
+            yield RoutedGroup(vhost, rows, router.route(exchange, topics), router.names, False)
+
+
+def _by_exchange(batch: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, str, Rows]]:
+    """Iterate over (vhost, exchange, indexes of its rows)."""
+    if not batch.num_rows:
+        return
+    codes, names = [], []
+    for column in ("vhost", "exchange"):
+        values = batch.column(column)
+        values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        encoded = values.dictionary_encode()
+        codes.append(encoded.indices.to_numpy().astype(np.int64))
+        names.append(encoded.dictionary.to_pylist())
+    both = codes[0] * len(names[1]) + codes[1]
+    order = np.argsort(both, kind="stable")
+    groups, begins = np.unique(both[order], return_index=True)
+    for group, rows in zip(groups.tolist(), np.split(order, begins[1:]), strict=True):
+        vhost, exchange = divmod(group, len(names[1]))
+        yield names[0][vhost], names[1][exchange], rows
+
+
 @lru_cache(maxsize=100_000)
 def representable(topic: str) -> bool:
     """True if MQTT can represent this topic of a journal and clients may receive it."""
@@ -174,73 +230,13 @@ def _once(parts: list[tuple[Rows, Rows]]) -> tuple[Rows, Rows]:
     """Return all pairs without duplicates, sorted by row."""
     if not parts:
         return _NONE, _NONE
-    pairs = np.unique(
-        np.stack(
-            [
-                np.concatenate([part[0] for part in parts]),
-                np.concatenate([part[1] for part in parts]),
-            ]
-        ),
-        axis=1,
-    )
-    return pairs[0], pairs[1]
-
-
-def _lists(pairs: tuple[Rows, Rows], count: int, values: pa.Array) -> pa.Array:
-    """Return an array with one list for each row: the values whose pair in `pairs` has this row."""
-    ends = np.zeros(count + 1, np.int32)
-    np.cumsum(np.bincount(pairs[0], minlength=count), out=ends[1:])
-    return pa.ListArray.from_arrays(pa.array(ends), values)
-
-
-def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
-    """Return the rows of `history`, with the destinations of each topic according to `definitions`.
-
-    `history` must have the columns vhost, exchange and topic. The added columns are:
-
-        places      array<string>  queues, and MQTT sessions with the prefix SESSION
-        bindings    array<long>    numbers of the matching bindings in the file
-        unknown     boolean        an exchange routes by more than the topic: `places` may lack some
-        missing     boolean        the exchange or vhost is not in the file
-    """
-    hosts = history.sparkSession.sparkContext.broadcast(definitions.hosts)
-    names = history.columns
-
-    def search(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        routers: dict[str, BatchRouter] = {}
-        for each in batches:
-            keys = pa.StructArray.from_arrays(
-                [each.column("vhost"), each.column("exchange")], ["vhost", "exchange"]
-            )
-            where: dict[tuple[str, str], list[int]] = {}
-            for at, key in enumerate(keys.to_pylist()):
-                where.setdefault((key["vhost"], key["exchange"]), []).append(at)
-            for (vhost, exchange), rows in where.items():
-                part = each.take(pa.array(rows))
-                count = part.num_rows
-                host = hosts.value.get(vhost)
-                missing = host is None or exchange not in host.types
-                found = Routed(count)
-                places = pa.array([], pa.string())
-                if host is not None and not missing:
-                    router = routers.get(vhost) or routers.setdefault(vhost, BatchRouter(host))
-                    found = router.route(exchange, part.column("topic").to_pylist())
-                    places = pa.array(router.names, pa.string()).take(pa.array(found.places[1]))
-                yield pa.RecordBatch.from_arrays(
-                    [
-                        *part.columns,
-                        _lists(found.places, count, places),
-                        _lists(found.bindings, count, pa.array(found.bindings[1], pa.int64())),
-                        pa.array(found.unknown),
-                        pa.array([missing] * count),
-                    ],
-                    [*names, "places", "bindings", "unknown", "missing"],
-                )
-
-    fields = ", ".join(
-        f"`{field.name}` {field.dataType.simpleString()}" for field in history.schema.fields
-    )
-    return history.mapInArrow(
-        search,
-        f"{fields}, places array<string>, bindings array<long>, unknown boolean, missing boolean",
-    )
+    rows, values = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if not len(rows):
+        return _NONE, _NONE
+    # One integer for each pair sorts faster than two.
+    size = int(values.max()) + 1
+    pairs = np.sort(rows * size + values)
+    first = np.ones(len(pairs), bool)
+    first[1:] = pairs[1:] != pairs[:-1]
+    rows, values = np.divmod(pairs[first], size)
+    return rows, values

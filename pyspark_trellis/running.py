@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
 from pyspark_trellis import history as hist
-from pyspark_trellis import offsets, session
+from pyspark_trellis import session
+from pyspark_trellis.answering import check, options_of, repeated, write_json
 from pyspark_trellis.errors import PipelineError, brief
-from pyspark_trellis.files import write
 from pyspark_trellis.job_bindings import JobBindings, read_bindings
 from pyspark_trellis.progress import PipelineProgress
 
@@ -100,16 +97,6 @@ def _stderr_to(path: Path) -> Iterator[None]:
             os.close(copy)
 
 
-def options_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the options of the data source "trellis" that the arguments set."""
-    options = {"path": arguments.journal, "startingOffsets": arguments.starting}
-    return options | {
-        name: value
-        for name in ("pattern", "stream")
-        if (value := getattr(arguments, name)) is not None
-    }
-
-
 @dataclass(frozen=True)
 class Question:
     """The input of a job: the partial sums of the traffic, and the bindings to examine."""
@@ -131,25 +118,8 @@ class Question:
             history.unpersist()
 
     def json(self, document: dict[str, Any]) -> bool:
-        """Write the document and the sources of the bindings as JSON to the file that --json names.
-
-        Return True if the file is stdout (`-`); the caller then prints no text output. Without
-        --json, write nothing and return False.
-        """
-        path = self.arguments.json
-        if path is None:
-            return False
-        text = json.dumps(
-            {**document, "said_by": self.bindings.sources},
-            indent=None if self.arguments.follow else 1,
-            default=str,
-            ensure_ascii=False,
-        )
-        if path == "-":
-            print(text, flush=True)
-            return True
-        write(Path(path), text + "\n")
-        return False
+        """Write the document as `write_json` does; return True if stdout got the document."""
+        return write_json(self.arguments, document, self.bindings.sources)
 
 
 def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -> int:
@@ -157,19 +127,8 @@ def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -
 
     Ctrl-C ends --follow, and is not a failure.
     """
-    if (arguments.journal is None) == (arguments.traffic is None):
-        raise PipelineError(
-            "the messages come from --journal PLACE or from --traffic DIR: name one of the two"
-        )
-    if arguments.follow and arguments.ending != offsets.LATEST:
-        raise PipelineError("--follow never ends: leave --ending out")
-    for path in (getattr(arguments, "output", None), getattr(arguments, "json", None)):
-        if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
-            raise PipelineError(
-                f"{path} cannot be written: there is no directory {Path(path).absolute().parent}"
-            )
-    # The bindings are read first, so that errors in them appear before Spark starts.
-    bindings = read_bindings(arguments)
+    check(arguments)
+    bindings = read_bindings(arguments)  # errors appear before Spark starts
     progress = PipelineProgress()
     with spark_of(arguments, progress) as spark:
         feed = hist.TopologyFeed(
@@ -179,25 +138,11 @@ def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -
             arguments.ending,
             arguments.follow,
         )
-        try:
-            code = answer(Question(arguments, spark, progress, bindings, feed.parts()))
-            while arguments.follow:
-                sys.stdout.flush()
-                began = time.monotonic()
-                while not feed.extended():
-                    progress.say(
-                        f"{arguments.job}  nothing new for {time.monotonic() - began:,.0f} s; "
-                        "Ctrl-C ends it"
-                    )
-                    time.sleep(arguments.every)
-                progress.end()
-                if getattr(arguments, "json", None) != "-":
-                    print(f"\n--- {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
-                answer(Question(arguments, spark, progress, read_bindings(arguments), feed.parts()))
-        except KeyboardInterrupt:
-            progress.end()
-            if not arguments.follow:
-                raise
-            print("stopped", file=sys.stderr)
-            code = 0
-    return code
+        known: JobBindings | None = bindings
+
+        def once() -> int:
+            nonlocal known
+            found, known = known or read_bindings(arguments), None
+            return answer(Question(arguments, spark, progress, found, feed.parts()))
+
+        return repeated(arguments, progress, feed.extended, once)

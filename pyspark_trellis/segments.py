@@ -94,6 +94,8 @@ class SegmentScan:
     end: int = 0
     #: The size of the complete batches and of the schema before them, in bytes.
     size: int = 0
+    #: The time of the last published row in microseconds, if an index has it.
+    last_at: int | None = None
 
     def __post_init__(self) -> None:
         self.end = self.base
@@ -124,13 +126,13 @@ class SegmentScan:
             data[: -_INDEX_SUM.size]
         ):
             return
-        magic, version, end, known, _, _, count = _INDEX_HEAD.unpack_from(data)
+        magic, version, end, known, _, last_at, count = _INDEX_HEAD.unpack_from(data)
         if (magic, version) != (b"TSIX", 1) or known > size or marks != count * _INDEX_MARK.size:
             return
         for offset, place, _ in _INDEX_MARK.iter_unpack(data[_INDEX_HEAD.size : -_INDEX_SUM.size]):
             self.offsets.append(offset)
             self.places.append(place)
-        self.end, self.size = end, known
+        self.end, self.size, self.last_at = end, known, last_at
 
     def cut(self, low: int, high: int, rows: int) -> Iterator[Cut]:
         """Divide the offsets from `low` up to, not including, `high`, into cuts of `rows` rows.

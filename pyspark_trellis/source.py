@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -30,6 +30,7 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -38,13 +39,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from matching.grammar import Grammar
-from matching.trie import Trie
 from pyspark_trellis import credentials, offsets
-from pyspark_trellis.bulk import checked, grammar_of
-from pyspark_trellis.columns import DDL, arrow_schema, conform
+from pyspark_trellis.columns import COLUMNS, DDL
 from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.journal import ROWS_PER_TASK, Directory, JournalStream, Piece
+from pyspark_trellis.journal import ROWS_PER_TASK, JournalStream, Piece
+from pyspark_trellis.rows import SelectedRows, stream_of
 
 #: The options of a source, in their usual spelling.
 OPTIONS: Final = (
@@ -62,18 +61,8 @@ OPTIONS: Final = (
 )
 
 
-def stream_of(options: dict[str, str]) -> JournalStream:
-    """Return the stream that the options name. Raises PipelineError."""
-    path = options.get("path", "")
-    if not path:
-        raise PipelineError(
-            "the query names no journal: use .load(<directory of the stream, or http://HOST:15672>)"
-        )
-    if path.startswith(("http://", "https://")):
-        from pyspark_trellis.remote import Remote
-
-        return Remote.of(path, options)
-    return Directory(path.removeprefix("file://"))
+#: The names of types in the texts of a schema, where they differ from those in DDL.
+_SIMPLE: Final = {"long": "bigint", "short": "smallint"}
 
 
 @dataclass
@@ -89,61 +78,36 @@ class JournalRows:
     """
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
-        self.wanted: Final[pa.Schema] = arrow_schema(schema)
-        self.pattern: Final = options.get("pattern")
-        self.grammar: Final = options.get("grammar", "amqp")
-        self.verify: Final = offsets.switch(options, "verify", True)
-        grammar = grammar_of(self.grammar)
-        if self.pattern is not None:
-            checked([self.pattern], grammar)
-        #: If not None, only the rows with this topic are read.
-        self.topic: str | None = None
+        self.selected: Final = SelectedRows(arrow_schema(schema), options)
 
     def of(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Return the rows of a task's partition.
 
         If there are no partitions, Spark calls this method once with None.
         """
-        return self._batches(partition.piece) if isinstance(partition, JournalTask) else iter(())
-
-    def _batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        pattern_filter = (
-            _PatternFilter(self.pattern, grammar_of(self.grammar))
-            if self.pattern is not None
-            else None
-        )
-        columns = self.wanted.names
-        if (pattern_filter is not None or self.topic is not None) and "topic" not in columns:
-            columns = [*columns, "topic"]
-        for batch in piece.batches(columns, self.verify):
-            if self.topic is not None:
-                batch = batch.filter(pc.equal(batch.column("topic"), self.topic))
-            if pattern_filter is not None:
-                batch = pattern_filter.filtered(batch)
-            if batch.num_rows:
-                yield conform(batch, self.wanted)
+        if isinstance(partition, JournalTask):
+            return self.selected.batches(partition.piece)
+        return iter(())
 
 
-class _PatternFilter:
-    """A filter for the rows whose topics match a pattern; it caches the result for each topic."""
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema of batches for this projection.
 
-    def __init__(self, pattern: str, grammar: Grammar) -> None:
-        self._trie: Trie[int] = Trie(grammar)
-        self._trie.subscribe(pattern, 0)
-        self._known: dict[str, bool] = {}
-
-    def filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        topics = batch.column("topic").dictionary_encode()
-        known = self._known
-        right = []
-        for topic in topics.dictionary.to_pylist():
-            answer = known.get(topic)
-            if answer is None:
-                if len(known) >= 1_000_000:
-                    known.clear()
-                answer = known[topic] = self._trie.matches_any(topic)
-            right.append(answer)
-        return batch.filter(pa.array(right, pa.bool_()).take(topics.indices))
+    Raises PipelineError for a column that a journal does not have.
+    """
+    for field in schema.fields:
+        kind = COLUMNS.get(field.name)
+        if kind is None:
+            near = get_close_matches(field.name, COLUMNS, n=1, cutoff=0)[0]
+            raise PipelineError(f"a journal has no column '{field.name}'; the nearest is '{near}'")
+        wanted = _SIMPLE.get(kind, kind)
+        if field.dataType.simpleString() != wanted:
+            raise PipelineError(
+                f"column '{field.name}' of a journal is {kind}, not "
+                f"{field.dataType.simpleString()}; "
+                f"ask for it as {kind} and cast it afterwards"
+            )
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 class JournalReader(DataSourceReader):
@@ -197,9 +161,9 @@ class PushingReader(JournalReader):
             if (
                 isinstance(each, EqualTo)
                 and each.attribute == ("topic",)
-                and self._rows.topic is None
+                and self._rows.selected.topic is None
             ):
-                self._rows.topic = each.value
+                self._rows.selected.topic = each.value
             elif isinstance(each, GreaterThanOrEqual) and each.attribute == ("offset",):
                 self._low = max(self._low, each.value)
             elif isinstance(each, GreaterThan) and each.attribute == ("offset",):

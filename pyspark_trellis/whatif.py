@@ -1,5 +1,5 @@
-"""`trellis pipeline whatif`: routes the published messages by proposed definitions, and compares
-the result with the current routing.
+"""`trellis ask whatif` and `trellis pipeline whatif`: routes the published messages by proposed
+definitions, and compares the result with the current routing.
 
 The answer has the messages per queue, before and after the change, and the topics whose messages
 would be lost.
@@ -8,14 +8,10 @@ would be lost.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
-from pyspark_trellis import history as hist
+from pyspark_trellis.counts import Span
 from pyspark_trellis.definitions import SESSION, DefinitionsFile, shown
-from pyspark_trellis.routing import routed
+from pyspark_trellis.topics import PublishedTopics
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class WhatIf:
     than the topic.
     """
 
-    span: hist.Span
+    span: Span
     queues: list[WhatIfChange]
     lost: list[LostTopic]
     unknown: int
@@ -88,51 +84,17 @@ class WhatIf:
 
 
 def what_if(
-    history: DataFrame, current: DefinitionsFile | None, proposed: DefinitionsFile
+    topics: PublishedTopics, current: DefinitionsFile | None, proposed: DefinitionsFile
 ) -> WhatIf:
-    """Return the comparison of the routing of the history by the current and the proposed
+    """Return the comparison of the routing of the published topics by the current and the proposed
     definitions.
 
     Without `current`, the journal shows which messages reached a queue, and `before` of each queue
     is None. If `current` lacks the exchange of a message, the journal shows if the message reached
     a queue.
     """
-    span = hist.span(history)
-    after = (
-        routed(history, proposed)
-        .select(
-            *history.columns,
-            F.col("places").alias("after"),
-            F.col("unknown").alias("after_unknown"),
-        )
-        .drop("first_at", "last_at")
-    )
-    was_routed = F.col("messages") > F.col("unroutable")
-    if current is not None:
-        both = routed(after, current).select("*", F.col("places").alias("before"))
-        was = F.when(F.col("missing"), was_routed).otherwise(
-            (F.size("before") > 0) | F.col("unknown")
-        )
-        unknown = F.col("unknown") | F.col("after_unknown")
-    else:
-        both = after.withColumn("before", F.array().cast("array<string>"))
-        was = was_routed
-        unknown = F.col("after_unknown")
-    both = both.cache()
-    try:
-        lost = [
-            LostTopic(*row)
-            for row in both.where(was & (F.size("after") == 0) & ~F.col("after_unknown"))
-            .orderBy(F.desc("messages"), "vhost", "exchange", "topic")
-            .select("vhost", "exchange", "topic", "messages")
-            .collect()
-        ]
-        counts = [_counts(both, "before") if current is not None else {}, _counts(both, "after")]
-        open_ended = (
-            both.where(unknown).agg(F.coalesce(F.sum("messages"), F.lit(0))).collect()[0][0]
-        )
-    finally:
-        both.unpersist()
+    found = topics.compared(current, proposed)
+    counts = [found.before, found.after]
     there = [
         set()
         if file is None
@@ -142,21 +104,11 @@ def what_if(
     changes = []
     for place in sorted(there[0] | there[1]):
         before, then = (
-            found.get(place, 0) if place in known else None
-            for known, found in zip(there, counts, strict=True)
+            count.get(place, 0) if place in known else None
+            for known, count in zip(there, counts, strict=True)
         )
         name = place[1].removeprefix(SESSION)
         changes.append(
             WhatIfChange(place[0], "queue" if name == place[1] else "session", name, before, then)
         )
-    return WhatIf(span, changes, lost, open_ended)
-
-
-def _counts(both: DataFrame, column: str) -> dict[tuple[str, str], int]:
-    found: Any = (
-        both.select("vhost", F.explode(column).alias("place"), "messages")
-        .groupBy("vhost", "place")
-        .agg(F.sum("messages"))
-        .collect()
-    )
-    return {(row[0], row[1]): row[2] for row in found}
+    return WhatIf(topics.span(), changes, [LostTopic(*row) for row in found.lost], found.unknown)

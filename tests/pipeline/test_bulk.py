@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from matching import AMQP, MQTT, Grammar
 from pyspark_trellis import PipelineError, match_by_shape, match_topics, matches
-from pyspark_trellis.bulk import GRAMMARS, regex
+from pyspark_trellis.bulk import regex
+from pyspark_trellis.grammars import GRAMMARS
 
 WORDS = ("a", "b", "", "$x", "a*", "x+y", ".", "(", "é\n")
 

@@ -21,8 +21,8 @@ from pyspark_trellis import history as hist
 from pyspark_trellis import session
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.running import Question, answered
-from tests.pipeline.traffic import definitions, rows
-from tests.pipeline.written import Writer, journal
+from tests.pipeline.traffic import definitions, numbered, rows, snapshot, subscriptions
+from tests.pipeline.written import START, Writer, journal
 from trellis.cli import main, parser
 
 
@@ -79,6 +79,42 @@ def test_whatif_audit_and_advise_answer(
     assert answer["lost"][0]["messages"] >= answer["lost"][-1]["messages"]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_ask_and_pipeline_have_equal_answers(shared: None, seed: int, tmp_path: Path) -> None:
+    """The JSON and the exit codes are equal."""
+    rng = random.Random(seed)
+    old, new, heard = definitions(rng, 25), definitions(rng, 15), subscriptions(rng, 8)
+    some = rows(rng, 300, old, heard=heard)
+    for at, each in enumerate(some):
+        each["vhost"] = "/" if at % 7 else "other"
+    journal(tmp_path / "journal", some, 30, 100)
+    journal(tmp_path / "%24topology", numbered(snapshot(old, heard, START)))
+    for name, document in (("old", old), ("new", new)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    proposed = ["--definitions", str(tmp_path / "new.json")]
+    history = ["--journal", str(tmp_path / "journal")]
+    for job in (
+        ["whatif", *proposed],
+        ["whatif", *proposed, "--topology", "none"],
+        ["whatif", *proposed, "--current", str(tmp_path / "old.json")],
+        ["audit"],
+        ["audit", *proposed, "--check"],
+        ["audit", "--as-of", "2026-03-01T12:00:00Z", "--starting", "50", "--ending", "250"],
+        ["audit", "--pattern", "a.#"],
+    ):
+        assert_equal_answers([*job, *history], tmp_path)
+
+
+def assert_equal_answers(words: list[str], path: Path) -> None:
+    """Run the job of both commands, and compare their answers."""
+    found = []
+    for command in ("ask", "pipeline"):
+        file = path / f"{command}.json"
+        code = main([command, *words, "--json", str(file)])
+        found.append((code, json.loads(file.read_text())))
+    assert found[0] == found[1], words
+
+
 def test_lake_and_traffic_go_on_where_they_were(
     shared: None, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,11 +135,14 @@ def test_lake_and_traffic_go_on_where_they_were(
             == 0
         )
         assert capsys.readouterr().out == said
-    assert (
-        main(["pipeline", "audit", "--traffic", target, "--definitions", str(place / "old.json")])
-        == 0
-    )
-    assert capsys.readouterr().out.startswith("200 messages of ")
+    for name, more in (("audit", "old.json"), ("whatif", "new.json")):
+        words = [name, "--traffic", target, "--definitions", str(place / more)]
+        assert main(["pipeline", *words]) == (name == "whatif")
+        assert capsys.readouterr().out.startswith("200 messages of ")
+        assert_equal_answers(words, tmp_path)
+    assert main(["ask", "traffic", "--traffic", target, "--by", "day", "--json", "-"]) == 0
+    days = json.loads(capsys.readouterr().out)["rows"]
+    assert sum(row["messages"] for row in days) == 200
 
 
 def test_a_target_and_its_checkpoint_belong_to_one_job(

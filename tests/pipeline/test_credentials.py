@@ -16,7 +16,7 @@ import pytest
 from pyspark_trellis.credentials import credentials_of
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.remote import Remote, RemoteBroker
-from pyspark_trellis.source import stream_of
+from pyspark_trellis.rows import stream_of
 from trellis.cli import main
 
 PLACE = "http://127.0.0.1:15672"

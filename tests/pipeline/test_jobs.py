@@ -1,4 +1,8 @@
-"""Compares each job with plain Python, which processes the same messages individually."""
+"""Compares each job with plain Python, which processes the same messages individually.
+
+The jobs whatif, audit and advise get their aggregates from Arrow tables, and in the long tests also
+from Spark.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +24,17 @@ from matching.covers import covers
 from pyspark_trellis import PipelineError
 from pyspark_trellis import history as hist
 from pyspark_trellis.advise import advise, cache_size, carrying, choice
+from pyspark_trellis.arrow_feed import JournalFeed
+from pyspark_trellis.arrow_topics import ArrowTopics
 from pyspark_trellis.audit import audit, distance, nearest, needless
 from pyspark_trellis.columns import COLUMNS
+from pyspark_trellis.counts import COUNTS, KEYS
 from pyspark_trellis.definitions import SESSION, parse, read
 from pyspark_trellis.journal import Directory
 from pyspark_trellis.lake import lake, read_lake, traffic
 from pyspark_trellis.routing import BatchRouter
+from pyspark_trellis.spark_topics import SparkTopics
+from pyspark_trellis.topics import PublishedTopics
 from pyspark_trellis.topology import TopologyState, as_definitions, replay, with_subscriptions
 from pyspark_trellis.whatif import WhatIfChange, what_if
 from tests.pipeline.traffic import (
@@ -52,7 +61,7 @@ SEED = 7
 class Case:
     """One journal, two definitions files and MQTT sessions, for all tests of this file."""
 
-    def __init__(self, spark: SparkSession, path: Path) -> None:
+    def __init__(self, path: Path) -> None:
         rng = random.Random(SEED)
         self.old, self.new, self.heard = (
             definitions(rng, 25),
@@ -68,11 +77,6 @@ class Case:
         )
         self.path = path
         self.options = {"path": str(path)}
-        self.history = hist.summed(
-            hist.rollup(
-                spark.read.format("trellis").schema(hist.PROJECTION).options(**self.options).load()
-            )
-        ).cache()
 
 
 def written(path: Path, changes: list[Row]) -> Directory:
@@ -81,8 +85,21 @@ def written(path: Path, changes: list[Row]) -> Directory:
 
 
 @pytest.fixture(scope="module")
-def case(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return Case(spark, tmp_path_factory.mktemp("jobs") / "journal")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return Case(tmp_path_factory.mktemp("jobs") / "journal")
+
+
+@pytest.fixture(scope="module")
+def history(spark: SparkSession, case: Case) -> DataFrame:
+    journal = spark.read.format("trellis").schema(hist.PROJECTION).options(**case.options).load()
+    return hist.summed(hist.rollup(journal)).cache()
+
+
+@pytest.fixture(scope="module", params=["arrow", pytest.param("spark", marks=pytest.mark.long)])
+def published(request: pytest.FixtureRequest, case: Case) -> PublishedTopics:
+    if request.param == "spark":
+        return SparkTopics(request.getfixturevalue("history"))
+    return ArrowTopics(JournalFeed(case.options, KEYS).sums())
 
 
 def tuples(df: DataFrame) -> list[tuple[Any, ...]]:
@@ -99,7 +116,7 @@ def minutes_of(some: list[Row]) -> list[tuple[Any, ...]]:
     return sorted((*key, *found) for key, found in sums.items())
 
 
-def test_the_history_counts_every_message_once(case: Case) -> None:
+def test_the_history_counts_every_message_once(case: Case, history: DataFrame) -> None:
     found = {
         (row["exchange"], row["topic"]): (
             row["messages"],
@@ -107,7 +124,7 @@ def test_the_history_counts_every_message_once(case: Case) -> None:
             row["fanout"],
             row["unroutable"],
         )
-        for row in case.history.collect()
+        for row in history.collect()
     }
     expected: dict[tuple[str, str], tuple[int, ...]] = {}
     for each in case.rows:
@@ -121,7 +138,8 @@ def test_the_history_counts_every_message_once(case: Case) -> None:
             )
         )
     assert found == expected
-    span = hist.span(case.history)
+    span = hist.span(history)
+    assert ArrowTopics(JournalFeed(case.options, KEYS).sums()).span() == span
     times = [event_time(each) for each in case.rows]
     assert (span.messages, span.topics, span.first, span.last) == (
         600,
@@ -161,7 +179,7 @@ def test_lake_and_traffic_have_every_row_once_however_often_they_run(
     assert len(list((tmp_path / "lake").glob("day=2026-03-0*/vhost=%2F/exchange=*"))) >= 12
     parts = hist.read_rollup(spark, str(tmp_path / "traffic"))
     by_minute = hist.summed(parts, "minute", "exchange", "topic").select(
-        F.date_format("minute", "yyyy-MM-dd HH:mm"), "exchange", "topic", *hist.COUNTS
+        F.date_format("minute", "yyyy-MM-dd HH:mm"), "exchange", "topic", *COUNTS
     )
     assert tuples(by_minute) == minutes_of(case.rows)
 
@@ -172,8 +190,8 @@ def places_of(document: Document, heard: list[Subscription]) -> set[str]:
     }
 
 
-def test_whatif_counts_the_messages_of_each_queue(case: Case) -> None:
-    answer = what_if(case.history, case.current, case.proposed)
+def test_whatif_counts_the_messages_of_each_queue(case: Case, published: PublishedTopics) -> None:
+    answer = what_if(published, case.current, case.proposed)
     for document, counts in (
         (case.old, {place_of(each): each.before for each in answer.queues}),
         (case.new, {place_of(each): each.after for each in answer.queues}),
@@ -200,9 +218,11 @@ def place_of(each: WhatIfChange) -> str:
     return SESSION + each.name if each.kind == "session" else each.name
 
 
-def test_whatif_reads_the_routed_messages_from_the_journal(case: Case) -> None:
+def test_whatif_reads_the_routed_messages_from_the_journal(
+    case: Case, published: PublishedTopics
+) -> None:
     proposed = parse(case.new, "new")
-    answer = what_if(case.history, None, proposed)
+    answer = what_if(published, None, proposed)
     lost = {
         (exchange, topic): messages
         for (exchange, topic), messages in counted(case.rows).items()
@@ -212,9 +232,9 @@ def test_whatif_reads_the_routed_messages_from_the_journal(case: Case) -> None:
     }
     assert {(each.exchange, each.topic): each.messages for each in answer.lost} == lost
     assert {change.before for change in answer.queues} == {None}
-    same = what_if(case.history, case.current, case.current)
+    same = what_if(published, case.current, case.current)
     assert (same.lost, same.newly_hit, same.starved, same.breaks) == ([], [], [], False)
-    nothing = what_if(case.history, parse({}, "without the exchanges"), proposed)
+    nothing = what_if(published, parse({}, "without the exchanges"), proposed)
     elsewhere = {key: messages for key, messages in lost.items() if key[0] in EXCHANGES}
     assert elsewhere
     assert {
@@ -224,8 +244,8 @@ def test_whatif_reads_the_routed_messages_from_the_journal(case: Case) -> None:
     } == elsewhere
 
 
-def test_audit_finds_the_results_of_plain_python(case: Case) -> None:
-    found = audit(case.history, case.current)
+def test_audit_finds_the_results_of_plain_python(case: Case, published: PublishedTopics) -> None:
+    found = audit(published, case.current)
     bindings = [
         *(
             (each["source"], each["destination"], each["destination_type"], each["routing_key"])
@@ -415,6 +435,23 @@ def test_a_pattern_matches_topics_at_distance_zero(words: list[str], pattern: li
     )
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.sampled_from(["a", "ab", "b"]), min_size=1, max_size=4),
+    st.sets(
+        st.lists(st.sampled_from(["a", "ab", "bc", "*", "#"]), min_size=1, max_size=4).map(
+            ".".join
+        ),
+        min_size=1,
+    ),
+)
+def test_the_nearest_pattern_has_the_smallest_distance(
+    words: list[str], patterns: set[str]
+) -> None:
+    least = min((distance(words, AMQP.split(pattern)), pattern) for pattern in patterns)
+    assert nearest(".".join(words), patterns) == (least[1], int(least[0]))
+
+
 def test_the_nearest_pattern_differs_in_the_fewest_words() -> None:
     assert nearest("sensor.7.tmep", ["sensor.*.temp", "sensor.*.hum.x", "#.alarm"]) == (
         "sensor.*.temp",
@@ -425,9 +462,11 @@ def test_the_nearest_pattern_differs_in_the_fewest_words() -> None:
     assert nearest("a", []) is None
 
 
-def test_advice_is_of_topic_exchanges_and_their_topics(case: Case, tmp_path: Path) -> None:
+def test_advice_is_of_topic_exchanges_and_their_topics(
+    case: Case, published: PublishedTopics, tmp_path: Path
+) -> None:
     said: list[str] = []
-    advice = advise(case.history, case.current, said.append)
+    advice = advise(published, case.current, said.append)
     by_name = {each.exchange: each for each in advice.exchanges}
     assert set(by_name) == {"t", "u", "amq.topic"}
     assert len(said) == 3

@@ -34,7 +34,7 @@ def read(
     found = []
     for piece in Directory(str(path)).pieces(low, high, rows):
         for batch in made.of(JournalTask(piece)):
-            assert batch.schema == made.wanted
+            assert batch.schema == made.selected.wanted
             found += list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
     return found
 

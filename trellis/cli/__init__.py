@@ -33,6 +33,8 @@
     replay.py            replay         replay_publisher.py  a small AMQP client
     matching.py          matchers, bench matching
     bench.py             bench load
+    ask.py               ask            history_arguments.py arguments of ask and pipeline
+    report.py            report
     pipeline.py          pipeline, whose work the package pyspark_trellis does
     version.py           version
     completion.py        completion     command_tree.py      the commands, read from the parsers
@@ -91,6 +93,8 @@ COMMANDS: Final = {
     "replay": "replay",
     "matchers": "matching",
     "bench": "bench",
+    "ask": "ask",
+    "report": "report",
     "pipeline": "pipeline",
     "version": "version",
     "completion": "completion",

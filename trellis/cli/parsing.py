@@ -111,15 +111,25 @@ def number(kind: type[int] | type[float], least: float) -> Any:
     return read
 
 
+def age_of(text: str) -> int:
+    """Return the seconds of an option such as 15m, 2h or 7d.
+
+    Raises argparse.ArgumentTypeError.
+    """
+    age = _AGE.fullmatch(text)
+    if age is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is no age: give one such as 15m, 2h or 7d")
+    return int(age[1]) * _UNITS[age[2]]
+
+
 def time_of(text: str) -> float:
     """Return the time in the value of an option, in seconds since 1970.
 
     The value is an age such as `15m`, or an ISO 8601 time (UTC if it names no zone). Raises
     argparse.ArgumentTypeError.
     """
-    age = _AGE.fullmatch(text)
-    if age is not None:
-        return time.time() - int(age[1]) * _UNITS[age[2]]
+    if _AGE.fullmatch(text):
+        return time.time() - age_of(text)
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

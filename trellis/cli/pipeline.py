@@ -11,6 +11,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from trellis.cli.history_arguments import (
+    JOBS,
+    add_definitions,
+    add_journal,
+    add_mode,
+    add_question,
+)
 from trellis.cli.parsing import CommandError, Commands, Parser, add_command, number
 
 #: The module that runs the jobs.
@@ -39,7 +46,7 @@ def add(commands: Commands) -> None:
         ),
     ):
         tool = _add(tools, name, text, "--journal PLACE --target DIR [--once|--follow]")
-        _journal(tool, required=True)
+        add_journal(tool, required=True)
         tool.add_argument(
             "--target",
             metavar="DIR",
@@ -51,7 +58,7 @@ def add(commands: Commands) -> None:
             metavar="DIR",
             help="directory that stores how far the journal is read [TARGET.checkpoint]",
         )
-        _mode(tool, "stop at the present end of the journal (the default)", "run until Ctrl-C")
+        add_mode(tool, "stop at the present end of the journal (the default)", "run until Ctrl-C")
         tool.add_argument(
             "--max-rows",
             metavar="N",
@@ -59,54 +66,10 @@ def add(commands: Commands) -> None:
             default=1_000_000,
             help="most rows that Spark reads and writes at a time [1000000]",
         )
-    tool = _add(
-        tools,
-        "whatif",
-        "replay the history against proposed definitions and report changed deliveries; exit code "
-        "1 if a message would be lost",
-        "HISTORY --definitions FILE [--current FILE|--as-of TIME] [--once|--follow]",
-    )
-    _question(tool)
-    tool.add_argument("--definitions", metavar="FILE", required=True, help="proposed definitions")
-    tool.add_argument(
-        "--current",
-        metavar="FILE|URL",
-        help="current definitions, to compare with [$topology, else the routes in the journal]",
-    )
-    tool.add_argument(
-        "--json",
-        metavar="FILE",
-        help="write the whole answer to FILE; - is standard output, without the table",
-    )
-    tool = _add(
-        tools,
-        "audit",
-        "report dead, duplicate, subsumed and overlapping bindings, and topics without a receiver",
-        "HISTORY --definitions FILE|URL|--as-of TIME [--once|--follow]",
-    )
-    _question(tool)
-    _definitions(tool)
-    tool.add_argument(
-        "--json",
-        metavar="FILE",
-        help="write all findings to FILE; - is standard output, without the table",
-    )
-    tool = _add(
-        tools,
-        "advise",
-        "measure the matching algorithms on the history, and write a profile for the setting "
-        "matcher.profile",
-        "HISTORY --definitions FILE|URL|--as-of TIME [--output FILE] [--once|--follow]",
-    )
-    _question(tool)
-    _definitions(tool)
-    tool.add_argument(
-        "--output",
-        metavar="FILE",
-        type=Path,
-        default=Path("matching-profile.json"),
-        help="profile to write [matching-profile.json]",
-    )
+    for name, job in JOBS.items():
+        tool = _add(tools, name, job.text, job.usage)
+        add_question(tool)
+        job.add(tool)
     tool = _add(
         tools,
         "report",
@@ -114,8 +77,8 @@ def add(commands: Commands) -> None:
         "HISTORY --definitions FILE|URL|--as-of TIME [--proposed FILE] [--output FILE] "
         "[--once|--follow]",
     )
-    _question(tool)
-    _definitions(tool)
+    add_question(tool)
+    add_definitions(tool)
     tool.add_argument("--proposed", metavar="FILE", help="proposed definitions, as in whatif")
     tool.add_argument(
         "--output",
@@ -179,89 +142,6 @@ def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
         help="Spark setting; may be given several times",
     )
     return tool
-
-
-def _journal(tool: argparse._ActionsContainer, required: bool) -> None:
-    tool.add_argument(
-        "--journal",
-        metavar="PLACE",
-        required=required,
-        help="journal to read: directory of a stream, or the broker: http://HOST:15672",
-    )
-    tool.add_argument(
-        "--stream",
-        metavar="QUEUE",
-        help="name of the stream, as QUEUE or VHOST/QUEUE; only if --journal is a URL",
-    )
-    tool.add_argument(
-        "--starting",
-        metavar="OFFSET",
-        default="earliest",
-        help="first offset to read: earliest, latest or a number [earliest]",
-    )
-    tool.add_argument(
-        "--pattern", metavar="PATTERN", help="read only topics that match this AMQP binding key"
-    )
-
-
-def _mode(tool: Parser, once: str, follow: str) -> None:
-    mode = tool.add_mutually_exclusive_group()
-    mode.add_argument("--once", action="store_true", help=once)
-    mode.add_argument("--follow", action="store_true", help=follow)
-    tool.add_argument(
-        "--every",
-        metavar="S",
-        type=number(int, 1),
-        default=5,
-        help="with --follow: seconds between two reads [5]",
-    )
-
-
-def _question(tool: Parser) -> None:
-    group = tool.add_argument_group(
-        "history", "Published messages: a journal, or the counts of `trellis pipeline traffic`."
-    )
-    _journal(group, required=False)
-    group.add_argument(
-        "--ending",
-        metavar="OFFSET",
-        default="latest",
-        help="end offset, not included: latest or a number [latest]",
-    )
-    group.add_argument(
-        "--traffic",
-        metavar="DIR",
-        help="read the counts that `trellis pipeline traffic --target DIR` wrote, instead of a "
-        "journal",
-    )
-    group = tool.add_argument_group(
-        "topology",
-        "Bindings and MQTT subscriptions from the broker's stream $topology. The stream is needed "
-        "for the subscriptions, which a definitions file lacks, and for all bindings if no file is "
-        "given.",
-    )
-    group.add_argument(
-        "--topology",
-        metavar="PLACE",
-        help="directory of $topology, or the broker: http://HOST:15672; or none, to use "
-        "no topology "
-        "[the $topology beside the journal]",
-    )
-    group.add_argument(
-        "--as-of",
-        metavar="TIME",
-        help="use the topology of this time (ISO 8601; UTC if it has no zone) [the latest]",
-    )
-    _mode(tool, "answer once (the default)", "answer again after new messages, until Ctrl-C")
-
-
-def _definitions(tool: Parser) -> None:
-    tool.add_argument(
-        "--definitions",
-        metavar="FILE|URL",
-        help="definitions as `trellis definitions export` writes them, or the broker: "
-        "http://HOST:15672 [$topology]",
-    )
 
 
 def _needs_job(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,104 @@
+"""Runs a job once, or again after further messages, and writes its answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark_trellis import offsets
+from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.files import write
+from pyspark_trellis.progress import PipelineProgress
+
+
+def options_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the options of the data source "trellis" that the arguments set."""
+    options = {"path": arguments.journal, "startingOffsets": arguments.starting}
+    named = {name: getattr(arguments, name) for name in ("pattern", "stream")}
+    found = {name: value for name, value in named.items() if value is not None}
+    return options | found | credentials_of(arguments)
+
+
+def credentials_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the options user and password, if the command has read them from its arguments."""
+    found: dict[str, str] = getattr(arguments, "credentials", {})
+    return found
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Check the arguments of a job that examines a history. Raises PipelineError."""
+    if (arguments.journal is None) == (arguments.traffic is None):
+        raise PipelineError(
+            "the messages come from --journal PLACE or from --traffic DIR: name one of the two"
+        )
+    if arguments.follow and arguments.ending != offsets.LATEST:
+        raise PipelineError("--follow never ends: leave --ending out")
+    for path in (getattr(arguments, "output", None), getattr(arguments, "json", None)):
+        if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
+            raise PipelineError(
+                f"{path} cannot be written: there is no directory {Path(path).absolute().parent}"
+            )
+
+
+def write_json(
+    arguments: argparse.Namespace, document: dict[str, Any], sources: Iterable[str]
+) -> bool:
+    """Write the document and the sources of the bindings as JSON to the file that --json names.
+
+    Return True if the file is stdout (`-`); the caller then prints no text output. Without --json,
+    write nothing and return False.
+    """
+    path = arguments.json
+    if path is None:
+        return False
+    text = json.dumps(
+        {**document, "said_by": list(sources)},
+        indent=None if arguments.follow else 1,
+        default=str,
+        ensure_ascii=False,
+    )
+    if path == "-":
+        print(text, flush=True)
+        return True
+    write(Path(path), text + "\n")
+    return False
+
+
+def repeated(
+    arguments: argparse.Namespace,
+    progress: PipelineProgress,
+    extended: Callable[[], bool],
+    answer: Callable[[], int],
+) -> int:
+    """Call `answer` and return its exit code; with --follow, call it again after new messages.
+
+    `extended` returns True if there are new messages. Ctrl-C ends --follow, and is not a failure.
+    """
+    try:
+        code = answer()
+        while arguments.follow:
+            sys.stdout.flush()
+            began = time.monotonic()
+            while not extended():
+                progress.say(
+                    f"{arguments.job}  nothing new for {time.monotonic() - began:,.0f} s; "
+                    "Ctrl-C ends it"
+                )
+                time.sleep(arguments.every)
+            progress.end()
+            if getattr(arguments, "json", None) != "-":
+                print(f"\n--- {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
+            answer()
+    except KeyboardInterrupt:
+        progress.end()
+        if not arguments.follow:
+            raise
+        print("stopped", file=sys.stderr)
+        code = 0
+    return code

@@ -1,0 +1,162 @@
+"""Reads the sums of published messages into memory: from a journal, or from the Parquet files that
+`trellis pipeline traffic` wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_trellis import offsets
+from pyspark_trellis.columns import ARROW, projection
+from pyspark_trellis.counts import COUNTS, KEYS, NEEDED, TopicSums
+from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.rows import SelectedRows, stream_of
+
+#: Batches of rows are combined to at least this many rows, some 100 bytes each, before they are
+#: added up. The more rows are added up at once, the fewer partial sums of each topic there are.
+_TOGETHER: Final = 1 << 18
+#: The names and types of the sums.
+SUMS: Final = pa.schema(
+    [
+        ("minute", ARROW["timestamp"]),
+        *((name, ARROW["string"]) for name in KEYS),
+        *((name, ARROW["long"]) for name in COUNTS),
+        ("first_at", ARROW["timestamp"]),
+        ("last_at", ARROW["timestamp"]),
+    ]
+)
+
+
+class JournalFeed:
+    """The sums of the rows of a journal. Each call of `sums` reads only the rows that are new.
+
+    `since` and `until` are times in microseconds since 1970, or None: only rows that the broker
+    received from `since` on and before `until` count.
+    """
+
+    def __init__(
+        self,
+        options: dict[str, str],
+        keys: tuple[str, ...],
+        ending: str = offsets.LATEST,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> None:
+        options = {name.lower(): value for name, value in options.items()}
+        self._stream: Final = stream_of(options)
+        self._selected: Final = SelectedRows(projection(NEEDED), options)
+        self._starting: Final = options.get("startingoffsets", offsets.EARLIEST)
+        self._ending: Final = ending
+        self._since: Final = since
+        self._until: Final = until
+        self._sums: Final = TopicSums(*keys)
+        #: The offset after the last row that was read; None before the first read.
+        self._next: int | None = None
+
+    def sums(self) -> pa.Table:
+        """Return the sums of all rows so far. Raises PipelineError."""
+        bounds = self._stream.bounds()
+        name = self._stream.name
+        if self._next is None:
+            low = offsets.starting(self._starting, bounds, name)
+            if self._since is not None:
+                low = max(low, self._stream.first_since(self._since))
+        else:
+            low = self._next
+        high = offsets.ending(self._ending, bounds, name)
+        group: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in self._batches(low, high):
+            group.append(batch)
+            rows += batch.num_rows
+            if rows >= _TOGETHER:
+                self._sums.add(pa.Table.from_batches(group))
+                group, rows = [], 0
+        if group:
+            self._sums.add(pa.Table.from_batches(group))
+        self._next = max(low, high)
+        table = self._sums.table()
+        return SUMS.empty_table() if table is None else table
+
+    def extended(self) -> bool:
+        """True if rows were published since the last call of `sums`. Raises PipelineError."""
+        return self._stream.bounds().next != self._next
+
+    def _batches(self, low: int, high: int) -> Iterator[pa.RecordBatch]:
+        for piece in self._stream.pieces(low, high):
+            for batch in self._selected.batches(piece):
+                for at, compare in (
+                    (self._since, pc.greater_equal),
+                    (self._until, pc.less),
+                ):
+                    if at is not None:
+                        limit = pa.scalar(at, ARROW["timestamp"])
+                        batch = batch.filter(compare(batch.column("published_at"), limit))
+                if batch.num_rows:
+                    yield batch
+
+
+class RollupFeed:
+    """The sums in the directory that `trellis pipeline traffic --target` wrote."""
+
+    def __init__(self, path: str) -> None:
+        self._path: Final = Path(path.removeprefix("file://"))
+        self._read: frozenset[Path] = frozenset()
+
+    def sums(self) -> pa.Table:
+        """Return the sums in all valid files. Raises PipelineError."""
+        from pyarrow import parquet
+
+        files = self._files()
+        tables = []
+        for file in sorted(files):
+            try:
+                table = parquet.read_table(
+                    file, coerce_int96_timestamp_unit="us", partitioning=None
+                )
+                tables.append(table.select(SUMS.names).cast(SUMS))
+            except (OSError, KeyError, pa.ArrowException) as error:
+                raise PipelineError(
+                    f"{file} cannot be read as the output of `trellis pipeline traffic`: {error}"
+                ) from None
+        self._read = files
+        return pa.concat_tables(tables) if tables else SUMS.empty_table()
+
+    def extended(self) -> bool:
+        """True if files were added since the last call of `sums`. Raises PipelineError."""
+        return self._files() != self._read
+
+    def _files(self) -> frozenset[Path]:
+        """Return the files that Spark's log in the directory lists: files of killed tasks are not
+        in the log.
+
+        The log has a file for each batch, and from time to time a file `N.compact`, which repeats
+        all earlier ones.
+        """
+        log = self._path / "_spark_metadata"
+        try:
+            names = {path.name for path in log.iterdir()}
+            numbers = {int(name.partition(".")[0]) for name in names if name[0].isdecimal()}
+            compacted = max((n for n in numbers if f"{n}.compact" in names), default=-1)
+            found: set[Path] = set()
+            for number in sorted(numbers):
+                if number < compacted:
+                    continue
+                name = f"{number}.compact" if number == compacted else str(number)
+                for line in (log / name).read_text(encoding="utf-8").splitlines()[1:]:
+                    path = unquote(urlsplit(json.loads(line)["path"]).path)
+                    found.add(self._path / Path(path).name)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise PipelineError(
+                f"{self._path} cannot be read as the output of `trellis pipeline traffic`: its log "
+                f"{log.name} is not readable ({reason})"
+            ) from None
+        return frozenset(found)

@@ -1,0 +1,194 @@
+"""Computes the aggregates of the published topics in this process, on an Arrow table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pyspark_trellis.counts import KEYS, Span, added, instant
+from pyspark_trellis.definitions import DefinitionsFile
+from pyspark_trellis.routing import BatchRouters, RoutedGroup, Rows
+from pyspark_trellis.topics import (
+    MOST,
+    BusiestTopics,
+    MetBindings,
+    PublishedTopics,
+    RoutingComparison,
+    TakenTopics,
+    TopicCount,
+)
+
+#: The sums of pairs of bindings are added up when they have this many elements.
+_PAIRS: Final = 1 << 20
+
+
+class ArrowTopics(PublishedTopics):
+    """A table with the sums of each (vhost, exchange, topic), as `counts.TopicSums` makes it."""
+
+    def __init__(self, sums: pa.Table) -> None:
+        self.table: Final = added(sums, *KEYS).combine_chunks()
+        self._messages: Final[Rows] = self.table.column("messages").to_numpy()
+
+    def span(self) -> Span:
+        table = self.table
+        first, last = (
+            pc.cast(aggregate(table.column(name)), pa.int64()).as_py()
+            for name, aggregate in (("first_at", pc.min), ("last_at", pc.max))
+        )
+        return Span(int(self._messages.sum()), table.num_rows, instant(first), instant(last))
+
+    def compared(
+        self, current: DefinitionsFile | None, proposed: DefinitionsFile
+    ) -> RoutingComparison:
+        unroutable: Rows = self.table.column("unroutable").to_numpy()
+        was = self._messages > unroutable
+        before: dict[tuple[str, str], int] = {}
+        after: dict[tuple[str, str], int] = {}
+        reached, unknown = self._routed(proposed, after)
+        lost = ~reached & ~unknown
+        if current is not None:
+            missing = np.zeros(self.table.num_rows, bool)
+            reached, unknown_before = self._routed(current, before, missing)
+            was = np.where(missing, was, reached | unknown_before)
+            unknown = unknown | unknown_before
+        messages = int(self._messages[unknown].sum())
+        return RoutingComparison(before, after, self._most_frequent(was & lost), messages)
+
+    def taken(self, definitions: DefinitionsFile) -> TakenTopics:
+        lost = np.zeros(self.table.num_rows, bool)
+        used = np.zeros(len(definitions.bindings), bool)
+        met = _MetCounts(definitions)
+        for group in BatchRouters(definitions.hosts).groups(self.table):
+            if group.missing:
+                continue
+            rows, numbers = group.routed.bindings
+            used[numbers] = True
+            lost[group.rows] = ~_reached(group) & ~group.routed.unknown
+            met.add(rows, numbers, self._messages[group.rows])
+        hit = set(np.nonzero(used)[0].tolist())
+        return TakenTopics(hit, self._most_frequent(lost)[:MOST], met.most_frequent())
+
+    def busiest(self, most: int) -> BusiestTopics:
+        counts: dict[tuple[str, str], tuple[int, int]] = {}
+        top: dict[tuple[str, str], list[tuple[str, int]]] = {}
+        order = [("vhost", "ascending"), ("exchange", "ascending"), ("messages", "descending")]
+        for vhost, exchange, topic, messages in self._rows([*order, ("topic", "ascending")]):
+            topics, total = counts.get((vhost, exchange), (0, 0))
+            counts[vhost, exchange] = (topics + 1, total + messages)
+            if topics < most:
+                top.setdefault((vhost, exchange), []).append((topic, messages))
+        return BusiestTopics(counts, top)
+
+    def _routed(
+        self,
+        definitions: DefinitionsFile,
+        counts: dict[tuple[str, str], int],
+        missing: NDArray[np.bool_] | None = None,
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return two booleans for each topic: it reaches a queue, and its destinations are unknown.
+
+        Add the messages of each destination to `counts`. Set `missing` for the topics of exchanges
+        that the definitions lack.
+        """
+        reached, unknown = (np.zeros(self.table.num_rows, bool) for _ in range(2))
+        for group in BatchRouters(definitions.hosts).groups(self.table):
+            reached[group.rows], unknown[group.rows] = _reached(group), group.routed.unknown
+            if missing is not None:
+                missing[group.rows] = group.missing
+            rows, places = group.routed.places
+            sums = np.zeros(len(group.names), np.int64)
+            np.add.at(sums, places, self._messages[group.rows[rows]])
+            for place in np.unique(places).tolist():
+                key = (group.vhost, group.names[place])
+                counts[key] = counts.get(key, 0) + int(sums[place])
+        return reached, unknown
+
+    def _most_frequent(self, chosen: NDArray[np.bool_]) -> list[TopicCount]:
+        """Return the chosen topics, the topic with the most messages first."""
+        order = [("messages", "descending"), *((name, "ascending") for name in KEYS)]
+        return [TopicCount(*row) for row in self._rows(order, chosen)]
+
+    def _rows(
+        self, order: list[tuple[str, str]], chosen: NDArray[np.bool_] | None = None
+    ) -> Iterator[tuple[Any, ...]]:
+        table = self.table.select([*KEYS, "messages"])
+        if chosen is not None:
+            table = table.filter(pa.array(chosen))
+        table = table.sort_by(order)
+        return zip(*(column.to_pylist() for column in table.columns), strict=True)
+
+
+def _reached(group: RoutedGroup) -> NDArray[np.bool_]:
+    """Return True for each topic of the group that reaches a queue or a session."""
+    reached = np.zeros(len(group.rows), bool)
+    reached[group.routed.places[0]] = True
+    return reached
+
+
+class _MetCounts:
+    """The number of topics and messages that two bindings to one destination both took."""
+
+    def __init__(self, definitions: DefinitionsFile) -> None:
+        self._count: Final = len(definitions.bindings)
+        known: dict[tuple[str, str, str, str], int] = {}
+        self._destinations: Final = np.array(
+            [
+                known.setdefault((each.kind, each.vhost, each.source, each.destination), len(known))
+                for each in definitions.bindings
+            ],
+            np.int64,
+        )
+        #: Columns (pair, topics, messages); a pair is `one` * number of bindings + `other`.
+        self._sums: list[tuple[Rows, Rows, Rows]] = []
+        self._rows = 0
+
+    def add(self, rows: Rows, numbers: Rows, messages: Rows) -> None:
+        """Add the pairs of a topic (its row in `messages`) and the number of a binding."""
+        if not len(rows):
+            return
+        destinations = self._destinations[numbers]
+        order = np.lexsort((numbers, destinations, rows))
+        rows, numbers, destinations = rows[order], numbers[order], destinations[order]
+        # The bindings of one topic to one destination are now adjacent. Compare each binding with
+        # the next one, then with the one after it, and so on, as long as any pair is equal.
+        at = np.arange(len(rows))
+        distance = 0
+        while len(at):
+            distance += 1
+            at = at[at + distance < len(rows)]
+            next_at = at + distance
+            at = at[(rows[at] == rows[next_at]) & (destinations[at] == destinations[next_at])]
+            pairs = numbers[at] * self._count + numbers[at + distance]
+            self._sums.append((pairs, np.ones(len(pairs), np.int64), messages[rows[at]]))
+            self._rows += len(pairs)
+            if self._rows > _PAIRS:
+                self._add_up()
+
+    def _add_up(self) -> None:
+        columns = [np.concatenate(column) for column in zip(*self._sums, strict=True)]
+        pairs, inverse = np.unique(columns[0], return_inverse=True)
+        sums = [np.zeros(len(pairs), np.int64) for _ in range(2)]
+        for sum_, column in zip(sums, columns[1:], strict=True):
+            np.add.at(sum_, inverse, column)
+        self._sums = [(pairs, sums[0], sums[1])]
+        # If all pairs differ, adding does not reduce them: do not try again at once.
+        self._rows = len(pairs) // 2
+
+    def most_frequent(self) -> list[MetBindings]:
+        """Return the MOST pairs with the most messages."""
+        if not self._sums:
+            return []
+        self._add_up()
+        pairs, topics, messages = self._sums[0]
+        order = np.lexsort((pairs, -messages))[:MOST]
+        return [
+            MetBindings(pair // self._count, pair % self._count, count, total)
+            for pair, count, total in zip(
+                pairs[order].tolist(), topics[order].tolist(), messages[order].tolist(), strict=True
+            )
+        ]

@@ -1,0 +1,142 @@
+"""Runs `trellis ask ...`: answers questions about a journal in this process, without Spark.
+
+    traffic       sums of published messages
+    unroutable    topics of which messages reached no queue
+    whatif, audit, advise
+                  the jobs of `trellis pipeline`, with the same options, JSON and exit codes
+
+The rows are read from a directory, or over HTTP from the stream files of a running broker: the
+gateway process sends the bytes, and the broker's event loop only opens the files.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pyspark_trellis import lines
+from pyspark_trellis.advise import advise
+from pyspark_trellis.answering import check, options_of, repeated, write_json
+from pyspark_trellis.arrow_feed import JournalFeed, RollupFeed
+from pyspark_trellis.arrow_topics import ArrowTopics
+from pyspark_trellis.audit import audit
+from pyspark_trellis.counts import KEYS
+from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.job_bindings import JobBindings, read_bindings
+from pyspark_trellis.progress import PipelineProgress
+from pyspark_trellis.traffic_table import TIMES, traffic_table, unroutable_topics
+from pyspark_trellis.whatif import what_if
+
+
+class AskedQuestion:
+    """The input of a job: the sums of the published messages, and the bindings to examine."""
+
+    def __init__(
+        self, arguments: argparse.Namespace, bindings: JobBindings, sums: pa.Table
+    ) -> None:
+        self.arguments: Final = arguments
+        self.bindings: Final = bindings
+        self.sums: Final = sums
+
+    def json(self, document: dict[str, Any]) -> bool:
+        """Write the document as `write_json` does; return True if stdout got the document."""
+        return write_json(self.arguments, document, self.bindings.sources)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the job that the arguments name; return its exit code. Raises PipelineError."""
+    check(arguments)
+    feed = feed_of(arguments)
+    job = _JOBS[arguments.job]
+    progress = PipelineProgress()
+
+    def answer() -> int:
+        bindings = bindings_of(arguments)
+        progress.say(f"{arguments.job}  reading messages")
+        sums = feed.sums()
+        progress.end()
+        return job(AskedQuestion(arguments, bindings, sums))
+
+    return repeated(arguments, progress, feed.extended, answer)
+
+
+def feed_of(arguments: argparse.Namespace) -> JournalFeed | RollupFeed:
+    """Return the source of the messages that the arguments name. Raises PipelineError."""
+    times = [getattr(arguments, name, None) for name in ("since", "until")]
+    if arguments.journal is None:
+        if any(time is not None for time in times):
+            raise PipelineError(
+                "--since and --until select rows of a journal: with --traffic, leave them out"
+            )
+        return RollupFeed(arguments.traffic)
+    by_time = getattr(arguments, "by", "topic") in TIMES
+    since, until = (None if time is None else int(time * 1_000_000) for time in times)
+    keys = ("minute", *KEYS) if by_time else KEYS
+    return JournalFeed(options_of(arguments), keys, arguments.ending, since, until)
+
+
+def bindings_of(arguments: argparse.Namespace) -> JobBindings:
+    """Return the bindings that the job examines. Raises PipelineError.
+
+    `traffic` needs no bindings; `unroutable` uses bindings if there are any.
+    """
+    if arguments.job == "traffic":
+        return JobBindings(None, None, ())
+    return read_bindings(arguments)
+
+
+def _traffic(question: AskedQuestion) -> int:
+    found = traffic_table(question.sums, question.arguments.by)
+    if not question.json(found.document()):
+        lines.head(found.span, ())
+        lines.traffic(found)
+    return 0
+
+
+def _unroutable(question: AskedQuestion) -> int:
+    found = unroutable_topics(question.sums, question.bindings.current)
+    if not question.json(asdict(found)):
+        lines.head(found.span, question.bindings.sources)
+        lines.unroutable(found)
+    return int(question.arguments.check and found.topics > 0)
+
+
+def _whatif(question: AskedQuestion) -> int:
+    bindings = question.bindings
+    assert bindings.proposed is not None
+    found = what_if(ArrowTopics(question.sums), bindings.current, bindings.proposed)
+    if not question.json({**asdict(found), "breaks": found.breaks}):
+        lines.head(found.span, bindings.sources)
+        lines.whatif(found, bindings.current is not None)
+    return int(found.breaks)
+
+
+def _audit(question: AskedQuestion) -> int:
+    found = audit(ArrowTopics(question.sums), question.bindings.effective)
+    if not question.json(asdict(found)):
+        lines.head(found.span, question.bindings.sources)
+        lines.audit(found)
+    return int(question.arguments.check and not found.clean)
+
+
+def _advise(question: AskedQuestion) -> int:
+    arguments = question.arguments
+    advice = advise(ArrowTopics(question.sums), question.bindings.effective)
+    advice.write(arguments.output)
+    lines.head(advice.span, question.bindings.sources)
+    lines.advise(advice)
+    lines.profile(arguments.output)
+    return 0
+
+
+_JOBS: Final[dict[str, Callable[[AskedQuestion], int]]] = {
+    "traffic": _traffic,
+    "unroutable": _unroutable,
+    "whatif": _whatif,
+    "audit": _audit,
+    "advise": _advise,
+}

@@ -1,0 +1,199 @@
+"""Computes the aggregates of the published topics with Spark, which may run on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from pyspark_trellis import history as hist
+from pyspark_trellis.counts import KEYS, Span
+from pyspark_trellis.definitions import DefinitionsFile
+from pyspark_trellis.routing import BatchRouters, Rows
+from pyspark_trellis.topics import (
+    MOST,
+    BusiestTopics,
+    MetBindings,
+    PublishedTopics,
+    RoutingComparison,
+    TakenTopics,
+    TopicCount,
+)
+
+
+class SparkTopics(PublishedTopics):
+    """A table of Spark with the sums of each (vhost, exchange, topic), as `history.summed` makes
+    it.
+    """
+
+    def __init__(self, history: DataFrame) -> None:
+        self._history: Final = history
+
+    def span(self) -> Span:
+        return hist.span(self._history)
+
+    def compared(
+        self, current: DefinitionsFile | None, proposed: DefinitionsFile
+    ) -> RoutingComparison:
+        history = self._history
+        was_routed = F.col("messages") > F.col("unroutable")
+        after = (
+            routed(history, proposed)
+            .select(
+                *history.columns,
+                F.col("places").alias("after"),
+                F.col("unknown").alias("after_unknown"),
+            )
+            .drop("first_at", "last_at")
+        )
+        if current is not None:
+            both = routed(after, current).select("*", F.col("places").alias("before"))
+            was = F.when(F.col("missing"), was_routed).otherwise(
+                (F.size("before") > 0) | F.col("unknown")
+            )
+            unknown = F.col("unknown") | F.col("after_unknown")
+        else:
+            both = after.withColumn("before", F.array().cast("array<string>"))
+            was = was_routed
+            unknown = F.col("after_unknown")
+        both = both.cache()
+        try:
+            lost = [
+                TopicCount(*row)
+                for row in both.where(was & (F.size("after") == 0) & ~F.col("after_unknown"))
+                .orderBy(F.desc("messages"), *KEYS)
+                .select(*KEYS, "messages")
+                .collect()
+            ]
+            before = _by_place(both, "before") if current is not None else {}
+            messages = both.where(unknown).agg(F.coalesce(F.sum("messages"), F.lit(0)))
+            return RoutingComparison(
+                before, _by_place(both, "after"), lost, messages.collect()[0][0]
+            )
+        finally:
+            both.unpersist()
+
+    def taken(self, definitions: DefinitionsFile) -> TakenTopics:
+        history = self._history
+        where = routed(history, definitions).drop("first_at", "last_at").cache()
+        try:
+            hit = {row[0] for row in where.select(F.explode("bindings")).distinct().collect()}
+            lost = [
+                TopicCount(*row)
+                for row in where.where(
+                    (F.size("places") == 0) & ~F.col("unknown") & ~F.col("missing")
+                )
+                .orderBy(F.desc("messages"), *KEYS)
+                .limit(MOST)
+                .select(*KEYS, "messages")
+                .collect()
+            ]
+            # Only topics with several bindings to one destination can have overlapping bindings.
+            places = history.sparkSession.createDataFrame(
+                [
+                    (each.number, f"{each.kind}\0{each.vhost}\0{each.source}\0{each.destination}")
+                    for each in definitions.bindings
+                ]
+                or [(-1, "")],
+                "binding long, place string",
+            )
+            met = (
+                where.where(F.size("bindings") > 1)
+                .select(*KEYS, "messages", F.explode("bindings").alias("binding"))
+                .join(F.broadcast(places), "binding")
+            )
+            one, other = met.alias("one"), met.alias("other")
+            same = F.col("one.binding") < F.col("other.binding")
+            for name in ("place", *KEYS):
+                same = same & (F.col(f"one.{name}") == F.col(f"other.{name}"))
+            pairs = [
+                MetBindings(*row)
+                for row in one.join(other, same)
+                .groupBy("one.binding", "other.binding")
+                .agg(F.count("*").alias("topics"), F.sum("one.messages").alias("messages"))
+                .orderBy(F.desc("messages"), F.col("one.binding"), F.col("other.binding"))
+                .limit(MOST)
+                .collect()
+            ]
+        finally:
+            where.unpersist()
+        return TakenTopics(hit, lost, pairs)
+
+    def busiest(self, most: int) -> BusiestTopics:
+        kept = self._history.cache()
+        try:
+            totals = kept.groupBy("vhost", "exchange").agg(F.count("*"), F.sum("messages"))
+            counts = {(row[0], row[1]): (row[2], row[3]) for row in totals.collect()}
+            rank = Window.partitionBy("vhost", "exchange").orderBy(F.desc("messages"), "topic")
+            top: dict[tuple[str, str], list[tuple[str, int]]] = {}
+            for vhost, exchange, topic, messages in (
+                kept.withColumn("rank", F.row_number().over(rank))
+                .where(F.col("rank") <= most)
+                .orderBy("vhost", "exchange", "rank")
+                .select(*KEYS, "messages")
+                .collect()
+            ):
+                top.setdefault((vhost, exchange), []).append((topic, messages))
+        finally:
+            kept.unpersist()
+        return BusiestTopics(counts, top)
+
+
+def _by_place(both: DataFrame, column: str) -> dict[tuple[str, str], int]:
+    found: Any = (
+        both.select("vhost", F.explode(column).alias("place"), "messages")
+        .groupBy("vhost", "place")
+        .agg(F.sum("messages"))
+        .collect()
+    )
+    return {(row[0], row[1]): row[2] for row in found}
+
+
+def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
+    """Return the rows of `history`, with the destinations of each topic according to `definitions`.
+
+    `history` must have the columns vhost, exchange and topic. The added columns are:
+
+        places      array<string>  queues, and MQTT sessions with the prefix SESSION
+        bindings    array<long>    numbers of the matching bindings in the file
+        unknown     boolean        an exchange routes by more than the topic: `places` may lack some
+        missing     boolean        the exchange or vhost is not in the file
+    """
+    hosts = history.sparkSession.sparkContext.broadcast(definitions.hosts)
+    names = history.columns
+
+    def search(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        routers = BatchRouters(hosts.value)
+        for each in batches:
+            for group in routers.groups(each):
+                count, found = len(group.rows), group.routed
+                places = pa.array(group.names, pa.string()).take(pa.array(found.places[1]))
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        *each.take(pa.array(group.rows)).columns,
+                        _lists(found.places, count, places),
+                        _lists(found.bindings, count, pa.array(found.bindings[1], pa.int64())),
+                        pa.array(found.unknown),
+                        pa.array([group.missing] * count),
+                    ],
+                    [*names, "places", "bindings", "unknown", "missing"],
+                )
+
+    fields = ", ".join(
+        f"`{field.name}` {field.dataType.simpleString()}" for field in history.schema.fields
+    )
+    return history.mapInArrow(
+        search,
+        f"{fields}, places array<string>, bindings array<long>, unknown boolean, missing boolean",
+    )
+
+
+def _lists(pairs: tuple[Rows, Rows], count: int, values: pa.Array) -> pa.Array:
+    """Return an array with one list for each row: the values whose pair in `pairs` has this row."""
+    ends = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(pairs[0], minlength=count), out=ends[1:])
+    return pa.ListArray.from_arrays(pa.array(ends), values)

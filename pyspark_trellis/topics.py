@@ -1,0 +1,105 @@
+"""The interface between the jobs and the published messages that they examine.
+
+The jobs `whatif`, `audit` and `advise` ask for the aggregates below, and compute their answers from
+these. `SparkTopics` computes the aggregates with Spark, `ArrowTopics` in this process
+(docs/decisions/0022-answers-without-spark.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pyspark_trellis.counts import Span
+from pyspark_trellis.definitions import DefinitionsFile
+
+#: The maximum number of unroutable topics in `TakenTopics`, and of pairs of bindings. Those with
+#: the most messages are kept.
+MOST: Final = 1_000
+
+
+class TopicCount(NamedTuple):
+    """The number of messages of one topic that were published to one exchange."""
+
+    vhost: str
+    exchange: str
+    topic: str
+    messages: int
+
+
+class MetBindings(NamedTuple):
+    """Two bindings to one destination, and the topics and messages that both took.
+
+    `one` and `other` are the numbers of the bindings; `one` is the smaller number.
+    """
+
+    one: int
+    other: int
+    topics: int
+    messages: int
+
+
+@dataclass(frozen=True)
+class RoutingComparison:
+    """The routing of the published messages by two definitions files.
+
+    `before` and `after` have the number of messages of each (vhost, place); `before` is empty if
+    the current definitions are unknown. `lost` has the topics that reached a queue and would not
+    reach one any more, the most frequent topic first. `unknown` is the number of messages whose
+    destinations depend on more than the topic.
+    """
+
+    before: dict[tuple[str, str], int]
+    after: dict[tuple[str, str], int]
+    lost: list[TopicCount]
+    unknown: int
+
+
+@dataclass(frozen=True)
+class TakenTopics:
+    """The bindings that took published topics.
+
+    `hit` has the numbers of these bindings. `lost` has the topics that reach no queue, and `met`
+    the pairs of bindings that took the same topics; both have at most MOST elements, the one with
+    the most messages first.
+    """
+
+    hit: set[int]
+    lost: list[TopicCount]
+    met: list[MetBindings]
+
+
+@dataclass(frozen=True)
+class BusiestTopics:
+    """The number of topics and messages of each (vhost, exchange), and its most frequent topics
+    with their messages, the most frequent topic first.
+    """
+
+    counts: dict[tuple[str, str], tuple[int, int]]
+    top: dict[tuple[str, str], list[tuple[str, int]]]
+
+
+class PublishedTopics:
+    """The number of published messages of each topic."""
+
+    def span(self) -> Span:
+        """Return the number of messages and topics, and the times of the first and last message."""
+        raise NotImplementedError
+
+    def compared(
+        self, current: DefinitionsFile | None, proposed: DefinitionsFile
+    ) -> RoutingComparison:
+        """Return the routing by the current and the proposed definitions.
+
+        If `current` is None, or lacks the exchange of a message, the journal shows if the message
+        reached a queue.
+        """
+        raise NotImplementedError
+
+    def taken(self, definitions: DefinitionsFile) -> TakenTopics:
+        """Return the bindings that took topics, and the topics that reach no queue."""
+        raise NotImplementedError
+
+    def busiest(self, most: int) -> BusiestTopics:
+        """Return at most `most` topics of each exchange, and the exchanges' totals."""
+        raise NotImplementedError

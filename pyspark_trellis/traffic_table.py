@@ -1,0 +1,154 @@
+"""`trellis ask traffic` and `trellis ask unroutable`: published messages, and messages that reached
+no queue, as the journal recorded them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_trellis.arrow_topics import ArrowTopics
+from pyspark_trellis.audit import nearest_key
+from pyspark_trellis.counts import COUNTS, KEYS, Span, added
+from pyspark_trellis.definitions import DefinitionsFile
+from pyspark_trellis.routing import BatchRouters
+from pyspark_trellis.topics import MOST
+
+#: The columns that identify a row of the answer to `traffic`, for each value of --by.
+GROUPS: Final = {
+    "topic": KEYS,
+    "exchange": ("vhost", "exchange"),
+    "vhost": ("vhost",),
+    "minute": ("minute",),
+    "hour": ("hour",),
+    "day": ("day",),
+}
+#: The values of --by that are units of time.
+TIMES: Final = ("minute", "hour", "day")
+
+
+@dataclass(frozen=True)
+class TrafficRow:
+    """The sums of the messages of one topic, exchange, virtual host or unit of time.
+
+    `name` has the values of the columns that identify the row (GROUPS).
+    """
+
+    name: tuple[str | datetime, ...]
+    messages: int
+    size: int
+    fanout: int
+    unroutable: int
+
+
+@dataclass(frozen=True)
+class TrafficTable:
+    """The published messages in groups: the group with the most messages first, units of time in
+    order.
+    """
+
+    span: Span
+    by: str
+    rows: list[TrafficRow]
+
+    def document(self) -> dict[str, object]:
+        """Return the table as a JSON document: each row has its columns by name."""
+        names = GROUPS[self.by]
+        rows = [
+            dict(zip(names, row.name, strict=True))
+            | {count: getattr(row, count) for count in COUNTS}
+            for row in self.rows
+        ]
+        return {"span": self.span, "by": self.by, "rows": rows}
+
+
+def traffic_table(sums: pa.Table, by: str) -> TrafficTable:
+    """Return the sums of published messages by one of the keys of GROUPS."""
+    names = GROUPS[by]
+    if by in ("hour", "day"):
+        sums = sums.append_column(by, pc.floor_temporal(sums.column("minute"), unit=by))
+    table = added(sums, *names).select([*names, *COUNTS])
+    order = [] if by in TIMES else [("messages", "descending")]
+    table = table.sort_by([*order, *((name, "ascending") for name in names)])
+    rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    return TrafficTable(
+        ArrowTopics(sums).span(),
+        by,
+        [TrafficRow(row[: len(names)], *row[len(names) :]) for row in rows],
+    )
+
+
+@dataclass(frozen=True)
+class UnroutableTopic:
+    """A topic of which messages reached no queue when they were published.
+
+    `messages` are all messages of the topic, `unroutable` those that reached no queue. `now` says
+    where a message would go by the bindings that the command knows: "queue" if it would reach a
+    queue or session, "nowhere", or "unknown" if its destinations depend on more than the topic;
+    None if the command knows no bindings. `nearest` is the binding key of the exchange that is most
+    similar to the topic, and `words` the number of words in which both differ.
+    """
+
+    vhost: str
+    exchange: str
+    topic: str
+    messages: int
+    unroutable: int
+    now: str | None = None
+    nearest: str | None = None
+    words: int = 0
+
+
+@dataclass(frozen=True)
+class UnroutableTopics:
+    """The topics of which messages reached no queue, the topic with most such messages first.
+
+    `unroutable` is the number of such messages, and `topics` the number of such topics; `rows` has
+    at most MOST of them.
+    """
+
+    span: Span
+    unroutable: int
+    topics: int
+    rows: list[UnroutableTopic]
+
+
+def unroutable_topics(sums: pa.Table, definitions: DefinitionsFile | None) -> UnroutableTopics:
+    """Return the topics of which messages reached no queue, as the journal recorded it."""
+    published = ArrowTopics(sums)
+    lost = published.table.filter(pc.greater(published.table.column("unroutable"), 0))
+    total = pc.sum(lost.column("unroutable")).as_py() or 0
+    count = lost.num_rows
+    order = [("unroutable", "descending"), *((name, "ascending") for name in KEYS)]
+    lost = lost.sort_by(order).slice(0, MOST).combine_chunks()
+    columns = [lost.column(name).to_pylist() for name in (*KEYS, "messages", "unroutable")]
+    rows = [UnroutableTopic(*row) for row in zip(*columns, strict=True)]
+    if definitions is not None:
+        now = _now(lost, definitions)
+        rows = [
+            UnroutableTopic(
+                row.vhost,
+                row.exchange,
+                row.topic,
+                row.messages,
+                row.unroutable,
+                where,
+                *(nearest_key(definitions, row.vhost, row.exchange, row.topic) or (None, 0)),
+            )
+            for row, where in zip(rows, now, strict=True)
+        ]
+    return UnroutableTopics(published.span(), total, count, rows)
+
+
+def _now(topics: pa.Table, definitions: DefinitionsFile) -> list[str]:
+    """Return for each topic where a message would go: queue, nowhere or unknown."""
+    found = np.full(topics.num_rows, "nowhere", object)
+    for group in BatchRouters(definitions.hosts).groups(topics):
+        found[group.rows[group.routed.unknown]] = "unknown"
+        found[group.rows[group.routed.places[0]]] = "queue"
+    return [str(each) for each in found]

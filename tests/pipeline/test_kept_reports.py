@@ -1,0 +1,193 @@
+"""Tests of `trellis report`: kept reports, their differences, and when the next report is due."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_trellis import kept_reports
+from tests.pipeline.written import START, Writer, row
+from trellis.cli import main
+
+#: The bindings of amq.topic at the two times.
+FIRST = ("a.*", "b.*", "c.*")
+SECOND = ("a.*", "b.*", "d.*")
+
+
+class Reports:
+    """A journal of two days, and the command that makes reports about it."""
+
+    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path = path
+        self._capsys = capsys
+        writer = Writer(path / "journal")
+        for day, topics in enumerate((("a.x", "b.x", "lost.1"), ("a.x", "lost.1", "lost.2"))):
+            writer.write(
+                [
+                    row(
+                        3 * day + at,
+                        topic,
+                        published_at=START + timedelta(days=day, minutes=at),
+                        routed=int(not topic.startswith("lost")),
+                    )
+                    for at, topic in enumerate(topics)
+                ]
+            )
+
+    def bindings(self, *keys: str) -> None:
+        """Write the definitions that the next report examines."""
+        rows = [
+            {
+                "source": "amq.topic",
+                "destination": "q",
+                "destination_type": "queue",
+                "routing_key": key,
+            }
+            for key in keys
+        ]
+        document = {"queues": [{"name": "q"}], "bindings": rows}
+        (self.path / "definitions.json").write_text(json.dumps(document))
+
+    def words(self, *others: str) -> list[str]:
+        """Return the words of the command."""
+        words = {
+            "--journal": "journal",
+            "--definitions": "definitions.json",
+            "--keep": "kept",
+        }
+        named = [word for flag, name in words.items() for word in (flag, str(self.path / name))]
+        return ["report", *named, *others]
+
+    def run(self, *others: str, code: int = 0) -> str:
+        """Make a report; return the text."""
+        self._capsys.readouterr()
+        assert main(self.words(*others)) == code
+        return self._capsys.readouterr().out
+
+    def files(self) -> list[str]:
+        """Return the names of the kept reports."""
+        return sorted(path.name for path in (self.path / "kept").iterdir())
+
+
+@pytest.fixture
+def reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Reports:
+    return Reports(tmp_path, capsys)
+
+
+def test_a_report_shows_what_has_changed_since_the_report_before(reports: Reports) -> None:
+    reports.bindings(*FIRST)
+    text = reports.run("--until", "2026-03-02T12:00")
+    assert text.splitlines()[0] == (
+        "2026-03-01 12:00 to 2026-03-02 12:00 UTC: 3 messages of 3 topics, 1 unroutable"
+    )
+    assert "first report: 1 dead binding, 0 duplicate bindings, 0 subsumed bindings, 1 unr" in text
+    reports.bindings(*SECOND)
+    text = reports.run("--until", "2026-03-03T12:00", "--check", code=1)
+    lines = text.splitlines()
+    assert lines[0].endswith(
+        "UTC: 3 messages of 3 topics, 2 unroutable; messages +0.0% since yesterday"
+    )
+    assert lines[-8:] == [
+        "2 new dead bindings since yesterday",
+        "  + 'b.*' from exchange 'amq.topic' to queue 'q' in vhost '/'",
+        "  + 'd.*' from exchange 'amq.topic' to queue 'q' in vhost '/'",
+        "1 new unroutable topic since yesterday",
+        "  + 'lost.2' to exchange 'amq.topic' in vhost '/'",
+        "1 former dead binding since yesterday, which has gone",
+        "  - 'c.*' from exchange 'amq.topic' to queue 'q' in vhost '/'",
+        f"kept in {reports.path / 'kept' / 'report-20260303T120000Z.json'}",
+    ]
+    assert reports.files() == ["report-20260302T120000Z.json", "report-20260303T120000Z.json"]
+    # The same report again is compared with the one of the day before.
+    assert reports.run("--until", "2026-03-03T12:00").splitlines() == lines
+
+
+def test_json_has_the_report_and_the_differences(reports: Reports) -> None:
+    reports.bindings(*FIRST)
+    found: dict[str, Any] = json.loads(reports.run("--until", "2026-03-02T12:00", "--json", "-"))
+    assert (found["before"], found["new"]) == (None, {})
+    assert found["traffic"] == {"messages": 3, "size": 0, "fanout": 2, "unroutable": 1}
+    text = reports.run(
+        "--until", "2026-03-02T18:00", "--over", "6h", "--json", "-", "--check", code=1
+    )
+    found = json.loads(text)
+    assert found["before"] == "2026-03-02T12:00:00+00:00"
+    assert [found["new"][kind] for kind in ("dead", "unroutable")] == [
+        ["'b.*' from exchange 'amq.topic' to queue 'q' in vhost '/'"],
+        ["'lost.2' to exchange 'amq.topic' in vhost '/'"],
+    ]
+    assert "no finding has changed since 18:00 UTC" in reports.run(
+        "--until", "2026-03-02T18:30", "--over", "7h", "--check"
+    )
+
+
+def test_old_reports_are_removed(reports: Reports) -> None:
+    reports.bindings(*FIRST)
+    for hour in range(4):
+        reports.run("--until", f"2026-03-02T1{hour}:00", "--most", "2")
+    assert reports.files() == ["report-20260302T120000Z.json", "report-20260302T130000Z.json"]
+
+
+def test_every_makes_a_report_when_the_latest_is_old_enough(
+    reports: Reports, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A failed report is made again; the command goes on after a restart, until Ctrl-C."""
+    reports.bindings(*FIRST)
+    now = START + timedelta(days=1)
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        slept.append(seconds)
+        now += timedelta(seconds=seconds)
+        if len(slept) == 2:
+            (reports.path / "definitions.json").unlink()
+        if len(slept) == 3:
+            reports.bindings(*SECOND)
+        if len(slept) == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(kept_reports, "_now", lambda: now)
+    monkeypatch.setattr("pyspark_trellis.kept_reports.time.sleep", sleep)
+    assert main(reports.words("--every", "1h")) == 130
+    said = capsys.readouterr()
+    assert slept == [3600, 3600, 60, 3600, 3600]
+    assert said.err == (
+        f"no report: {reports.path}/definitions.json: No such file or directory; another attempt "
+        "follows in 60 s\n"
+    )
+    assert said.out.count("kept in") == 4
+    assert "2 new dead bindings since" in said.out
+    # The latest report is an hour old: the next one is due at once.
+    slept[:] = [0] * 4
+    now = START + timedelta(days=3)
+    assert main(reports.words("--every", "1h")) == 130
+    assert reports.files()[-1] == "report-20260304T120000Z.json"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--every", "1d", "--until", "1h"], "--until is the end of one report: leave it out"),
+        (["--every", "1d", "--check"], "--check sets the exit code of one report"),
+        (["--every", "day"], "'day' is no age: give one such as 15m, 2h or 7d"),
+        (["--every", "0s"], "--every and --over must be longer than 0 s"),
+        (["--definitions", "none.json"], "none.json: No such file or directory"),
+        ([], "the kept report {path}/kept/report-20260301T000000Z.json cannot be read ('format')"),
+    ],
+)
+def test_an_error_is_one_line(
+    words: list[str], line: str, reports: Reports, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports.bindings(*FIRST)
+    (reports.path / "kept").mkdir()
+    if not words:
+        (reports.path / "kept" / "report-20260301T000000Z.json").write_text("{}")
+    assert main(reports.words(*words)) == 2
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1
+    assert line.format(path=reports.path) in said.err

@@ -1,0 +1,69 @@
+"""`trellis ask` and `trellis report` over HTTP, against a broker of the test with a journal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra [arrow] is not installed")
+
+from broker.stream.queue import StreamQueue
+from tests.clients import publication
+from tests.top.commands import Commands
+from tests.top.conftest import Start
+from tests.top.test_api import users
+
+
+async def test_questions_are_answered_from_the_journal_of_a_running_broker(
+    start: Start,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = await start(
+        **users(), stream={"journals": ["/=all"]}, data={"dir": str(tmp_path / "data")}
+    )
+    client = await broker.amqp()
+    await client.queue("orders", "amq.topic", "orders.*")
+    device = await broker.mqtt("device")
+    await device.subscribe("orders/#")
+    await device.subscribe("never/+")
+    for key in ("orders.new", "orders.a.b", "ordres.new"):
+        await client.socket.send(publication("amq.topic", key, b"m"))
+    journal = broker.node.broker.vhosts["/"].queue("all")
+    assert isinstance(journal, StreamQueue)
+    await broker.until(lambda: int(journal.archive.end) == 3)
+    command_line = Commands(broker, capsys, monkeypatch)
+
+    text = await command_line.out("ask", "traffic", "--by", "exchange")
+    assert text.startswith("3 messages of 3 topics, ")
+    assert text.splitlines()[-1].split() == ["/", "amq.topic", "3", "3", "3", "1"]
+    found = json.loads(await command_line.out("ask", "unroutable", "--json", "-"))
+    assert found["rows"] == [
+        {
+            "vhost": "/",
+            "exchange": "amq.topic",
+            "topic": "ordres.new",
+            "messages": 1,
+            "unroutable": 1,
+            "now": "nowhere",
+            "nearest": "orders.#",
+            "words": 1,
+        }
+    ]
+    found = json.loads(await command_line.out("ask", "audit", "--json", "-"))
+    assert [(each["destination"], each["key"]) for each in found["dead"]] == [("device", "never/+")]
+    (tmp_path / "new.json").write_text(json.dumps({"queues": [{"name": "orders"}]}))
+    words = ("ask", "whatif", "--definitions", str(tmp_path / "new.json"), "--json", "-")
+    code, out, _ = await command_line.run(*words)
+    changes = {each["name"]: (each["before"], each["after"]) for each in json.loads(out)["queues"]}
+    assert code == 1
+    assert changes == {"all": (0, None), "orders": (1, 0), "device": (2, 2)}
+    text = await command_line.out("report", "--keep", str(tmp_path / "kept"))
+    assert "first report: " in text
+
+    error = await command_line.fails("ask", "traffic", "--stream", "none", code=2)
+    assert error.startswith("trellis: http://127.0.0.1:")
+    assert "there is no queue 'none'" in error or "none" in error

@@ -1,0 +1,190 @@
+"""Arguments of the commands that examine a history of published messages.
+
+`trellis pipeline` and `trellis ask` have the jobs whatif, audit and advise with the same arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from trellis.cli.parsing import Parser, number
+
+#: The journal that a command reads by default, if it asks the broker of the settings.
+OWN_JOURNAL: Final = "the journal of the broker of --url"
+
+
+class HistoryJob(NamedTuple):
+    """A job of both commands: its help, its usage, and the function that adds its arguments."""
+
+    text: str
+    usage: str
+    add: Callable[[Parser], None]
+
+
+def add_json(tool: Parser) -> None:
+    """Add --json."""
+    tool.add_argument(
+        "--json",
+        metavar="FILE",
+        help="write the whole answer to FILE; - is standard output, without the table",
+    )
+
+
+def add_check(tool: Parser, condition: str) -> None:
+    """Add --check, with which the exit code is 1 under a condition."""
+    tool.add_argument(
+        "--check", action="store_true", help=f"end with exit code 1 if {condition}, for CI"
+    )
+
+
+def _add_whatif(tool: Parser) -> None:
+    tool.add_argument("--definitions", metavar="FILE", required=True, help="proposed definitions")
+    tool.add_argument(
+        "--current",
+        metavar="FILE|URL",
+        help="current definitions, to compare with [$topology, else the routes in the journal]",
+    )
+    add_json(tool)
+
+
+def _add_audit(tool: Parser) -> None:
+    add_definitions(tool)
+    add_json(tool)
+    add_check(tool, "a binding is dead or redundant, or a topic unroutable")
+
+
+def _add_advise(tool: Parser) -> None:
+    add_definitions(tool)
+    tool.add_argument(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        default=Path("matching-profile.json"),
+        help="profile to write [matching-profile.json]",
+    )
+
+
+def add_place(tool: argparse._ActionsContainer, required: bool, default: str = "") -> None:
+    """Add the arguments that name a journal and a pattern of topics.
+
+    `default` is the journal in the help text, if the arguments name none.
+    """
+    tool.add_argument(
+        "--journal",
+        metavar="PLACE",
+        required=required,
+        help="journal to read: directory of a stream, or the broker: http://HOST:15672"
+        + (f" [{default}]" if default else ""),
+    )
+    tool.add_argument(
+        "--stream",
+        metavar="QUEUE",
+        help="name of the stream, as QUEUE or VHOST/QUEUE; only if the journal is a broker's",
+    )
+    tool.add_argument(
+        "--pattern", metavar="PATTERN", help="read only topics that match this AMQP binding key"
+    )
+
+
+def add_journal(tool: argparse._ActionsContainer, required: bool, default: str = "") -> None:
+    """Add the arguments that select rows of a journal, except the end."""
+    add_place(tool, required, default)
+    tool.add_argument(
+        "--starting",
+        metavar="OFFSET",
+        default="earliest",
+        help="first offset to read: earliest, latest or a number [earliest]",
+    )
+
+
+def add_mode(tool: Parser, once: str, follow: str) -> None:
+    """Add --once, --follow and --every."""
+    mode = tool.add_mutually_exclusive_group()
+    mode.add_argument("--once", action="store_true", help=once)
+    mode.add_argument("--follow", action="store_true", help=follow)
+    tool.add_argument(
+        "--every",
+        metavar="S",
+        type=number(int, 1),
+        default=5,
+        help="with --follow: seconds between two reads [5]",
+    )
+
+
+def add_question(tool: Parser, default: str = "") -> None:
+    """Add the arguments that select the messages and the topology of a job."""
+    group = tool.add_argument_group(
+        "history", "Published messages: a journal, or the counts of `trellis pipeline traffic`."
+    )
+    add_journal(group, required=False, default=default)
+    group.add_argument(
+        "--ending",
+        metavar="OFFSET",
+        default="latest",
+        help="end offset, not included: latest or a number [latest]",
+    )
+    group.add_argument(
+        "--traffic",
+        metavar="DIR",
+        help="read the counts that `trellis pipeline traffic --target DIR` wrote, instead of a "
+        "journal",
+    )
+    topology = add_topology(tool)
+    topology.add_argument(
+        "--as-of",
+        metavar="TIME",
+        help="use the topology of this time (ISO 8601; UTC if it has no zone) [the latest]",
+    )
+    add_mode(tool, "answer once (the default)", "answer again after new messages, until Ctrl-C")
+
+
+def add_topology(tool: Parser) -> argparse._ArgumentGroup:
+    """Add the arguments that name a stream $topology; return their group."""
+    group = tool.add_argument_group(
+        "topology",
+        "Bindings and MQTT subscriptions from the broker's stream $topology. The stream is needed "
+        "for the subscriptions, which a definitions file lacks, and for all bindings if no file is "
+        "given.",
+    )
+    group.add_argument(
+        "--topology",
+        metavar="PLACE",
+        help="directory of $topology, or the broker: http://HOST:15672; or none, to use "
+        "no topology "
+        "[the $topology beside the journal]",
+    )
+    return group
+
+
+def add_definitions(tool: Parser) -> None:
+    """Add --definitions."""
+    tool.add_argument(
+        "--definitions",
+        metavar="FILE|URL",
+        help="definitions as `trellis definitions export` writes them, or the broker: "
+        "http://HOST:15672 [$topology]",
+    )
+
+
+JOBS: Final = {
+    "whatif": HistoryJob(
+        "replay the history against proposed definitions and report changed deliveries; exit code "
+        "1 if a message would be lost",
+        "HISTORY --definitions FILE [--current FILE|--as-of TIME] [--once|--follow]",
+        _add_whatif,
+    ),
+    "audit": HistoryJob(
+        "report dead, duplicate, subsumed and overlapping bindings, and topics without a receiver",
+        "HISTORY --definitions FILE|URL|--as-of TIME [--once|--follow]",
+        _add_audit,
+    ),
+    "advise": HistoryJob(
+        "measure the matching algorithms on the history, and write a profile for the setting "
+        "matcher.profile",
+        "HISTORY --definitions FILE|URL|--as-of TIME [--output FILE] [--once|--follow]",
+        _add_advise,
+    ),
+}
