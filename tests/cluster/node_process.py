@@ -1,7 +1,7 @@
 """A process with one node of a cluster: python -m tests.cluster.node_process PORT DIRECTORY TIMES.
 
-PORT is the port of the LogServer. TIMES is silence,lease,beat[,keep_time] in seconds: the settings
-`cluster.silence`, `cluster.lease` and `cluster.beat`, and the time for which the log keeps records.
+PORT is the port of the LogServer. TIMES is silence,lease,beat[,keep_time] in seconds: the values of
+the settings of these names in the section `cluster`.
 """
 
 from __future__ import annotations
