@@ -2,8 +2,8 @@
 
     python -m tests.cluster.node_process PORT DIRECTORY TIMES [VERSION]
 
-PORT is the port of the LogServer. TIMES is silence,lease,beat[,keep_time] in seconds: the settings
-`cluster.silence`, `cluster.lease` and `cluster.beat`, and the time for which the log keeps records.
+PORT is the port of the LogServer. TIMES is silence,lease,beat[,keep_time] in seconds: the values of
+the settings of these names in the section `cluster`.
 With the VERSION "next", the node reads and writes a further format of batches.
 """
 

@@ -39,7 +39,7 @@ def mutual(authority: Authority, need: str, **mqtts: Any) -> dict[str, Any]:
 
 
 def failures(running: Running, listener: str) -> dict[str, int]:
-    """Return reason -> number of failed TLS handshakes of a listener."""
+    """Return reason -> number of connections of a listener that TLS errors have ended."""
     return {
         reason: count
         for reason, count in running.node.listener_contexts[listener].tls.failures.items()

@@ -1,7 +1,4 @@
-"""Tests of the store writer, which writes the changes of the broker to the disk.
-
-They check which clients wait for the disk, and the effects of a stop and of a failed disk.
-"""
+"""Tests of the store writer: which clients wait for the disk, stops, and failed disks."""
 
 from __future__ import annotations
 
@@ -53,10 +50,7 @@ async def publish(client: Amqp0, *bodies: bytes, queue: str = "q", delivery_mode
 
 
 async def heard(client: Amqp0) -> None:
-    """Wait until the broker has handled all earlier data of the client.
-
-    The broker answers channel.flow at once, even if the disk is slow.
-    """
+    """Wait until the broker has handled all earlier data, even if the disk is slow."""
     await client.call(spec.Channel.Flow(True), spec.Channel.FlowOk)
 
 
@@ -276,11 +270,7 @@ async def test_an_idle_broker_gives_space_back_and_after_a_restart_too(
 async def test_a_log_is_not_read_again_and_again_while_the_disk_is_short(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the disk is nearly full, the broker looks for files that a checkpoint could free.
-
-    Here most messages are settled, but they are small: a checkpoint would free less than half of
-    the log. The broker must not read the log each time to find that out.
-    """
+    """A checkpoint would free too little; the broker must not read the log to find that twice."""
     monkeypatch.setattr(storing, "LOOK_SECONDS", 1_000_000.0)
     disk = HandledDisk()
     running = await start(disk=disk, **at(tmp_path, **SMALL))

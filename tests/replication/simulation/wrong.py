@@ -384,7 +384,10 @@ class TrimBehindListed(Node):
 
 
 class NeverHandsOver(Node):
-    """Wrong on purpose: a fenced owner keeps serving clients: another node owns the log by now."""
+    """Wrong on purpose: an owner keeps serving clients after it was fenced.
+
+    Another node may own the log by then.
+    """
 
     def end(self, error: Exception) -> None:
         if isinstance(error, Fenced) and self.owner is not None:
