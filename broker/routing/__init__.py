@@ -5,6 +5,6 @@ binding, exchanges, subscriber, relay. Beside them: authorization (permissions t
 bind), equivalence (a repeated declaration), deduplication (idempotent producers), prewarming and
 topology_stream.
 
-For operators: explanation (where a message would go), match_reasons, queue_verdicts, near_misses
-and key_differences.
+For operators: explanation (where a message would go), match_reasons, queue_verdicts, near_misses,
+near_key_filter and key_differences.
 """

@@ -27,6 +27,8 @@ KINDS: Final = (CASE, SEPARATOR, EMPTY_WORD, HEADER, CHARACTER, MORE, LESS)
 
 #: The noun of a routing key that an MQTT client publishes.
 TOPIC: Final = "topic"
+#: Stands for the value of a header that a message does not have.
+_ABSENT: Final = object()
 #: A word that differs by one character must be at least this long, or `a` would resemble `b`.
 _WORD_MIN: Final = 2
 
@@ -57,11 +59,7 @@ class KeyComparison:
         self._folded_words = self._folded.split(self._separator)
         self._has_other = self._other in self._key
         self._uniform = self._key.replace(self._other, self._separator).split(self._separator)
-        size = len(self._key)
-        self._size = size
-        self._half = size // 2
-        self._first_half = self._key[: self._half]
-        self._last_half = self._key[self._half :]
+        self._size = len(self._key)
 
     def difference(self, binding_key: str, wildcards: bool) -> NearDifference | None:
         """Return the difference to a binding key; None if there is none or more than one.
@@ -76,11 +74,6 @@ class KeyComparison:
                 return _of_case(self._key, binding_key)
             if has_wildcard:
                 return None  # A direct exchange takes `*` and `#` as plain words.
-            # One change leaves the first or the last half of the key as it is.
-            if not is_mixed and not (
-                binding_key.startswith(self._first_half) or binding_key.endswith(self._last_half)
-            ):
-                return None
         words = binding_key.split(self._separator)
         found = self._other_separator(binding_key, words) if is_mixed else None
         if found is not None:
@@ -255,56 +248,60 @@ def _is_one_change(first: str, second: str) -> bool:
     return first[at : at + 2] == second[at : at + 2][::-1] and first[at + 2 :] == second[at + 2 :]
 
 
-def header_difference(arguments: Fields, headers: Fields) -> NearDifference | None:
-    """Return the one header that keeps a binding of a headers exchange from matching.
+class HeaderComparison:
+    """The headers of a message, which are compared with the arguments of many bindings."""
 
-    Return None if several headers would have to change.
-    """
-    if not _is_similar(arguments, headers):
-        return None
-    criteria = Criteria(arguments)
-    failing = ""
-    for name, wanted in criteria.wanted.items():
-        if name in headers and (wanted is PRESENT or wanted == token(headers[name])):
-            continue
-        if criteria.any and name not in headers:
-            continue
-        if failing:
-            return None
-        failing = name
-    if not failing:
-        return None
-    value = arguments[failing]
-    if failing not in headers:
-        asked = "is missing" if value is None else f"is missing: the binding asks for {value!r}"
-        return NearDifference(
-            HEADER, f"the binding would match if the header '{failing}' were set, which {asked}"
-        )
-    return NearDifference(
-        HEADER,
-        f"the binding would match if the header '{failing}' were {value!r}, "
-        f"not {headers[failing]!r}",
-    )
+    def __init__(self, headers: Fields) -> None:
+        # A dict: compiled code takes ten times as long for a Mapping.
+        self._headers: dict[str, object] = dict(headers)
 
-
-def _is_similar(arguments: Fields, headers: Fields) -> bool:
-    """True unless several headers differ at first sight: most bindings are ruled out here.
-
-    Dicts are compared, because compiled code takes ten times as long for a Mapping.
-    """
-    wanted: dict[str, object] = arguments if isinstance(arguments, dict) else dict(arguments)
-    given: dict[str, object] = headers if isinstance(headers, dict) else dict(headers)
-    match = wanted.get("x-match")
-    is_any = match == "any" or match == "any-with-x"
-    different: i64 = 0
-    for name, value in wanted.items():
-        if value is None or name.startswith("x-"):
-            continue
-        if name not in given:
-            if not is_any:
+    def similar(self, many: list[Fields]) -> list[int]:
+        """Return the indices of the arguments from which at most one header seems to differ."""
+        given = self._headers
+        found: list[int] = []
+        for number, arguments in enumerate(many):
+            wanted: dict[str, object] = (
+                arguments if isinstance(arguments, dict) else dict(arguments)
+            )
+            different: i64 = 0
+            for name, value in wanted.items():
+                if given.get(name, _ABSENT) == value or value is None or name.startswith("x-"):
+                    continue
+                if name not in given and wanted.get("x-match") in ("any", "any-with-x"):
+                    continue
                 different += 1
-        elif given[name] != value:
-            different += 1
-        if different > 1:
-            return False
-    return True
+                if different > 1:
+                    break
+            else:
+                found.append(number)
+        return found
+
+    def difference(self, arguments: Fields) -> NearDifference | None:
+        """Return the one header that keeps a binding of a headers exchange from matching.
+
+        Return None if several headers would have to change.
+        """
+        headers = self._headers
+        criteria = Criteria(arguments)
+        failing = ""
+        for name, wanted in criteria.wanted.items():
+            if name in headers and (wanted is PRESENT or wanted == token(headers[name])):
+                continue
+            if criteria.any and name not in headers:
+                continue
+            if failing:
+                return None
+            failing = name
+        if not failing:
+            return None
+        value = arguments[failing]
+        if failing not in headers:
+            asked = "is missing" if value is None else f"is missing: the binding asks for {value!r}"
+            return NearDifference(
+                HEADER, f"the binding would match if the header '{failing}' were set, which {asked}"
+            )
+        return NearDifference(
+            HEADER,
+            f"the binding would match if the header '{failing}' were {value!r}, "
+            f"not {headers[failing]!r}",
+        )
