@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import re
 from typing import Any
 
 import pamqp.commands as spec
@@ -95,6 +97,27 @@ async def test_pause_and_resume_a_queue(broker: Running, commands: Commands) -> 
     assert await commands.out("resume", "q") == "resumed queue 'q'\n"
     await client.expect(spec.Basic.Deliver)
     assert await commands.out("resume", "q") == "queue 'q' is not paused\n"
+
+
+async def test_the_question_names_the_rate_of_the_messages_that_come(
+    broker: Running, commands: Commands
+) -> None:
+    client = await broker.amqp()
+    sent = 0
+
+    async def send() -> None:
+        nonlocal sent
+        while True:
+            await client.socket.send(publication("", "q", b"x") * 5)
+            sent += 5
+            await broker.until(lambda: queue_of(broker).depth == sent)
+
+    sending = asyncio.create_task(send())
+    code, _, asked = await commands.run("pause", "q")
+    sending.cancel()
+    assert code == 2
+    found = re.search(r"wait, and ([0-9.,]+) messages/s come\n", asked)
+    assert found is not None and 0 < float(found[1].replace(",", "")) <= sent
 
 
 async def test_a_stream_and_a_session_cannot_be_paused(broker: Running) -> None:
