@@ -231,9 +231,7 @@ def _found_in(path: tuple[str, ...]) -> tuple[Algorithm, ...]:
     from importlib.metadata import entry_points  # takes a fifth of the start of a command
 
     found = [
-        _algorithm_of(point)
-        for point in entry_points(group=GROUP)
-        if point.name not in _BUILT_IN
+        _algorithm_of(point) for point in entry_points(group=GROUP) if point.name not in _BUILT_IN
     ]
     return tuple(sorted(found, key=lambda algorithm: algorithm.name))
 

@@ -19,19 +19,47 @@ from mypy_extensions import i64
 
 _ONE: Final = "*"
 _MANY: Final = "#"
+#: Characters between the halves of a key: two neighbours that are exchanged must not be in both.
+#: One character is up to three characters once upper and lower case are equal.
+_GAP: Final = 1
+_GAP_UNICODE: Final = 5
 
 
 class NearKeyFilter:
-    """The filter for one routing key.
+    """The filter for one routing key; `wildcards` is False for keys without wildcards.
 
     A key with `.` and `/` has a word between each two of these separators. So a near miss is left
     out if its one change affects a word of an AMQP key that has a `/` in it.
     """
 
-    __slots__ = ("_ends", "_known", "_starts", "_words", "only_fewer_words")
+    __slots__ = (
+        "_ends",
+        "_halves_end",
+        "_halves_start",
+        "_known",
+        "_starts",
+        "_wildcards",
+        "_words",
+        "only_fewer_words",
+    )
 
-    def __init__(self, key: str) -> None:
-        self._words = _uniform(key).split(".")
+    def __init__(self, key: str, wildcards: bool = True) -> None:
+        self._wildcards = wildcards
+        whole = _uniform(key)
+        self._words = whole.split(".")
+        # One change leaves the first or the last half of a key as it is, unless it removes a word
+        # that is in both halves.
+        half = len(whole) // 2
+        first, last = whole[:half], whole[half + (_GAP if whole.isascii() else _GAP_UNICODE) :]
+        self._halves_end = last
+        self._halves_start = (
+            first,
+            *[
+                one
+                for one in _without_each_word(key)
+                if not one.startswith(first) and not one.endswith(last)
+            ],
+        )
         self._known = frozenset([*self._words, _ONE, _MANY])
         # A word that differs by one change begins like the word of the key, or ends like it: two
         # neighbours that are exchanged may be in the middle.
@@ -48,7 +76,11 @@ class NearKeyFilter:
         known = self._known
         size: i64 = len(self._words)
         found: list[int] = []
+        plain = not self._wildcards
+        starts, end = self._halves_start, self._halves_end
         for number, key in enumerate(same):
+            if plain and not key.startswith(starts) and not key.endswith(end):
+                continue
             words = key.split(".")
             gap: i64 = len(words) - size
             if _MANY in key and _MANY in words:
@@ -88,6 +120,16 @@ class NearKeyFilter:
         return -2 < longer < 2 and (
             unknown.startswith(self._starts[at]) or unknown.endswith(self._ends[at])
         )
+
+
+def _without_each_word(key: str) -> list[str]:
+    """Return the keys, in uniform notation, that lack one of the words of a routing key."""
+    words = key.split(".")
+    if len(words) == 1:
+        return []
+    return [
+        _uniform(".".join(words[:number] + words[number + 1 :])) for number in range(len(words))
+    ]
 
 
 def _uniform(text: str) -> str:

@@ -125,7 +125,7 @@ class NearMissSearch:
 
     def _examine_keys(self, exchange: Exchange, wildcards: bool) -> Iterator[None]:
         """Compare the binding keys of a topic or direct exchange with the routing key."""
-        key_filter = NearKeyFilter(self._key)
+        key_filter = NearKeyFilter(self._key, wildcards)
         for chunk in self._chunks(exchange):
             for number in key_filter.passing([binding.key for binding in chunk]):
                 binding = chunk[number]
@@ -176,7 +176,7 @@ class NearMissSearch:
 
     def _examine_queues(self) -> Iterator[None]:
         """Compare the names of all queues with the routing key, for the default exchange."""
-        key_filter = NearKeyFilter(self._key)
+        key_filter = NearKeyFilter(self._key, False)
         names = list(self._scope.queues)
         for at in range(0, len(names), CANDIDATES_PER_STEP):
             if self.examined >= CANDIDATES_MAX:

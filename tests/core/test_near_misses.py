@@ -118,10 +118,12 @@ PLAIN: Final = ["a", "b", "ab", "temp", "Temp", "tmep", "temps", "", "Straße", 
     ),
 )
 def test_the_filter_lets_each_near_miss_pass(key: str, patterns: list[str]) -> None:
-    passing = NearKeyFilter(key).passing(patterns)
-    for number, pattern in enumerate(patterns):
-        if number not in passing and not AMQP.matches(pattern, key):
-            assert difference(key, pattern) is None
+    for wildcards in (True, False):
+        passing = NearKeyFilter(key, wildcards).passing(patterns)
+        for number, pattern in enumerate(patterns):
+            matches = AMQP.matches(pattern, key) if wildcards else pattern == key
+            if number not in passing and not matches:
+                assert difference(key, pattern, wildcards) is None
 
 
 @given(st.lists(st.sampled_from(["a", "temp", "*"]), min_size=1, max_size=5))
