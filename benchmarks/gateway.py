@@ -58,13 +58,16 @@ class MeasuredProcess:
             for name, _, address in (word.partition("=") for word in words[1:])
         }
 
+    def children(self) -> list[int]:
+        """Return the identifiers of the broker's child processes: of its gateway."""
+        threads = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return [int(child) for file in threads for child in file.read_text().split()]
+
     def memory(self) -> tuple[float, float]:
         """Return the resident memory of the broker, and of its gateway, in MB."""
-        pid = self.process.pid
-        threads = Path(f"/proc/{pid}/task").glob("*/children")
-        children = [child for file in threads for child in file.read_text().split()]
-        every = [Path(f"/proc/{child}/statm") for child in children]
-        return _resident(Path(f"/proc/{pid}/statm")), sum(_resident(file) for file in every)
+        every = [Path(f"/proc/{child}/statm") for child in self.children()]
+        own = Path(f"/proc/{self.process.pid}/statm")
+        return _resident(own), sum(_resident(file) for file in every)
 
     def stop(self) -> None:
         """Stop the broker, and with it its gateway."""

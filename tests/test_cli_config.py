@@ -179,6 +179,11 @@ def test_error_in_arguments_is_one_line(
     assert told(capsys, *line.split()).startswith(said)
 
 
+def test_an_empty_argument_too_many_is_shown_in_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    said = told(capsys, "permissions", "clear", "ann", "")
+    assert said.startswith('unknown argument "" (see `trellis permissions clear')
+
+
 # --- config, check-config, serve ---
 
 

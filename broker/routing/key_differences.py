@@ -27,6 +27,8 @@ KINDS: Final = (CASE, SEPARATOR, EMPTY_WORD, HEADER, CHARACTER, MORE, LESS)
 
 #: The noun of a routing key that an MQTT client publishes.
 TOPIC: Final = "topic"
+#: The value of a header that a message does not have.
+_ABSENT: Final = object()
 #: Least length in characters of a word that may differ by one character; otherwise `a` would
 #: resemble `b`.
 _WORD_MIN: Final = 2
@@ -58,11 +60,7 @@ class KeyComparison:
         self._folded_words = self._folded.split(self._separator)
         self._has_other = self._other in self._key
         self._uniform = self._key.replace(self._other, self._separator).split(self._separator)
-        size = len(self._key)
-        self._size = size
-        self._half = size // 2
-        self._first_half = self._key[: self._half]
-        self._last_half = self._key[self._half :]
+        self._size = len(self._key)
 
     def difference(self, binding_key: str, wildcards: bool) -> NearDifference | None:
         """Return the one difference between the routing key and a binding key.
@@ -80,12 +78,6 @@ class KeyComparison:
             if has_wildcard:
                 # A direct exchange compares `*` and `#` literally, so this binding key is no near
                 # miss.
-                return None
-            # A single change leaves the first or the last half of the key unchanged: if both halves
-            # differ, there are several changes.
-            if not is_mixed and not (
-                binding_key.startswith(self._first_half) or binding_key.endswith(self._last_half)
-            ):
                 return None
         words = binding_key.split(self._separator)
         found = self._other_separator(binding_key, words) if is_mixed else None
@@ -278,56 +270,66 @@ def _is_one_change(first: str, second: str) -> bool:
     return first[at : at + 2] == second[at : at + 2][::-1] and first[at + 2 :] == second[at + 2 :]
 
 
-def header_difference(arguments: Fields, headers: Fields) -> NearDifference | None:
-    """Return the one header that keeps a binding of a headers exchange from matching.
+class HeaderComparison:
+    """The headers of a message, which are compared with the arguments of many bindings."""
 
-    Return None if several headers would have to change.
-    """
-    if not _is_similar(arguments, headers):
-        return None
-    criteria = Criteria(arguments)
-    failing = ""
-    for name, wanted in criteria.wanted.items():
-        if name in headers and (wanted is PRESENT or wanted == token(headers[name])):
-            continue
-        if criteria.any and name not in headers:
-            continue
-        if failing:
-            return None
-        failing = name
-    if not failing:
-        return None
-    value = arguments[failing]
-    if failing not in headers:
-        asked = "is missing" if value is None else f"is missing: the binding asks for {value!r}"
-        return NearDifference(
-            HEADER, f"the binding would match if the header '{failing}' were set, which {asked}"
-        )
-    return NearDifference(
-        HEADER,
-        f"the binding would match if the header '{failing}' were {value!r}, "
-        f"not {headers[failing]!r}",
-    )
+    def __init__(self, headers: Fields) -> None:
+        # A dict: compiled code takes ten times as long for a Mapping.
+        self._headers: dict[str, object] = dict(headers)
+        # Most kinds of `x-match` leave out such headers.
+        self._special = frozenset([name for name in headers if name.startswith("x-")])
 
-
-def _is_similar(arguments: Fields, headers: Fields) -> bool:
-    """True unless several headers differ at first sight: most bindings are ruled out here.
-
-    The parameters are dicts, because compiled code takes ten times as long for a Mapping.
-    """
-    wanted: dict[str, object] = arguments if isinstance(arguments, dict) else dict(arguments)
-    given: dict[str, object] = headers if isinstance(headers, dict) else dict(headers)
-    match = wanted.get("x-match")
-    is_any = match == "any" or match == "any-with-x"
-    different: i64 = 0
-    for name, value in wanted.items():
-        if value is None or name.startswith("x-"):
-            continue
-        if name not in given:
-            if not is_any:
+    def similar(self, many: list[Fields]) -> list[int]:
+        """Return the indices of the arguments from which at most one header seems to differ."""
+        given, special = self._headers, self._special
+        found: list[int] = []
+        for number, arguments in enumerate(many):
+            wanted: dict[str, object] = (
+                arguments if isinstance(arguments, dict) else dict(arguments)
+            )
+            different: i64 = 0
+            for name, value in wanted.items():
+                theirs = given.get(name, _ABSENT)
+                if theirs == value or value is None:
+                    continue
+                if theirs is _ABSENT:
+                    if name.startswith("x-") or wanted.get("x-match") in ("any", "any-with-x"):
+                        continue
+                elif name in special:
+                    continue
                 different += 1
-        elif given[name] != value:
-            different += 1
-        if different > 1:
-            return False
-    return True
+                if different > 1:
+                    break
+            else:
+                found.append(number)
+        return found
+
+    def difference(self, arguments: Fields) -> NearDifference | None:
+        """Return the one header that keeps a binding of a headers exchange from matching.
+
+        Return None if several headers would have to change.
+        """
+        headers = self._headers
+        criteria = Criteria(arguments)
+        failing = ""
+        for name, wanted in criteria.wanted.items():
+            if name in headers and (wanted is PRESENT or wanted == token(headers[name])):
+                continue
+            if criteria.any and name not in headers:
+                continue
+            if failing:
+                return None
+            failing = name
+        if not failing:
+            return None
+        value = arguments[failing]
+        if failing not in headers:
+            asked = "is missing" if value is None else f"is missing: the binding asks for {value!r}"
+            return NearDifference(
+                HEADER, f"the binding would match if the header '{failing}' were set, which {asked}"
+            )
+        return NearDifference(
+            HEADER,
+            f"the binding would match if the header '{failing}' were {value!r}, "
+            f"not {headers[failing]!r}",
+        )

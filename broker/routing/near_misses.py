@@ -29,9 +29,16 @@ from broker.routing.exchanges import (
     TopicExchange,
 )
 from broker.routing.explanation import RouteExplanation
-from broker.routing.key_differences import KINDS, KeyComparison, NearDifference, header_difference
+from broker.routing.key_differences import (
+    KINDS,
+    MORE,
+    HeaderComparison,
+    KeyComparison,
+    NearDifference,
+)
 from broker.routing.match_reasons import headers_of
 from broker.routing.matching_bindings import STEPS
+from broker.routing.near_key_filter import NearKeyFilter
 from broker.routing.plan_search import SearchScope
 from matching.grammar import AMQP, MQTT
 
@@ -122,63 +129,73 @@ class NearMissSearch:
 
     def _examine_keys(self, exchange: Exchange, wildcards: bool) -> Iterator[None]:
         """Compare the binding keys of a topic or direct exchange with the routing key."""
-        amqp, mqtt, reached = self._amqp, self._mqtt, self._reached
-        since = 0
-        for target in list(exchange.bindings):
-            mine = exchange.bindings.get(target, {})
-            if target in reached or target.dead:
-                since += 1
-                if since >= CANDIDATES_PER_STEP:
-                    since = 0
-                    yield None
-                continue
-            for binding in list(mine.values()):
-                comparison = amqp if binding.grammar is AMQP else mqtt
+        key_filter = NearKeyFilter(self._key, wildcards)
+        for chunk in self._chunks(exchange):
+            for number in key_filter.passing([binding.key for binding in chunk]):
+                binding = chunk[number]
+                comparison = self._amqp if binding.grammar is AMQP else self._mqtt
                 difference = comparison.difference(binding.key, wildcards)
                 if difference is not None:
-                    self._add(NearMiss(exchange.name, binding.key, target, difference, binding))
-                since += 1
-                self.examined += 1
-                if since >= CANDIDATES_PER_STEP:
-                    since = 0
-                    if self.examined >= CANDIDATES_MAX:
-                        self.complete = False
-                        return
-                    yield None
+                    self._add_binding(exchange, binding, difference)
+            key_filter.only_fewer_words = len(self._found.get(MORE, [])) >= NEAR_MISSES_MAX
+            yield None
 
     def _examine_headers(self, exchange: Exchange) -> Iterator[None]:
         """Compare the criteria of a headers exchange with the headers of the message."""
-        headers = headers_of(self._properties)
-        since = 0
-        for target in list(exchange.bindings):
-            if target in self._reached or target.dead:
-                continue
-            for binding in list(exchange.bindings.get(target, {}).values()):
-                difference = header_difference(binding.arguments, headers)
+        comparison = HeaderComparison(headers_of(self._properties))
+        for chunk in self._chunks(exchange):
+            for number in comparison.similar([binding.arguments for binding in chunk]):
+                difference = comparison.difference(chunk[number].arguments)
                 if difference is not None:
-                    self._add(NearMiss(exchange.name, binding.key, target, difference, binding))
-                since += 1
-                self.examined += 1
-                if since >= CANDIDATES_PER_STEP:
-                    since = 0
-                    if self.examined >= CANDIDATES_MAX:
-                        self.complete = False
-                        return
-                    yield None
+                    self._add_binding(exchange, chunk[number], difference)
+            yield None
 
-    def _examine_queues(self) -> Iterator[None]:
-        """Compare the names of all queues with the routing key, for the default exchange."""
-        for name, queue in list(self._scope.queues.items()):
-            self.examined += 1
-            if queue not in self._reached:
-                difference = self._amqp.difference(name, False)
-                if difference is not None:
-                    self._add(NearMiss("", name, queue, difference))
-            if self.examined % CANDIDATES_PER_STEP == 0:
+    def _chunks(self, exchange: Exchange) -> Iterator[list[Binding]]:
+        """Yield the bindings to destinations that do not get the message, in bounded lists.
+
+        A list is empty if none of many destinations has such a binding.
+        """
+        chunk: list[Binding] = []
+        passed = 0
+        for target in list(exchange.bindings):
+            passed += 1
+            mine = exchange.bindings.get(target)
+            if mine is not None and target not in self._reached and not target.dead:
+                chunk += mine.values()
+            if len(chunk) < CANDIDATES_PER_STEP and passed < CANDIDATES_PER_STEP:
+                continue
+            passed = 0
+            at = 0
+            while at == 0 or len(chunk) - at >= CANDIDATES_PER_STEP:
                 if self.examined >= CANDIDATES_MAX:
                     self.complete = False
                     return
-                yield None
+                part = chunk[at : at + CANDIDATES_PER_STEP]
+                at += CANDIDATES_PER_STEP
+                self.examined += len(part)
+                yield part
+            chunk = chunk[at:]
+        self.examined += len(chunk)
+        yield chunk
+
+    def _examine_queues(self) -> Iterator[None]:
+        """Compare the names of all queues with the routing key, for the default exchange."""
+        key_filter = NearKeyFilter(self._key, False)
+        names = list(self._scope.queues)
+        for at in range(0, len(names), CANDIDATES_PER_STEP):
+            if self.examined >= CANDIDATES_MAX:
+                self.complete = False
+                return
+            part = names[at : at + CANDIDATES_PER_STEP]
+            self.examined += len(part)
+            for number in key_filter.passing(part):
+                queue = self._scope.queues.get(part[number])
+                if queue is None or queue in self._reached:
+                    continue
+                difference = self._amqp.difference(part[number], False)
+                if difference is not None:
+                    self._add(NearMiss("", part[number], queue, difference))
+            yield None
 
     def _ask_others(self) -> Iterator[None]:
         """Search the exchanges that the message does not reach for a binding that matches the
@@ -220,6 +237,11 @@ class NearMissSearch:
             text = "the routing key is the name of this queue: publish it to the default exchange"
             difference = NearDifference(OTHER_EXCHANGE, text)
             self._add(NearMiss("", self._key, queue, difference))
+
+    def _add_binding(
+        self, exchange: Exchange, binding: Binding, difference: NearDifference
+    ) -> None:
+        self._add(NearMiss(exchange.name, binding.key, binding.destination, difference, binding))
 
     def _add(self, miss: NearMiss) -> None:
         known = self._found.setdefault(miss.difference.kind, [])

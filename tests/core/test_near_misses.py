@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import ExchangeOptions
-from broker.routing.key_differences import KeyComparison, NearDifference, header_difference
+from broker.routing.key_differences import HeaderComparison, KeyComparison, NearDifference
+from broker.routing.near_key_filter import NearKeyFilter
 from matching.grammar import AMQP, MQTT, swap
 from tests.clients import World
 from tests.core.test_explanation import near_misses
@@ -107,6 +108,43 @@ def test_a_binding_that_would_match_one_more_word_is_found(
     assert found is not None and found.kind in ("more_words", "separator", "empty_word")
 
 
+PLAIN: Final = ["a", "b", "ab", "temp", "Temp", "tmep", "temps", "", "Straße", "strasse", "a\nb"]
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(st.sampled_from(PLAIN), min_size=1, max_size=5).map(".".join),
+    st.lists(
+        st.lists(st.sampled_from([*PLAIN, "*", "#"]), min_size=1, max_size=5).map(".".join),
+        min_size=1,
+        max_size=20,
+    ),
+)
+def test_the_filter_lets_each_near_miss_pass(key: str, patterns: list[str]) -> None:
+    for wildcards in (True, False):
+        passing = NearKeyFilter(key, wildcards).passing(patterns)
+        for number, pattern in enumerate(patterns):
+            matches = AMQP.matches(pattern, key) if wildcards else pattern == key
+            if number not in passing and not matches:
+                assert difference(key, pattern, wildcards) is None
+
+
+@given(st.lists(st.sampled_from(["a", "temp", "*"]), min_size=1, max_size=5))
+def test_the_filter_takes_both_separators_and_both_wildcards_as_one(words: list[str]) -> None:
+    keys = [".".join(words), "/".join(words), "/".join(words).replace("*", "+")]
+    key = "/".join("x" if word == "*" else word for word in words)
+    assert NearKeyFilter(key).passing(keys) == [0, 1, 2]
+    assert NearKeyFilter(swap(key)).passing(keys) == [0, 1, 2]
+
+
+def test_a_key_with_one_long_word_more_in_the_middle_is_found() -> None:
+    world = World()
+    world.vhost.declare_queue("q")
+    world.vhost.bind("amq.direct", Binding("sensors.temp", world.queue("q")))
+    best = near_misses(world, "amq.direct", "sensors.kitchen.temp").best()
+    assert [one.difference.kind for one in best] == ["fewer_words"]
+
+
 def test_a_key_of_an_mqtt_client_is_named_as_a_topic() -> None:
     found = KeyComparison(MQTT, swap("a.b"), "topic").difference("a/+", True)
     assert found is not None
@@ -141,7 +179,9 @@ def test_a_wildcard_character_of_a_direct_exchange_is_a_plain_character() -> Non
 def test_the_one_header_that_differs_is_named(
     arguments: dict[str, Any], headers: dict[str, Any], text: str
 ) -> None:
-    found = header_difference(arguments, headers)
+    comparison = HeaderComparison(headers)
+    found = comparison.difference(arguments)
+    assert found is None or comparison.similar([arguments]) == [0]
     assert (found is None) == (text == "")
     assert found is None or text in found.text
 

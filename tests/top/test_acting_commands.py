@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import io
+import itertools
+import re
 from typing import Any
 
 import pamqp.commands as spec
@@ -95,6 +99,25 @@ async def test_pause_and_resume_a_queue(broker: Running, commands: Commands) -> 
     assert await commands.out("resume", "q") == "resumed queue 'q'\n"
     await client.expect(spec.Basic.Deliver)
     assert await commands.out("resume", "q") == "queue 'q' is not paused\n"
+
+
+async def test_the_question_names_the_rate_of_the_messages_that_come(
+    broker: Running, commands: Commands
+) -> None:
+    client = await broker.amqp()
+    queue = queue_of(broker)
+
+    async def send() -> None:
+        for sent in itertools.count(5, 5):
+            await client.socket.send(publication("", "q", b"x") * 5)
+            await broker.until(functools.partial(lambda depth: queue.depth == depth, sent))
+
+    sending = asyncio.create_task(send())
+    code, _, asked = await commands.run("pause", "q")
+    sending.cancel()
+    assert code == 2
+    found = re.search(r"wait, and ([0-9.,]+) messages/s come\n", asked)
+    assert found is not None and 0 < float(found[1].replace(",", "")) <= queue.depth
 
 
 async def test_a_stream_and_a_session_cannot_be_paused(broker: Running) -> None:

@@ -168,6 +168,16 @@ async def test_refused_user_is_named_in_the_error(
     )
 
 
+@pytest.mark.parametrize("action", ["add", "change-password"])
+async def test_a_password_of_the_login_is_not_the_new_password(
+    broker: Running, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    code, _, err = await trellis(broker, capsys, "users", action, "zed", "--password", "new")
+    assert code == 1
+    assert "unknown user or wrong password" in err
+    assert "the new password of zed comes from a prompt" in err
+
+
 async def test_a_session_is_deleted_and_its_identifier_is_free(
     broker: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,7 +195,7 @@ async def test_a_session_is_deleted_and_its_identifier_is_free(
         f"{consequence}trellis: not confirmed: the input is no terminal, so give --yes\n"
     )
     code, out, err = await trellis(broker, capsys, *words, "--yes")
-    assert (code, out, err) == (0, "", "")
+    assert (code, out, err) == (0, "ended session 'dev 7'\n", "")
     await broker.until(lambda: len(broker.node.mqtt.sessions) == 0)
     assert await squatter.socket.read_to_end() == b""
     await broker.mqtt("dev 7", user="admin/known")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,11 @@ async def test_a_message_without_a_queue_fails_and_names_the_next_command(
 ) -> None:
     code, out, err = await commands.run("publish", "amq.topic", "away.door", "--body", "x")
     assert (code, out) == (1, "reached 0 queues\n")
-    assert err == "no binding matches; the reasons: trellis route 'amq.topic' 'away.door'\n"
+    assert err == "no binding matches; the reasons: trellis route amq.topic away.door\n"
+    words = ["publish", "--mqtt", "it's away", "--body", "x", "--json"]
+    code, out, err = await commands.run(*words)
+    assert (code, json.loads(out)) == (1, {"queues": 0})
+    assert shlex.split(err)[-4:] == ["trellis", "route", "--mqtt", "it's away"]
 
 
 @pytest.mark.parametrize(

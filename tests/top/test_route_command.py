@@ -136,6 +136,11 @@ def test_each_expectation_has_a_line_and_one_that_fails_gives_exit_code_1(
         strict=True,
     ):
         assert reason in line
+    done = trellis(directory, "route", "--expect", "routes.json", "--json", *source, port=port)
+    rows = json.loads(done.stdout)
+    assert done.returncode == 1 and len(rows) == len(EXPECTATIONS)
+    assert [row["passed"] for row in rows] == [not row["problems"] for row in rows]
+    assert any(row["passed"] for row in rows) and not all(row["passed"] for row in rows)
     (directory / "passing.json").write_text(json.dumps({"expect": EXPECTATIONS[:1]}))
     assert (
         trellis(directory, "route", "--expect", "passing.json", *source, port=port).returncode == 0

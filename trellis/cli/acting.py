@@ -8,9 +8,9 @@ from typing import Any
 
 from trellis.cli.actions import add_vhost
 from trellis.cli.api_client import ApiClient, add_login
-from trellis.cli.confirming import add_yes, confirm
+from trellis.cli.confirming import add_yes, arriving_text, confirm
 from trellis.cli.parsing import CommandError, Commands, Parser, add_command
-from trellis.cli.readable import count_text, rate_text
+from trellis.cli.readable import count_text
 from trellis.settings.errors import printable
 
 Row = dict[str, Any]
@@ -90,19 +90,18 @@ def pause_queue(arguments: argparse.Namespace) -> int:
     if row["paused"]:
         print(f"queue '{arguments.queue}' is paused already")
         return 0
-    confirm(arguments, _pause_lines(row))
+    confirm(arguments, _pause_lines(client, row))
     client.request("PUT", "queues", arguments.vhost, arguments.queue, "pause")
     print(f"paused queue '{arguments.queue}'; to continue: trellis resume {arguments.queue}")
     return 0
 
 
-def _pause_lines(row: Row) -> Iterator[str]:
+def _pause_lines(client: ApiClient, row: Row) -> Iterator[str]:
     consumers = count_text(row["consumers"], "consumer")
     yield f"{consumers} of queue '{row['name']}' get no more messages"
-    rate = row.get("message_stats", {}).get("publish_details", {}).get("rate", 0)
     waiting = count_text(row["messages_ready"], "message")
-    more = f", and {rate_text(rate, 'message')} come" if rate else ""
-    yield f"{waiting} wait{more}"
+    coming = arriving_text(client, "queues", row["vhost"], row["name"])
+    yield f"{waiting} wait" + (f", and {coming}" if coming else "")
 
 
 def resume_queue(arguments: argparse.Namespace) -> int:

@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
                 if flag.startswith("--")
             ]
             hint = f"; the nearest flag is {nearest(name, known)}" if name.startswith("-") else ""
-            own.error(f"unknown argument {name}{hint}")
+            own.error(f"unknown argument {name if name.strip() else shown(name)}{hint}")
         return arguments
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import base64
+import shlex
 import sys
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from broker.errors import BrokerError
 from matching.grammar import swap
@@ -20,6 +23,7 @@ from trellis.cli.api_client import ApiClient, ApiRefused, add_login
 from trellis.cli.parsing import CommandError, Commands, add_command
 from trellis.cli.readable import count_text
 from trellis.monitoring.route_rows import header_of
+from trellis.settings.errors import printable
 
 #: Properties whose values are whole numbers.
 _NUMBERS: Final = ("priority", "timestamp", "delivery_mode")
@@ -35,7 +39,7 @@ def add(commands: Commands) -> None:
         "publish one message and print how many queues and sessions it reached; the exit code is 1 "
         "if there were none",
         "EXCHANGE KEY | --mqtt TOPIC  [--body TEXT | --file FILE] [--header NAME=VALUE]... "
-        "[--property NAME=VALUE]... [--persistent] [--vhost NAME] [--url URL] "
+        "[--property NAME=VALUE]... [--persistent] [--json] [--vhost NAME] [--url URL] "
         "[--user NAME --password WORD]",
     )
     command.add_argument(
@@ -71,6 +75,7 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--qos", type=int, choices=(0, 1, 2), help="only with --mqtt: quality of service"
     )
+    command.add_argument("--json", action="store_true", help="print the result as JSON")
     add_vhost(command)
     add_login(command)
 
@@ -99,10 +104,15 @@ def publish(arguments: argparse.Namespace) -> int:
             "an AMQP or MQTT client"
         ) from None
     reached = answer.get("queues", 0)
-    print(f"reached {count_text(reached, 'queue')}")
+    if arguments.json:
+        print(msgspec.json.encode({"queues": reached}).decode())
+    else:
+        print(f"reached {count_text(reached, 'queue')}")
     if not reached:
-        where = f"--mqtt {arguments.mqtt}" if arguments.mqtt else f"'{exchange}' '{key}'"
-        print(f"no binding matches; the reasons: trellis route {where}", file=sys.stderr)
+        mqtt = arguments.mqtt
+        where = ["--mqtt", mqtt] if mqtt is not None else [exchange or "amq.default", key]
+        command = printable(shlex.join(["trellis", "route", *where]))
+        print(f"no binding matches; the reasons: {command}", file=sys.stderr)
     return 0 if reached else 1
 
 

@@ -179,8 +179,11 @@ def route(arguments: argparse.Namespace) -> int:
     )
     if expectations is not None:
         results = [result_of(one, source.ask) for one in expectations]
-        for result in results:
-            print(printable(result.line))
+        if arguments.json:
+            print(msgspec.json.format(msgspec.json.encode([one.row() for one in results])).decode())
+        else:
+            for result in results:
+                print(printable(result.line))
         return 0 if all(result.passed for result in results) else 1
     answer = source.ask(arguments.vhost, question)
     if arguments.json:
@@ -212,9 +215,9 @@ def _check(arguments: argparse.Namespace) -> None:
             "broker knows the topics of the last hour",
             2,
         )
-    if arguments.expect is not None and (arguments.header or arguments.subject or arguments.json):
+    if arguments.expect is not None and (arguments.header or arguments.subject):
         raise CommandError(
-            "--expect takes neither --header, --user nor --json: the file has `headers` and `user`",
+            "--expect takes neither --header nor --user: the file has `headers` and `user`",
             2,
         )
 

@@ -57,11 +57,34 @@ class _Expectations(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ExpectationResult:
-    """The result of checking an expectation: `passed` if it holds, and the line to print."""
+    """The result of checking an expectation; `problems` is empty if the expectation holds."""
 
-    def __init__(self, passed: bool, line: str) -> None:
-        self.passed = passed
-        self.line = line
+    def __init__(self, name: str, message: str, problems: list[str]) -> None:
+        self.name = name
+        self.message = message
+        self.problems = problems
+
+    @property
+    def passed(self) -> bool:
+        """True if the expectation holds."""
+        return not self.problems
+
+    @property
+    def line(self) -> str:
+        """The result in one line, for people."""
+        name = f"{self.name}: " if self.name else ""
+        if self.problems:
+            return f"FAILED  {name}{self.message}: {'; '.join(self.problems)}"
+        return f"ok      {name}{self.message}"
+
+    def row(self) -> dict[str, Any]:
+        """Return the result as an object of JSON, for programs."""
+        return {
+            "name": self.name,
+            "message": self.message,
+            "passed": self.passed,
+            "problems": self.problems,
+        }
 
 
 def read_expectations(path: str) -> list[Expectation]:
@@ -90,7 +113,7 @@ def result_of(expectation: Expectation, ask: Ask) -> ExpectationResult:
     except ApiRefused as refusal:
         if refusal.status not in _FAILED_STATUSES:
             raise
-        return _result(expectation, _named(expectation), [str(refusal)])
+        return ExpectationResult(expectation.name, _named(expectation), [str(refusal)])
     received = {
         row["name"]
         for row in answer["queues"]
@@ -106,20 +129,13 @@ def result_of(expectation: Expectation, ask: Ask) -> ExpectationResult:
         for queue in expectation.not_queues
         if queue in received
     ]
-    return _result(expectation, message_text(answer), problems)
+    return ExpectationResult(expectation.name, message_text(answer), problems)
 
 
 def _named(expectation: Expectation) -> str:
     if expectation.mqtt is not None:
         return f"topic '{expectation.mqtt}'"
     return f"exchange '{expectation.exchange or 'amq.default'}', key '{expectation.key}'"
-
-
-def _result(expectation: Expectation, message: str, problems: list[str]) -> ExpectationResult:
-    name = f"{expectation.name}: " if expectation.name else ""
-    if problems:
-        return ExpectationResult(False, f"FAILED  {name}{message}: {'; '.join(problems)}")
-    return ExpectationResult(True, f"ok      {name}{message}")
 
 
 def _missing_reason(answer: dict[str, Any], queue: str) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import Any
 
 from trellis.cli.actions import add_action, add_group, add_vhost
 from trellis.cli.api_client import ApiClient
-from trellis.cli.confirming import add_yes, confirm
+from trellis.cli.confirming import add_yes, arriving_text, confirm
 from trellis.cli.parsing import Commands
 from trellis.cli.readable import count_text
+from trellis.settings.errors import printable
 
 
 def add(commands: Commands) -> None:
@@ -39,16 +41,21 @@ def delete(arguments: argparse.Namespace) -> int:
     client = ApiClient(arguments)
     for row in client.json("GET", "trellis", "sessions"):
         if (row["client_id"], row["vhost"]) == (arguments.client_id, arguments.vhost):
-            confirm(arguments, [_consequence(row)])
+            confirm(arguments, _consequences(client, row))
     client.request("DELETE", "trellis", "sessions", arguments.vhost, arguments.client_id)
+    print(printable(f"ended session '{arguments.client_id}'"))
     return 0
 
 
-def _consequence(row: dict[str, Any]) -> str:
-    """Return the line that tells the user what follows if a session is deleted."""
-    client = "its client is disconnected, " if row["connected"] else ""
-    return (
-        f"session '{row['client_id']}' ends: {client}"
+def _consequences(client: ApiClient, row: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines that tell the user the consequences of deleting a session."""
+    present = "its client is disconnected, " if row["connected"] else ""
+    yield (
+        f"session '{row['client_id']}' ends: {present}"
         f"{count_text(row['subscriptions'], 'subscription')} end, and "
         f"{count_text(row['queued'] + row['in_flight'], 'message')} are discarded"
     )
+    if row["inbox"]:
+        coming = arriving_text(client, "queues", row["vhost"], row["inbox"])
+        if coming:
+            yield f"{coming} to the session, and do not reach its client any more"

@@ -24,7 +24,7 @@ from trellis.cli.actions import (
     ask,
     show,
 )
-from trellis.cli.api_client import ApiClient
+from trellis.cli.api_client import ApiClient, ApiRefused
 from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.definitions import print_report, request_import
 from trellis.cli.parsing import CommandError, Commands, Parser
@@ -36,6 +36,8 @@ from trellis.settings.loading import read_password
 
 #: Fields of a file of users that permit a user to connect to a virtual host.
 RIGHTS = (*PERMISSIONS, "rules", "role")
+#: HTTP status of a request whose login failed.
+_UNAUTHORIZED = 401
 TAGS = ("administrator", "monitoring", "policymaker", "management")
 
 
@@ -227,6 +229,22 @@ def _new_password(arguments: argparse.Namespace) -> str:
     return password
 
 
+def _ask_before_password(arguments: argparse.Namespace, *request: str) -> Any:
+    """Send the first request of a command that gives NAME a new password. Raises CommandError.
+
+    If the login fails, the error says that --password is not the new password.
+    """
+    try:
+        return ask(arguments, *request)
+    except ApiRefused as refusal:
+        if refusal.status != _UNAUTHORIZED:
+            raise
+        raise CommandError(
+            f"{refusal}; --password is the password of the user that logs in, and the new password "
+            f"of {arguments.name} comes from a prompt, the standard input or --new-password-file"
+        ) from None
+
+
 def _checked_tags(tags: list[str]) -> list[str]:
     for tag in tags:
         if tag not in TAGS:
@@ -245,7 +263,7 @@ def add_user(arguments: argparse.Namespace) -> int:
     """Add a user with a password and tags. Raises CommandError if the name exists."""
     name = arguments.name
     tags = _checked_tags([tag for tag in arguments.tags.split(",") if tag])
-    if any(row["name"] == name for row in ask(arguments, "GET", "users")):
+    if any(row["name"] == name for row in _ask_before_password(arguments, "GET", "users")):
         raise CommandError(
             f"there is a user {name} already; change this user with `trellis users "
             "change-password` and `trellis users tags`"
@@ -260,7 +278,7 @@ def add_user(arguments: argparse.Namespace) -> int:
 
 def change_password(arguments: argparse.Namespace) -> int:
     """Change the password of a user; keep the user's tags."""
-    tags = ask(arguments, "GET", "users", arguments.name)["tags"]
+    tags = _ask_before_password(arguments, "GET", "users", arguments.name)["tags"]
     body = {"password": _new_password(arguments), "tags": tags}
     ask(arguments, "PUT", "users", arguments.name, body=body)
     return 0

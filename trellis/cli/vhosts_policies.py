@@ -9,7 +9,7 @@ import msgspec
 from broker.queues.policies import APPLY_TO
 from trellis.cli.actions import add_action, add_group, add_json, add_vhost, ask, show
 from trellis.cli.api_client import ApiClient
-from trellis.cli.confirming import add_yes, confirm
+from trellis.cli.confirming import add_yes, arriving_text, confirm
 from trellis.cli.parsing import CommandError, Commands
 from trellis.cli.readable import count_text
 
@@ -101,6 +101,9 @@ def delete_vhost(arguments: argparse.Namespace) -> int:
         f"{count_text(row['messages'], 'message')}; {count_text(connections, 'connection')} are "
         "closed"
     )
+    if not arguments.yes:
+        coming = arriving_text(client, "vhosts", arguments.name)
+        consequence += f"; {coming}, whose publishers are disconnected" if coming else ""
     confirm(arguments, [consequence])
     client.request("DELETE", "vhosts", arguments.name)
     return 0

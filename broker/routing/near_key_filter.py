@@ -1,0 +1,137 @@
+"""A fast filter of binding keys: those that may differ from a routing key in one small change.
+
+    sensors.kitchen.temp      routing key
+    sensors.kitchen.tmep      passes: one word is unknown, and resembles the word in its place
+    *.kitchen                 passes: no word is unknown, and the binding key has one word less
+    sensors.cellar.temp       no near miss: the unknown word does not resemble `kitchen`
+    orders.new.#              no near miss: two words are unknown
+
+The words of upper and lower case, and the separators `.` and `/`, are the same to this filter, so
+that a chunk of binding keys of both grammars is prepared by a few calls of functions of str. The
+binding keys that pass are compared exactly (key_differences.py).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+_ONE: Final = "*"
+_MANY: Final = "#"
+#: Characters between the halves of a key: two neighbours that are exchanged must not be in both.
+#: One character is up to three characters once upper and lower case are equal.
+_GAP: Final = 1
+_GAP_UNICODE: Final = 5
+
+
+class NearKeyFilter:
+    """The filter for one routing key; `wildcards` is False for keys without wildcards.
+
+    A key with `.` and `/` has a word between each two of these separators. So a near miss is left
+    out if its one change affects a word of an AMQP key that has a `/` in it.
+    """
+
+    __slots__ = (
+        "_ends",
+        "_halves_end",
+        "_halves_start",
+        "_known",
+        "_starts",
+        "_wildcards",
+        "_words",
+        "only_fewer_words",
+    )
+
+    def __init__(self, key: str, wildcards: bool = True) -> None:
+        self._wildcards = wildcards
+        whole = _uniform(key)
+        self._words = whole.split(".")
+        # One change leaves the first or the last half of a key as it is, unless it removes a word
+        # that is in both halves.
+        half = len(whole) // 2
+        first, last = whole[:half], whole[half + (_GAP if whole.isascii() else _GAP_UNICODE) :]
+        self._halves_end = last
+        self._halves_start = (
+            first,
+            *[
+                one
+                for one in _without_each_word(key)
+                if not one.startswith(first) and not one.endswith(last)
+            ],
+        )
+        self._known = frozenset([*self._words, _ONE, _MANY])
+        # A word that differs by one change begins like the word of the key, or ends like it: two
+        # neighbours that are exchanged may be in the middle.
+        self._starts = [word[: len(word) // 2] for word in self._words]
+        self._ends = [word[len(word) // 2 + 1 :] for word in self._words]
+        #: True if binding keys with one word more do not pass, unless this word is empty.
+        self.only_fewer_words = False
+
+    def passing(self, keys: list[str]) -> list[int]:
+        """Return the indices of the binding keys that may be near misses."""
+        same = _uniform("\n".join(keys)).split("\n")
+        if len(same) != len(keys):  # A key contains a line feed.
+            same = [_uniform(key) for key in keys]
+        known = self._known
+        size: i64 = len(self._words)
+        found: list[int] = []
+        plain = not self._wildcards
+        starts, end = self._halves_start, self._halves_end
+        for number, key in enumerate(same):
+            if plain and not key.startswith(starts) and not key.endswith(end):
+                continue
+            words = key.split(".")
+            gap: i64 = len(words) - size
+            if _MANY in key and _MANY in words:
+                gap -= 1
+                if gap < -1:
+                    gap = 0  # The wildcard stands for the missing words.
+            if gap > 1 or gap < -1:
+                continue
+            unknown: str | None = None
+            for word in words:
+                if word not in known:
+                    if unknown is not None:
+                        break
+                    unknown = word
+            else:
+                if unknown is not None:
+                    if gap == 1:
+                        if self.only_fewer_words and unknown != "":
+                            continue
+                    elif not self._resembles(words, unknown):
+                        continue
+                found.append(number)
+        return found
+
+    def _resembles(self, words: list[str], unknown: str) -> bool:
+        """True if the unknown word may be one change from the word of the key in its place."""
+        at: i64 = words.index(unknown)
+        size: i64 = len(self._words)
+        if _MANY in words and words.index(_MANY) < at:
+            at += size - len(words)
+        if at < 0 or at >= size:
+            return False
+        word = self._words[at]
+        if not unknown.isascii() or not word.isascii():
+            return True  # One character may be several after `casefold`.
+        longer: i64 = len(unknown) - len(word)
+        return -2 < longer < 2 and (
+            unknown.startswith(self._starts[at]) or unknown.endswith(self._ends[at])
+        )
+
+
+def _without_each_word(key: str) -> list[str]:
+    """Return the keys, in uniform notation, that lack one of the words of a routing key."""
+    words = key.split(".")
+    if len(words) == 1:
+        return []
+    return [
+        _uniform(".".join(words[:number] + words[number + 1 :])) for number in range(len(words))
+    ]
+
+
+def _uniform(text: str) -> str:
+    """Return keys in lowercase with the separator and the wildcard of AMQP."""
+    return text.casefold().replace("/", ".").replace("+", _ONE)
