@@ -11,8 +11,9 @@ The broker is a separate process. Each round measures three phases, in which the
              view Clients, which renew their lists as the page does
 
 For each phase, the program prints the CPU time that the broker used, in percent of one processor,
-the most CPU time of one turn of its event loop (`held` of loop_clock.py), and the CPU time of the
-gateway, which is a process of its own. CPU time does not depend on the load of the machine. At the
+the most CPU time of one turn of its event loop (`held` of loop_clock.py), how many turns took more
+than 2 ms of CPU time, the longest garbage collection, and the CPU time of the gateway, which is a
+process of its own. CPU time does not depend on the load of the machine. At the
 end it prints the difference of the medians. With node and the packages of tests/browser, it also
 prints the first paint of the page in a new browser, in wall-clock time.
 
@@ -150,6 +151,7 @@ class PageLoad:
         self.shares: dict[str, list[float]] = {}
         self.gateway_shares: dict[str, list[float]] = {}
         self.held: dict[str, float] = {}
+        self.long: dict[str, int] = {}
 
     async def fill(self, ports: dict[str, int]) -> list[asyncio.StreamWriter]:
         """Declare the queues and connect the clients."""
@@ -177,12 +179,13 @@ class PageLoad:
             for viewer, paths in list(zip(viewers, LISTS, strict=False))[:lists]
         ]
         await asyncio.sleep(3)
-        self._held()
+        self._records()
         seen = sum(viewer.events for viewer in viewers)
         before = cpu_seconds(self._pid), cpu_seconds(self._gateway)
         await asyncio.sleep(self._chosen.seconds)
         after = cpu_seconds(self._pid), cpu_seconds(self._gateway)
-        held = self._held()
+        records = self._records()
+        held, long = float(records["held_ms"]), len(records["holds"])
         seen = sum(viewer.events for viewer in viewers) - seen
         for task in tasks:
             task.cancel()
@@ -197,17 +200,19 @@ class PageLoad:
         self.shares.setdefault(name, []).append(broker)
         self.gateway_shares.setdefault(name, []).append(gateway)
         self.held[name] = max(self.held.get(name, 0.0), held)
+        self.long[name] = self.long.get(name, 0) + long
         print(
             f"{name:6} broker {broker:5.2f} %   longest turn {held:4.1f} ms   "
+            f"above 2 ms {long}   collection {records['collection_ms']:4.1f} ms   "
             f"gateway {gateway:5.2f} %   events {seen}",
             flush=True,
         )
 
-    def _held(self) -> float:
-        """Return the most CPU time of one turn since the last call, in ms."""
+    def _records(self) -> dict[str, Any]:
+        """Return the records of the clock in the event loop since the last call."""
         self._report.send(True)
         answer: dict[str, Any] = self._report.recv()
-        return float(answer["held_ms"])
+        return answer
 
     def summary(self) -> str:
         """Return the differences of the medians to the phase quiet."""
@@ -215,7 +220,8 @@ class PageLoad:
         return "\n".join(
             f"{self._chosen.viewers} viewers, {name}: {median(shares) - quiet:+.2f} % of one "
             f"processor in the broker, {median(self.gateway_shares[name]):.2f} % in the gateway; "
-            f"longest turn {self.held[name]:.1f} ms (quiet: {self.held['quiet']:.1f} ms)"
+            f"longest turn {self.held[name]:.1f} ms (quiet: {self.held['quiet']:.1f} ms), "
+            f"turns above 2 ms: {self.long[name]} (quiet: {self.long['quiet']})"
             for name, shares in self.shares.items()
             if name != "quiet"
         )

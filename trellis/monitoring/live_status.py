@@ -22,11 +22,11 @@ from trellis.server.node import BrokerNode
 #: Seconds for which a sample of the state stays valid: all requests within this time get it.
 SAMPLE_SECONDS: Final = 0.9
 #: Share of one processor that the counting of queues and sessions may take.
-COUNTING_SHARE: Final = 0.003
+COUNTING_SHARE: Final = 0.002
 #: Shortest time between two counts of all queues and sessions, in seconds.
 COUNTING_SECONDS: Final = 2.0
 #: Number of objects that are counted in one turn of the event loop.
-COUNT_SLICE: Final = 250
+COUNT_SLICE: Final = 500
 #: Number of the deepest and slowest queues, of the topics with most unroutable messages, and of the
 #: last refusals, in a sample.
 DEEPEST, UNROUTABLE_TOPICS, REFUSALS = 8, 8, 8
