@@ -215,12 +215,12 @@ class HeapQueue(LimitedQueue):
             self._schedule_upkeep()
 
     def _count_moved(self) -> None:
-        """Count the bodies of messages that an insertion has moved.
+        """Add the bodies of messages that an insertion has moved to the running count of bytes.
 
         The count runs in slices, from the end of the heap to its head. An insertion moves the
-        messages on one path through the heap to higher indexes. The slices may have counted these
-        indexes already, so the messages would be missed. A removal moves messages only to lower
-        indexes, which later slices count.
+        messages on one path through the heap to higher indexes. The slices may have passed these
+        indexes already, and then would never count the messages. (A removal moves messages only to
+        lower indexes, which later slices count.)
         """
         at: i64 = len(self._heap) - 1
         while at >= self._counted_from:

@@ -50,7 +50,7 @@ class BatchFormat:
 
 
 class Formats:
-    """The formats that a version of Trellis reads and writes."""
+    """The formats of batches in the replicated log that a version of Trellis reads and writes."""
 
     def __init__(self, *formats: BatchFormat) -> None:
         self._formats = {one.number: one for one in formats}

@@ -240,7 +240,11 @@ class BindingTrial:
         effect.add(topic)
 
     def _walk(self, walk: _Walk, exchange: Exchange, key: str, changed: bool) -> Iterator[None]:
-        """Follow the bindings from an exchange; `changed` is True for a walk with the changes."""
+        """Find the destinations of a routing key, from an exchange on, and add them to `walk`.
+
+        If `changed` is True, the bindings that the trial adds count, and those that it removes do
+        not. Each yield ends a slice of the work.
+        """
         ahead, seen = [exchange], {exchange.name}
         while ahead:
             source = ahead.pop()

@@ -27,8 +27,9 @@ def remove_deleted_streams(
 ) -> list[Finding]:
     """Remove the files of deleted streams, and return findings about them and about other files.
 
-    `names` has the pair (virtual host, name) of each existing queue. If the catalog has lost
-    its end, definitions with numbers above `newest` may be missing.
+    `names` has the pair (virtual host, name) of each existing queue. `newest` is the highest number
+    of a definition in the catalog. The files of a stream with a higher number stay, because the
+    catalog may have lost its last definitions.
     """
     existing = {f"{directory_name(vhost)}/{directory_name(name)}" for vhost, name in names}
     here = root.rpartition("/")[2]

@@ -99,7 +99,7 @@ class Broker:
 
     @classmethod
     async def start(cls, directory: Path, log: Path, scarce: int = 0) -> Broker:
-        """Start a broker; `scarce` is the seed of its shortages, 0 for none."""
+        """Start a broker; `scarce` is the seed of random shortages of file descriptors; 0: none."""
         line = command("--data-dir", str(directory), *FLAGS)
         if scarce:
             # Replace `-m trellis serve` in the command (words 1 to 3) by the broker with shortages.

@@ -13,9 +13,10 @@ from trellis.cluster.clock import wall_ms
 
 
 class FormatUpgrade:
-    """The upgrade of the format by one owner.
+    """Raises the format of the batches in the replicated log, when all nodes read a newer one.
 
-    `newest` is the newest format that the owner reads; `raise_format` puts a format in force.
+    The owner of the log has one such object. `newest` is the newest format that the owner reads;
+    `raise_format` puts a format in force.
     """
 
     def __init__(

@@ -5,7 +5,7 @@
 Names begin with `rabbitmq_detailed_`, or with `rabbitmq_cluster_` for virtual hosts and exchanges,
 as in RabbitMQ. On /metrics/per-object, they begin with `rabbitmq_`. A connection has the label
 `connection`, which is its protocol and number, so that the page shows no addresses and no user
-names. The same text is its label `channel`, under which RabbitMQ lists connections.
+names. Its label `channel` has the same text, because RabbitMQ lists connections under `channel`.
 
 The families of deliveries and publications list only objects that had one, as in RabbitMQ: an idle
 queue adds no series to them.

@@ -12,7 +12,7 @@ broker), and `server` (the port of a LogServer) or `kafka` (the servers of a clu
     answer     between the answer of the log to a batch and the write to the local disk
     chunk      between two chunks of a batch
     catalog    between the local log and the catalog
-    opening    between the claim and the opening of the data directory
+    opening    between the claim and the takeover of the data directory by the broker
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from typing import Any
 
 import msgspec
 
-import trellis.app
 from broker.replication.contract import LogSpan, Timing
+from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog
 from broker.replication.owner import LogOwner
 from broker.replication.records import BatchChunk, Claim, decode
 from broker.store.catalog import Catalog
 from tests.cluster.log_server import SocketLog
 from tests.top.disks import HandledDisk
+from trellis.app import run
 from trellis.cluster.kafka_log import KafkaLog
 from trellis.cluster.membership import Membership
-from trellis.server import recovery
 from trellis.settings import Settings
 
 #: Size of a chunk in bytes: small, so that most batches have several chunks.
@@ -94,8 +94,10 @@ class PausingLog:
 
 
 def install(control: Control) -> None:
-    """Let the broker reach the points that lie outside of the log."""
-    may_act, write, open_directory = LogOwner.may_act, Catalog.write, recovery.open_directory
+    """Patch the broker so that it calls `control.reach` at the points `flush`, `catalog` and
+    `opening`. (The log of the node reaches the other points.)
+    """
+    may_act, write, take_over = LogOwner.may_act, Catalog.write, ReplicaDirectory.take_over
 
     def tested(self: LogOwner) -> bool:
         found = may_act(self)
@@ -107,13 +109,13 @@ def install(control: Control) -> None:
         control.reach("catalog")
         write(self, *arguments)
 
-    def opened(*arguments: Any) -> Any:
+    def opened(self: ReplicaDirectory, *arguments: Any) -> Any:
         control.reach("opening")
-        return open_directory(*arguments)
+        return take_over(self, *arguments)
 
     LogOwner.may_act = tested  # type: ignore[method-assign]
     Catalog.write = written  # type: ignore[assignment, method-assign]
-    vars(trellis.app)["open_directory"] = opened
+    ReplicaDirectory.take_over = opened  # type: ignore[method-assign]
 
 
 def settings_of(given: dict[str, Any]) -> Settings:
@@ -158,7 +160,7 @@ def main(given: dict[str, Any]) -> int:
     disk = HandledDisk()
     disk.refuse = control.refuse
     membership = Membership(given["cluster"], Timing(*given["times"]), open_log)
-    return trellis.app.run(settings, disk=disk, membership=membership)
+    return run(settings, disk=disk, membership=membership)
 
 
 if __name__ == "__main__":

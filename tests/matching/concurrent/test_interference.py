@@ -87,7 +87,10 @@ class Interrupted:
         self.events.append(Event(start, next(self.clock), operation, result))
 
     def step(self) -> None:
-        """Run the operations planned before this access, without further interruption."""
+        """Before an access to a cell, run the operations that the plan places there.
+
+        These operations are not interrupted themselves.
+        """
         SteppedCell.step = walk
         while self.plan and self.plan[0][0] <= self.accesses:
             self.do(self.plan.pop(0)[1])

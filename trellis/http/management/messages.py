@@ -114,7 +114,12 @@ class DirectClient:
                 if frame:
                     return frame
                 if self.connection.finished:
-                    raise ApiRefusal(503, "busy", "the broker closed the connection; try again")
+                    raise ApiRefusal(
+                        503,
+                        "busy",
+                        "the broker closed the AMQP connection of this request before the answer "
+                        "came; try the request again",
+                    )
                 self._awake.clear()
                 if self.connection.behind and not self.connection.stalled:
                     await self._work.pause()
