@@ -356,7 +356,8 @@ class ReplicaDirectory:
     @property
     def survivor_bytes(self) -> int:
         """The estimated memory of the survivors in bytes. Any thread may ask."""
-        return 0 if self._warm is None else self._warm.memory_bytes
+        warm = self._warm
+        return 0 if warm is None else warm.memory_bytes
 
     # -- the end
 
