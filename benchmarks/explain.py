@@ -84,7 +84,7 @@ def documents(count: int) -> Iterator[bytes]:
         parts = {}
 
 
-class Caller:
+class RouteCaller:
     """A client that keeps one connection to the HTTP port."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -121,7 +121,7 @@ async def measure(arguments: argparse.Namespace) -> None:
     broker = MeasuredProcess(arguments.trellis)
     try:
         port = broker.ports["http"]
-        caller = Caller(*await asyncio.open_connection("127.0.0.1", port))
+        caller = RouteCaller(*await asyncio.open_connection("127.0.0.1", port))
         began = time.monotonic()
         for document in documents(arguments.bindings):
             await caller.call("POST", "/api/definitions", document)
