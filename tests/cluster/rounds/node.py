@@ -115,7 +115,7 @@ def install(control: Control) -> None:
 
     LogOwner.may_act = tested  # type: ignore[method-assign]
     Catalog.write = written  # type: ignore[assignment, method-assign]
-    ReplicaDirectory.take_over = opened  # type: ignore[method-assign]
+    ReplicaDirectory.take_over = opened  # type: ignore[assignment, method-assign]
 
 
 def settings_of(given: dict[str, Any]) -> Settings:
