@@ -157,8 +157,8 @@ def test_every_makes_a_report_when_the_latest_is_old_enough(
     said = capsys.readouterr()
     assert slept == [3600, 3600, 60, 3600, 3600]
     assert said.err == (
-        f"no report: {reports.path}/definitions.json: No such file or directory; another attempt "
-        "follows in 60 s\n"
+        f"no report: cannot read the definitions in {reports.path}/definitions.json: No such file "
+        "or directory; another attempt follows in 60 s\n"
     )
     assert said.out.count("kept in") == 4
     assert "2 new dead bindings since" in said.out

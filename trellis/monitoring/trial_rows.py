@@ -84,7 +84,8 @@ class TrialAnswer:
         }
         for change in trial.changes:
             yield "changes", self._change_row(change)
-        effects = sorted(trial.effects.values(), key=lambda one: -one.messages)
+        # Of equal effects, the losses come first.
+        effects = sorted(trial.effects.values(), key=lambda one: (-one.messages, one.gains))
         for effect in effects:
             yield (
                 "queues",
