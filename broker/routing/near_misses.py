@@ -153,7 +153,8 @@ class NearMissSearch:
     def _chunks(self, exchange: Exchange) -> Iterator[list[Binding]]:
         """Yield the bindings to destinations that do not get the message, in bounded lists.
 
-        A list is empty if none of many destinations has such a binding.
+        After CANDIDATES_PER_STEP destinations without such a binding, yield an empty list, so that
+        other work can run.
         """
         chunk: list[Binding] = []
         passed = 0
