@@ -361,9 +361,8 @@ class ChannelReceiver(ConsumerOwner):
     def nack(self, number: i64, multiple: bool, requeued: bool, failed: bool) -> None:
         """Handle basic.nack and basic.reject: requeue or reject deliveries.
 
-        `failed` is True for basic.reject: outside a transaction, a delivery that it requeues counts
-        as failed.
-
+        `failed` is True for basic.reject, False for basic.nack. If it is True, a requeued delivery
+        counts as a failure (except in a transaction), after which a queue with delayed retry waits.
         Raises AmqpError for an unknown delivery tag.
         """
         how = REQUEUED if requeued else REJECTED
@@ -391,7 +390,8 @@ class ChannelReceiver(ConsumerOwner):
     def _recovery(self, failed: bool) -> Settlement:
         """Return the settlement that requeues all outstanding deliveries.
 
-        `failed` is True if the deliveries count as failed, because the channel has ended.
+        `failed` is True if the channel has ended: the deliveries then count as failures, after
+        which a queue with delayed retry waits.
         """
         transaction = self.transaction
         return Settlement(
