@@ -183,7 +183,7 @@ def is_same_adoption(claim: Claim, survey: DirectorySurvey, name: str) -> bool:
 
 
 def leave_cluster(disk: Disk, path: str) -> ClusterState:
-    """Remove the state of a cluster's node from a data directory: it belongs to no cluster then.
+    """Take a data directory out of its cluster: a broker without a cluster may use it then.
 
     Return the state that the directory had; its name is empty if it belonged to no cluster. The
     caller must have locked the directory. Raises StoreError.

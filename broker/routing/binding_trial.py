@@ -171,7 +171,7 @@ class BindingTrial:
 
     @property
     def complete(self) -> bool:
-        """True if the trial routed all topics; False if it ended early, at BINDINGS_MAX bindings."""
+        """True if all topics were routed; False if the trial ended at BINDINGS_MAX bindings."""
         return self.topics == self.topics_known
 
     def _prepare(self, change: BindingChange) -> None:
