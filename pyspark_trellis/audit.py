@@ -70,11 +70,11 @@ class Unroutable:
 
 @dataclass(frozen=True)
 class Audit:
-    """The result of an audit: the number of examined bindings, and the bindings and topics found
-    for each kind of finding.
+    """The result of an audit.
 
-    `dead` to `unroutable` are the kinds of findings that the module's text defines. `span` has the
-    number of messages and the times of the history.
+    `bindings` is the number of examined bindings. `dead`, `duplicate`, `subsumed`, `overlapping`
+    and `unroutable` have the findings of these kinds, which the module's text defines. `span` has
+    the number of messages and the times of the history.
     """
 
     span: Span

@@ -71,8 +71,10 @@ class TakenTopics:
 
 @dataclass(frozen=True)
 class BusiestTopics:
-    """The number of topics and messages of each (vhost, exchange), and its most frequent topics
-    with their messages, the most frequent topic first.
+    """The totals and the most frequent topics of each exchange.
+
+    `counts` maps (vhost, exchange) to its number of topics and of messages. `top` maps (vhost,
+    exchange) to pairs of topic and number of messages, the most frequent topic first.
     """
 
     counts: dict[tuple[str, str], tuple[int, int]]

@@ -48,8 +48,9 @@ class TrafficRow:
 
 @dataclass(frozen=True)
 class TrafficTable:
-    """The published messages in groups: the group with the most messages first, units of time in
-    order.
+    """The sums of the published messages, in groups by the column `by` (a key of GROUPS).
+
+    Groups by time are in the order of time; other groups begin with the one with the most messages.
     """
 
     span: Span
