@@ -69,7 +69,7 @@ class _Runs:
 
 
 def _stripped(run: list[str], one: str) -> int:
-    """Remove the wildcards `one` at the end of the run; return the number of removed words."""
+    """Remove all wildcards for one word (`one`) at the end of the run; return their number."""
     size = len(run)
     while run and run[-1] == one:
         run.pop()
@@ -112,8 +112,10 @@ def _covers(a: _Runs, b: _Runs, pattern: str, grammar: Grammar) -> bool:
 
 
 def _agree(run: list[str], other: list[str], one: str) -> bool:
-    """True if the words of `run` equal the first words of `other`. A word of `run` that equals the
-    wildcard `one` accepts any word.
+    """True if `other` begins with the words of `run`.
+
+    `one` is the wildcard for one word. In `run`, it stands for any word of `other`, even for a
+    wildcard.
     """
     return all(word in (one, there) for word, there in zip(run, other, strict=False))
 
@@ -127,10 +129,11 @@ def _starts(b: _Runs) -> list[int]:
 
 
 def _found(run: list[str], b: _Runs, starts: list[int], reached: int, at: int, one: str) -> int:
-    """Return the end of the leftmost occurrence of the run in b's runs from `at` on; -1 if none.
+    """Return the end of the leftmost occurrence of `run` in one of b's runs; -1 if there is none.
 
-    The search begins in the run of `b` with the index `reached`. Bit n of `agreed` is set if the
-    last n + 1 words equal the first n + 1 words of the run.
+    The search begins at the position `at`, in the run of `b` with the index `reached`. `starts` has
+    the positions where b's runs begin. A wildcard `one` in `run` stands for any word. In the code,
+    bit n of `agreed` is set if the last n + 1 words read equal the first n + 1 words of `run`.
     """
     masks: dict[str, int] = {}
     any_word = 0
