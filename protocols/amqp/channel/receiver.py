@@ -203,7 +203,7 @@ class ChannelReceiver(ConsumerOwner):
         """Cancel the consumers whose queues `identity` may no longer read.
 
         If a consumer must end and the client does not understand basic.cancel, close the channel.
-        Return the cost as a number of checked consumers.
+        Return the cost of the call, in units of one checked consumer.
         """
         cost: i64 = len(consumers)
         readable: dict[str, bool] = {}
@@ -284,7 +284,7 @@ class ChannelReceiver(ConsumerOwner):
             consumer.retune(prefetch)
 
     def _charge(self, consumers: int) -> None:
-        """Charge the change of this number of consumers to the connection's BUDGET of this turn."""
+        """Count a change of this number of consumers as work of this turn (see BUDGET)."""
         self._connection.extra_cost += consumers // CHANGED_PER_UNIT
 
     def get(self, queue: Queue, no_ack: bool) -> None:

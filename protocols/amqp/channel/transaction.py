@@ -52,7 +52,8 @@ class TransactedPublication:
     def prepare(self, plans: TargetPlans, vhost: VirtualHost) -> None:
         """Replace the route by a route to the targets that still exist, and prepare the message.
 
-        The message begins to age now, because the commit puts it into its queues.
+        The time to live of the message begins now, not when the client published the message,
+        because only the commit puts it into its queues.
         """
         old = self.route
         blind = old.blind if isinstance(old, MessageRoute) else []

@@ -66,7 +66,7 @@ class Deadlines(Task):
             self._remove(deadline)
 
     def charge(self, tasks: i64) -> None:
-        """Count the running task as `tasks` more tasks of this turn, because it does much work."""
+        """Run `tasks` fewer deadlines in this turn, because the running task does much work."""
         self._left -= tasks
 
     def run(self) -> None:
