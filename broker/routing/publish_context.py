@@ -52,10 +52,10 @@ class PlanResolver:
         raise NotImplementedError
 
     def count(self, route: Route, plan: Plan, messages: i64) -> None:
-        """Count messages of a route that were published with this plan, for their exchange."""
+        """Add `messages`, a number of messages with this plan, to the counts of the exchange."""
 
     def remember(self, route: Route, messages: i64) -> None:
-        """Add `messages` messages of a route to the topic history (topic_history.py)."""
+        """Add `messages`, a number of messages of a route, to the topic history."""
 
 
 class Prewarmer:

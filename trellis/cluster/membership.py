@@ -223,7 +223,8 @@ class Membership:
     async def _connect(self, stop: asyncio.Event) -> tuple[ReplicatedLog, int] | None:
         """Connect to the replicated log, with retries while it is unreachable.
 
-        Return None if stopped.
+        Return the log, and the largest payload of a chunk in bytes. Return None if `stop` is set
+        earlier.
         """
         known = ""
         while not stop.is_set():

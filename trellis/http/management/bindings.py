@@ -159,7 +159,10 @@ async def post_binding(call: Call) -> Any:
 
 
 def _find_binding(call: Call) -> tuple[VirtualHost, Exchange, Binding, str]:
-    """Return the binding that a path names. Raises ApiRefusal, NotFound."""
+    """Return the virtual host, source, binding and kind of destination that a path names.
+
+    Raises ApiRefusal, NotFound.
+    """
     vhost, source, target, kind = _binding_ends(call)
     for binding in list(source.bindings.get(target, {}).values()):
         if serializers.properties_key(binding) == call.path_parameters[3]:
