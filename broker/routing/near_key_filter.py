@@ -113,7 +113,7 @@ class NearKeyFilter:
         """True if one change may turn the word `unknown` into a word of the routing key.
 
         `words` are the words of the binding key. The word of the routing key is the one at the
-        same index as `unknown`. Behind a `#`, the index counts from the end.
+        same index as `unknown`. After a `#`, the index counts from the end.
         """
         at: i64 = words.index(unknown)
         size: i64 = len(self._words)
@@ -131,7 +131,7 @@ class NearKeyFilter:
 
 
 def _without_each_word(key: str) -> list[str]:
-    """Return one key for each word of a routing key: the key without this word, as `_uniform`."""
+    """Return one key for each word of a routing key: `_uniform` of the key without this word."""
     words = key.split(".")
     if len(words) == 1:
         return []

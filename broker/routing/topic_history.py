@@ -79,17 +79,14 @@ class TopicHistory:
             del self.slots[:-SLOTS]
 
     def add(self, vhost: str, exchange: str, key: str, messages: i64) -> None:
-        """Count `messages` messages that were published to an exchange with this routing key."""
+        """Add `messages` to the number of messages that were published to a topic."""
         slot = self.slots[-1]
         if not _add(slot, slot.published, (vhost, exchange), key, messages):
             slot.left_out += messages
             self.left_out += messages
 
     def add_unroutable(self, vhost: str, exchange: str, key: str, messages: i64) -> None:
-        """Count `messages` messages of a topic that reached no queue and no session.
-
-        The caller also counts them with `add`.
-        """
+        """Add `messages` to the number of a topic's messages that reached no destination."""
         slot = self.slots[-1]
         _add(slot, slot.unroutable, (vhost, exchange), key, messages)
 

@@ -132,9 +132,10 @@ def answer(arguments: argparse.Namespace, module: str) -> int:
 
 
 def _find_journal(arguments: argparse.Namespace) -> None:
-    """Set the journal and the login in the arguments.
+    """Set the journal, and the login for it, in the arguments.
 
-    Without --journal and --traffic, the journal is that of the broker of --url or of the settings.
+    Without --journal and --traffic, the journal is a stream of the running broker, which --url or
+    the settings name.
     """
     arguments.credentials = {}
     if arguments.journal is None and arguments.traffic is None:

@@ -170,7 +170,7 @@ def _show(arguments: argparse.Namespace, settings: Settings, survey: DirectorySu
 def _carry_out(
     settings: Settings, survey: DirectorySurvey, adoption: Adoption, found: LogSurvey
 ) -> int:
-    """Open the directory, and begin the log with it. Return the epoch of the log."""
+    """Open the directory, begin the log with it, and return the epoch with which it begins."""
     from broker.replication.adoption import AdoptedDirectory
     from broker.store.disk import RealDisk
     from trellis.server.recovery import codecs

@@ -38,7 +38,7 @@ def add_json(tool: Parser) -> None:
 
 
 def add_check(tool: Parser, condition: str) -> None:
-    """Add --check: exit with code 1 if the text `condition`, such as "a binding is dead", holds."""
+    """Add --check, which sets the exit code 1 if a condition holds; --help names it `condition`."""
     tool.add_argument(
         "--check", action="store_true", help=f"end with exit code 1 if {condition}, for CI"
     )

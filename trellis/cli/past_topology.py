@@ -143,7 +143,7 @@ class PastTopology:
 
 
 def _reason(row: Facts) -> str:
-    """Return a text that names the binding in `row`: the reason why a message is routed."""
+    """Return the reason for a destination, as text: the binding that a row describes."""
     if not row["exchange"]:
         return "by the name of the queue"
     return f"by binding '{row['binding_key']}' of '{row['exchange']}'"

@@ -41,7 +41,7 @@ _COLUMNS: Final = (
 
 
 class PastTrace:
-    """The steps of past messages: those messages of a journal that the command's options select.
+    """The steps of past messages, which the options of the command select from a journal.
 
     The rows have the same fields as the steps of a live trace. Raises CommandError.
     """

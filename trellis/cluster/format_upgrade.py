@@ -33,7 +33,7 @@ class FormatUpgrade:
         self._late: list[str] = []
 
     def look(self, nodes: NodeList, reports: Mapping[str, NodeReport]) -> None:
-        """Put the newest batch format that all nodes read in force. May block.
+        """Put in force the newest batch format that all nodes can read. May block.
 
         Do nothing if that format is in force already. `nodes` is the durable list of the nodes,
         `reports` are their last reports by name.

@@ -98,9 +98,14 @@ def _stream_of(call: Call, vhost: str, name: str) -> StreamQueue:
 async def rows(call: Call) -> Listing:
     """Return rows of a stream as JSON, from an offset or a time on.
 
-    The query has `queue`, and may have `vhost`, `offset` (a number, first, last, next, or an
-    interval such as 1h), `time` (seconds since 1970) in place of `offset`, `count`, `truncate`
-    (bytes of each body) and `encoding` (auto or base64).
+    The query has `queue`, and may have:
+
+        vhost      virtual host of the stream, by default `/`
+        offset     first row: a number, `first`, `last`, `next`, or an age such as `1h`
+        time       first row by its time, in seconds since 1970, instead of `offset`
+        count      largest number of rows
+        truncate   number of bytes of each body that are returned
+        encoding   `auto` or `base64`
     """
     query = call.query
     stream = _stream_of(call, query.get("vhost", "/"), query.get("queue", ""))
