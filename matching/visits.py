@@ -70,10 +70,11 @@ class VisitBound:
         )
 
     def _prefixes(self, pattern: str) -> list[tuple[str, int]]:
-        """Return a name for each prefix of the pattern, and the number of nodes that a topic can
-        visit there.
+        """Return a pair (name, nodes) for each prefix of the pattern.
 
-        Prefixes with the same name lead to nodes that are counted together.
+        `nodes` is the largest number of nodes that one topic can visit at prefixes of this name.
+        Prefixes of several patterns that are counted together have the same name: the mask, or,
+        after a second ``#``, the prefix itself.
         """
         grammar = self.grammar
         one, many = grammar.one, grammar.many

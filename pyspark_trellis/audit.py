@@ -198,7 +198,10 @@ def nearest_key(
 
 
 def _in_amqp(topic_filter: str) -> str:
-    """Return a topic filter in AMQP notation, exact enough to count the words that differ."""
+    """Return an MQTT topic filter as an AMQP pattern, for the count of words that differ.
+
+    The wildcard `+` becomes `*`. The pattern need not match exactly the topics of the filter.
+    """
     return AMQP.separator.join(
         AMQP.one if level == MQTT.one else level
         for level in swap(topic_filter).split(AMQP.separator)

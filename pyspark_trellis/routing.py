@@ -40,11 +40,11 @@ _RESERVED: Final = ("$SYS", "$share")
 class Routed:
     """The destinations of a batch of topics.
 
-    A row is the index of a topic in the batch. `bindings` are pairs of a row and the number of a
-    matching binding; `places` are pairs of a row and the index of a destination (a queue or an MQTT
-    session) in `BatchRouter.names`. Both attributes hold pairs as two columns, each pair once.
-    `unknown` is true for the topics whose destinations depend on more than the topic; `places` may
-    lack some of these destinations.
+    A row is the index of a topic in the batch. `bindings` has pairs: a row, and the number of a
+    binding that matches its topic. `places` has pairs: a row, and a destination of its topic, given
+    as the index of a queue or MQTT session in `BatchRouter.names`. Each pair occurs once; the pairs
+    are stored as two columns. `unknown` is true for the topics whose destinations depend on more
+    than the topic; `places` may lack some of these destinations.
     """
 
     def __init__(self, count: int) -> None:

@@ -45,10 +45,10 @@ ANONYMOUS: Final = "anonymous"
 class Sessions(SessionRegistry):
     """The sessions of a broker. At most `options.sessions` sessions exist.
 
-    A session whose client stays away ends after the expiry that the client asked for, and at the
-    latest after `options.session_expiry_s` seconds. The stored definition of a persistent session
-    contains the time at which its client disconnected, in ms of the wall clock; 0 while the client
-    is connected.
+    A session whose client stays away ends after the session expiry that the client asked for, but
+    at the latest after `options.session_expiry_s` seconds. The store has a definition of each
+    persistent session. It contains the time at which the client disconnected, in ms of the wall
+    clock; 0 while the client is connected.
     """
 
     def __init__(
