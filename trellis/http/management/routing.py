@@ -39,7 +39,9 @@ async def route(call: Call) -> SectionedRows:
 
 
 async def try_changes(call: Call) -> SectionedRows:
-    """Try changed bindings: which queues would have got more or fewer messages of the last hour?
+    """Return which queues would have got more or fewer messages if bindings had been other ones.
+
+    The messages are those of the last hour.
 
     The body has `vhost` (default `/`) and `changes`, a list of bindings: `change` (add or remove),
     `source`, `destination`, `destination_type` (queue or exchange), `routing_key`, `arguments`.
