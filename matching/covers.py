@@ -8,11 +8,13 @@ fixed.
     a.*.#.b.*.c.#.*      runs  [a] [b * c] []     gaps  >= 1, >= 1
     anchored             the first run to the beginning, the last to the end (both may be empty)
 
-Pattern `a` covers pattern `b` if the runs of `a` occur in the runs of `b`, in order, with distances
-of at least a's gaps even when b's gaps are as short as possible. No run of `a` may cross a gap of
-`b`, because that gap may be arbitrarily long. Placing each run as far left as possible is optimal,
-so one pass over `b` suffices. (The set of words is unlimited. So a wildcard of `b` may match a word
-that no pattern names, and only a wildcard of `a` accepts that word.)
+Pattern `a` covers pattern `b` if the runs of `a` occur in the runs of `b`, in order, and if their
+distances there are at least the gaps of `a`. The distances are measured with b's gaps as short as
+possible. No run of `a` may cross a gap of `b`, because that gap may be arbitrarily long. Placing
+each run as far left as possible is optimal, so one pass over `b` suffices.
+
+Only a wildcard of `a` accepts a wildcard of `b`. The set of words is unlimited, so a wildcard of
+`b` may match a word that no pattern names.
 
 A run is searched with a bit-parallel automaton in one int, so a comparison costs a few int
 operations per word: O(words). Two AMQP patterns of the maximum length, 128 words, take at most 0.03

@@ -33,8 +33,8 @@ class SharedDeliveries(BulkTask):
     disconnected. A drain that is requested during a pass leads to a further pass, so that no
     subscription waits forever.
 
-    Shared subscriptions for whose messages the session had no room are drained on their own, and
-    only while the session has room.
+    If the session had no room for a message of a shared subscription, this subscription is put into
+    a list. The subscriptions of the list are drained, without a pass, when the session has room.
     """
 
     def __init__(self, agenda: Agenda, has_room: Callable[[], bool]) -> None:
