@@ -4,9 +4,9 @@
 
 The broker is a separate process with 10,000 queues and one exchange of each type with N bindings
 (the fanout exchange has 10,000). For each exchange, one line has the time of a call and the CPU
-time of the broker and of its gateway for a call: the median and the smallest. The asked message
-matches no binding of the topic, direct and headers exchanges, so that the search for near misses
-examines all bindings.
+time of the broker and of its gateway for a call: the median and the smallest. The message in the
+question matches no binding of the topic, direct and headers exchanges. So the broker searches all
+bindings for near misses (bindings that almost match).
 
 Linux only.
 """
@@ -44,7 +44,7 @@ ASKED: Final = {
 
 
 def bindings(count: int) -> Iterator[dict[str, Any]]:
-    """Yield `count` bindings of each exchange, as rows of a definitions document."""
+    """Yield the bindings of all exchanges, `count` of each, as rows of a definitions document."""
     for number in range(count):
         plant, line = number % 100, number // 100
         queue = {
@@ -72,7 +72,10 @@ def bindings(count: int) -> Iterator[dict[str, Any]]:
 
 
 def documents(count: int) -> Iterator[bytes]:
-    """Yield definitions documents: exchanges and queues, and at most PART bindings in each."""
+    """Yield definitions documents as JSON: all exchanges and queues, then the bindings.
+
+    Each document has at most PART bindings.
+    """
     kinds = [kind for kind in ASKED if kind != "default"]
     parts: dict[str, Any] = {
         "exchanges": [{"name": kind, "vhost": "/", "type": kind} for kind in kinds],

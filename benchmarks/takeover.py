@@ -92,7 +92,7 @@ class Node:
         self._lines.put((0.0, ""))
 
     def wait_for(self, state: str) -> float:
-        """Wait for the line of a state, and return its time."""
+        """Wait until the node prints the line of a state, such as `ready`; return that time."""
         at, line = self._lines.get(timeout=PATIENCE)
         words = line.split()
         if words[:1] != [state]:
@@ -101,7 +101,7 @@ class Node:
         return at
 
     def figure(self, name: str) -> float:
-        """Return a metric of the cluster."""
+        """Return the metric `trellis_cluster_NAME` of the node; 0 if the node lacks it."""
         url = f"http://{self.addresses['metrics']}/metrics"
         with urllib.request.urlopen(url, timeout=PATIENCE) as response:
             for line in response.read().decode().splitlines():
@@ -116,7 +116,7 @@ class Node:
         return client
 
     def switch(self) -> None:
-        """Ask this node to hand the log over."""
+        """Ask this node to hand the replicated log over to the standby (a planned takeover)."""
         login = base64.b64encode(b"guest:guest").decode()
         request = urllib.request.Request(
             f"http://{self.addresses['http']}/api/trellis/cluster/switch",
@@ -237,7 +237,7 @@ def take_over(
 
 
 def quietly(call: Any) -> None:
-    """Call a function; ignore that the connection ends, because the former active node ends."""
+    """Call a function; ignore a lost connection, because the former active node ends."""
     try:
         call()
     except OSError:

@@ -7,8 +7,8 @@ The broker is a separate process. Each round measures three phases, in which the
 
     quiet    no page is open
     now      the viewers have the view Now open: each reads the stream of events
-    lists    so, and two of the viewers also have a long list open: one the view Queues, one the
-             view Clients, which renew their lists as the page does
+    lists    as in `now`, and two of the viewers also have a long list open: the view Queues and
+             the view Clients; each requests its list again and again, as the page does
 
 For each phase, the program prints the CPU time that the broker used, in percent of one processor,
 the most CPU time of one turn of its event loop (`held` of loop_clock.py), how many turns took more
@@ -169,7 +169,10 @@ class PageLoad:
         return clients
 
     async def phase(self, name: str, port: int, watching: int, lists: int) -> None:
-        """Measure one phase and print its figures."""
+        """Measure one phase and print its figures.
+
+        `watching` viewers read the stream of events; `lists` of them also renew a list.
+        """
         viewers = [PageViewer(port) for _ in range(watching)]
         for viewer in viewers:
             await viewer.log_in()
@@ -215,7 +218,7 @@ class PageLoad:
         return answer
 
     def summary(self) -> str:
-        """Return the differences of the medians to the phase quiet."""
+        """Return lines that compare the median CPU time of each phase with that of `quiet`."""
         quiet = median(self.shares["quiet"])
         return "\n".join(
             f"{self._chosen.viewers} viewers, {name}: {median(shares) - quiet:+.2f} % of one "
@@ -228,7 +231,10 @@ class PageLoad:
 
 
 def paints(port: int, count: int) -> list[float]:
-    """Return the times of the first paint in new browsers, in ms; empty without a browser."""
+    """Open the page in `count` new browsers; return the time of each first paint in ms.
+
+    Return an empty list if no browser is installed.
+    """
     if not (PAGE_TESTS / "node_modules").is_dir():
         return []
     found = []

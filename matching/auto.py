@@ -107,8 +107,9 @@ class Auto(Shapes[S]):
 
         Patterns may move during a pause: from the trie that is being emptied to the tables and to
         the new trie, or from the tables to the trie. A structure is searched before the structures
-        that its patterns move to, so the searches miss no pattern. They may miss a pattern only if
-        the direction of the move changes meanwhile (`turns` then grows).
+        that its patterns move to, so no pattern is missed while the direction of the move stays the
+        same. The counter `turns` counts the changes of direction; if it has grown, the caller must
+        start again.
         """
         leaving, tables = self._leaving, TablesSearch(self, topic, found)
         return [

@@ -1,13 +1,16 @@
 """Matches many topics at once against a fixed set of patterns, with the tables of `shapes`.
 
-    topics  a.b.c  a.x.c      words  a=1 b=2 c=3, all others 0      rows  1 2 3
-                                                                          1 0 3
-    patterns of the shape  word * word:   a.*.c  ->  1 3  ->  one integer each, sorted
+    word numbers                       a = 1, b = 2, c = 3; every other word of a topic = 0
+    topics a.b.c, a.x.c                rows 1 2 3 and 1 0 3
+    pattern a.*.c (shape word * word)  columns 0 and 2 hold 1 3, combined into one integer
 
-Every word has a number. For topics of one length and patterns of one shape, the literal columns are
-combined into one integer per topic, and a binary search finds it among the patterns' integers.
-Different words may give equal integers, so the words of each candidate are compared as well. The
-search takes some twenty numpy calls for each pair of a topic length and a shape, whatever the
+Every word of the patterns has a number, so a topic is a row of numbers. Take the topics of one
+length and the patterns of one shape. At the positions of literal words, the numbers of each topic
+are combined into one integer, and so are the numbers of each pattern. The patterns are sorted by
+this integer, and a binary search finds the integer of each topic among them. Different words may
+give equal integers, so the words of each candidate are compared as well.
+
+The search takes some twenty numpy calls for each pair of a topic length and a shape, whatever the
 number of topics and patterns. Patterns with two or more ``#`` are matched in a trie, topic by
 topic. Without numpy, `Shapes` gives the same answers topic by topic.
 
@@ -39,10 +42,11 @@ _TOGETHER: Final = 16_384
 
 
 class Pairs(NamedTuple):
-    """The matches of a batch as two columns of 64-bit integers: the topic's index and the pattern's
-    number, sorted by topic, then by pattern.
+    """The matches of a batch: the topic `topics[n]` is matched by the pattern `patterns[n]`.
 
-    Both columns can be passed to numpy (`frombuffer`) and Arrow (`py_buffer`) without a copy.
+    Topics are given by index, patterns by number, both as 64-bit integers. The matches are sorted
+    by topic, then by pattern. Both columns can be passed to numpy (`frombuffer`) and Arrow
+    (`py_buffer`) without a copy.
     """
 
     topics: array[int]

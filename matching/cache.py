@@ -36,11 +36,10 @@ _NEVER: Final = 0
 
 
 class _Answer(Generic[S]):
-    """The cached answer for one topic: its subscribers, valid if `epoch` is the cache's current
-    epoch.
+    """The cached answer for one topic: its subscribers.
 
-    `indexed` is the number of indexes with an entry for the topic: the first ones in the cache's
-    list of indexes.
+    The answer is valid if `epoch` is the cache's current epoch. The cache has a list of up to two
+    indexes, one per grammar; the topic has an entry in the first `indexed` of them.
     """
 
     __slots__ = ("epoch", "indexed", "subscribers", "topic")
@@ -113,9 +112,10 @@ class RouteCache(Matcher[S]):
     def invalidate(self, pattern: str, grammar: Grammar) -> None:
         """Invalidate the answers for the topics that this pattern matches.
 
-        Call this method when the pattern's subscribers in the source have changed. The first
-        pattern with a wildcard in another grammar than the source's invalidates all answers. Raises
-        InvalidPattern.
+        Call this method when the pattern's subscribers in the source have changed. The cache is
+        made with an index for the source's grammar. The first pattern of the other grammar that has
+        a wildcard creates a second index, which is empty, so this call invalidates all answers.
+        Raises InvalidPattern.
         """
         if not grammar.is_pattern(pattern):
             answer = self._answers.get(pattern if grammar is self.grammar else swap(pattern))
@@ -210,9 +210,9 @@ class RouteCache(Matcher[S]):
                 index.remove(self._spelled(topic, index))
 
     def _index(self, grammar: Grammar) -> TopicIndex[_Answer[S]] | None:
-        """Return the index for patterns of this grammar.
+        """Return the index that is searched with patterns of this grammar.
 
-        If there is no such index, create an empty one and return None: no cached topic is in the
+        If there is no such index, create an empty one and return None. No cached topic is in the
         new index yet, so the caller must invalidate all answers.
         """
         for index in self._indexes:

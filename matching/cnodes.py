@@ -69,7 +69,10 @@ class TNode(CNode[S]):
 
 
 class FailedSwap(Generic[S]):
-    """The mark of a failed replacement: the I-node must get its old content, `main`, back."""
+    """The mark of a failed replacement of an I-node's content.
+
+    `main` is the content from before the replacement, which the I-node must get back.
+    """
 
     __slots__ = ("main",)
 

@@ -8,11 +8,13 @@ fixed.
     a.*.#.b.*.c.#.*      runs  [a] [b * c] []     gaps  >= 1, >= 1
     anchored             the first run to the beginning, the last to the end (both may be empty)
 
-Pattern `a` covers pattern `b` if the runs of `a` occur in the runs of `b`, in order, with distances
-of at least a's gaps even when b's gaps are as short as possible. No run of `a` may cross a gap of
-`b`, because that gap may be arbitrarily long. Placing each run as far left as possible is optimal,
-so one pass over `b` suffices. (The set of words is unlimited. So a wildcard of `b` may match a word
-that no pattern names, and only a wildcard of `a` accepts that word.)
+Pattern `a` covers pattern `b` if the runs of `a` occur in the runs of `b`, in order, and if their
+distances there are at least the gaps of `a`. The distances are measured with b's gaps as short as
+possible. No run of `a` may cross a gap of `b`, because that gap may be arbitrarily long. Placing
+each run as far left as possible is optimal, so one pass over `b` suffices.
+
+Only a wildcard of `a` accepts a wildcard of `b`. The set of words is unlimited, so a wildcard of
+`b` may match a word that no pattern names.
 
 A run is searched with a bit-parallel automaton in one int, so a comparison costs a few int
 operations per word: O(words). Two AMQP patterns of the maximum length, 128 words, take at most 0.03
@@ -69,7 +71,7 @@ class _Runs:
 
 
 def _stripped(run: list[str], one: str) -> int:
-    """Remove the wildcards `one` at the end of the run; return the number of removed words."""
+    """Remove all wildcards for one word (`one`) at the end of the run; return their number."""
     size = len(run)
     while run and run[-1] == one:
         run.pop()
@@ -112,8 +114,10 @@ def _covers(a: _Runs, b: _Runs, pattern: str, grammar: Grammar) -> bool:
 
 
 def _agree(run: list[str], other: list[str], one: str) -> bool:
-    """True if the words of `run` equal the first words of `other`. A word of `run` that equals the
-    wildcard `one` accepts any word.
+    """True if `other` begins with the words of `run`.
+
+    `one` is the wildcard for one word. In `run`, it stands for any word of `other`, even for a
+    wildcard.
     """
     return all(word in (one, there) for word, there in zip(run, other, strict=False))
 
@@ -127,10 +131,11 @@ def _starts(b: _Runs) -> list[int]:
 
 
 def _found(run: list[str], b: _Runs, starts: list[int], reached: int, at: int, one: str) -> int:
-    """Return the end of the leftmost occurrence of the run in b's runs from `at` on; -1 if none.
+    """Return the end of the leftmost occurrence of `run` in one of b's runs; -1 if there is none.
 
-    The search begins in the run of `b` with the index `reached`. Bit n of `agreed` is set if the
-    last n + 1 words equal the first n + 1 words of the run.
+    The search begins at the position `at`, in the run of `b` with the index `reached`. `starts` has
+    the positions where b's runs begin. A wildcard `one` in `run` stands for any word. In the code,
+    bit n of `agreed` is set if the last n + 1 words read equal the first n + 1 words of `run`.
     """
     masks: dict[str, int] = {}
     any_word = 0

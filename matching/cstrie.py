@@ -388,11 +388,10 @@ class ConcurrentTrie(Matcher[S]):
                 return collect.found
 
     def _unchanged(self, root: INode[S], inodes: list[INode[S]], mains: list[CNode[S]]) -> bool:
-        """True if all contents that a lookup read were present together, at the moment of its last
-        read.
+        """True if each content that a lookup read was still in its I-node at the last read.
 
-        `mains[n]` is the content that the lookup read from `inodes[n]`. A lookup that read only one
-        I-node needs no check.
+        Then all contents were present together at that moment. `mains[n]` is the content that the
+        lookup read from `inodes[n]`. A lookup that read only one I-node needs no check.
         """
         last = len(inodes) - 1
         if last == 0:

@@ -199,10 +199,11 @@ class Dfa(Trie[S]):
     def _step(
         self, state: _DfaState[S], word: str, known: _DfaState[S] | None
     ) -> _DfaState[S] | None:
-        """Return the state that the word leads to, or None if a limit is reached.
+        """Return the state that the word leads to from `state`, or None if a limit is reached.
 
-        The limits are the nodes visited per lookup (_EFFORT) and the memory budget. `known` is the
-        step's present target, which is returned if it is still valid.
+        `known` is the state that the stored step for this word leads to, None if there is no such
+        step; it is returned if it is still valid. The limits are the nodes visited per lookup
+        (_EFFORT) and the memory budget.
         """
         if not self._check(known, len(state.nodes)):
             return None
@@ -251,10 +252,10 @@ class Dfa(Trie[S]):
         return following
 
     def _state(self, some: list[_Stamped[S]]) -> _DfaState[S] | None:
-        """Return the state of these nodes and the ``#`` nodes directly below them.
+        """Return the state that stands for these nodes and the ``#`` nodes directly below them.
 
-        Return None if the lookup would visit more than _EFFORT nodes, or if a new state would
-        exceed the memory budget.
+        Create the state if it does not exist. Return None if the lookup would visit more than
+        _EFFORT nodes, or if a new state would exceed the memory budget.
         """
         nodes = _closure(some)
         nodes.sort(key=_number)

@@ -87,9 +87,9 @@ class Matcher(Generic[S]):
     def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
         """Begin a lookup that can pause.
 
-        Append the subscribers that can be found quickly to `found`, and return searches for all
-        others. The caller completes the searches in this order. By default, all subscribers are
-        found at once.
+        Append the subscribers that can be found quickly to `found`, and return a list of searches
+        for the remaining subscribers. The caller completes the searches in the order of the list.
+        By default, all subscribers are found at once, and the list is empty.
         """
         found += self.match(topic)
         return []

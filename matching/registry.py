@@ -33,7 +33,8 @@ GROUP: Final = "trellis.matchers"
 class Algorithm:
     """The description of a matching algorithm.
 
-    In `lookup` and `subscribe`, L is the number of words of a topic and N the number of patterns.
+    `lookup` and `subscribe` are costs as text, such as "O(L)". In them, L is the number of words of
+    a topic, and N the number of patterns.
     """
 
     name: str

@@ -12,8 +12,8 @@ it. Shapes without ``#`` apply only to topics of their length. Real sets of patt
 (about 40 in a million filters), so a lookup does not slow down with the number of patterns.
 
 A pattern with two or more ``#`` has words without a fixed position. Such patterns are in a fallback
-trie, together with patterns of further shapes when a topic would have to probe more than `limit`
-tables.
+trie. A pattern of a new shape goes there too if, with a table for this shape, some topic would have
+to probe more than `limit` tables.
 
 Costs: O(shapes x words) per lookup, O(words) per subscription; memory for a key and a dict entry
 per pattern, the smallest of all algorithms. Choose it for very many patterns of few shapes, or for
@@ -88,7 +88,8 @@ class Shape(Generic[S]):
     def put(self, key: Key, bucket: Bucket[S]) -> bool:
         """Store the bucket of a new key.
 
-        Return True if the table was divided: probes that were made before are then invalid.
+        A table that has grown too large is divided into several dicts. Return True if that has
+        happened now: results of `probe` from before the call are then invalid.
         """
         self.place(key)[key] = bucket
         if len(self.table) <= _LARGE:
@@ -294,7 +295,7 @@ class Shapes(Matcher[S]):
         return plan
 
     def _takes(self, form: Form) -> bool:
-        """True if a new pattern of this form may go into a table."""
+        """True if a new pattern of this form (its shape as integers) may go into a table."""
         return form in self._forms or (len(form) <= _LITERALS and self._room(form))
 
     def _room(self, form: Form) -> bool:

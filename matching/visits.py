@@ -28,7 +28,10 @@ WORDS_MAX: Final = 128
 
 
 class VisitBound:
-    """The bound for a set of patterns of one grammar: one dict entry per prefix of a mask."""
+    """An upper bound of the nodes that a topic can visit in a trie of a set of patterns.
+
+    The patterns have one grammar. Memory: one dict entry per distinct prefix of their masks.
+    """
 
     __slots__ = ("_counts", "_words", "grammar", "nodes")
 
@@ -60,17 +63,18 @@ class VisitBound:
                 self.nodes -= nodes
 
     def with_pattern(self, pattern: str) -> int:
-        """Return the bound for these patterns and one more pattern."""
+        """Return the bound that the set would have with this pattern added; change nothing."""
         counts = self._counts
         return self.nodes + sum(
             nodes for prefix, nodes in self._prefixes(pattern) if prefix not in counts
         )
 
     def _prefixes(self, pattern: str) -> list[tuple[str, int]]:
-        """Return a name for each prefix of the pattern, and the number of nodes that a topic can
-        visit there.
+        """Return a pair (name, nodes) for each prefix of the pattern.
 
-        Prefixes with the same name lead to nodes that are counted together.
+        `nodes` is the largest number of nodes that one topic can visit at prefixes of this name.
+        Prefixes of several patterns that are counted together have the same name: the mask, or,
+        after a second ``#``, the prefix itself.
         """
         grammar = self.grammar
         one, many = grammar.one, grammar.many

@@ -29,10 +29,10 @@ from matching.numbered import Numbered
 
 
 class _PositionSets:
-    """The patterns of one length by their word at one position.
+    """The patterns with one number of words, by their word at one position.
 
-    Patterns with a literal word there are stored by that word; patterns with a ``*`` accept any
-    word.
+    Patterns with a literal word at this position are stored under the word. Patterns with a ``*``
+    at this position are in a set of their own.
     """
 
     __slots__ = ("any", "named")

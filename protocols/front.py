@@ -20,11 +20,12 @@ T = TypeVar("T")
 
 
 class Review(Task, Generic[T]):
-    """A task that reviews all connections, or all sessions, in slices: it renews their permissions,
-    or, when an alarm begins, blocks the connections that hold much memory.
+    """A task that calls one function, the review, for all connections or for all sessions, in
+    slices.
 
-    Connections and sessions that begin while the task runs have the new permissions already. One
-    task is enough for several changes in a row.
+    One review renews permissions. Another one blocks connections that hold much memory, at the
+    start of an alarm. A connection or session that begins while the task runs needs no review. A
+    further `start` while the task runs begins again with all connections or sessions.
     """
 
     def __init__(

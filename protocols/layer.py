@@ -15,9 +15,8 @@ class Layer:
 
     * `open`: the handshake of the layer is complete;
     * `speaks`: the layer has output of its own, so `send` must be called, even with no parts;
-    * `over`: the reason for which this layer has ended the stream, as the metrics name it. It is ""
-      while the layer accepts input. Otherwise the client is gone, and the link calls
-      `Connection.on_closed` with the reason.
+    * `over`: "" while the layer accepts input. Once the layer has ended the stream, `over` is the
+      reason, as the metrics name it; the link then calls `Connection.on_closed` with the reason.
     """
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ class Redirect:
     def __init__(self, cluster: str, active: Callable[[str], str]) -> None:
         """Create the answers of a standby in the cluster with the name `cluster`.
 
-        `active` takes the name of a listener. It returns the HOST:PORT at which the active node
+        `active` is a function from the name of a listener to the HOST:PORT at which the active node
         serves the clients of this listener; "" if the address is not known.
         """
         self._cluster = cluster

@@ -134,11 +134,11 @@ class RollupFeed:
         return self._files() != self._read
 
     def _files(self) -> frozenset[Path]:
-        """Return the files that Spark's log in the directory lists: files of killed tasks are not
-        in the log.
+        """Return the valid files of the directory: those that Spark's log in it lists.
 
-        The log has a file for each batch, and from time to time a file `N.compact`, which repeats
-        all earlier ones.
+        A file that a killed task has written is not in the log. The log, `_spark_metadata`, has a
+        file `N` with the names for each batch N. From time to time it has a file `N.compact`
+        instead, which has the names for all batches up to N.
         """
         log = self._path / "_spark_metadata"
         try:

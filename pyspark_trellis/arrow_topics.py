@@ -90,10 +90,12 @@ class ArrowTopics(PublishedTopics):
         counts: dict[tuple[str, str], int],
         missing: NDArray[np.bool_] | None = None,
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return two booleans for each topic: it reaches a queue, and its destinations are unknown.
+        """Route all topics by the definitions; return two arrays with a boolean for each topic.
 
-        Add the messages of each destination to `counts`. Set `missing` for the topics of exchanges
-        that the definitions lack.
+        The first boolean is True if the topic reaches a queue or a session. The second is True if
+        its destinations depend on more than the topic. Add the number of messages of each
+        (vhost, destination) to `counts`. Set `missing` to True for each topic whose exchange the
+        definitions lack.
         """
         reached, unknown = (np.zeros(self.table.num_rows, bool) for _ in range(2))
         for group in BatchRouters(definitions.hosts).groups(self.table):
@@ -109,7 +111,7 @@ class ArrowTopics(PublishedTopics):
         return reached, unknown
 
     def _most_frequent(self, chosen: NDArray[np.bool_]) -> list[TopicCount]:
-        """Return the chosen topics, the topic with the most messages first."""
+        """Return the topics for which `chosen` is True, the topic with the most messages first."""
         order = [("messages", "descending"), *((name, "ascending") for name in KEYS)]
         return [TopicCount(*row) for row in self._rows(order, chosen)]
 
@@ -131,7 +133,9 @@ def _reached(group: RoutedGroup) -> NDArray[np.bool_]:
 
 
 class _MetCounts:
-    """The number of topics and messages that two bindings to one destination both took."""
+    """For each pair of bindings with one source and one destination: the number of topics, and of
+    their messages, that both bindings match.
+    """
 
     def __init__(self, definitions: DefinitionsFile) -> None:
         self._count: Final = len(definitions.bindings)
@@ -148,7 +152,11 @@ class _MetCounts:
         self._rows = 0
 
     def add(self, rows: Rows, numbers: Rows, messages: Rows) -> None:
-        """Add the pairs of a topic (its row in `messages`) and the number of a binding."""
+        """Count the topics that several bindings to one destination match.
+
+        `rows[n]` is a topic, and `numbers[n]` the number of a binding that matches it. A topic is
+        an index in `messages`, which has the number of messages of each topic.
+        """
         if not len(rows):
             return
         destinations = self._destinations[numbers]
@@ -180,7 +188,7 @@ class _MetCounts:
         self._rows = len(pairs) // 2
 
     def most_frequent(self) -> list[MetBindings]:
-        """Return the MOST pairs with the most messages."""
+        """Return the pairs of bindings with the most messages, at most MOST pairs."""
         if not self._sums:
             return []
         self._add_up()

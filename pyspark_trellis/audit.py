@@ -70,11 +70,11 @@ class Unroutable:
 
 @dataclass(frozen=True)
 class Audit:
-    """The result of an audit: the number of examined bindings, and the bindings and topics found
-    for each kind of finding.
+    """The result of an audit.
 
-    `dead` to `unroutable` are the kinds of findings that the module's text defines. `span` has the
-    number of messages and the times of the history.
+    `bindings` is the number of examined bindings. `dead`, `duplicate`, `subsumed`, `overlapping`
+    and `unroutable` have the findings of these kinds, which the module's text defines. `span` has
+    the number of messages and the times of the history.
     """
 
     span: Span
@@ -198,7 +198,10 @@ def nearest_key(
 
 
 def _in_amqp(topic_filter: str) -> str:
-    """Return a topic filter in AMQP notation, exact enough to count the words that differ."""
+    """Return an MQTT topic filter as an AMQP pattern, for the count of words that differ.
+
+    The wildcard `+` becomes `*`. The pattern need not match exactly the topics of the filter.
+    """
     return AMQP.separator.join(
         AMQP.one if level == MQTT.one else level
         for level in swap(topic_filter).split(AMQP.separator)

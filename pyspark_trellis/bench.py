@@ -388,7 +388,10 @@ def write(path: Path, count: int, a_batch: int = A_BATCH) -> None:
 
 
 class _RowReader(JournalReader):
-    """A reader that yields rows of Python objects: the obvious implementation."""
+    """A hand-written alternative: a reader that converts each row to a dict, then to a tuple.
+
+    This is the obvious implementation.
+    """
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         for batch in super().read(partition):
@@ -397,7 +400,7 @@ class _RowReader(JournalReader):
 
 
 class _ColumnReader(JournalReader):
-    """A reader that makes tuples as fast as possible.
+    """A hand-written alternative: a reader that makes tuples as fast as Python can.
 
     Each column becomes a list of Python objects, and `zip` makes the rows.
     """
@@ -408,7 +411,7 @@ class _ColumnReader(JournalReader):
 
 
 class _RowSource(DefaultSource):
-    """A source that yields the rows of "trellis" as tuples."""
+    """A data source that yields the rows of a journal as tuples (_RowReader)."""
 
     @classmethod
     def name(cls) -> str:
@@ -419,7 +422,7 @@ class _RowSource(DefaultSource):
 
 
 class _ColumnSource(DefaultSource):
-    """A source that yields the rows of "trellis" as tuples, made column by column."""
+    """A data source that yields the rows of a journal as tuples, by columns (_ColumnReader)."""
 
     @classmethod
     def name(cls) -> str:

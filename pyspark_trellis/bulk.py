@@ -42,10 +42,10 @@ JOINED_ABOVE: Final = 4_000_000
 def regex(pattern: str, grammar: Grammar) -> str:
     """Return a regular expression, for Java and Python, that is equivalent to the pattern.
 
-    The expression matches topics in the form that `spelled` gives them. It is sufficient to match
-    the words between two ``#`` at the first place where they fit, so the expression uses atomic
-    groups, which prevent backtracking. The search then takes at most (words of the topic) x (words
-    of the pattern) steps, even with many ``#``.
+    The expression matches topics in the form that `spelled` gives them. It uses atomic groups,
+    which prevent backtracking: once the words between two ``#`` fit somewhere, no later place is
+    tried. Such a place would not help, because ``#`` matches any words. So a search takes at most
+    (words of the topic) x (words of the pattern) steps, even with many ``#``.
     """
     separator = re.escape(grammar.separator)
     any_word = f"{separator}[^{separator}]*"
@@ -233,8 +233,9 @@ def _shape(text: str, grammar: Grammar) -> tuple[str, str, str]:
     """Return the (shape, key, regular expression) of a pattern.
 
     The shape is the number of words and the positions of the literal words; the key is the literal
-    words. A topic matches a pattern with at most one ``#`` if shape and key are equal. The regular
-    expression is empty for patterns with at most one ``#``.
+    words. A topic matches a pattern with at most one ``#`` if the topic's number of words fits the
+    shape, and the topic's words at the positions of the shape equal the key. The regular expression
+    is empty for such a pattern. For a pattern with several ``#``, the regular expression decides.
     """
     words = grammar.split(text)
     form = form_of(words, grammar)

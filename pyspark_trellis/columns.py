@@ -62,8 +62,9 @@ def projection(names: Sequence[str]) -> pa.Schema:
 
 
 def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """Return the batch with only the columns of the schema `wanted`, in this schema's order and
-    with its types.
+    """Return the batch with the columns that the schema `wanted` has, and no others.
+
+    The columns get the order and the types of this schema.
     """
     columns = []
     for field in wanted:

@@ -57,8 +57,8 @@ class TopologyFeed:
     """A source of the counts of published messages by minute and topic (partial sums).
 
     The messages are read from the journal that `options` name. If `options` is None, the sums are
-    read from the rollup in the directory `traffic`. With `followed`, each call of `parts` reads
-    only the journal's messages after the last call, and adds them to the sums.
+    read from the rollup in the directory `traffic` instead. With `followed`, each call of `parts`
+    reads only the messages that the journal got since the call before, and adds them to the sums.
     """
 
     def __init__(

@@ -1,11 +1,12 @@
 """Reads the bindings that a job examines, from a file, a broker or the stream `$topology`.
 
     --definitions, --current, --proposed    exchanges, queues and bindings: a file, or a broker
-    --topology                              a stream `$topology`, by default the one beside
-                                            --journal: MQTT subscriptions at the time of --as-of,
-                                            or at its end; also the bindings if no file is named
+    --topology                              MQTT subscriptions: a stream `$topology`
 
-`read_bindings` also returns the names of these sources, for the output of the job.
+Without --topology, the stream `$topology` beside the journal is read. The subscriptions are those
+at the time of --as-of, or at the end of the stream. If no file or broker is named, the exchanges,
+queues and bindings are read from the stream as well. `read_bindings` also returns the names of
+these sources, for the output of the job.
 """
 
 from __future__ import annotations

@@ -25,7 +25,11 @@ ROWS_PER_TASK: Final = 200_000
 
 
 class OffsetRange(NamedTuple):
-    """The first offset of a stream, the offset after its last row, and the last row's epoch."""
+    """The offsets that a stream has: from `first` up to, not including, `next`.
+
+    `epoch` is the epoch of the last row. A crash of the broker may remove unconfirmed rows from the
+    end of a stream; the rows that are written afterwards have a higher epoch.
+    """
 
     first: int
     next: int
@@ -116,10 +120,11 @@ class JournalStream:
         raise NotImplementedError
 
     def rewritten(self, offset: int, epoch: int) -> bool:
-        """True if a later epoch begins before this offset, as of the last call of `bounds`.
+        """True if rows before this offset were replaced after they had been read in `epoch`.
 
-        A query that read up to this offset in `epoch` then has rows that are no longer in the
-        stream.
+        They were replaced if a later epoch begins before the offset: a crash removed them, and
+        other rows got their offsets. A query that read them then has rows that are no longer in the
+        stream. The answer is as of the last call of `bounds`.
         """
         raise NotImplementedError
 

@@ -71,8 +71,10 @@ class KeptReport:
 
 @dataclass(frozen=True)
 class ReportChanges:
-    """The differences between a report and the one before: for each of KINDS, the findings that
-    only the later (`new`), or only the earlier report has (`gone`).
+    """The differences between a report and the report before it.
+
+    `new` has the findings that only the later report has, `gone` those that only the earlier one
+    has. Both map each of KINDS to a list of findings. `before` is the earlier report.
     """
 
     before: KeptReport

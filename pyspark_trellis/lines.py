@@ -165,7 +165,11 @@ def profile(path: Path) -> None:
 
 
 def traffic(found: TrafficTable) -> None:
-    """Print the sums of published messages: of units of time the latest, of others the largest."""
+    """Print the sums of published messages by group.
+
+    Groups by time (such as hours) are printed with the latest first, all other groups (such as
+    topics) with the largest first.
+    """
     times = found.by in TIMES
     rows = found.rows[::-1] if times else found.rows
     table(

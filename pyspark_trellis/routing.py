@@ -5,7 +5,8 @@ to batches of topics.
     direct exchange       a dict
     fanout exchange       all bindings
     default exchange      the queue of that name
-    other destinations    the routing continues at bound and at alternate exchanges
+    exchange as target    a message that goes on to a bound exchange, or to the alternate exchange
+                          if no binding matches, is routed by the rules of that exchange
 
 A journal has topics in AMQP notation. MQTT sessions are matched in their own grammar and notation;
 they do not receive topics that MQTT cannot represent.
@@ -39,11 +40,11 @@ _RESERVED: Final = ("$SYS", "$share")
 class Routed:
     """The destinations of a batch of topics.
 
-    A row is the index of a topic in the batch. `bindings` are pairs of a row and the number of a
-    matching binding; `places` are pairs of a row and the index of a destination (a queue or an MQTT
-    session) in `BatchRouter.names`. Both attributes hold pairs as two columns, each pair once.
-    `unknown` is true for the topics whose destinations depend on more than the topic; `places` may
-    lack some of these destinations.
+    A row is the index of a topic in the batch. `bindings` has pairs: a row, and the number of a
+    binding that matches its topic. `places` has pairs: a row, and a destination of its topic, given
+    as the index of a queue or MQTT session in `BatchRouter.names`. Each pair occurs once; the pairs
+    are stored as two columns. `unknown` is true for the topics whose destinations depend on more
+    than the topic; `places` may lack some of these destinations.
     """
 
     def __init__(self, count: int) -> None:
@@ -158,8 +159,9 @@ class BatchRouter:
 class RoutedGroup:
     """The destinations of the topics that were published to one exchange.
 
-    `rows` are the indexes of these topics in the batch. Rows in `routed` are indexes in `rows`, and
-    places are indexes in `names`. `missing` is True if the definitions lack the exchange.
+    `rows` are the indexes of these topics in the whole batch. `routed` has their destinations: its
+    row n stands for the topic `rows[n]`, and its place n for the queue or session `names[n]`.
+    `missing` is True if the definitions lack the exchange.
     """
 
     vhost: str

@@ -109,7 +109,10 @@ class Question:
 
     @contextmanager
     def watched(self) -> Iterator[DataFrame]:
-        """Yield the history with each topic once; show Spark's progress until the block ends."""
+        """Yield the history, which has one row of total sums for each topic.
+
+        Show Spark's progress until the block ends.
+        """
         history = hist.summed(self.parts).cache()
         try:
             with self.progress.of(self.spark, self.arguments.job):

@@ -193,7 +193,10 @@ def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
 
 
 def _lists(pairs: tuple[Rows, Rows], count: int, values: pa.Array) -> pa.Array:
-    """Return an array with one list for each row: the values whose pair in `pairs` has this row."""
+    """Group `values` by row: return an array with a list of values for each of `count` rows.
+
+    `pairs` is sorted by row; its first column has the row of each of the values.
+    """
     ends = np.zeros(count + 1, np.int32)
     np.cumsum(np.bincount(pairs[0], minlength=count), out=ends[1:])
     return pa.ListArray.from_arrays(pa.array(ends), values)

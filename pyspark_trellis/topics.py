@@ -28,7 +28,7 @@ class TopicCount(NamedTuple):
 
 
 class MetBindings(NamedTuple):
-    """Two bindings to one destination, and the topics and messages that both took.
+    """Two bindings to one destination, and the number of topics and messages that both match.
 
     `one` and `other` are the numbers of the bindings; `one` is the smaller number.
     """
@@ -57,11 +57,11 @@ class RoutingComparison:
 
 @dataclass(frozen=True)
 class TakenTopics:
-    """The bindings that took published topics.
+    """The bindings that match published topics, and the topics that reach no queue.
 
-    `hit` has the numbers of these bindings. `lost` has the topics that reach no queue, and `met`
-    the pairs of bindings that took the same topics; both have at most MOST elements, the one with
-    the most messages first.
+    `hit` has the numbers of all bindings that match at least one topic. `lost` has the topics that
+    reach no queue. `met` has the pairs of bindings that match the same topics. `lost` and `met`
+    have at most MOST elements, the element with the most messages first.
     """
 
     hit: set[int]
@@ -71,8 +71,10 @@ class TakenTopics:
 
 @dataclass(frozen=True)
 class BusiestTopics:
-    """The number of topics and messages of each (vhost, exchange), and its most frequent topics
-    with their messages, the most frequent topic first.
+    """The totals and the most frequent topics of each exchange.
+
+    `counts` maps (vhost, exchange) to its number of topics and of messages. `top` maps (vhost,
+    exchange) to pairs of topic and number of messages, the most frequent topic first.
     """
 
     counts: dict[tuple[str, str], tuple[int, int]]
@@ -97,7 +99,7 @@ class PublishedTopics:
         raise NotImplementedError
 
     def taken(self, definitions: DefinitionsFile) -> TakenTopics:
-        """Return the bindings that took topics, and the topics that reach no queue."""
+        """Return the bindings that match published topics, and the topics that reach no queue."""
         raise NotImplementedError
 
     def busiest(self, most: int) -> BusiestTopics:

@@ -56,6 +56,7 @@ class TopologyState:
     def apply(self, event: str, facts: dict[str, Any]) -> None:
         """Apply a row of the stream: declare or delete a name, or add or remove a binding.
 
+        `event` is the kind of the row, such as "bind", and `facts` has its other fields by name.
         The caller must not pass rows that mark the beginning or end of a snapshot. Raises KeyError
         if the row lacks a field.
         """

@@ -48,8 +48,9 @@ class TrafficRow:
 
 @dataclass(frozen=True)
 class TrafficTable:
-    """The published messages in groups: the group with the most messages first, units of time in
-    order.
+    """The sums of the published messages, in groups by the column `by` (a key of GROUPS).
+
+    Groups by time are in the order of time; other groups begin with the one with the most messages.
     """
 
     span: Span
@@ -87,11 +88,15 @@ def traffic_table(sums: pa.Table, by: str) -> TrafficTable:
 class UnroutableTopic:
     """A topic of which messages reached no queue when they were published.
 
-    `messages` are all messages of the topic, `unroutable` those that reached no queue. `now` says
-    where a message would go by the bindings that the command knows: "queue" if it would reach a
-    queue or session, "nowhere", or "unknown" if its destinations depend on more than the topic;
-    None if the command knows no bindings. `nearest` is the binding key of the exchange that is most
-    similar to the topic, and `words` the number of words in which both differ.
+    `messages` is the number of all messages of the topic, `unroutable` the number of those that
+    reached no queue.
+
+    `now` says where a message would go by the bindings that the command knows: "queue" (a queue or
+    a session), "nowhere", or "unknown" if its destinations depend on more than the topic. `now` is
+    None if the command knows no bindings.
+
+    `nearest` is the key of the exchange's binding that is most similar to the topic. `words` is the
+    number of words in which this key and the topic differ.
     """
 
     vhost: str

@@ -89,7 +89,7 @@ class BrokerProcess:
     """
 
     def __init__(self, *flags: str, descriptors: int = 0) -> None:
-        """Start the broker, with a hard limit of file descriptors unless that is 0."""
+        """Start the broker. `descriptors` is its hard limit of file descriptors; 0 for no limit."""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
         self.process = forks.start(
             "trellis",

@@ -5,11 +5,14 @@
                                                       v
                                                     the module, run as __main__
 
-A broker, a command or a gateway that loads its modules anew takes 0.2 to 0.5 s of processor time.
-tests/test_cli_config.py, tests/top/test_start.py and tests/top/test_gateway.py start real programs.
-The child of a test process reads one JSON request per message, and answers with one number: `start`
-with the pid, `wait` with the exit code. The descriptors of a program come beside its request. All
-programs end with the child, and the child ends with the test process.
+The programs are brokers, commands and gateways. A fork saves the 0.2 to 0.5 s of processor time in
+which a program loads its modules. These tests start their programs without a fork, as users do:
+tests/test_cli_config.py, tests/top/test_start.py and tests/top/test_gateway.py.
+
+The child reads one JSON request per message, and answers each with one number: a `start` request
+with the pid of the program, a `wait` request with its exit code. File descriptors that a program
+inherits are sent with its request. All programs end with the child, and the child ends with the
+test process.
 """
 
 from __future__ import annotations

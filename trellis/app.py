@@ -241,9 +241,10 @@ class App:
                 lock.release()
 
     def _leave_for_good(self, directory: Path | None) -> None:
-        """Make the data directory of a node of a cluster that of a broker without a cluster.
+        """Take the data directory out of its cluster, for `trellis serve --adopt`.
 
-        Raises SettingsError, StoreError.
+        Afterwards a broker without a cluster may use the directory. Raises SettingsError (also if
+        the settings name a cluster), StoreError.
         """
         if self._membership is not None:
             raise SettingsError(

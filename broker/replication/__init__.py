@@ -16,7 +16,7 @@ Reading order:
     owner       the active broker: appends batches, and knows how long it may act
     standby     a standby: follows the log, and claims it when the owner is silent
     payload     the content of a batch: records, definitions and rows of streams
-    formats     the formats of batches that a version reads, and rolling upgrades
+    formats     the encodings of batches that a version reads, and the upgrade to a newer one
     directory   the data directory of a standby
     warm_survivors
                 the live records of a standby's log, kept up to date

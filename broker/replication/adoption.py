@@ -4,9 +4,11 @@
     AdoptedDirectory    the data directory, opened as each start of a broker opens it
     adoption_claim      the first record of the log
 
-The adoption skips EPOCHS_SKIPPED epochs. So a node whose directory comes from an earlier log, and
-an empty node, meet an epoch that they cannot explain: they stop, and ask to be seeded. Without the
-skipped epochs, such a node could take the records of the new log for void ones, and claim it.
+An epoch is the time between two claims in force. The new log begins EPOCHS_SKIPPED epochs after the
+last epoch that the directory or the log knows. So every other node, with an empty directory or with
+one from an earlier log, reads an epoch that does not follow the one it knows. The node then stops,
+and asks to be seeded. Without the gap, it could take the records of the new log for void ones, and
+claim the log.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _DAMAGE: Final = (QUARANTINED, MISSING, WRONG)
 
 @dataclass(frozen=True, slots=True)
 class DirectorySurvey:
-    """The content of a data directory, as far as an adoption depends on it."""
+    """Facts about a data directory that an adoption needs: state, last position, definitions."""
 
     path: str
     #: The stored state of a node of a cluster; its name is empty if the directory belongs to none.
@@ -50,7 +52,7 @@ class DirectorySurvey:
 
 
 def survey_directory(disk: Disk, path: str) -> DirectorySurvey:
-    """Return the content of the data directory of a stopped broker. Changes nothing in its log.
+    """Return the survey of the data directory of a stopped broker. Changes nothing in its log.
 
     The caller must have locked the directory. Raises StoreError, and ReplicationError if the
     directory is damaged.
@@ -127,7 +129,7 @@ class AdoptedDirectory:
             raise
 
     def store(self, state: ClusterState) -> None:
-        """Make the directory that of a node of a cluster, with this state. Raises StoreError."""
+        """Store `state` in the directory, which makes it a node's directory. Raises StoreError."""
         self._store.catalog.write([], self._log_position, state.encode())
 
     def close(self) -> None:
@@ -147,9 +149,10 @@ def adoption_claim(
 ) -> Claim:
     """Return the claim with which a log begins at the last change of a directory.
 
-    `name` is the name of the broker, `state` the state that the directory has now, `log_epoch` the
-    highest epoch in the log (0 for an empty log), `tip` the offset that the claim will have, and
-    `description` that of the node.
+    `name` is the name of the broker, and `description` describes this node (NodeDescription).
+    `state` is the state that the directory has now. `log_epoch` is the highest epoch in the log, 0
+    for an empty log. `tip` is the offset that the claim will have. `nonce` is a random number that
+    identifies the claim. `wall` is the wall clock in ms.
     """
     begun = ClusterState(
         name,
@@ -165,12 +168,12 @@ def adoption_claim(
 
 
 def state_after(claim: Claim, offset: int) -> ClusterState:
-    """Return the state of a directory after the claim of its adoption, which has this offset."""
+    """Return the state to store in an adopted directory, whose claim has this offset in the log."""
     return replace(claim.state, epoch=claim.epoch, nonce=claim.nonce, last=offset)
 
 
 def is_same_adoption(claim: Claim, survey: DirectorySurvey, name: str) -> bool:
-    """True if an earlier, interrupted adoption of this directory has appended a claim."""
+    """True if an earlier, interrupted adoption of the surveyed directory has appended `claim`."""
     begun, state = claim.state, survey.state
     return (
         (begun.name, begun.position, begun.number) == (name, survey.position, state.number)
@@ -180,7 +183,7 @@ def is_same_adoption(claim: Claim, survey: DirectorySurvey, name: str) -> bool:
 
 
 def leave_cluster(disk: Disk, path: str) -> ClusterState:
-    """Make the data directory of a node of a cluster that of a broker without a cluster.
+    """Take a data directory out of its cluster: a broker without a cluster may use it then.
 
     Return the state that the directory had; its name is empty if it belonged to no cluster. The
     caller must have locked the directory. Raises StoreError.

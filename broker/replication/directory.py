@@ -135,7 +135,7 @@ class ReplicaDirectory:
         return state
 
     def _open_log(self, salt: int) -> SegmentLog:
-        """Open the local log, and count its live records."""
+        """Open the local log, and scan it for the live records (survivors)."""
         self._holder_numbers = {
             number for number, entry in self.catalog.load() if entry.kind in HOLDERS
         }
@@ -224,7 +224,10 @@ class ReplicaDirectory:
             self._open_log(int(self._log.salt))
 
     def _keep_warm(self, prepared: PreparedBatch, removed: set[int]) -> None:
-        """Update the survivors and the holders after a batch; `removed` are the removed numbers."""
+        """Update the survivors (live records) after a batch is durable.
+
+        `removed` are the numbers of the queues, sessions and streams that the batch has removed.
+        """
         warm = self._warm
         assert warm is not None
         if not prepared.was_logged:
@@ -400,7 +403,10 @@ class ReplicaDirectory:
         return opened_store(store, definitions, warm.survivors, recovery)
 
     def _warmed(self, numbers: set[int]) -> tuple[SegmentLog, WarmSurvivors]:
-        """Return the log and its survivors; `numbers` are those of the holders in the catalog."""
+        """Return the open local log and its survivors, for a takeover.
+
+        `numbers` are the numbers of all objects in the catalog that can hold messages.
+        """
         log = self._log or self._make_log(int(self.state.salt))
         if self._uncounted or numbers - self._holder_numbers:
             log.close()

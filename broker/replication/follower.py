@@ -41,8 +41,8 @@ class Follower:
         """Judge the records of a span, and apply each batch that they complete.
 
         Return True if any of these records counts. Records at the offset `until` and after it are
-        skipped. Raises FormatUnread at a claim that puts a format of batches in force which this
-        version does not read.
+        skipped. Raises FormatUnread at a claim after which batches have a format that this version
+        of Trellis cannot read (formats.py).
         """
         counted = False
         for offset, data in span.records:

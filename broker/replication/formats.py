@@ -1,11 +1,13 @@
-"""The formats of batches that a version of Trellis reads, and the rolling upgrade between them.
+"""Batch formats: how the batches in the replicated log are encoded, and how a cluster changes it.
 
-The state of the log names the format in which the owner writes batches. A version reads the formats
-from `oldest` to `newest`: at least the format of the version before, and its own. The owner writes
-the format in force, whatever its own version is. When each listed node has reported that it reads a
-newer format, the owner raises the format by a claim in its own name (owner.py): all nodes read the
-claim before the first batch of the newer format. Until then, each node may go back to its earlier
-version.
+A batch format has a number. The format in force is the one in which the owner of the log writes
+batches, whatever version of Trellis the owner runs. The state of the log names its number.
+
+A version of Trellis reads the formats from `oldest` to `newest`. These are at least its own format
+and the format of the version before, so nodes of both versions can run together. When each listed
+node has reported that it reads a newer format, the owner puts this format in force. It appends a
+claim in its own name that names the format (owner.py), so all nodes read the claim before the first
+batch of the newer format. Until then, each node may go back to its earlier version.
 """
 
 from __future__ import annotations
@@ -24,12 +26,15 @@ from broker.store.stream_contract import ShippedRows, StreamGarbage
 
 
 class FormatUnread(ReplicationError):
-    """This version of Trellis does not read the format of batches in force."""
+    """A log or a data directory has batches in a format that this version cannot read."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BatchFormat:
-    """The first format of batches (payload.py). A later one is a subclass with a higher number."""
+    """The encoding of batches in the replicated log. `number` is the first byte of each batch.
+
+    This class is the first format (payload.py). A later format is a subclass with a higher number.
+    """
 
     def __init__(self, number: int = payload.FORMAT) -> None:
         self.number = number
@@ -41,16 +46,19 @@ class BatchFormat:
         rows: Sequence[ShippedRows] = (),
         garbage: Sequence[StreamGarbage] = (),
     ) -> bytes:
-        """Return the payload of a batch."""
+        """Return the payload of a batch in this format."""
         return payload.encode(changes, parts, rows, garbage)
 
     def decode(self, data: bytes) -> Payload:
-        """Return the content of a payload. Raises ForeignRecord, ReplicaDiverged."""
+        """Return the content of a batch from its payload, which must have this format.
+
+        Raises ForeignRecord, ReplicaDiverged.
+        """
         return payload.decode(data)
 
 
 class Formats:
-    """The formats of batches in the replicated log that a version of Trellis reads and writes."""
+    """The batch formats that one version of Trellis reads and writes, by number."""
 
     def __init__(self, *formats: BatchFormat) -> None:
         self._formats = {one.number: one for one in formats}
@@ -58,15 +66,19 @@ class Formats:
         self.newest = max(self._formats)
 
     def of(self, number: int) -> BatchFormat:
-        """Return a format; the oldest one for 0, the format of a log before its first claim.
+        """Return the batch format with a number.
 
+        The number 0 stands for the oldest format: a log before its first claim names no format.
         Raises FormatUnread.
         """
         self.check(number, "the replicated log")
         return self._formats[number or self.oldest]
 
     def decode(self, data: bytes) -> Payload:
-        """Return the content of a payload. Raises ForeignRecord, ReplicaDiverged."""
+        """Return the content of a batch from its payload, whose first byte names the format.
+
+        Raises ForeignRecord (also for an unknown format), ReplicaDiverged.
+        """
         found = self._formats.get(data[0]) if data else None
         if found is None:
             raise ForeignRecord(
@@ -76,9 +88,10 @@ class Formats:
         return found.decode(data)
 
     def check(self, number: int, source: str) -> None:
-        """Raise FormatUnread unless this version reads a format; 0 is the format of an empty log.
+        """Raise FormatUnread unless this version reads batches of the format `number`.
 
-        `source` has the format, such as "the data directory 'x'".
+        0, the number in a log without a claim, is accepted. `source` is the subject of the error
+        text: the log or directory with this format, such as "the data directory 'x'".
         """
         if number > self.newest:
             raise FormatUnread(
@@ -117,10 +130,11 @@ def common_format(
     owner: str,
     wall: int,
 ) -> int:
-    """Return the newest format that all nodes read, and at least the one in force.
+    """Return the number of the newest batch format that all nodes of the cluster read.
 
-    `newest` is the newest format that the owner reads, `wall` the owner's wall clock in ms. The
-    owner must be listed. A listed node that has not reported a moment ago keeps the format.
+    The result is at least `in_force`, the format in which the owner writes now. It is `in_force` if
+    a node's last report is older than REPORT_AGE_MAX, or if the owner is not listed in `nodes`.
+    `newest` is the newest format that the owner reads. `wall` is the owner's wall clock in ms.
     """
     if owner not in nodes.listed:
         return in_force
@@ -136,7 +150,10 @@ def common_format(
 def nodes_without(
     number: int, nodes: NodeList, reports: Mapping[str, NodeReport], wall: int
 ) -> list[str]:
-    """Return the names of the nodes that have not reported a moment ago that they read a format."""
+    """Return the names of the nodes that may be unable to read the batch format `number`.
+
+    They have reported only older formats, or their last report is older than REPORT_AGE_MAX.
+    """
     late = [
         name
         for name, report in reports.items()

@@ -163,10 +163,11 @@ class LogOwner:
         self._fenced = True
 
     def raise_format(self, number: int, nonce: int) -> Steps[None]:
-        """Put a newer format of batches in force, by a claim in the name of this node.
+        """Write batches in a newer format from now on (the format `number`; see formats.py).
 
-        `nonce` is a random number that no other claim has. All nodes must read the format. Call
-        this between two batches. Raises Fenced.
+        This appends a claim in the name of this node, which names the format. All nodes must be
+        able to read the format. `nonce` is a random number that no other claim has. Call this
+        between two batches. Raises Fenced.
         """
         epoch = self.epoch + 1
         state = replace(self.judge.state, format=number)

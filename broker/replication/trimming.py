@@ -32,7 +32,10 @@ class NodeList:
     log: str = ""
 
     def of_log(self, identity: str) -> NodeList:
-        """Return the list of the nodes of a log; an empty one if this is the list of another."""
+        """Return this list if it belongs to the log with this identity; otherwise an empty list.
+
+        A list of an earlier version names no log: it is taken for a list of this log.
+        """
         if self.log in ("", identity):
             return replace(self, log=identity)
         return NodeList(log=identity)

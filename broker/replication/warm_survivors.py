@@ -1,12 +1,16 @@
-"""The live records of the log of a node that follows, kept up to date with each batch.
+"""The live records (survivors) in a standby's local log, kept up to date with each batch.
 
-    open the log      one scan, as at each start (Survivors)
-    each new batch    its records are passed to the same Survivors, after they are durable
+A takeover needs the live records. A standby that keeps them in memory need not read its local log
+for them.
+
+    open the log      a scan of the whole log fills a Survivors object, as at each start
+    each new batch    once they are durable, the records are passed to the same Survivors object
     removed queue     its messages are released block by block, between the batches
-    take over         the broker gets the survivors, and the log is not read again
+    take over         the broker gets the Survivors object, and does not read the log
 
-The survivors must equal those of a scan of the log at the same moment. So they begin only when the
-catalog is as far as the log, and a log that is cut back is scanned again (directory.py).
+At each moment, the survivors must equal those that a scan of the log would find. So the log is
+scanned again after a start at which the catalog was behind the log, and after records were cut off
+the end of the log (directory.py).
 """
 
 from __future__ import annotations
@@ -23,33 +27,37 @@ ENTRY_BYTES: Final = 250
 
 
 class WarmSurvivors:
-    """The survivors of an open log.
+    """The survivors (live records) of the open local log of a standby.
 
     `holder_numbers` are the numbers of the definitions that can hold messages. The set changes
     while the node follows.
     """
 
     def __init__(self, holder_numbers: set[int], newest_number: int) -> None:
-        """`newest_number` is the last position in the catalog."""
+        """Begin with no survivors. `newest_number` is the last position in the catalog."""
         self._messages = FollowedMessages()
         self.survivors = Survivors(holder_numbers, newest_number, self._messages)
         #: Number of blocks of messages that may have messages of removed queues.
         self._unreleased = 0
 
     def follow(self, log: SegmentLog) -> None:
-        """Begin to follow batches: the log was read, and its records were passed to `survivors`."""
+        """Expect batches from now on.
+
+        The caller has read the whole log, and has passed its records to `survivors`.
+        """
         self.survivors.count_live(log)
         self.survivors.follow()
 
     def add(self, records: bytes, received: ReceivedRecords) -> None:
-        """Add the records of a batch that is durable."""
+        """Pass the records of a batch, which must be durable, to `survivors` through `received`."""
         received.replay(records, self.survivors)
 
     def remove_holders(self, numbers: set[int]) -> None:
         """Remove the entries about removed queues, sessions and streams.
 
-        The numbers are not in `holder_numbers` any more, and their removal is durable. `release`
-        removes their messages.
+        `numbers` are those of the removed objects. The caller has taken them out of
+        `holder_numbers`, and their removal is durable. Later calls of `release` remove the
+        messages.
         """
         for number in numbers:
             self.survivors.remove_holder(number)
@@ -57,9 +65,10 @@ class WarmSurvivors:
             self._unreleased = self._messages.blocks
 
     def release(self, log: SegmentLog) -> bool:
-        """Release the messages of removed queues in one block; return True if blocks are left.
+        """Release the messages of removed queues in one block of messages (FollowedMessages).
 
-        The log then counts these messages as settled, so that their files can be dropped.
+        The log counts these messages as settled, so that their files can be dropped. Return True
+        if further blocks must be released.
         """
         if self._unreleased == 0:
             return False

@@ -1,13 +1,15 @@
 """A trial of changed bindings: which queues would have got more or fewer messages of the last hour.
 
-    topics of the last hour --each walked twice--> destinations with the present bindings
+    topics of the last hour --each routed twice--> destinations with the present bindings
     (topic_history.py)                         `-> destinations with the changed bindings
                                                           |
                                                           v
                                             gains and losses by destination
 
-Nothing in the broker changes. The added bindings are bound to stand-ins in exchanges of the trial's
-own; a walk with the changes asks these exchanges, too, and skips the removed bindings.
+A changed binding is one that an operator may want to add or to remove. Nothing in the broker
+changes: the trial holds the bindings to add in exchanges of its own, which no client can see. To
+route a topic with the changes, the trial also searches these exchanges, and skips the bindings to
+remove.
 
 A trial works in steps of bounded work, between which other work may run.
 """
@@ -63,7 +65,10 @@ class BindingChange:
 
 
 class TopicEffect:
-    """One topic that a destination gains or loses. Topics with fewer messages come first."""
+    """A topic whose messages a destination gains or loses, with their number.
+
+    Topics are ordered by their number of messages, the smallest first.
+    """
 
     __slots__ = ("exchange", "key", "messages")
 
@@ -77,7 +82,10 @@ class TopicEffect:
 
 
 class DestinationEffect:
-    """The messages that one destination gains, or those that it loses."""
+    """The topics and messages that one destination gains or loses by the changed bindings.
+
+    `gains` is True for gains, False for losses. A destination may have one object for each.
+    """
 
     def __init__(self, destination: Destination, gains: bool) -> None:
         self.destination = destination
@@ -88,7 +96,7 @@ class DestinationEffect:
         self.largest: list[TopicEffect] = []
 
     def add(self, topic: TopicEffect) -> None:
-        """Add a topic."""
+        """Count a topic that the destination gains or loses, and its messages."""
         self.topics += 1
         self.messages += topic.messages
         if len(self.largest) < TOPICS_SHOWN:
@@ -98,7 +106,10 @@ class DestinationEffect:
 
 
 class _StandIn(Destination):
-    """Stands for the destination of an added binding, which must not learn of the trial."""
+    """The destination to which the trial binds an added binding, in place of the real one.
+
+    The real destination would count the binding as its own.
+    """
 
     def __init__(self, real: Destination) -> None:
         super().__init__(real.name)
@@ -106,7 +117,10 @@ class _StandIn(Destination):
 
 
 class _Walk:
-    """One walk of a topic through the exchanges. `targets` are the destinations that it reaches."""
+    """The routing of one topic through the exchanges, with or without the changed bindings.
+
+    `targets` are the queues and subscribers that the topic reaches.
+    """
 
     def __init__(self) -> None:
         self.targets: dict[Destination, None] = {}
@@ -119,12 +133,19 @@ class _Walk:
 
 
 class BindingTrial:
-    """One trial in a virtual host. `steps` must be exhausted before the attributes are read."""
+    """A trial of changed bindings in one virtual host, on the topics in `history`.
+
+    The attributes are valid once the iterator `steps` is exhausted.
+    """
 
     def __init__(
         self, vhost: str, scope: SearchScope, changes: Sequence[BindingChange], history: HistorySum
     ) -> None:
-        """Create a trial. Raises PreconditionFailed for a binding that cannot be tried."""
+        """Prepare the trial of `changes`.
+
+        Raises NotFound if a binding to remove does not exist, and PreconditionFailed if a binding
+        cannot be tried: for example, because a headers exchange does not route by the key alone.
+        """
         self.changes = list(changes)
         self._vhost = vhost
         self._scope = scope
@@ -150,7 +171,7 @@ class BindingTrial:
 
     @property
     def complete(self) -> bool:
-        """True if all remembered topics were tried."""
+        """True if all topics were routed; False if the trial ended at BINDINGS_MAX bindings."""
         return self.topics == self.topics_known
 
     def _prepare(self, change: BindingChange) -> None:
@@ -186,7 +207,7 @@ class BindingTrial:
         self._adding[added] = change
 
     def steps(self) -> Iterator[None]:
-        """Do the work, one bounded step for each element."""
+        """Route all topics twice; the iterator does one bounded step for each element."""
         yield from self._history.steps()
         mine = [
             (exchange, keys)
@@ -282,7 +303,11 @@ class BindingTrial:
     def _target_of(
         self, walk: _Walk, binding: Binding, key: str, changed: bool
     ) -> Destination | None:
-        """Return the destination of a binding; None if the binding leads nowhere in this walk."""
+        """Return the real destination of a binding that matches.
+
+        Return None if the trial removes the binding (and `changed` is True), or if the binding is
+        a subscription whose user may not read the topic.
+        """
         target = binding.destination
         if isinstance(target, _StandIn):
             walk.matched[self._adding[binding]] = None
@@ -299,7 +324,7 @@ class BindingTrial:
 
 
 def _empty_copy(exchange: Exchange) -> Exchange:
-    """Return an exchange without bindings that matches as `exchange` does."""
+    """Return a new exchange without bindings, of the type of `exchange`."""
     if isinstance(exchange, TopicExchange):
         return TopicExchange(exchange.name, ExchangeOptions())
     if isinstance(exchange, FanoutExchange):

@@ -39,10 +39,10 @@ class MatchedBinding:
 
 
 class WalkedExchange:
-    """An exchange that the message reaches.
+    """An exchange that the message reaches, with the bindings that match there.
 
-    `entered` says how the message reaches the exchange, `alternate` is the name of the alternate
-    exchange that gets the message because no binding matches; "" for none.
+    `entered` is a text that says how the message reaches the exchange. `alternate` is the name of
+    the alternate exchange that gets the message because no binding matches; "" for none.
     """
 
     def __init__(self, exchange: Exchange) -> None:
@@ -126,7 +126,10 @@ class RouteExplanation:
                     yield None
 
     def _find_chosen(self, walked: WalkedExchange) -> Iterator[None]:
-        """Find the binding that the search chose at random: it leads to a reached destination."""
+        """Find the binding of a random exchange that the search chose.
+
+        It is a binding to a destination that the message reaches.
+        """
         reached = self.reached
         for mine in list(walked.exchange.bindings.values()):
             for binding in list(mine.values())[:1]:

@@ -192,7 +192,7 @@ class KeyComparison:
         )
 
     def _of_all_case(self, pattern: list[str]) -> NearDifference | None:
-        """Return the difference if all words agree but for upper and lower case; None otherwise."""
+        """Return the difference if the keys differ only in upper and lower case; None otherwise."""
         one, folded = self._one, self._folded_words
         for number, wanted in enumerate(pattern):
             if wanted != one and wanted.casefold() != folded[number]:
@@ -221,7 +221,10 @@ class KeyComparison:
         return found
 
     def _matches_shifted(self, head: list[str], words: list[str], tail: list[str]) -> bool:
-        """True if the pattern would match without one of the words before its wildcard."""
+        """True if the pattern head, `#`, tail matches `words` without one of its first words.
+
+        The word left out is the first one that does not match its word of `head`.
+        """
         front = self._agreeing(head, words)
         if front == len(head) or len(words) - 1 < len(head) + len(tail):
             return False
@@ -280,7 +283,11 @@ class HeaderComparison:
         self._special = frozenset([name for name in headers if name.startswith("x-")])
 
     def similar(self, many: list[Fields]) -> list[int]:
-        """Return the indices of the arguments from which at most one header seems to differ."""
+        """Return the indices of the bindings that may be near misses of the message.
+
+        `many` has the arguments of the bindings. An index is returned if at most one header seems
+        to keep the binding from matching.
+        """
         given, special = self._headers, self._special
         found: list[int] = []
         for number, arguments in enumerate(many):

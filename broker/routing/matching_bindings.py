@@ -17,9 +17,10 @@ STEPS: Final = 256
 def matching_bindings(
     scope: SearchScope, exchange: Exchange, key: str, properties: Properties, found: list[Binding]
 ) -> Iterator[None]:
-    """Add the bindings of an exchange that match a routing key to `found`; yield between steps.
+    """Append to `found` the bindings of an exchange that match a routing key and the properties.
 
-    The default exchange has a binding to the queue that the key names.
+    The iterator does one bounded step of the search for each element. For the default exchange, add
+    a binding to the queue that the key names.
     """
     if isinstance(exchange, FanoutExchange):
         for mine in list(exchange.bindings.values()):

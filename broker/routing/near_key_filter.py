@@ -1,14 +1,15 @@
 """A fast filter of binding keys: those that may differ from a routing key in one small change.
 
     sensors.kitchen.temp      routing key
-    sensors.kitchen.tmep      passes: one word is unknown, and resembles the word in its place
+    sensors.kitchen.tmep      passes: only `tmep` is unknown, and it resembles `temp`
     *.kitchen                 passes: no word is unknown, and the binding key has one word less
-    sensors.cellar.temp       no near miss: the unknown word does not resemble `kitchen`
-    orders.new.#              no near miss: two words are unknown
+    sensors.cellar.temp       rejected: `cellar` is unknown, and does not resemble `kitchen`
+    orders.new.#              rejected: two words, `orders` and `new`, are unknown
 
-The words of upper and lower case, and the separators `.` and `/`, are the same to this filter, so
-that a chunk of binding keys of both grammars is prepared by a few calls of functions of str. The
-binding keys that pass are compared exactly (key_differences.py).
+A word of a binding key is unknown if the routing key does not contain it. The filter ignores the
+difference between upper and lower case, and between the separators `.` and `/`. So it can convert
+many binding keys of both grammars at once, by a few methods of str. A binding key that passes may
+still be no near miss: key_differences.py compares it exactly.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ _GAP_UNICODE: Final = 5
 
 
 class NearKeyFilter:
-    """The filter for one routing key; `wildcards` is False for keys without wildcards.
+    """The filter of binding keys that resemble one routing key.
 
-    A key with `.` and `/` has a word between each two of these separators. So a near miss is left
-    out if its one change affects a word of an AMQP key that has a `/` in it.
+    `wildcards` is False if `*` and `#` in a binding key stand for themselves, as in a direct
+    exchange.
+
+    Both `.` and `/` separate words here. So the AMQP word `a/b` counts as two words, and the filter
+    can reject a near miss whose one change is in this word.
     """
 
     __slots__ = (
@@ -69,7 +73,7 @@ class NearKeyFilter:
         self.only_fewer_words = False
 
     def passing(self, keys: list[str]) -> list[int]:
-        """Return the indices of the binding keys that may be near misses."""
+        """Return the indices of those keys in `keys` that may be near misses of the routing key."""
         same = _uniform("\n".join(keys)).split("\n")
         if len(same) != len(keys):  # A key contains a line feed.
             same = [_uniform(key) for key in keys]
@@ -106,7 +110,11 @@ class NearKeyFilter:
         return found
 
     def _resembles(self, words: list[str], unknown: str) -> bool:
-        """True if the unknown word may be one change from the word of the key in its place."""
+        """True if one change may turn the word `unknown` into a word of the routing key.
+
+        `words` are the words of the binding key. The word of the routing key is the one at the
+        same index as `unknown`. After a `#`, the index counts from the end.
+        """
         at: i64 = words.index(unknown)
         size: i64 = len(self._words)
         if _MANY in words and words.index(_MANY) < at:
@@ -123,7 +131,7 @@ class NearKeyFilter:
 
 
 def _without_each_word(key: str) -> list[str]:
-    """Return the keys, in uniform notation, that lack one of the words of a routing key."""
+    """Return one key for each word of a routing key: `_uniform` of the key without this word."""
     words = key.split(".")
     if len(words) == 1:
         return []
@@ -133,5 +141,5 @@ def _without_each_word(key: str) -> list[str]:
 
 
 def _uniform(text: str) -> str:
-    """Return keys in lowercase with the separator and the wildcard of AMQP."""
+    """Return keys in lowercase, with AMQP's `.` and `*` in place of MQTT's `/` and `+`."""
     return text.casefold().replace("/", ".").replace("+", _ONE)

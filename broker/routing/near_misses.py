@@ -78,9 +78,10 @@ class NearMiss:
 
 
 class NearMissSearch:
-    """The search for near misses of the message of one explanation, whose `steps` are exhausted.
+    """The search for near misses of one message: bindings that almost match it.
 
-    The iterator `steps` of the search must be exhausted before `best` is called.
+    `explanation` explains the route of the message; its iterator `steps` must be exhausted before
+    the search begins. The iterator `steps` of the search must be exhausted before `best` is called.
     """
 
     def __init__(
@@ -91,8 +92,9 @@ class NearMissSearch:
         properties: Properties,
         noun: str = "routing key",
     ) -> None:
-        """Create a search. Texts call the routing key `noun`: "topic" for the message of an MQTT
-        client.
+        """Create a search.
+
+        `noun` is the word for the routing key in texts: "topic" for the message of an MQTT client.
         """
         self._scope = scope
         self._walked = {one.exchange: None for one in explanation.walked}
@@ -153,7 +155,8 @@ class NearMissSearch:
     def _chunks(self, exchange: Exchange) -> Iterator[list[Binding]]:
         """Yield the bindings to destinations that do not get the message, in bounded lists.
 
-        A list is empty if none of many destinations has such a binding.
+        After CANDIDATES_PER_STEP destinations without such a binding, yield an empty list, so that
+        other work can run.
         """
         chunk: list[Binding] = []
         passed = 0

@@ -52,10 +52,10 @@ class PlanResolver:
         raise NotImplementedError
 
     def count(self, route: Route, plan: Plan, messages: i64) -> None:
-        """Count messages of a route that were published with this plan, for their exchange."""
+        """Add `messages`, a number of messages with this plan, to the counts of the exchange."""
 
     def remember(self, route: Route, messages: i64) -> None:
-        """Add messages of a route to the history of topics."""
+        """Add `messages`, a number of messages of a route, to the topic history."""
 
 
 class Prewarmer:
@@ -188,14 +188,17 @@ class PublishContext:
             self._uncached = None
 
     def _remember(self, route: Route) -> None:
-        """Move the count of a route into the counts of this context and the history of topics."""
+        """Move the count of a route into the counts of this context and into the topic history.
+
+        The topic history has the topics of the last hour, each with its number of messages.
+        """
         self._collect(route)
         if route.recent > 0:
             self._resolver.remember(route, route.recent)
             route.recent = 0
 
     def remember(self, routes: list[Route]) -> None:
-        """Add the messages of these routes to the history of topics."""
+        """Add the messages of these routes to the topic history (topic_history.py)."""
         for route in routes:
             self._remember(route)
 

@@ -31,8 +31,9 @@ class Route(Address):
     """An exchange and a routing key, resolved for one identity.
 
     `count` is the number of publications that followed the route since its plan last changed.
-    `recent` is the number of earlier publications that the history of topics (topic_history.py) has
-    not collected yet. `cached` is True if a PublishContext keeps the route.
+    `recent` is the number of further publications, already taken out of `count`, that the topic
+    history (topic_history.py) does not have yet. `cached` is True if a PublishContext keeps the
+    route.
     """
 
     def __init__(self, exchange: str, key: str, plan: Plan) -> None:

@@ -1,12 +1,15 @@
-"""The topics of the last hour: how many messages were published to each, by virtual host.
+"""The topic history: the topics of the last hour, each with its number of messages.
+
+A topic here is a virtual host, an exchange and a routing key. The history serves trials of changed
+bindings (binding_trial.py).
 
     Route.recent --evicted, renewed, or collected once a minute--> TopicHistory --> `trellis route
                                                                                     --add, --remove`
 
-The history has slots of SLOT_SECONDS. A full history starts a new slot and drops the oldest, so it
-covers the last 60 to 70 minutes. A slot has at most TOPICS_MAX topics, those that came first;
-messages of further topics are counted together. Routes count messages anyway, so a message costs
-the history nothing.
+The history is divided into slots of SLOT_SECONDS. It keeps the last SLOTS slots, so it covers the
+last 60 to 70 minutes. A slot has at most TOPICS_MAX topics, those that came first; messages of
+further topics are counted together, as `left_out`. Each Route counts its messages anyway, and the
+history adds up these counts. So the history does no work for a single message.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ KeyCounts = dict[str, int]
 
 
 class HistorySlot:
-    """The topics of SLOT_SECONDS from `began` on, in seconds since 1970."""
+    """The topics and numbers of messages of one period of SLOT_SECONDS.
+
+    `began` is the start of the period, in seconds since 1970.
+    """
 
     def __init__(self, began: float) -> None:
         self.began = began
@@ -46,7 +52,10 @@ class HistorySlot:
 
 
 class TopicHistory:
-    """The slots of the last hour, the oldest first, and the present slot at the end."""
+    """The topics of the last hour, with their numbers of messages.
+
+    `slots` are the periods in ascending order; new messages are counted in the last one.
+    """
 
     def __init__(self) -> None:
         self.slots = [HistorySlot(0.0)]
@@ -54,11 +63,14 @@ class TopicHistory:
         self.left_out: i64 = 0
 
     def __len__(self) -> int:
-        """Return the number of remembered topics, each counted once in every slot."""
+        """Return the sum of the numbers of topics of all slots."""
         return sum(int(slot.topics) for slot in self.slots)
 
     def advance(self, wall: float) -> None:
-        """Begin a new slot if the present one is over; `wall` is in seconds since 1970."""
+        """Begin a new slot if the present one is over, and drop slots older than the last SLOTS.
+
+        `wall` is the present time, in seconds since 1970.
+        """
         began = self.slots[-1].began
         if began == 0.0:
             self.slots[-1].began = wall
@@ -67,20 +79,24 @@ class TopicHistory:
             del self.slots[:-SLOTS]
 
     def add(self, vhost: str, exchange: str, key: str, messages: i64) -> None:
-        """Count messages of a topic."""
+        """Add `messages` to the number of messages that were published to a topic."""
         slot = self.slots[-1]
         if not _add(slot, slot.published, (vhost, exchange), key, messages):
             slot.left_out += messages
             self.left_out += messages
 
     def add_unroutable(self, vhost: str, exchange: str, key: str, messages: i64) -> None:
-        """Count messages of a topic that reached no queue and no session."""
+        """Add `messages` to the number of a topic's messages that reached no destination."""
         slot = self.slots[-1]
         _add(slot, slot.unroutable, (vhost, exchange), key, messages)
 
 
 class HistorySum:
-    """The messages of the whole history by topic. `steps` must be exhausted before it is read."""
+    """The numbers of messages by topic, summed over all slots of a TopicHistory.
+
+    If `unroutable` is True, only messages that reached no queue and no session are summed. The
+    attribute `counts` is valid once the iterator `steps` is exhausted.
+    """
 
     def __init__(self, history: TopicHistory, unroutable: bool = False) -> None:
         self._slots = list(history.slots)
@@ -93,7 +109,7 @@ class HistorySum:
         self.counts: dict[tuple[str, str], KeyCounts] = {}
 
     def steps(self) -> Iterator[None]:
-        """Do the work, one bounded step for each element."""
+        """Sum the slots; the iterator does one bounded step of the work for each element."""
         for slot in self._slots:
             places = slot.unroutable if self._unroutable else slot.published
             for place, keys in list(places.items()):
@@ -112,7 +128,12 @@ def _add(
     key: str,
     messages: i64,
 ) -> bool:
-    """Count messages of a topic in a slot; return False if the topic cannot be remembered."""
+    """Count messages of a topic in a slot.
+
+    `places` are the counts of the slot: `published` or `unroutable`. `place` is the virtual host
+    and the exchange. Return False, and count nothing, if the slot has TOPICS_MAX topics, or if the
+    routing key is longer than KEY_MAX.
+    """
     keys = places.get(place)
     known = 0 if keys is None else keys.get(key, 0)
     if keys is None or known == 0:

@@ -391,9 +391,9 @@ class Checkpointing:
         Entries that were settled since `_begin_late` have changed the counts of the replaced files.
         Add these changes to the counts of the checkpoint.
 
-        A later file that needs replaced files now needs the checkpoint. This need omits the entries
-        that the stage LATE has read, because the checkpoint lacks the messages that they settle. It
-        includes a PUBREC or a delivery count if the checkpoint has its message.
+        `needs` of a later file counts its entries about entries in other files. Its counts for the
+        replaced files become one for the checkpoint, without entries that the stage LATE has read
+        (but with each PUBREC and delivery count whose message the checkpoint has).
 
         Do nothing while the writer counts a batch; the next step tries again.
         """

@@ -1,7 +1,8 @@
-"""The live messages of the log, and the queues that hold them.
+"""The live messages of the log: their positions, and the numbers of the queues that hold them.
 
-    ScannedMessages    one scan of the log: all messages, in the order of the log
-    FollowedMessages   a log that grows for days: blocks of ScannedMessages without settled ones
+    ScannedMessages    for one scan of the log: all messages, in the order of the log
+    FollowedMessages   for a log that grows for days: blocks of ScannedMessages, from which settled
+                       messages are removed
 
 A message takes 20 bytes, and more if it is in several queues.
 """
@@ -25,7 +26,10 @@ BLOCK: Final[i64] = 4_096
 
 
 class LiveMessages:
-    """The messages that queues hold. `size` is the total size of their records in bytes."""
+    """Interface of a collection of the messages that queues hold.
+
+    `size` is the total size of the records of these messages in bytes.
+    """
 
     def __init__(self) -> None:
         self.size: i64 = 0
@@ -46,7 +50,7 @@ class LiveMessages:
         raise NotImplementedError
 
     def count_live(self, files: list[LogFile]) -> None:
-        """Add the live messages to the counts of their files."""
+        """Add each live message to the counts of the log file that has its record."""
         raise NotImplementedError
 
     def by_queue(self) -> dict[int, array[int]]:
@@ -55,13 +59,15 @@ class LiveMessages:
 
 
 class ScannedMessages(LiveMessages):
-    """Messages in three parallel arrays.
+    """Messages in three parallel arrays: one element of each array belongs to one message.
 
-        positions   positions of the messages, rising
-        queues      the only queue that still holds the message; 0: none; -1: several, in `_shared`
+        positions   position in the log, in ascending order
+        queues      number of the queue that holds the message; 0 if no queue holds it;
+                    -1 if several queues held it: `_shared` has their numbers
         sizes       size of the record in bytes
 
-    `held` is the number of messages that at least one queue holds.
+    `held` is the number of messages that at least one queue holds. A message that no queue holds
+    any more stays in the arrays.
     """
 
     def __init__(self) -> None:
@@ -132,9 +138,10 @@ class ScannedMessages(LiveMessages):
         self.count_from(files, 0)
 
     def count_from(self, files: list[LogFile], at_file: i64) -> i64:
-        """Add the live messages to the counts of their files, from a file on.
+        """Add each live message to the counts of the log file that has its record.
 
-        Return the index of the file of the last message.
+        `at_file` is the index of a file at or before that of the first message. Return the index of
+        the file of the last message.
         """
         for at, position in enumerate(self._positions):
             while files[at_file].last < position:
@@ -151,7 +158,10 @@ class ScannedMessages(LiveMessages):
         return at_file
 
     def next_holders(self) -> list[int]:
-        """Return the queues that hold the next message. Each call advances by one message."""
+        """Return the numbers of the queues that hold the next message in the order of the log.
+
+        The first call returns those of the first message; each call advances by one message.
+        """
         at: i64 = self._next
         self._next = at + 1
         holder: i64 = self._queues[at]
@@ -165,7 +175,10 @@ class ScannedMessages(LiveMessages):
         return found
 
     def add_to(self, found: dict[int, array[int]]) -> None:
-        """Append the positions of the messages to those of their queues in `found`."""
+        """Append the position of each message to the array of each queue that holds the message.
+
+        `found` has these arrays by queue number.
+        """
         last: i64 = 0
         same: array[int] = array("q")
         for at, position in enumerate(self._positions):
@@ -207,7 +220,11 @@ class ScannedMessages(LiveMessages):
                 other.add(position, queues, self._sizes[at])
 
     def released(self, holder_numbers: set[int]) -> list[tuple[int, int]]:
-        """Return (queue, position) of each message in a queue that is not in `holder_numbers`."""
+        """Return the messages in queues that do not exist any more, as (queue number, position).
+
+        `holder_numbers` are the numbers of all existing queues. A message in several such queues
+        appears once for each.
+        """
         found: list[tuple[int, int]] = []
         for at, position in enumerate(self._positions):
             holder: i64 = self._queues[at]
@@ -223,11 +240,11 @@ class ScannedMessages(LiveMessages):
 
 
 class FollowedMessages(LiveMessages):
-    """Messages of a log that grows, in blocks of up to `block` messages.
+    """The live messages of a log that grows, in blocks of up to `block` messages.
 
-    A block is copied without its settled messages when these are more than half of it, and joined
-    with a small neighbour. So the memory is at most that of about twice the live messages, and no
-    call works on more than a few blocks.
+    When more than half of the messages of a block are settled, the block is copied without them.
+    A small block is then joined with a small neighbour. So the memory is at most that of about
+    twice the live messages, and no call works on more than a few blocks.
     """
 
     def __init__(self, block: i64 = BLOCK) -> None:
@@ -273,7 +290,7 @@ class FollowedMessages(LiveMessages):
             self._shared += 1
 
     def _find(self, position: i64) -> i64:
-        """Return the index of the block that may have the message at a position, or -1."""
+        """Return the index of the block that may have the message at a position; -1 if none may."""
         firsts = self._firsts
         at: i64 = self._hint
         if (
@@ -313,9 +330,10 @@ class FollowedMessages(LiveMessages):
         return found
 
     def release(self, at: int, holder_numbers: set[int]) -> list[tuple[int, int]]:
-        """Settle the messages of a block that are in no queue of `holder_numbers`.
+        """Settle the messages of the block `at` in queues that do not exist any more.
 
-        Return (queue, position) of these messages.
+        `holder_numbers` are the numbers of all existing queues. Return the settled messages as
+        (queue number, position).
         """
         if at >= len(self._blocks):
             return []
@@ -325,7 +343,7 @@ class FollowedMessages(LiveMessages):
         return released
 
     def _shrink_if_sparse(self, at: i64) -> None:
-        """Copy a block without its settled messages if these are more than half of it."""
+        """Copy a block without its settled messages if these are more than half of the block."""
         block = self._blocks[at]
         if 2 * block.held >= block.count:
             return
@@ -343,7 +361,7 @@ class FollowedMessages(LiveMessages):
             self._join(at - 1)
 
     def _join(self, at: i64) -> None:
-        """Join a block with the next block if both are small."""
+        """Append the next block to a block if both together fill at most half a block."""
         block, following = self._blocks[at], self._blocks[at + 1]
         if block.count + following.count > self._block_size // 2:
             return
@@ -354,6 +372,6 @@ class FollowedMessages(LiveMessages):
         self._remove(at + 1)
 
     def _remove(self, at: i64) -> None:
-        """Remove a block whose messages are settled, or in another block."""
+        """Remove a block, whose messages are all settled or were moved to another block."""
         del self._blocks[at]
         del self._firsts[at]

@@ -212,16 +212,20 @@ class Survivors(Replay):
                 self.sequences[producer_key(data, start, end)] = (sequence, position)
 
     def _need(self, position: i64) -> None:
-        """Count in `needs` that the current file has an entry about the entry at `position`."""
+        """Note that the current file has an entry about the entry at `position` in another file.
+
+        `needs` of a file counts such entries by the name of the other file.
+        """
         other = file_holding(self._files, position)
         if other is not None and position <= other.last:
             needs = self._files[-1].needs
             needs[other.name] = needs.get(other.name, 0) + 1
 
     def follow(self) -> None:
-        """Expect further records as batches. The log itself then counts the entries of its files.
+        """Expect further records as batches of a log that this node follows, after the scan.
 
-        All holders of these records are known: their definitions come before or with the batch.
+        From now on, the log itself counts the live entries of its files. No queue, session or
+        stream of a record is unknown: its definition comes before or with the batch.
         """
         self._files = []
         self._first = 0
@@ -255,11 +259,11 @@ class Survivors(Replay):
             file.counted = True
 
     def marks_of(self, queue: int) -> dict[int, int]:
-        """Return the delivery marks of a queue by rank."""
+        """Return the delivery marks of a queue by rank: 0, or the priority in a priority queue."""
         return {rank: mark for rank, (mark, _) in self.marks.get(queue, {}).items()}
 
     def counts_by_queue(self) -> dict[int, dict[int, int]]:
-        """Return the delivery counts of messages: queue -> position -> count."""
+        """Return the delivery counts of messages by queue number, then by position."""
         found: dict[int, dict[int, int]] = {}
         for (queue, position), (count, _) in self.counts.items():
             found.setdefault(queue, {})[position] = count

@@ -54,7 +54,10 @@ class HitCounts(HeadersMatcher[S]):
 def _hit(
     column: Column[S], value: object, hits: dict[FieldsRow[S], int], found: list[FieldsRow[S]]
 ) -> None:
-    """Count the rows that one header hits, and append the rows that have enough hits now."""
+    """Add one hit to each row with a criterion that one header meets.
+
+    Append to `found` the rows that have as many hits now as they need.
+    """
     meeting = column.get(PRESENT)
     lists = [] if meeting is None else [meeting]
     if len(column) > len(lists):

@@ -121,8 +121,9 @@ class HeadersMatcher(Generic[S]):
     def searches(self, headers: Fields, found: list[S]) -> list[Search[S]]:
         """Begin a lookup that can pause.
 
-        Append the subscribers that can be found quickly to `found`, and return searches for all
-        others. By default, all subscribers are found at once.
+        Append the subscribers that can be found quickly to `found`, and return a list of searches
+        for the remaining subscribers. By default, all subscribers are found at once, and the list
+        is empty.
         """
         found += self.match(headers)
         return []

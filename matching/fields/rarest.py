@@ -6,7 +6,8 @@ A message costs one probe per header and one comparison per row whose rarest cri
 rarest criterion is the one that the fewest ``all`` rows have at the time of binding. A criterion
 that requires only presence counts as more common than any value. An early row may be indexed under
 a criterion that becomes common later, so in the worst case a message is compared with every row.
-(For 10,000 rows with one trader each, only the first row is indexed under the common currency.)
+(This is rare. For example, 10,000 rows require the same currency, and each a trader of its own.
+Only the first row can be indexed under the currency, because for later rows the trader is rarer.)
 ``any`` rows are indexed under all their criteria. Choose this algorithm for any number of rows. Own
 design; article 4 counts hits.
 """

@@ -29,8 +29,9 @@ _PER_STEP = 8
 class RowGroup(Generic[S]):
     """One group of rows that a lookup lists in one step and then examines row by row.
 
-    `plain` rows match without a comparison. For `candidates`, the search compares the criteria in
-    the dict's values; if `candidates` is not None, `plain` is not used.
+    If `candidates` is None, all rows in `plain` match, without a comparison. Otherwise, the rows of
+    the group are the keys of `candidates`, and `plain` is not used; each value is the list of
+    criteria that the search still has to compare for its row.
     """
 
     __slots__ = ("candidates", "plain")

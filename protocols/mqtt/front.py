@@ -36,7 +36,10 @@ class MqttFront(MqttService):
         return connection
 
     def reauthorize(self, share: int = 1) -> None:
-        """Renew the permissions of all connections and all sessions, connected or not."""
+        """Renew the permissions of all connections and all sessions, connected or not.
+
+        The higher `share`, the fewer connections and sessions are renewed in one turn.
+        """
         super().reauthorize(share)
         self._sessions_reauthorization.start(share)
 

@@ -41,9 +41,9 @@ ALSO_SERVED: Final = "/mqtt"
 class OriginPolicy:
     """The path of the WebSocket, and the origins of the pages that may open it.
 
-    With the default path, the WebSocket is served at ALSO_SERVED too.
-
-    Pages of the broker's own host may always open it. `origins` are lowercase; `*` allows all.
+    If `path` is the default path, the WebSocket is served at ALSO_SERVED too. `origins` are the
+    origins, in lowercase, of pages of other hosts that may open it; `*` allows all. Pages of the
+    broker's own host may always open it.
     """
 
     def __init__(self, path: str, origins: list[str]) -> None:

@@ -4,7 +4,8 @@
 
 PORT is the port of the LogServer. TIMES is silence,lease,beat[,keep_time] in seconds: the values of
 the settings of these names in the section `cluster`.
-With the VERSION "next", the node reads and writes a further format of batches.
+With the VERSION "next", the node stands for a later version of Trellis, which reads and writes a
+newer format of batches, too.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ SALT = 5
 
 @dataclass
 class Adopting:
-    """The adoption of a directory in a test, with a clock that stands still."""
+    """The adoption of the data directory `path` by `log`, with a clock that stands still."""
 
     log: ThreadedLog
     path: Path
@@ -68,7 +68,7 @@ class Adopting:
         return survey_directory(RealDisk(), str(self.path))
 
     def run(self, over_records: bool = False, behind: bool = False) -> int:
-        """Adopt the directory, and return the epoch of the log."""
+        """Adopt the directory, and return the epoch with which the log begins."""
         survey = self.survey()
         found = self.adoption.examine(survey, over_records, behind)
         self.lines = list(self.adoption.consequences(survey, found))
@@ -109,7 +109,7 @@ def replica_directory(path: Path, log: ThreadedLog) -> Path:
 
 
 def takes_over(path: Path, log: ThreadedLog) -> list[bytes]:
-    """Let the node of a directory own the log, and return the contents of its messages."""
+    """Start a node on a directory; it must become the owner. Return its messages' bodies."""
     standby = Standby(path, log, RealDisk())
     owner = standby.join()
     assert isinstance(owner, LogOwner), owner

@@ -1,4 +1,7 @@
-"""`trellis cluster adopt` and `trellis serve --adopt`, as operators use them, over kfake."""
+"""Tests of `trellis cluster adopt` and `trellis serve --adopt`, as operators use them.
+
+The log is on kfake, an in-memory Kafka.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ def cluster(kfake: Kfake, name: str) -> ClusterSettings:
 
 
 def adopt(cluster: ClusterSettings, directory: Path, *words: str) -> tuple[int, str, str]:
-    """Run `trellis cluster adopt` on the machine of a node."""
+    """Run `trellis cluster adopt` for the node with this data directory.
+
+    Return the exit code, standard output and standard error.
+    """
     return command(
         cluster,
         *("adopt", *words, "--node-name", directory.name, "--data-dir", str(directory)),
@@ -33,7 +39,10 @@ def adopt(cluster: ClusterSettings, directory: Path, *words: str) -> tuple[int, 
 
 
 def adopted(cluster: ClusterSettings, directory: Path) -> str:
-    """Adopt a directory as soon as its node counts as stopped, and return the output."""
+    """Repeat `trellis cluster adopt` until it succeeds, and return its output.
+
+    It refuses as long as a node has reported in the last 12 s.
+    """
     end = time.monotonic() + PATIENCE
     while True:
         code, output, errors = adopt(cluster, directory, "--yes")

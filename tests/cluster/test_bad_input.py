@@ -1,6 +1,7 @@
-"""Wrong settings and states of a cluster: a line that says what is wrong, and what to do.
+"""Tests of errors: a cluster with wrong settings or in a wrong state prints one line.
 
-tests/cluster/BAD_INPUT.md lists all of them, each with its test.
+The line says what is wrong, and what to do. tests/cluster/BAD_INPUT.md lists all such settings and
+states, each with its test.
 """
 
 from __future__ import annotations
@@ -145,7 +146,10 @@ def test_data_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
 
 
 class Named:
-    """The reports of a node in a place, and the conflicts that the node has noticed."""
+    """A node that reports under the name `node`, and the conflicts of names that it has noticed.
+
+    `place` is the number that identifies its host and data directory.
+    """
 
     def __init__(self, log: ThreadedLog, place: int) -> None:
         self.now, self.conflicts = NOW, list[str]()
@@ -156,7 +160,7 @@ class Named:
         return NodeReport(self.report.offset, place=self.report.place, wall=self.now)
 
     def look(self, seconds: float) -> None:
-        """Look for news after some seconds."""
+        """Advance the clock by some seconds, and let the node report (Reporting.report)."""
         self.now += int(1000 * seconds)
         self.reporting.report()
 
@@ -213,7 +217,7 @@ def test_standby_with_the_name_of_another_node_stops(tmp_path: Path) -> None:
 
 
 def wait_for_offset(standby: Standby, offset: int) -> None:
-    """Wait until a standby has read a record."""
+    """Wait until a standby has read the record at an offset."""
     wait_for(lambda: standby.following.standby.follower.next > offset)
 
 

@@ -1,4 +1,4 @@
-"""Some rounds of each fault on real processes. `make test-ha` runs many of them."""
+"""Some rounds of each kind of fault on real node processes; `make test-ha` runs many."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_rounds_of_a_fault_violate_no_guarantee(kind: str) -> None:
 
 
 def test_documentation_shows_the_record() -> None:
-    """`python -m tests.cluster.rounds --table --record FILE` prints the table."""
+    """`python -m tests.cluster.rounds --table --record FILE` prints the table for the docs."""
     page = (ROOT / "docs" / "high-availability.md").read_text()
     shown = page.partition("<!-- record of rounds -->\n\n")[2].partition("\n\n<!-- end")[0]
     assert shown == table(read(ROOT / "tests" / "cluster" / "rounds" / "record.json"))

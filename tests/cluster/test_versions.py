@@ -1,4 +1,4 @@
-"""A rolling upgrade to a version with a further format of batches."""
+"""Tests of a rolling upgrade to a version that can write batches in a newer format."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from trellis.server.recovery import codecs
 
 
 def formats_in(owner: Owner) -> list[int]:
-    """Return the formats of all batches in the log of an owner."""
+    """Return the format number of each batch in the log of an owner, in order."""
     records = [decode(data) for _, data in owner.log.read(0).records]
     return [one.payload[0] for one in records if isinstance(one, BatchChunk) and one.kind == BATCH]
 
 
 def upgraded(tmp_path: Path) -> Owner:
-    """Return an owner of the next version that has written a batch of each format."""
+    """Return an owner of the next version, which has written a batch in format 1 and one in 2."""
     owner = Owner(tmp_path / "owner")
     owner.ownership.formats = NEXT
     owner.write(DECLARED, stored(b"one"))
@@ -97,7 +97,7 @@ def start(
 
 
 def wait_for_version(server: LogServer, node: str, newest: int) -> None:
-    """Wait until a standby has reported that it reads a format."""
+    """Wait until a standby has reported that `newest` is the newest batch format it reads."""
     end = time.monotonic() + PATIENCE
     while True:
         report = server.log.reports.get(node, NodeReport(0))
@@ -117,7 +117,7 @@ def test_rolling_upgrade_with_a_way_back(
     publish(first.channel(), range(10))
 
     def restart(node: NodeProcess, directory: str, version: str) -> NodeProcess:
-        """Stop a standby, and start it with another version."""
+        """Kill a node, and start it with a version: "next", or "" for the present one."""
         node.kill()
         again = start(nodes, server, tmp_path / directory, version)
         wait_for_version(server, directory, 2 if version else 1)

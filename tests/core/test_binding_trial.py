@@ -1,4 +1,4 @@
-"""A trial of changed bindings foretells exactly what the changed bindings then do."""
+"""Tests that a trial of changed bindings foretells the effect of the real change exactly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS = ("direct", "fanout", "topic")
 
 
 def tried(world: World, changes: list[BindingChange], history: TopicHistory) -> BindingTrial:
-    """Return a complete trial in the virtual host of a world."""
+    """Return a trial of changed bindings in the virtual host of a world, with all steps done."""
     scope = world.vhost.declarations.planner.scope
     trial = BindingTrial("/", scope, changes, HistorySum(history))
     for _ in trial.steps():

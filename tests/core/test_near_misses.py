@@ -65,7 +65,10 @@ def test_one_change_is_found_and_named(key: str, binding_key: str, kind: str, te
 
 
 def changed(kind: str, key: str, pattern: str) -> Iterator[tuple[str, str]]:
-    """Yield (routing key, binding key) for each possible change of this kind to one of the keys."""
+    """Yield each pair (routing key, binding key) that one change of this kind can give.
+
+    The change may be in either key.
+    """
     words, wanted = key.split("."), pattern.split(".")
     places = range(len(words) + 1)
     if kind == "case":

@@ -57,7 +57,10 @@ class RealBroker:
 
 
 def by_topic_alone(document: Document) -> Document:
-    """Return the definitions without the headers exchange, which routes by more than the topic."""
+    """Return definitions without the headers exchange `h`, its bindings and references to it.
+
+    A headers exchange routes by more than the topic.
+    """
     return document | {
         "exchanges": [
             each
@@ -79,7 +82,7 @@ def by_topic_alone(document: Document) -> Document:
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
-    """Return the JSON answer to a question."""
+    """Run `trellis ask WORDS --json -`; return the decoded answer."""
     capsys.readouterr()
     assert main(["ask", *words, "--json", "-"]) == code
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -183,7 +186,10 @@ def some(place: Path) -> list[Row]:
 def test_the_counts_of_the_pipeline_are_read_without_spark(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only the files in the log of Spark's file sink count, which has compacted its first part."""
+    """Only files that the log of Spark's file sink names are read.
+
+    The first part of that log is compacted.
+    """
     target = tmp_path / "traffic"
     (target / "_spark_metadata").mkdir(parents=True)
     feed = JournalFeed({"path": str(place / "journal")}, ("minute", *KEYS))
@@ -309,7 +315,10 @@ def test_an_error_is_one_line(
 
 
 def test_a_question_does_not_need_pyspark(place: Path) -> None:
-    """Without numpy or pyarrow, the error says what to install."""
+    """`trellis ask` answers without pyspark, py4j, matplotlib and pika.
+
+    Without pyarrow, its error says what to install.
+    """
     script = (
         "import sys; from trellis.cli import main; "
         "sys.modules.update(dict.fromkeys(sys.argv[1].split(','))); sys.exit(main(sys.argv[2:]))"
@@ -336,7 +345,10 @@ def test_a_question_does_not_need_pyspark(place: Path) -> None:
 def test_a_question_is_answered_again_after_new_messages(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With --follow, each answer counts all messages so far, until Ctrl-C (no failure)."""
+    """With --follow, each answer counts all messages so far.
+
+    Ctrl-C ends the command with exit code 0.
+    """
     messages = some(place)
     writer = Writer(tmp_path / "journal")
     writer.write(messages[:50])

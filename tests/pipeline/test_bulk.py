@@ -45,7 +45,10 @@ def cases(draw: st.DrawFn) -> tuple[Grammar, str, str]:
 
 
 def spelled(topic: str, grammar: Grammar) -> str:
-    """Return the topic as `bulk.spelled` writes it in the JVM."""
+    """Return the topic with a separator before each word, as regular expressions expect it.
+
+    This is the Python counterpart of `bulk.spelled`, which runs in the JVM of Spark.
+    """
     return "" if not grammar.split(topic) else grammar.separator + topic
 
 

@@ -81,7 +81,7 @@ def test_whatif_audit_and_advise_answer(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_ask_and_pipeline_have_equal_answers(shared: None, seed: int, tmp_path: Path) -> None:
-    """The JSON and the exit codes are equal."""
+    """`trellis ask` and `trellis pipeline` give the same JSON and exit codes."""
     rng = random.Random(seed)
     old, new, heard = definitions(rng, 25), definitions(rng, 15), subscriptions(rng, 8)
     some = rows(rng, 300, old, heard=heard)
@@ -106,7 +106,7 @@ def test_ask_and_pipeline_have_equal_answers(shared: None, seed: int, tmp_path: 
 
 
 def assert_equal_answers(words: list[str], path: Path) -> None:
-    """Run the job of both commands, and compare their answers."""
+    """Run a job with `trellis ask` and `trellis pipeline`; compare JSON and exit codes."""
     found = []
     for command in ("ask", "pipeline"):
         file = path / f"{command}.json"

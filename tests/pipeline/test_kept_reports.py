@@ -1,4 +1,4 @@
-"""Tests of `trellis report`: kept reports, their differences, and when the next report is due."""
+"""Tests of `trellis report`: its kept reports, their differences, and when it makes the next."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Reports:
         (self.path / "definitions.json").write_text(json.dumps(document))
 
     def words(self, *others: str) -> list[str]:
-        """Return the words of the command."""
+        """Return the command line of `trellis report`, with further words at the end."""
         words = {
             "--journal": "journal",
             "--definitions": "definitions.json",
@@ -63,7 +63,7 @@ class Reports:
         return ["report", *named, *others]
 
     def run(self, *others: str, code: int = 0) -> str:
-        """Make a report; return the text."""
+        """Make a report; return the printed text. `code` is the expected exit code."""
         self._capsys.readouterr()
         assert main(self.words(*others)) == code
         return self._capsys.readouterr().out
@@ -135,7 +135,10 @@ def test_old_reports_are_removed(reports: Reports) -> None:
 def test_every_makes_a_report_when_the_latest_is_old_enough(
     reports: Reports, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A failed report is made again; the command goes on after a restart, until Ctrl-C."""
+    """A report that fails is attempted again after 60 s.
+
+    A restarted command waits until the latest kept report is old enough. Ctrl-C ends it.
+    """
     reports.bindings(*FIRST)
     now = START + timedelta(days=1)
     slept: list[float] = []

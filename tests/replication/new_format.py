@@ -1,4 +1,7 @@
-"""The format of batches of a later version, with a further section."""
+"""A batch format of a later version of Trellis, for tests of rolling upgrades.
+
+A batch format is the encoding of batches in the replicated log (broker/replication/formats.py).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _SECTION = struct.pack(">BQ", _KIND, 5) + b"added"
 
 
 class NewFormat(BatchFormat):
-    """The format after the present one: each batch has a further section."""
+    """The batch format after the present one: it adds a section to each batch."""
 
     def __init__(self) -> None:
         super().__init__(payload.FORMAT + 1)

@@ -1,4 +1,8 @@
-"""The comparison of the warm survivors of a standby with those of a scan of the same directory."""
+"""Compares the live records that a standby knows with those that a scan finds.
+
+A standby keeps the live records of its local log (the survivors) up to date with each batch. They
+must equal those that a start of a broker on the same directory finds.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,9 @@ from tests.store.simulated import SimulatedDisk
 
 
 def live(survivors: Survivors) -> dict[str, object]:
-    """Return all live records: positions and values by kind and key.
+    """Return the live records in a form that can be compared: a dict by kind.
 
-    A PUBREC counts only while its message is live, and a session only while it holds identifiers.
+    A PUBREC is left out if its message is not live, a session if it holds no packet identifier.
     """
     held = survivors.copies.is_held
     return {
@@ -35,7 +39,7 @@ def live(survivors: Survivors) -> dict[str, object]:
 
 
 def scanned(disk: SimulatedDisk, path: str, catalog: str, segment_size: int) -> dict[str, object]:
-    """Return the live records that a cold start on a copy of a directory finds.
+    """Return the live records that a start of a broker on a copy of a directory finds.
 
     `catalog` is the path of the catalog of the directory.
     """
@@ -54,7 +58,10 @@ def scanned(disk: SimulatedDisk, path: str, catalog: str, segment_size: int) -> 
 
 
 def compare(replica: ReplicaDirectory, disk: SimulatedDisk, segment_size: int) -> list[str]:
-    """Return a line for each kind of live records of which the warm ones differ from a scan."""
+    """Return a text for each kind of live records that the standby does not know exactly.
+
+    They are compared with those that a scan of a copy of its directory finds.
+    """
     numbers = {number for number, entry in replica.catalog.load() if entry.kind in HOLDERS}
     warm = live(replica._warmed(numbers)[1].survivors)
     cold = scanned(disk, replica.path, replica.catalog.path, segment_size)

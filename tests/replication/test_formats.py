@@ -1,4 +1,4 @@
-"""The formats of batches that a version reads, and the format that all nodes read."""
+"""Tests of batch formats: those that a version reads, and the newest that all nodes read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A standby takes over with the survivors that it kept up to date, and reads no record again."""
+"""Tests of the survivors (live records) that a standby keeps up to date with each batch.
+
+The standby takes over with them, and does not read its log again.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ SESSION = Defined("/", "session", "s", {})
 
 
 class WarmPlace(Place):
-    """A data directory whose survivors are compared with a scan."""
+    """A standby's data directory whose survivors can be compared with those that a scan finds."""
 
     replica_type: type[ReplicaDirectory] = ReplicaDirectory
 
@@ -58,7 +61,7 @@ def place(tmp_path: Path) -> WarmPlace:
 
 
 class History:
-    """A random history of entries of all kinds about queues, sessions and streams."""
+    """Makes batches of random entries of all kinds, about queues, sessions and streams."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -119,7 +122,10 @@ class History:
 
 
 def follow(place: WarmPlace, seed: int, batches: int) -> None:
-    """Follow a random history, with checkpoints, crashes and kills, and compare the survivors."""
+    """Apply random batches to a directory, and compare its survivors with a scan.
+
+    In between there are checkpoints, crashes and kills.
+    """
     history = History(seed)
     chance, log = history.chance, list[Apply]()
     for at in range(batches):
@@ -196,7 +202,10 @@ def test_directory_without_a_batch_is_taken_over(place: WarmPlace) -> None:
 def test_messages_of_a_queue_declared_in_the_same_batch_are_counted_after_a_kill(
     tmp_path: Path,
 ) -> None:
-    """A kill between the write of the log and the write of the catalog is among the kills."""
+    """The process is killed at each of its disk operations in turn.
+
+    One of the kills is between the write of the log and the write of the catalog.
+    """
     for operation in range(1, 12):
         batches = Batches()
         (tmp_path / f"{operation}").mkdir()
@@ -259,7 +268,11 @@ def test_survivors_begun_before_the_catalog_is_at_the_end_of_the_log_are_caught(
 
 
 def copied(path: Path, replica_type: type[ReplicaDirectory]) -> list[str]:
-    """Copy the directory of a running node, the catalog first, and return the differences."""
+    """Copy the directory of a running node, and apply later batches to the copy.
+
+    The catalog is copied first, so the copied log is ahead of it. Return the differences between
+    the copy's survivors and a scan. `replica_type` is the class of the copy's directory.
+    """
 
     class Copy(WarmPlace):
         pass

@@ -1,4 +1,7 @@
-"""The live messages of a log that grows equal those of a scan, in bounded memory."""
+"""Tests of FollowedMessages, the live messages of a log that grows.
+
+They must equal those that one scan of the log finds (ScannedMessages), in bounded memory.
+"""
 
 from __future__ import annotations
 

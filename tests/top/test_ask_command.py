@@ -1,4 +1,4 @@
-"""`trellis ask` and `trellis report` over HTTP, against a broker of the test with a journal."""
+"""Tests of `trellis ask` and `trellis report` over HTTP, on a broker with a journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Trials of changed bindings on the topics of the last hour: the HTTP API, and the history."""
+"""Tests of trials of changed bindings over HTTP, and of the topic history that they use.
+
+The topic history has the topics of the last hour, each with its number of messages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a stream over HTTP: read them as JSON, and publish them again."""
+"""Tests of the rows of a stream over HTTP: return them as JSON, and publish them again."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _USAGE: Final = "traffic|unroutable|whatif|audit|advise [ARGUMENT]..."
 
 
 def add(commands: Commands) -> None:
-    """Add the command ask with its questions."""
+    """Add the parser of the command `trellis ask`, with a parser for each question."""
     command = add_command(
         commands,
         "ask",
@@ -102,7 +102,7 @@ def _needs_job(arguments: argparse.Namespace) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Answer a question.
+    """Answer the question that the arguments of `trellis ask` name; return the exit code.
 
     Raises CommandError, with exit code 2 for an error in arguments or input.
     """
@@ -110,9 +110,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def answer(arguments: argparse.Namespace, module: str) -> int:
-    """Run the function `run` of a module of pyspark_trellis with these arguments.
+    """Run `run(arguments)` of a module of pyspark_trellis; return the exit code.
 
-    Raises CommandError.
+    `module` is the full name of the module. Raises CommandError.
     """
     try:
         errors: Any = import_module("pyspark_trellis.errors")
@@ -132,9 +132,10 @@ def answer(arguments: argparse.Namespace, module: str) -> int:
 
 
 def _find_journal(arguments: argparse.Namespace) -> None:
-    """Set the journal and the login in the arguments.
+    """Set the journal, and the login for it, in the arguments.
 
-    Without --journal and --traffic, the journal is that of the broker of --url or of the settings.
+    Without --journal and --traffic, the journal is a stream of the running broker, which --url or
+    the settings name.
     """
     arguments.credentials = {}
     if arguments.journal is None and arguments.traffic is None:

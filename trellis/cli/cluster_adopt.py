@@ -23,7 +23,7 @@ TEXT: Final = "begin a new topic with the data directory of this node"
 
 
 def add(tools: Commands) -> None:
-    """Add the tool adopt."""
+    """Add the parser of the command `trellis cluster adopt`."""
     tool: Parser = tools.add_parser(
         "adopt",
         prog="trellis cluster adopt",
@@ -81,7 +81,10 @@ def adopt(arguments: argparse.Namespace) -> int:
 
 
 def _survey(directory: Path) -> DirectorySurvey:
-    """Return the content of the data directory. Raises CommandError, and errors of the store."""
+    """Return the state, the last position and the number of definitions of a data directory.
+
+    Raises CommandError if it has no store, StoreError, and ReplicationError for damage.
+    """
     from broker.replication.adoption import survey_directory
     from broker.store.disk import RealDisk
     from broker.store.opening import CATALOG
@@ -138,9 +141,10 @@ def _adopt(
 
 
 def _show(arguments: argparse.Namespace, settings: Settings, survey: DirectorySurvey) -> int:
-    """Print the positions of the directory and of the nodes that have reported.
+    """Print the last position of this directory, and the positions that the nodes have reported.
 
-    The topic may be lost, and the reports with it: the position of the directory needs no Kafka.
+    The reports are in Kafka. If they cannot be read, for example because the topic is lost, print
+    the position of the directory alone.
     """
     from trellis.cluster.adopting import Adoption
 
@@ -166,7 +170,7 @@ def _show(arguments: argparse.Namespace, settings: Settings, survey: DirectorySu
 def _carry_out(
     settings: Settings, survey: DirectorySurvey, adoption: Adoption, found: LogSurvey
 ) -> int:
-    """Open the directory, and begin the log with it. Return the epoch of the log."""
+    """Open the directory, begin the log with it, and return the epoch with which it begins."""
     from broker.replication.adoption import AdoptedDirectory
     from broker.store.disk import RealDisk
     from trellis.server.recovery import codecs

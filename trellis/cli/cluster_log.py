@@ -1,4 +1,4 @@
-"""The settings of the cluster, for commands that ask its replicated log."""
+"""The settings of the cluster, for commands that connect to its replicated log on Kafka."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Arguments of the commands that examine a history of published messages.
+"""Arguments of `trellis ask` and `trellis pipeline`, which examine messages of the past.
 
-`trellis pipeline` and `trellis ask` have the jobs whatif, audit and advise with the same arguments.
+Both commands have the jobs whatif, audit and advise, with the same arguments. The messages come
+from a journal, or from the counts that `trellis pipeline traffic` has written.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ OWN_JOURNAL: Final = "the journal of the broker of --url"
 
 
 class HistoryJob(NamedTuple):
-    """A job of both commands: its help, its usage, and the function that adds its arguments."""
+    """A job of `trellis ask` and `trellis pipeline`: whatif, audit or advise.
+
+    `text` is its help, `usage` its usage line, and `add` adds its arguments to a parser.
+    """
 
     text: str
     usage: str
@@ -34,7 +38,7 @@ def add_json(tool: Parser) -> None:
 
 
 def add_check(tool: Parser, condition: str) -> None:
-    """Add --check, with which the exit code is 1 under a condition."""
+    """Add --check, which sets the exit code 1 if a condition holds; --help names it `condition`."""
     tool.add_argument(
         "--check", action="store_true", help=f"end with exit code 1 if {condition}, for CI"
     )
@@ -68,9 +72,9 @@ def _add_advise(tool: Parser) -> None:
 
 
 def add_place(tool: argparse._ActionsContainer, required: bool, default: str = "") -> None:
-    """Add the arguments that name a journal and a pattern of topics.
+    """Add --journal and --stream, which name a journal, and --pattern, which selects topics.
 
-    `default` is the journal in the help text, if the arguments name none.
+    `default` is the text by which --help names the journal that is read without --journal.
     """
     tool.add_argument(
         "--journal",
@@ -90,7 +94,7 @@ def add_place(tool: argparse._ActionsContainer, required: bool, default: str = "
 
 
 def add_journal(tool: argparse._ActionsContainer, required: bool, default: str = "") -> None:
-    """Add the arguments that select rows of a journal, except the end."""
+    """Add the arguments that name a journal, and --starting, the first offset to read."""
     add_place(tool, required, default)
     tool.add_argument(
         "--starting",
@@ -101,7 +105,7 @@ def add_journal(tool: argparse._ActionsContainer, required: bool, default: str =
 
 
 def add_mode(tool: Parser, once: str, follow: str) -> None:
-    """Add --once, --follow and --every."""
+    """Add --once, --follow and --every; `once` and `follow` are the help of these two flags."""
     mode = tool.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help=once)
     mode.add_argument("--follow", action="store_true", help=follow)
@@ -115,7 +119,11 @@ def add_mode(tool: Parser, once: str, follow: str) -> None:
 
 
 def add_question(tool: Parser, default: str = "") -> None:
-    """Add the arguments that select the messages and the topology of a job."""
+    """Add the arguments that select the messages and the topology of a job.
+
+    The topology is the bindings and MQTT subscriptions. `default` is the text by which --help names
+    the journal that is read without --journal.
+    """
     group = tool.add_argument_group(
         "history", "Published messages: a journal, or the counts of `trellis pipeline traffic`."
     )
@@ -142,7 +150,10 @@ def add_question(tool: Parser, default: str = "") -> None:
 
 
 def add_topology(tool: Parser) -> argparse._ArgumentGroup:
-    """Add the arguments that name a stream $topology; return their group."""
+    """Add --topology, which names the stream `$topology`; return the group of arguments.
+
+    This stream records each change of bindings and subscriptions.
+    """
     group = tool.add_argument_group(
         "topology",
         "Bindings and MQTT subscriptions from the broker's stream $topology. The stream is needed "

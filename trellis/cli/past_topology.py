@@ -1,8 +1,10 @@
 """The destinations of past messages, from the stream `$topology` of a running broker.
 
-The rows of `$topology` up to the time of a message give the exchanges, queues and bindings of that
-time. They are imported into a broker in memory, which finds the destinations as the real broker
-did. Subscriptions of MQTT sessions, which definitions do not have, are compared one by one.
+The stream `$topology` has a row for each change of an exchange, queue, binding or subscription. The
+rows up to the time of a message give the objects that existed then. The exchanges, queues and
+bindings are imported into a broker in memory, which finds the destinations as the real broker did.
+Definitions have no subscriptions of MQTT sessions, so these are compared with the message one by
+one.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ class PastTopology:
     def move_to(self, at: int) -> bool:
         """Move forwards to a time in microseconds since 1970.
 
-        Return True if the rows up to this time begin with a complete snapshot. Otherwise bindings
-        may be missing.
+        Return True if the rows up to this time contain a complete snapshot of all objects.
+        Otherwise bindings may be missing.
         """
         while self._next is not None and self._next[0] <= at:
             _, event, facts = self._next
@@ -63,9 +65,10 @@ class PastTopology:
     def destinations(
         self, exchange: str, key: str, headers: dict[str, Any]
     ) -> list[tuple[str, str]]:
-        """Return name and reason of each destination that a message would have had at this time.
+        """Return the destinations that a message had at the time of the last call of `move_to`.
 
-        The time is that of the last call of `move_to`.
+        A pair has the name of a queue or session, and a text that says by which binding or
+        subscription the message reached it.
         """
         if self._routes is None:
             self._routes = RoutesInMemory(self._import())
@@ -140,14 +143,17 @@ class PastTopology:
 
 
 def _reason(row: Facts) -> str:
-    """Return why a binding brings a message to its destination."""
+    """Return the reason for a destination, as text: the binding that a row describes."""
     if not row["exchange"]:
         return "by the name of the queue"
     return f"by binding '{row['binding_key']}' of '{row['exchange']}'"
 
 
 def _rows(source: StreamSource) -> Iterator[tuple[int, str, Facts]]:
-    """Yield time in microseconds, event and facts of each row of `$topology`.
+    """Yield (time, event, facts) of each row of `$topology`.
+
+    The time is in microseconds since 1970, the event is a word such as `bind`, and the facts are
+    the fields of the changed object.
 
     If the broker has no such stream, there are no rows. Raises CommandError.
     """

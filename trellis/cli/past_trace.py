@@ -41,7 +41,7 @@ _COLUMNS: Final = (
 
 
 class PastTrace:
-    """The steps of past messages: those messages of a journal that the command's options select.
+    """The steps of past messages, which the options of the command select from a journal.
 
     The rows have the same fields as the steps of a live trace. Raises CommandError.
     """
@@ -100,10 +100,10 @@ class PastTrace:
             yield _step(row, number, "routed", name, reason)
 
     def _number(self, row: Row) -> int:
-        """Return the number of a row's message in this trace.
+        """Return the number by which the trace names the message of a row: 1, 2, 3, ...
 
-        Rows with the same message_id have the same number, so a dead letter keeps the number of its
-        message.
+        Rows with the same message_id get the same number. So a dead letter has the number of the
+        message that it was before.
         """
         if row["message_id"] in self._numbers:
             return self._numbers[row["message_id"]]
@@ -137,7 +137,7 @@ def _publication(row: Row) -> str:
 
 
 def _filter(arguments: argparse.Namespace) -> Callable[[Row], bool]:
-    """Return a function that tells whether the options of the command select a row.
+    """Return a function that is True for the rows that the options of the command select.
 
     Raises CommandError.
     """

@@ -26,7 +26,7 @@ _DAY: Final = 86_400
 
 
 def add(commands: Commands) -> None:
-    """Add the command report."""
+    """Add the parser of the command `trellis report`."""
     command = add_command(
         commands,
         "report",
@@ -86,7 +86,10 @@ def add(commands: Commands) -> None:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Make one report, or with --every a report whenever one is due. Raises CommandError."""
+    """Make one report; with --every, make a report whenever the latest one is too old.
+
+    Raises CommandError.
+    """
     if arguments.every is not None and arguments.until is not None:
         raise CommandError("--until is the end of one report: leave it out with --every", 2)
     if arguments.every is not None and arguments.check:

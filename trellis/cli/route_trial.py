@@ -1,4 +1,8 @@
-"""`trellis route --add, --remove`: which queues would get other messages with changed bindings."""
+"""`trellis route --add, --remove`: tries changed bindings on the messages of the last hour.
+
+The broker computes which queues would have got more or fewer of these messages, and changes nothing
+(broker/routing/binding_trial.py).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ _EXCHANGE: Final = "exchange:"
 
 
 def add_arguments(command: Parser) -> None:
-    """Add the arguments of a trial to the command route."""
+    """Add --add and --remove to `trellis route`: the bindings to try."""
     names = ("EXCHANGE", "KEY", "DESTINATION")
     for flag, verb in (("--add", "had"), ("--remove", "did not have")):
         command.add_argument(
@@ -35,7 +39,10 @@ def add_arguments(command: Parser) -> None:
 
 
 def changes_of(arguments: argparse.Namespace) -> list[dict[str, str]]:
-    """Return the changed bindings that the arguments name."""
+    """Return the bindings that --add and --remove name, as rows for `POST /api/route/try`.
+
+    The field `change` of a row is "add" or "remove".
+    """
     named = [("remove", *one) for one in arguments.removed]
     named += [("add", *one) for one in arguments.added]
     return [
@@ -51,7 +58,10 @@ def changes_of(arguments: argparse.Namespace) -> list[dict[str, str]]:
 
 
 def print_trial(arguments: argparse.Namespace) -> int:
-    """Print what the changed bindings would do with the messages of the last hour."""
+    """Print which queues would have got more or fewer messages with the changed bindings.
+
+    The messages are those of the last hour. Return 0, the exit code.
+    """
     client = ApiClient(arguments)
     body = {"vhost": arguments.vhost, "changes": changes_of(arguments)}
     answer: dict[str, Any] = client.json("POST", "route", "try", body=body)
@@ -64,7 +74,10 @@ def print_trial(arguments: argparse.Namespace) -> int:
 
 
 def lines_of(answer: dict[str, Any], now: float) -> Iterator[str]:
-    """Yield the lines of an answer; `now` is in seconds since 1970."""
+    """Yield the lines of text for an answer of `POST /api/route/try`.
+
+    `now` is the present time in seconds since 1970.
+    """
     ago = time_text(max(0.0, now - answer["since"]))
     tried = count_text(answer["topics"], "topic")
     yield f"tried {tried} with {count_text(answer['messages'], 'message')} of the last {ago}"

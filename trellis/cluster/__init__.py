@@ -14,7 +14,7 @@ names Kafka servers. Reading order:
     reporting        the reports of a node: its state, and the offset from which it would read
     ownership        the owner: appends batches; ends its process if another node owns the log
     retention        the owner's marks, and the removal of records that every node has
-    format_upgrade   raises the format of batches once all nodes read a newer one
+    format_upgrade   changes the encoding of batches once all nodes read a newer one
     listed_nodes     the list of the nodes for which the log is kept
     succession       the choice of the standby to which an owner hands the log over
     joining          the membership from the settings, with a log on Kafka

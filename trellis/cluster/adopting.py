@@ -47,7 +47,10 @@ _NEW_TOPIC: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LogSurvey:
-    """The content of the log with which a cluster would begin."""
+    """The content of the replicated log, before an adoption begins the log anew.
+
+    `low` is the offset of the first record, `tip` the offset that the next record will have.
+    """
 
     low: int
     tip: int
@@ -64,7 +67,7 @@ class LogSurvey:
 
 
 class Adoption:
-    """The adoption of one data directory by one log.
+    """The adoption of a data directory: a replicated log begins with its content.
 
     `sleep` waits for a number of seconds, and `wall` returns the wall clock in ms.
     """
@@ -78,7 +81,10 @@ class Adoption:
         sleep: Callable[[float], None] = time.sleep,
         wall: Callable[[], int] = wall_ms,
     ) -> None:
-        """`name` is the name of the broker, `node` that of this node."""
+        """Prepare the adoption: `log` is the replicated log that will begin with the directory.
+
+        `name` is the name of the broker, the same on all nodes; `node` is the name of this node.
+        """
         self._log = log
         self._name = name
         self._node = node
@@ -87,10 +93,11 @@ class Adoption:
         self._wall = wall
 
     def examine(self, survey: DirectorySurvey, over_records: bool, behind: bool) -> LogSurvey:
-        """Return the content of the log. Changes nothing.
+        """Check that the adoption is permitted, and return the content of the log. Changes nothing.
 
-        `over_records` permits a log that has records, `behind` a directory that has less than
-        another node. Raises ReplicationError if the adoption is refused, LogUnreachable.
+        `survey` describes the data directory. `over_records` permits a log that has records.
+        `behind` permits a directory that has less of the old log than another node has reported.
+        Raises ReplicationError if the adoption is refused, LogUnreachable.
         """
         self._refuse_foreign(survey)
         self._refuse_running()
@@ -112,7 +119,7 @@ class Adoption:
         return found
 
     def consequences(self, survey: DirectorySurvey, log: LogSurvey) -> Iterator[str]:
-        """Yield a line for each effect of the adoption."""
+        """Yield lines that tell the operator the effects of the adoption, before it begins."""
         origin = f"of node '{self._node}'" if survey.state.name else "of a broker without a cluster"
         yield (
             f"the replicated log of '{self._name}' begins with the data directory {survey.path} "
@@ -142,10 +149,12 @@ class Adoption:
     def carry_out(
         self, survey: DirectorySurvey, directory: AdoptedDirectory, found: LogSurvey
     ) -> int:
-        """Begin the log with an open directory. Return the epoch of the log.
+        """Begin the log with an open directory. Return the epoch with which the log begins.
 
-        The log comes first: if this program ends between both writes, the next adoption of the
-        directory finds its claim, and goes on. Raises ReplicationError, OutcomeUnknown, StoreError.
+        `found` is the result of `examine`. The claim is appended to the log first, then the state
+        is stored in the directory. If this program ends between both writes, the next adoption of
+        the directory finds the claim, and only stores the state. Raises ReplicationError,
+        OutcomeUnknown, StoreError.
         """
         claim, offset = found.interrupted, found.tip - 1
         if claim is None:
@@ -184,7 +193,7 @@ class Adoption:
             )
 
     def _refuse_running(self) -> None:
-        """Raise ReplicationError if a node has reported a moment ago."""
+        """Raise ReplicationError if a node has reported in the last LOST_SECONDS: it may run."""
         for name, report in sorted(self._log.reports().items()):
             age = (self._wall() - report.wall) / 1000
             if not report.forgotten and abs(age) <= LOST_SECONDS:
@@ -194,7 +203,11 @@ class Adoption:
                 )
 
     def _survey_log(self, survey: DirectorySurvey) -> LogSurvey:
-        """Return the content of the log. Raises ReplicationError if it is not of this broker."""
+        """Return the content of the log, after a wait of more than the silence.
+
+        Raises ReplicationError if a record is appended meanwhile, or if the log has records of
+        another broker or another program.
+        """
         low, tip = self._log.bounds()
         self._sleep(self._timing.silence + WATCH_MARGIN)
         _, later = self._log.bounds()
@@ -232,7 +245,10 @@ class Adoption:
         return LogSurvey(low, tip, epoch, batch, interrupted)
 
     def _ahead(self, survey: DirectorySurvey) -> tuple[str, NodeReport] | None:
-        """Return the node that has most of the old log, if it has more than the directory."""
+        """Return name and report of the node with the highest position.
+
+        Return None if no node has reported a higher position than that of the directory.
+        """
         reports = self._log.reports()
         found = max(reports, key=lambda name: reports[name].position, default="")
         if found and reports[found].position > survey.position:

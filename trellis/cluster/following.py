@@ -55,10 +55,10 @@ class Following:
     ) -> None:
         """Prepare to follow the log.
 
-        `description` describes this node, which reads batches of the `formats`. `place` is a number
-        that stands for the host and the data directory of this node; 0 for a random number. The
-        store of the active node calls `report_lost` with a sentence about each message that it
-        cannot read.
+        `description` describes this node. `formats` are the batch formats that this node reads.
+        `place` is a number that identifies the host and the data directory of this node; 0 stands
+        for a random number. When this node becomes active, `report_lost` is called with a sentence
+        about each stored message that cannot be read.
         """
         self._directory = directory
         self._log = log

@@ -1,4 +1,7 @@
-"""The format of batches rises once all nodes read a newer one (broker/replication/formats.py)."""
+"""Puts a newer batch format in force once all nodes of the cluster can read it.
+
+A batch format is the encoding of batches in the replicated log (broker/replication/formats.py).
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from trellis.cluster.clock import wall_ms
 
 
 class FormatUpgrade:
-    """Raises the format of the batches in the replicated log, when all nodes read a newer one.
+    """The upgrade of the batch format by the owner of the replicated log.
 
-    The owner of the log has one such object. `newest` is the newest format that the owner reads;
-    `raise_format` puts a format in force.
+    `newest` is the number of the newest format that the owner reads. `raise_format` makes the owner
+    write batches in the format of a number from then on.
     """
 
     def __init__(
@@ -30,9 +33,10 @@ class FormatUpgrade:
         self._late: list[str] = []
 
     def look(self, nodes: NodeList, reports: Mapping[str, NodeReport]) -> None:
-        """Raise the format if all nodes read a newer one. May block.
+        """Put in force the newest batch format that all nodes can read. May block.
 
-        `nodes` is the durable list of the nodes.
+        Do nothing if that format is in force already. `nodes` is the durable list of the nodes,
+        `reports` are their last reports by name.
         """
         in_force = self._owner.judge.state.format
         wall = wall_ms()
@@ -44,7 +48,10 @@ class FormatUpgrade:
             self._note_late(in_force, nodes_without(in_force + 1, nodes, reports, wall))
 
     def _note_late(self, in_force: int, names: list[str]) -> None:
-        """Log the nodes that do not read the next format, if they have changed."""
+        """Log the nodes in `names`, for which the owner keeps the format `in_force`.
+
+        Log nothing if the last call named the same nodes.
+        """
         late = [name for name in names if name != self._node]
         if late and late != self._late:
             logs.info(

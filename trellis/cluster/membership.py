@@ -64,7 +64,7 @@ class Membership:
 
         `open_log` connects to the replicated log, in a thread. It returns the log and the largest
         payload of a chunk in bytes, and raises LogUnreachable if it should be called again. The
-        node reads and writes batches in `formats`.
+        `formats` are the encodings of batches that this node reads and writes.
         """
         self.name = name
         self.state: State = "following"
@@ -88,9 +88,10 @@ class Membership:
         report_lost: Callable[[str], None],
         stop: asyncio.Event,
     ) -> tuple[Ownership, OpenedStore] | None:
-        """Follow the log until this node owns it. Return None if `stop` is set earlier.
+        """Follow the log until this node owns it.
 
-        Return the log, and the open store of the data directory. `report_lost` is called with a
+        Return the replicated log as its owner uses it, and the open store of the data directory.
+        Return None if `stop` is set before this node owns the log. `report_lost` is called with a
         sentence about each message that cannot be read. Raises ReplicationError or
         StoreError if the node cannot continue.
         """
@@ -222,7 +223,8 @@ class Membership:
     async def _connect(self, stop: asyncio.Event) -> tuple[ReplicatedLog, int] | None:
         """Connect to the replicated log, with retries while it is unreachable.
 
-        Return None if stopped.
+        Return the log, and the largest payload of a chunk in bytes. Return None if `stop` is set
+        earlier.
         """
         known = ""
         while not stop.is_set():
@@ -279,7 +281,7 @@ class Membership:
 
 
 def place_of(directory: Path) -> int:
-    """Return a number that stands for this host and a data directory, also after a restart."""
+    """Return a number that identifies this host and a data directory, the same after a restart."""
     found = directory.stat()
     text = f"{socket.gethostname()} {directory.resolve()} {found.st_dev} {found.st_ino}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]) | 1

@@ -106,7 +106,7 @@ class KafkaReader:
                 self._consumer.close()
 
     def _records_and_tip(self, offset: int) -> tuple[list[tuple[int, bytes]], int]:
-        """Wait for records from an offset on, and return them with the tip.
+        """Wait for records from an offset on; return a list of (offset, record), and the tip.
 
         If the log has a record at the offset, at least one record is returned. The tip is the
         offset of the next record to come.
@@ -123,7 +123,7 @@ class KafkaReader:
         return records, tip
 
     def _records(self, offset: int, seconds: float) -> list[tuple[int, bytes]]:
-        """Return the records that arrive within some seconds, in order from an offset on.
+        """Return (offset, record) of all records from an offset on that arrive within some seconds.
 
         Return an empty list if none arrives, or if the log has no record with this offset.
         """

@@ -77,7 +77,7 @@ class Reporting:
             return
 
     def _may_replace(self, report: NodeReport) -> bool:
-        """True if the last report is one of this node, or of a node that has stopped."""
+        """True if the stored report under this name is from this node or from a stopped node."""
         last = self._log.own_report()
         if last is None or last.place in (0, report.place):
             return True

@@ -81,7 +81,10 @@ def _row(name: str, report: NodeReport, newest: int, low: int, now: int) -> dict
 
 
 def _formats(report: NodeReport) -> str:
-    """Return the formats of batches that a node reads as text; "" if it has not reported them."""
+    """Return the batch formats that a node can read, as text such as `1-2`.
+
+    Return "" if the node has not reported them.
+    """
     oldest, newest = report.oldest, report.newest
     return "" if not newest else f"{newest}" if oldest == newest else f"{oldest}-{newest}"
 

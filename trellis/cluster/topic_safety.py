@@ -1,7 +1,7 @@
-"""Properties of the topic that are unsafe for the replicated log, or with which it cannot work.
+"""Checks the properties of the Kafka topic that holds the replicated log.
 
-`trellis cluster check` prints the findings. A node logs them when it has connected, and refuses a
-topic with which the log cannot work.
+A finding is a line of text about an unsafe property. `trellis cluster check` prints the findings,
+and a node logs them when it has connected. A node refuses a topic on which the log cannot work.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def refuse_unusable(name: str, settings: Mapping[str, str]) -> None:
 
 
 def copy_findings(facts: TopicFacts) -> Iterator[str]:
-    """Yield the findings about partitions and replicas."""
+    """Yield a line for each unsafe fact about the topic's partitions and replicas."""
     again = "create a new topic with `trellis cluster check --create`, and set cluster.topic to it"
     if facts.partitions != 1:
         yield f"has {facts.partitions} partitions, must have 1: {again}"
@@ -53,7 +53,10 @@ def copy_findings(facts: TopicFacts) -> Iterator[str]:
 
 
 def setting_findings(settings: Mapping[str, str], replicas: int) -> Iterator[str]:
-    """Yield the findings about the settings of the topic."""
+    """Yield a line for each unsafe setting of the topic.
+
+    `settings` are the topic's settings, `replicas` is its number of replicas.
+    """
     in_sync = int(settings.get("min.insync.replicas", "1"))
     if in_sync < IN_SYNC:
         yield (

@@ -173,7 +173,7 @@ async def _sessions(node: BrokerNode) -> AsyncIterator[Row]:
 
 
 async def _topics(node: BrokerNode) -> AsyncIterator[Row]:
-    """Yield the topics of the last hour, with their messages."""
+    """Yield the topics of the last hour, each with its numbers of messages."""
     await node.topic_collector.collect()
     published, unroutable = HistorySum(node.broker.history), HistorySum(node.broker.history, True)
     for part in (published, unroutable):

@@ -123,7 +123,10 @@ def add_topic_groups(page: MetricsPage, node: BrokerNode) -> None:
 
 
 def add_topic_history(page: MetricsPage, node: BrokerNode) -> None:
-    """Add the size of the history of topics."""
+    """Add to the page the number of topics in the topic history, and of messages left out.
+
+    The topic history has the topics of the last hour, each with its number of messages.
+    """
     history = node.broker.history
     page.gauge(
         "trellis_topic_history_topics",

@@ -1,7 +1,10 @@
-"""The answer to `POST /api/route/try` and `trellis route --add, --remove`: a trial of bindings.
+"""The answer to `POST /api/route/try` and `trellis route --add, --remove`.
 
-The answer is a document with a head and rows in SECTIONS. The rows are made in slices: the iterator
-yields None whenever other work may run. Nothing in the broker changes.
+The request names bindings to add or to remove. The answer says which queues and sessions would have
+got more or fewer messages of the last hour. Nothing in the broker changes.
+
+The answer is a document with a head, and lists of rows named by SECTIONS. The rows are made in
+slices: the iterator yields None whenever other work may run.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ GAINS, LOSES = "gains", "loses"
 
 
 class ChangedBinding(msgspec.Struct, forbid_unknown_fields=True):
-    """A binding that is added or removed, as a request names it."""
+    """A binding that a trial adds or removes, as it stands in the JSON of a request."""
 
     change: str
     source: str
@@ -46,7 +49,10 @@ class ChangedBinding(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TrialAnswer:
-    """The answer to one trial. Raises NotFound, PreconditionFailed."""
+    """The answer to one trial of changed bindings, on the topics of the last hour (`history`).
+
+    The constructor raises NotFound or PreconditionFailed if a binding cannot be tried.
+    """
 
     def __init__(
         self, vhost: VirtualHost, changes: Sequence[ChangedBinding], history: TopicHistory
@@ -68,7 +74,10 @@ class TrialAnswer:
         }
 
     def rows(self) -> Iterator[tuple[str, Row] | None]:
-        """Yield the rows with their sections, and None between two slices of work."""
+        """Yield (section, row) for each row of the answer, and None between two slices of work.
+
+        `head` is complete before the first row.
+        """
         trial = self._trial
         for _ in trial.steps():
             yield None

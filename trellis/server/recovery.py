@@ -117,9 +117,10 @@ def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> Open
 
 
 def adopt_directory(disk: Disk, directory: Path) -> None:
-    """Make the data directory of a node of a cluster that of a broker without a cluster.
+    """Take the data directory of a cluster's node out of its cluster.
 
-    The caller must have locked the directory. Raises StoreError.
+    Afterwards a broker without a cluster may use the directory. The caller must have locked the
+    directory. Raises StoreError.
     """
     left = leave_cluster(disk, str(directory))
     if left.name:

@@ -1,7 +1,8 @@
-"""Collects the topics of published messages, once a minute, into the history of topics.
+"""Fills the topic history: the topics of the last hour, each with its number of messages.
 
-The routes of publishers count their messages. A collection adds these counts to the history, in
-slices, so that a turn of the event loop stays short with hundreds of thousands of routes.
+Each cached route of a publisher counts its messages. Once a minute, the collector adds these counts
+to the topic history (broker/routing/topic_history.py). It does so in slices, so that a turn of the
+event loop stays short with hundreds of thousands of routes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ROUTES_SLICE: Final = 250
 
 
 class TopicCollector:
-    """Adds the counts of all routes to the history of topics."""
+    """Adds the message counts of all cached routes of a broker to its topic history."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -34,7 +35,7 @@ class TopicCollector:
             await self.collect()
 
     async def collect(self) -> None:
-        """Collect the counts of all routes now."""
+        """Add the counts of all cached routes to the topic history now, over several turns."""
         async with self._busy:
             self._broker.history.advance(time.time())
             for vhost in list(self._broker.vhosts.values()):

@@ -5,9 +5,9 @@
     ...                                          at t1 + timeout: those with tags below 5
 
 Deliveries do not store their time, so that the timeout adds no cost to a delivery. Instead, at
-regular ticks a mark stores the next delivery tag and the time. Once a mark is as old as the
-timeout, each outstanding delivery with a lower tag is older. So a channel is closed up to two ticks
-late: a fifth of the timeout.
+regular ticks, a mark stores the time and the next delivery tag. Every delivery with a lower tag was
+sent before the mark. So once a mark is as old as the timeout, the outstanding deliveries with lower
+tags are too old. A tick is a tenth of the timeout, and a channel is closed up to two ticks late.
 
 A channel without a timeout has no AckTimeout. An AckTimeout looks up the timeouts of the channel's
 queues again at each tick, because a policy may change them.

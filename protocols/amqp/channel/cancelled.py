@@ -22,8 +22,8 @@ class CancelledConsumers:
     def keep(self, consumer: AmqpConsumer) -> None:
         """Keep a cancelled consumer while its deliveries are outstanding.
 
-        The list is searched for consumers without outstanding deliveries each time its length has
-        doubled.
+        A consumer without outstanding deliveries stays in the list at first. Such consumers are
+        removed each time that the length of the list has doubled.
         """
         if consumer.outstanding:
             if len(self.consumers) >= self._most:

@@ -218,10 +218,10 @@ class Commit(BulkTask):
                 carry_out(delivery, how, tally)
 
     def _requeue(self, numbers: list[int]) -> None:
-        """Requeue the deliveries with these delivery tags, from the end of the list, and hold their
-        queues.
+        """Requeue the deliveries with these delivery tags, the last one of the list first.
 
-        `numbers` is one slice of the tags that a transaction requeues.
+        `numbers` is one slice of the tags that a transaction requeues. The queues are held: they
+        deliver nothing until all slices are requeued.
         """
         unacked = self._receiver.unacked
         for number in reversed(numbers):

@@ -41,8 +41,9 @@ class Pending:
 class Confirms(Waiter):
     """The confirms of one channel in confirm mode.
 
-    `published` is the sequence number of the last publication; AmqpConnection._publish increments
-    it. A publication without an entry in `_pending` waits only for the publications before it.
+    `published` is the sequence number of the last publication. For a publication that needs no
+    write of the store, AmqpConnection._publish only increments this number: such a publication has
+    no entry in `_pending`, and its confirm waits only for the confirms before it.
     """
 
     def __init__(self, outlet: Outlet, tally: FrontCounters, channel: i64) -> None:

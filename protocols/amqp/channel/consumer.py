@@ -231,7 +231,8 @@ def settle(delivery: Delivery) -> None:
 def requeue(delivery: Delivery, failed: bool) -> None:
     """Requeue an unacknowledged message: return it to its old position in its queue.
 
-    `failed` is True if the delivery counts as failed: basic.reject, or the end of the channel.
+    `failed` is True after basic.reject or the end of the channel. The delivery then counts as a
+    failure, after which a queue with delayed retry waits.
     """
     queue = _release_credit(delivery.consumer)
     if failed:

@@ -32,8 +32,8 @@ class ExclusiveQueues:
     def add(self, queue: Queue) -> None:
         """Add a queue that the connection has declared as exclusive.
 
-        The list is searched for queues that expired, or were deleted by an operator, each time its
-        length has doubled.
+        Queues that expired, or that an operator deleted, stay in the list at first. They are
+        removed each time that the length of the list has doubled.
         """
         if len(self._queues) >= self._most:
             present: dict[Queue, None] = {}

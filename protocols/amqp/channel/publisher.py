@@ -117,10 +117,11 @@ class ChannelPublisher:
         return cost + searched
 
     def _publish(self, address: bytes, flags: i64, content: bytes, slot: SearchSlot) -> i64:
-        """Publish a message on the slow path. Nothing is changed before all searches are complete.
+        """Publish a message on the slow path, once all searches for its destinations are complete.
 
-        `slot` has the searches for the destinations. Return the cost of the publication in units of
-        BUDGET, without that of the searches; return SEARCHING if a search pauses. Raises AmqpError.
+        `slot` keeps the unfinished searches. Return SEARCHING if a search pauses; nothing is
+        changed then. Otherwise return the cost of the publication in units of BUDGET, without the
+        cost of the searches. Raises AmqpError.
         """
         if flags & IMMEDIATE:
             raise AmqpError(540, "immediate=true")

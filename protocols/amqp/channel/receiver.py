@@ -203,7 +203,7 @@ class ChannelReceiver(ConsumerOwner):
         """Cancel the consumers whose queues `identity` may no longer read.
 
         If a consumer must end and the client does not understand basic.cancel, close the channel.
-        Return the cost as a number of checked consumers.
+        Return the cost of the call, in units of one checked consumer.
         """
         cost: i64 = len(consumers)
         readable: dict[str, bool] = {}
@@ -284,7 +284,7 @@ class ChannelReceiver(ConsumerOwner):
             consumer.retune(prefetch)
 
     def _charge(self, consumers: int) -> None:
-        """Charge the change of this number of consumers to the connection's BUDGET of this turn."""
+        """Count a change of this number of consumers as work of this turn (see BUDGET)."""
         self._connection.extra_cost += consumers // CHANGED_PER_UNIT
 
     def get(self, queue: Queue, no_ack: bool) -> None:
@@ -361,9 +361,8 @@ class ChannelReceiver(ConsumerOwner):
     def nack(self, number: i64, multiple: bool, requeued: bool, failed: bool) -> None:
         """Handle basic.nack and basic.reject: requeue or reject deliveries.
 
-        `failed` is True for basic.reject: outside a transaction, a delivery that it requeues counts
-        as failed.
-
+        `failed` is True for basic.reject, False for basic.nack. If it is True, a requeued delivery
+        counts as a failure (except in a transaction), after which a queue with delayed retry waits.
         Raises AmqpError for an unknown delivery tag.
         """
         how = REQUEUED if requeued else REJECTED
@@ -391,7 +390,8 @@ class ChannelReceiver(ConsumerOwner):
     def _recovery(self, failed: bool) -> Settlement:
         """Return the settlement that requeues all outstanding deliveries.
 
-        `failed` is True if the deliveries count as failed, because the channel has ended.
+        `failed` is True if the channel has ended: the deliveries then count as failures, after
+        which a queue with delayed retry waits.
         """
         transaction = self.transaction
         return Settlement(

@@ -31,8 +31,9 @@ SETTLED_PER_SLICE: Final[i64] = 1_000
 def carry_out(delivery: Delivery, how: int, tally: FrontCounters, failed: bool = False) -> None:
     """Settle a delivery that is no longer outstanding; `how` is ACKED, REJECTED or REQUEUED.
 
-    An acknowledgement is counted in `tally`. `failed` is True if a requeued delivery counts as
-    failed.
+    An acknowledgement is counted in `tally`. `failed` is True if the delivery of a requeued message
+    counts as a failure; a queue with delayed retry then delivers the message again only after a
+    delay.
     """
     if how == ACKED:
         tally.acknowledged += 1
@@ -84,9 +85,10 @@ class HeldQueues:
 class Settlement(BulkTask):
     """The settlement of all outstanding deliveries of a channel up to a delivery tag.
 
-    `how` is ACKED, REJECTED or REQUEUED. Deliveries with a tag in `kept` stay outstanding. So
-    does a delivery whose settlement fails unexpectedly: it is requeued when the channel closes.
-    `failed` is True if the requeued deliveries count as failed, because the channel has ended.
+    `how` is ACKED, REJECTED or REQUEUED. Deliveries with a tag in `kept` stay outstanding. If the
+    settlement of a delivery raises an exception, this delivery stays outstanding too, and is
+    requeued when the channel closes. `failed` is True if the channel has ended: the requeued
+    deliveries then count as failures, after which a queue with delayed retry waits.
     """
 
     def __init__(

@@ -191,7 +191,8 @@ class AmqpStreamConsumer(QueueStreamReader):
 def with_offset(properties: bytes) -> tuple[bytes, bytes]:
     """Add a header x-stream-offset, as the last header, to flags and properties.
 
-    Return the bytes before and after the header's value, which is in neither part.
+    Return the bytes before the header's value, and the bytes after it. The caller inserts the
+    value, the offset of a row, between the two.
     """
     flags = int.from_bytes(properties[:2], "big")
     before: list[bytes] = []

@@ -52,7 +52,8 @@ class TransactedPublication:
     def prepare(self, plans: TargetPlans, vhost: VirtualHost) -> None:
         """Replace the route by a route to the targets that still exist, and prepare the message.
 
-        The message begins to age now, because the commit puts it into its queues.
+        The time to live of the message begins now, not when the client published the message,
+        because only the commit puts it into its queues.
         """
         old = self.route
         blind = old.blind if isinstance(old, MessageRoute) else []
@@ -69,9 +70,9 @@ class Transaction:
     def __init__(self, limit: int, parts_max: int) -> None:
         """Start an empty transaction.
 
-        The contents of its messages may have at most `limit` bytes in total. All effects of a
-        commit happen in one turn of the event loop, so the number of its settlements plus the
-        copies of its messages may be at most `parts_max`.
+        The contents of its messages may have at most `limit` bytes in total. The settlements and
+        the copies of messages for queues, counted together, may be at most `parts_max`, because a
+        commit carries them out in one turn of the event loop.
         """
         self.publications: list[TransactedPublication] = []
         #: Delivery tag -> ACKED, REJECTED or REQUEUED.
@@ -133,11 +134,12 @@ def settle_at_commit(
 ) -> None:
     """Add settlements to the transaction; its commit carries them out.
 
-    `number` is a delivery tag. With `multiple`, settle all deliveries up to this tag (0: all)
-    that the transaction does not settle already. `how` is ACKED, REJECTED or REQUEUED.
+    `number` is a delivery tag. With `multiple`, add all outstanding deliveries up to this tag,
+    except those that the transaction settles already; a tag of 0 means all outstanding deliveries.
+    `how` is ACKED, REJECTED or REQUEUED.
 
-    Raises AmqpError if the tag is unknown, if no delivery is left to settle (unless `number` is
-    0 and `multiple` is True), or if the transaction would have too many parts.
+    Raises AmqpError if the tag is unknown, or if the transaction would become too large. With
+    `multiple` and a tag other than 0, also raises AmqpError if there is no delivery to add.
     """
     settlements = transaction.settlements
     if not multiple:

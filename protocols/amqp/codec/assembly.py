@@ -13,8 +13,8 @@ class Assembly:
     """A content that arrives frame by frame, with the arguments of its basic.publish.
 
     `address` is the exchange and routing key as encoded in the method, `flags` are the mandatory
-    and immediate bits of the method. `frame_max` is the size of the largest frame that receivers
-    with the publisher's frame_max may get, in bytes.
+    and immediate bits of the method. `frame_max` is the publisher's frame_max in bytes. A larger
+    body frame is accepted, and divided into frames of at most this size.
     """
 
     def __init__(self, address: bytes, flags: i64, frame_max: i64) -> None:
@@ -63,9 +63,10 @@ class Assembly:
 
 
 def _divided(frame: bytes, room: int) -> bytes:
-    """Return the payload of a body frame in frames with payloads of at most `room` bytes.
+    """Return a body frame divided into body frames with payloads of at most `room` bytes.
 
-    A publisher may send a payload of frame_max bytes; a consumer must get no frame above frame_max.
+    The broker accepts a payload of frame_max bytes from a publisher. Such a frame, header and end
+    included, is larger than frame_max, so it must not be sent to a consumer.
     """
     payload = frame[7:-1]
     parts: list[bytes] = []

@@ -100,10 +100,11 @@ class Frames(Encoding):
 
 
 class EncodedProperties(Encoding):
-    """The encoding of a dead letter: an unchanged content, whose flags and properties are replaced
-    by `header`.
+    """The encoding of a dead letter: the body of the published content, with new properties.
 
-    `source` is the encoding in which the message was published.
+    `source` is the encoding of the published content, which the message still holds unchanged.
+    `header` has the property flags and properties that receivers get in place of the published
+    ones.
     """
 
     __slots__ = ("header", "source")
@@ -151,8 +152,9 @@ _known: Final[dict[tuple[int, int], Frames]] = {}
 def frames_of(channel: i64, frame_max: i64) -> Frames:
     """Return the encoding for a channel number and a frame_max.
 
-    The result is the same object each time, unless _KNOWN_MAX other encodings are cached. If a
-    content's encoding is the object for the receiving channel, its frames can be relayed unchanged.
+    Equal arguments give the same object, so encodings are compared with `is`: if a content has the
+    encoding object of the receiving channel, its frames can be relayed unchanged. Only once
+    _KNOWN_MAX encodings are cached, a further pair of arguments gives a new object at each call.
     """
     known = _known.get((channel, frame_max))
     if known is None:
@@ -216,10 +218,11 @@ def persistent(data: bytes, start: i64) -> bool:
 
 
 def slow_path_reasons(reasons: i64, data: bytes, start: i64) -> i64:
-    """Return the reasons for the slow path that remain after a check of the property values.
+    """Return the bits of `reasons` that a content justifies; 0 if it may take the fast path.
 
-    `reasons` is a mask with the bits of Plan.slow_path_mask that apply to every content, and the
-    bits that apply to the property flags of this content. `start` is the position of the header
+    `reasons` is a mask of reasons for the slow path (bits of Plan.slow_path_mask), found by the
+    property flags of the content alone. This function looks at the values of the properties, and
+    clears each bit whose reason the values do not confirm. `start` is the position of the header
     frame.
     """
     if reasons & PERSISTENCE and not persistent(data, start):
@@ -244,7 +247,7 @@ def _header_end(data: bytes, start: i64) -> i64:
 
 
 def asks_directly(data: bytes, start: i64) -> bool:
-    """True if reply_to is the name that stands for direct replies (DIRECT)."""
+    """True if reply_to is `amq.rabbitmq.reply-to` (DIRECT), which asks for a direct reply."""
     at = _property_at(data, start, REPLY_TO)
     return at > 0 and data[at] == len(DIRECT) and data[at + 1 : at + 1 + len(DIRECT)] == DIRECT
 

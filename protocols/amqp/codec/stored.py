@@ -3,9 +3,9 @@
 tag   parameters                     content
 1     channel u16, frame_max u32     frames
 
-The channel of dead letters is 0, which no client can use. So after a restart, the broker still
-tells its own `x-death` from that of a publisher. Older logs hold dead letters with channel 1; their
-`x-death` counts as a publisher's.
+A dead letter is stored with channel 0, which no client can use. By this number, the broker knows
+after a restart that it has written the header `x-death` itself, and not a publisher. Older logs
+hold dead letters with channel 1; their `x-death` is treated as written by a publisher.
 """
 
 from __future__ import annotations

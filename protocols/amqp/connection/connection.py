@@ -244,8 +244,8 @@ class AmqpConnection(ConnectionInterface):
     ) -> i64:
         """Publish a message whose frames are all in the input.
 
-        The method is in data[start_at:end], the content in data[end:stop]. Return the cost of the
-        publication in units of BUDGET, or SEARCHING. Hot path.
+        The method is in data[start_at:end], the content in data[end:stop]. Return the cost in
+        units of BUDGET, or SEARCHING if the search for the destinations pauses. Hot path.
         """
         address = data[start_at + 13 : end - 2]
         flags: i64 = data[end - 2]
@@ -426,7 +426,7 @@ class AmqpConnection(ConnectionInterface):
         heartbeats.advance(self, self.handshake.heartbeat, now)
 
     def excuse(self, pause: int) -> None:
-        """Move the client's deadline by a pause of the broker (in ms); send a heartbeat soon."""
+        """Do not count a pause of the broker, in ms, against the client; send a heartbeat soon."""
         super().excuse(pause)
         if self.state == states.RUNNING and self.deadline > 0:
             self.deadline = self.agenda.now

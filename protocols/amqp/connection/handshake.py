@@ -307,8 +307,8 @@ def mechanisms(peer: Peer) -> str:
 def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
     """Return the credentials that a client sent in its connection.start-ok.
 
-    `mechanism` is the login mechanism, `response` the data in its form. Raises AmqpError for an
-    unknown mechanism or an invalid response.
+    `mechanism` is the login mechanism; `response` has the user and the password in the encoding of
+    this mechanism. Raises AmqpError for an unknown mechanism or an invalid response.
     """
     if mechanism == "EXTERNAL" and peer.certificate:
         # The response may name another user on whose behalf the client acts. Trellis does not

@@ -155,8 +155,10 @@ def channel_flow(channel: Channel, method: spec.Channel.Flow) -> None:
 
 
 def audited(handler: Handler) -> Handler:
-    """Return a handler that calls `handler` and names the client as the author of its changes in
-    the audit trail, if the broker keeps one.
+    """Return a handler that calls `handler`, and records its changes in the audit trail.
+
+    The audit trail names the client as the author of the changes. Without an audit trail, the
+    handler only calls `handler`.
     """
 
     def handle(channel: Channel, method: Any) -> None:

@@ -1,7 +1,7 @@
 """Parses the MQTT packets that the journal of a virtual host has captured.
 
-The event loop captures runs of packets unparsed, which costs little. The thread that writes the
-journal parses them.
+The event loop captures adjacent packets as one piece of the input, a run, without parsing them. The
+thread that writes the journal parses the packets of each run.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ class CachedName:
 
 
 class MqttPacketParser(PacketParser):
-    """The parser of captured runs: valid PUBLISH packets of QoS 0 without properties.
+    """The parser of captured runs. A run is a sequence of adjacent PUBLISH packets.
 
-    At level 5, a packet without properties has one more byte: their length of 0.
+    The packets of a run are valid, and have QoS 0 and no properties. A packet of level 5 has one
+    byte more than a packet of the older levels: the length 0 of its properties.
     """
 
     def __init__(self) -> None:
@@ -65,9 +66,10 @@ class MqttPacketParser(PacketParser):
             at = end
 
     def _name(self, data: bytes, start: i64, end: i64) -> RowName:
-        """Return the topic name in `data[start:end]`, which begins with two bytes of size.
+        """Return the topic name in `data[start:end]`, converted to a routing key.
 
-        Hot path: a cached name is found without creating an object.
+        `data[start:end]` is the name's size in two bytes, then the name. Hot path: a cached name is
+        found without creating an object.
         """
         size: i64 = end - start
         if size < 8:

@@ -20,7 +20,10 @@ APART_5: Final[i64] = FRONT_END << 1
 
 
 class MqttRelayFormat(Encoding):
-    """The encoding of a content that a message caches for the subscribers of one protocol level."""
+    """The encoding of a message's content for subscribers of levels 3 and 4, or of level 5.
+
+    A message that cannot be relayed unchanged is encoded once in this form, and caches the result.
+    """
 
 
 VERSION_4: Final = RelayFormat(APART_5)

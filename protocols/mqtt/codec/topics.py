@@ -45,8 +45,9 @@ class MqttTopics:
     def resolve(self, context: PublishContext, topic: bytes, slot: SearchSlot) -> Route | None:
         """Return a new route for a topic name for which the publish context has no route yet.
 
-        Return None if the search for the route's plan pauses. The caller then calls again, with the
-        same slot. Raises MalformedPacket.
+        `slot` keeps the unfinished searches of one publication. Return None if the search for the
+        route's plan pauses; the caller then calls this method again in a later turn, with the same
+        slot. Raises MalformedPacket.
         """
         name = topic_name(decoded(topic))
         route = context.resolve(topic, EXCHANGE, swap(name), slot)

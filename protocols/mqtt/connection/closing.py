@@ -90,9 +90,11 @@ def last_packet(
     """Return the packet with the reason for the end of a client's connection; b"" for no packet.
 
     `packet` is NO_PACKET, CONNACK_PACKET or DISCONNECT_PACKET. `return_code` is for a CONNACK of
-    level 3 or 4 (0: none fits), `reason_code` and `text` are for level 5. `size_max` is the
-    client's Maximum Packet Size in bytes (0: no limit). A CONNACK above it is not returned
-    [MQTT-3.1.2-24], a DISCONNECT is returned without the text, or not at all [MQTT-3.14.2-3].
+    level 3 or 4; 0 if no return code fits. `reason_code` and `text` are for level 5.
+
+    `size_max` is the client's Maximum Packet Size in bytes; 0 is no limit. Return b"" for a CONNACK
+    of level 5 above this size [MQTT-3.1.2-24]. If a DISCONNECT is above it, return the DISCONNECT
+    without the text; b"" if that is too large as well [MQTT-3.14.2-3].
     """
     if packet == CONNACK_PACKET:
         if level == LEVEL_5:

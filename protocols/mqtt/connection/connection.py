@@ -167,8 +167,9 @@ class MqttConnection(SessionConnection):
     ) -> i64:
         """Publish a message on the slow path, and return its fate.
 
-        A message with a `publication` is deduplicated by its producer's number. A message that the
-        identity may not publish is dropped and counted [MQTT-3.3.5-2].
+        `publication` has the producer and the sequence number by which the message is deduplicated;
+        None for a message without a sequence number. A message that the user may not publish is
+        dropped and counted [MQTT-3.3.5-2].
         """
         vhost = self.vhost
         fate: i64
@@ -330,10 +331,11 @@ class MqttConnection(SessionConnection):
         self.vhost.contexts.leave(context)
 
     def _keep_will(self) -> None:
-        """Drop the will of a persistent session, so that a stop of the broker does not publish it.
+        """Leave the will of a persistent session in the store, because the broker shuts down.
 
-        A will with a delay is not dropped: after a restart, the broker publishes it when the delay
-        has passed.
+        A will without a delay is removed from the connection, so that the end of the connection
+        does not publish it. A will with a delay needs no such step: its delay begins now, and goes
+        on after the restart.
         """
         if (
             self.session is not None

@@ -17,8 +17,9 @@ def identifier_refusal(
     """Return the reason why a user may not connect with a client identifier; "" if the user may
     connect.
 
-    `user` is the identity from the login, `identity` the user's identity in the virtual host. The
-    reason names the owner of the client identifier, so it is only for the log.
+    `user` is the identity that the login returned. `identity` has the permissions of the same user
+    in the virtual host. The reason names the owner of the client identifier, so the caller writes
+    it to the log and does not send it to the client.
     """
     if not client_id:
         return ""

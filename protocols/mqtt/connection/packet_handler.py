@@ -4,8 +4,8 @@
 
 The levels differ only in the properties: a publication without properties has one byte more at
 level 5, the length 0 of the properties. So one loop reads publications of all levels. Adjacent QoS
-0 packets to the same subscribers are a run, which is relayed as one slice of the input. The
-subclass for the level handles other packets.
+0 packets to the same subscribers are a run: their bytes are relayed together, as they are in the
+input. All packets other than PUBLISH are handled by the subclass for the level.
 """
 
 from __future__ import annotations
@@ -277,7 +277,8 @@ class PacketHandler(InputHandler):
     ) -> i64:
         """Handle a publication of QoS 1. Hot path if it has no properties.
 
-        Return the publication's cost in units of the connection's BUDGET, or SEARCHING.
+        Return the publication's cost in units of the connection's BUDGET. Return SEARCHING if the
+        search for the destinations pauses; the packet is then handled again in the next turn.
         """
         replies = self.replies
         mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
@@ -338,7 +339,11 @@ class PacketHandler(InputHandler):
     def on_publish(
         self, session: Session, context: PublishContext, first: i64, reader: PacketReader
     ) -> i64:
-        """Handle any PUBLISH. Return its cost in units of the connection's BUDGET, or SEARCHING."""
+        """Handle any PUBLISH, and return its cost in units of the connection's BUDGET.
+
+        Return SEARCHING if the search for the destinations pauses; the packet is then handled again
+        in the next turn of the event loop.
+        """
         connection, replies = self.connection, self.replies
         qos = first >> 1 & 3
         if qos == 3 or qos == AT_MOST_ONCE and first & 8:

@@ -30,15 +30,16 @@ _CODES: Final[dict[int, int]] = {
 
 
 def reason_of(fate: i64, has_properties: bool) -> i64:
-    """Return the reason code for a message with this fate.
+    """Return the reason code of the answer to a PUBLISH whose message had this fate.
 
-    Without properties, as below level 5, the result is always SUCCESS.
+    `has_properties` is True at level 5. At the levels below, answers have no reason code, and the
+    result is always SUCCESS.
     """
     return _CODES.get(int(fate), UNSPECIFIED) if has_properties else SUCCESS
 
 
 def message_of(route: Route, properties: PublishProperties, body: bytes, first: i64) -> Message:
-    """Return the message of a PUBLISH. `first` is the packet's first byte, which has the flags."""
+    """Return the message that a PUBLISH becomes. `first`, its first byte, has RETAIN and QoS."""
     qos: i64 = first >> 1 & 3
     has_properties = properties.relayed != b""
     encoding = encoding_of(has_properties, bool(first & 1), qos == EXACTLY_ONCE)

@@ -123,12 +123,13 @@ class SessionReauthorization(Task):
             )
 
     def _review(self, name: str) -> bool:
-        """Check one subscription against the permissions.
+        """Check one subscription against the new permissions.
 
-        Remove the subscription if it is no longer allowed.
+        Remove the subscription if the user may read none of its topics.
 
-        Return True if the subscription's messages are checked one by one, under the new permissions
-        or under the old ones. Then plans to the session must be made anew.
+        Return True if plans with this session as a destination are outdated. They are outdated if
+        the user may read only some topics of the filter, or could read only some of them under the
+        old permissions: such a subscription receives only the messages that the user may read.
         """
         session = self._session
         scope = read_scope(self._identity, name, session.vhost.name)

@@ -66,7 +66,7 @@ class MqttService(Front):
 
 
 class BrokerSurveyor(Surveyor):
-    """Starts each BrokerSurvey, the counting for the $SYS topics."""
+    """Creates a BrokerSurvey each time that the values of the $SYS topics are renewed."""
 
     def __init__(self, service: MqttService) -> None:
         self._service = service
@@ -76,7 +76,7 @@ class BrokerSurveyor(Surveyor):
 
 
 class BrokerSurvey(Survey):
-    """A count of the broker's objects and messages for $SYS, with Mosquitto's names."""
+    """One count of the broker's sessions, messages and bytes for the topics of $SYS."""
 
     def __init__(self, service: MqttService) -> None:
         self._service = service

@@ -385,7 +385,8 @@ class SubscribeTask(SubscriptionChange):
 class UnsubscribeTask(SubscriptionChange):
     """A task that carries out an UNSUBSCRIBE.
 
-    At level 5, the UNSUBACK has a reason code for each subscription: whether it existed.
+    At level 5, the UNSUBACK has a reason code for each topic filter, which says if a subscription
+    with this filter existed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The routes of topics that the route cache of a connection's user does not have."""
+"""Finds the route of a topic that is not in the route cache."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class TopicRoutes:
     def find(self, context: PublishContext, topic: bytes, slot: SearchSlot) -> Route | None:
         """Return a new route for a topic; None if the search for the route's plan pauses.
 
-        If a route is returned, the caller must call `end_search` of the connection: after `plan_of`
-        if the message takes the slow path, otherwise at once.
+        `slot` keeps the unfinished searches of the publication. If a route is returned, the caller
+        must call `MqttConnection.end_search`. On the slow path, it does so after
+        `MqttConnection.plan_of`; on the fast path, at once.
         """
         topics = self._topics
         before = topics.too_deep

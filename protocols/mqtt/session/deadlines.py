@@ -2,9 +2,9 @@
 
     heap   Deadline Deadline Deadline ...   one timer of the agenda, for the first deadline
 
-Each deadline knows its index in the heap, so a cancelled deadline is removed at once. (heapq would
-need a tuple and two integers for each deadline, 140 bytes for each session whose client is away,
-and would have to keep cancelled deadlines.)
+Each deadline knows its index in the heap, so a cancelled deadline is removed at once. The module
+heapq is not used: it would keep cancelled deadlines in the heap until their time. It would also
+need a tuple and two integers for each deadline: 140 bytes for each session whose client is away.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Deadlines(Task):
             self._remove(deadline)
 
     def charge(self, tasks: i64) -> None:
-        """Count the running task as `tasks` more tasks of this turn, because it does much work."""
+        """Run `tasks` fewer deadlines in this turn, because the running task does much work."""
         self._left -= tasks
 
     def run(self) -> None:

@@ -16,7 +16,8 @@ class EarlyOutlet(Outlet):
     def touch(self) -> None:
         """Pause the outlet once it is full.
 
-        The writers call this method after each write, because `dirty` is never set.
+        The writers call `touch` after a write unless the flag `dirty` of the outlet is set. This
+        outlet never sets the flag, so `touch` is called after each write.
         """
         if len(self.out) + self._parts_size >= TURN_BYTES:
             self.paused = True

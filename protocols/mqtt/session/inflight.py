@@ -1,8 +1,9 @@
 """Packet identifiers of a session that are in use, in both directions.
 
-    to the client      PUBLISH --> PUBACK                        an outstanding delivery
-                       PUBLISH --> PUBREC --> PUBREL --> PUBCOMP  and `released` after the PUBREC
-    from the client    PUBLISH --> PUBREC --> PUBREL --> PUBCOMP  `received` until the PUBREL
+    to the client      PUBLISH --> PUBACK                         an outstanding delivery
+                       PUBLISH --> PUBREC --> PUBREL --> PUBCOMP  an outstanding delivery; after
+                                                                  the PUBREC, also in `released`
+    from the client    PUBLISH --> PUBREC --> PUBREL --> PUBCOMP  in `received` until the PUBREL
 
 The packet identifier of a message to the client follows from its sequence number in the inbox, so
 it is the same after a crash.

@@ -1,5 +1,8 @@
-"""Interfaces of the objects that a session uses and whose modules import the session's module: its
-connection, its shared subscriptions, its client's delayed will and the registry of sessions.
+"""Interfaces of the objects that a session uses: its connection, its shared subscriptions, its
+client's delayed will and the registry of sessions.
+
+The modules of these objects import the module of the session, so that module imports the interfaces
+only.
 """
 
 from __future__ import annotations
@@ -39,10 +42,11 @@ class SharedSubscription:
         self.ended = False
 
     def attach(self, outlet: Outlet, gate: CreditPool) -> None:
-        """Deliver over this connection of the session from now on.
+        """Deliver over the session's present connection from now on; `outlet` is its output.
 
-        The subscription delivers nothing while `gate` has no credit. Do nothing if the subscription
-        delivers through this gate already.
+        `gate` is the pool of credit that all shared subscriptions of this connection share. The
+        subscription delivers nothing while `gate` has no credit. Do nothing if the subscription has
+        this gate already.
         """
         raise NotImplementedError
 

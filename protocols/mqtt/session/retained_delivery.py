@@ -23,7 +23,7 @@ def send_retained(session: Session, topic_filter: str) -> None:
 
 
 class RetainedDelivery(RetainedReceiver):
-    """The receiver that sends a session the retained messages that match a new subscription."""
+    """Sends a session the retained messages that match one new subscription of this session."""
 
     def __init__(self, session: Session, binding: Binding) -> None:
         self._session = session
@@ -66,9 +66,10 @@ class RetainedDelivery(RetainedReceiver):
 
 
 def _waits_for_room(session: Session, topic_filter: str, task: Task) -> bool:
-    """Keep a task, to be run when there is room for retained messages of the topic filter.
+    """Return True if the session has no room for retained messages now.
 
-    Return False, and do not keep the task, if there is room now or the client is away.
+    Then keep `task`, which delivers the retained messages of the topic filter; the session runs the
+    task when there is room. Return False if there is room, or if the client is not connected.
     """
     outlet = session.outlet
     if (

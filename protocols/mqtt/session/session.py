@@ -201,7 +201,7 @@ class Session(Subscriber):
     def _apply_options(self) -> None:
         """Give the writer the options of the subscriptions, and update the relay format.
 
-        Packets cannot be relayed unchanged to a client that uses subscription identifiers.
+        With subscription identifiers, no packet can be relayed unchanged to the client.
         """
         writer = self.writer
         if writer is not None:

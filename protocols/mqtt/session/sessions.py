@@ -45,10 +45,10 @@ ANONYMOUS: Final = "anonymous"
 class Sessions(SessionRegistry):
     """The sessions of a broker. At most `options.sessions` sessions exist.
 
-    A session whose client stays away ends after the expiry that the client asked for, and at the
-    latest after `options.session_expiry_s` seconds. The stored definition of a persistent session
-    contains the time at which its client disconnected, in ms of the wall clock; 0 while the client
-    is connected.
+    A session whose client stays away ends after the session expiry that the client asked for, but
+    at the latest after `options.session_expiry_s` seconds. The store has a definition of each
+    persistent session. It contains the time at which the client disconnected, in ms of the wall
+    clock; 0 while the client is connected.
     """
 
     def __init__(
@@ -337,10 +337,12 @@ class Sessions(SessionRegistry):
     def _delay_will(self, session: Session, will: StoredWill, away: int) -> None:
         """Schedule the publication of a restored will at the end of its delay.
 
-        The client of the session has been away for `away` ms of the delay; a negative number is a
-        time before the delay begins. The permission to publish the will was checked before the will
-        was stored. It is checked again when the will is published, unless the permissions came with
-        the login, as with a token.
+        `away` is the part of the delay that has passed, in ms: the time since the client
+        disconnected. It is negative if the delay begins only in the future.
+
+        The permission to publish the will was checked before the will was stored. It is checked
+        again when the will is published, unless the permissions came with the login, as with a
+        token.
         """
         when: i64 = self._agenda.now + max(will.delay - away, 0)
         session.delayed_will = DelayedWill(

@@ -1,9 +1,12 @@
 """The deliveries of a session's shared subscriptions, which begin, continue and stop in slices.
 
-A session may have very many shared subscriptions. So a new connection, the end of a connection, and
-a client that accepts messages again do not change all of them in one turn. The first slice runs at
-once. A gate (a pool of credit) that all shared subscriptions of one connection have in common stops
-their deliveries at once, before they are detached.
+A session may have very many shared subscriptions. A new connection, the end of a connection, and a
+client that accepts messages again concern all of them. So the subscriptions are visited in slices;
+the first slice runs at once.
+
+All shared subscriptions of one connection draw on one pool of credit, the gate. When the connection
+ends, the gate loses its credit, which stops the deliveries of all subscriptions at once. Afterwards
+the subscriptions are detached in slices.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ class SharedDeliveries(BulkTask):
     disconnected. A drain that is requested during a pass leads to a further pass, so that no
     subscription waits forever.
 
-    Shared subscriptions for whose messages the session had no room are drained on their own, and
-    only while the session has room.
+    If the session had no room for a message of a shared subscription, this subscription is put into
+    a list. The subscriptions of the list are drained, without a pass, when the session has room.
     """
 
     def __init__(self, agenda: Agenda, has_room: Callable[[], bool]) -> None:

@@ -1,7 +1,7 @@
 """The options of a session's subscriptions: subscription identifiers and Retain As Published.
 
-The options are looked up by topic name when a PUBLISH is written, so that a waiting message need
-not hold them. A session whose subscriptions have neither option has no SessionOptions.
+The options are looked up by topic name when a PUBLISH is written; a message in the inbox does not
+hold them. A session has no SessionOptions if its subscriptions have neither of the two options.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tests.cluster.rounds.run import run
 
 
 def main() -> int:
-    """Run the chosen kinds; return 1 if a guarantee was violated."""
+    """Run rounds of the chosen kinds of faults; return 1 if a guarantee was violated."""
     parser = argparse.ArgumentParser(description="Run rounds of faults on brokers of a cluster.")
     parser.add_argument("kind", nargs="*", help=f"kinds (default: all): {', '.join(KINDS)}")
     parser.add_argument("--rounds", type=int, default=50, help="rounds of each kind (%(default)s)")

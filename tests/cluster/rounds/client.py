@@ -1,8 +1,8 @@
-"""Clients of the active node, and the guarantees that they check.
+"""AMQP clients of the active node, and the guarantees that they check.
 
-Each process of a node that becomes active gets a session: a connection that publishes rising
-numbers with confirms, and gets and acknowledges messages. The session goes on when another node has
-taken over, so an old owner that still acts is noticed.
+Each process of a node that becomes active gets a client of its own, a ClientSession. It publishes
+rising numbers with confirms, and gets and acknowledges messages. It goes on after another node has
+taken over: so a former owner that still confirms or delivers is noticed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ CONNECT_SECONDS = 5.0
 
 
 class Checker:
-    """The messages of all sessions, and the violations of guarantees."""
+    """The messages of all ClientSessions, and the number of violations of each guarantee.
+
+    A session is named by its index: a higher index belongs to a node that became active later.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -48,7 +51,7 @@ class Checker:
             return self._next
 
     def confirm(self, session: int, number: int, sent: float) -> None:
-        """Record a confirm for a message that was sent at a time."""
+        """Record that a session got the confirm of `number`, which it had published at `sent`."""
         with self.lock:
             now = time.monotonic()
             self.confirmed.add(number)
@@ -57,12 +60,15 @@ class Checker:
             self._check_owner(session, sent)
 
     def answered(self, session: int, sent: float) -> None:
-        """Record another answer to a request that was sent at a time."""
+        """Record that a session got an answer, not a confirm, to a request from the time `sent`."""
         with self.lock:
             self._check_owner(session, sent)
 
     def _check_owner(self, session: int, sent: float) -> None:
-        """Count an answer to a request that was sent after a successor's first confirm."""
+        """Count a violation if the node of this session had been replaced when it got the request.
+
+        That is so if a later session got its first confirm before `sent`, the time of the request.
+        """
         if any(later > session and at < sent for later, at in self._first.items()):
             self.deposed_acts += 1
 
@@ -72,7 +78,10 @@ class Checker:
 
 
 class ClientSession(threading.Thread):
-    """A client of one process of a node, from the moment at which the node becomes active."""
+    """A thread with an AMQP client of one node process.
+
+    It begins when the node becomes active, and ends with the process or with `stop`.
+    """
 
     def __init__(self, checker: Checker, node: RoundNode, index: int, seed: int) -> None:
         super().__init__(daemon=True)
@@ -99,11 +108,11 @@ class ClientSession(threading.Thread):
                 self._stopping.wait(RETRY_SECONDS)
 
     def stop(self) -> None:
-        """Publish no more."""
+        """Request that `run` ends after its present step."""
         self._stopping.set()
 
     def drain(self) -> None:
-        """Get all messages that are left, after `stop`."""
+        """Get and acknowledge all messages in the queue. Call this after `stop`."""
         with self._connected() as connection:
             channel = connection.channel()
             while self._get(channel):

@@ -1,4 +1,7 @@
-"""A publisher and a subscriber with QoS 2 and persistent sessions, which follow the active node."""
+"""A publisher and a subscriber with QoS 2, which must deliver each message exactly once.
+
+Both have persistent MQTT sessions, and connect to the active node again after each takeover.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,11 @@ IN_FLIGHT, STEP_SECONDS = 5, 0.05
 
 
 class PersistentClient(paho.Client):
-    """A client that keeps the step of each exchange over several attempts to connect.
+    """A client of paho that corrects an error of paho 2.1 in the QoS 2 handshake.
 
-    paho 2.1 forgets that it has received a PUBREC if two connections in sequence end before their
-    CONNACK: it then publishes the message again, which [MQTT-4.3.3-1] forbids.
+    If two connections in sequence end before their CONNACK, paho forgets that it has received a
+    PUBREC. It then publishes the message again, which [MQTT-4.3.3-1] forbids. This client sends
+    PUBREL instead.
     """
 
     def _messages_reconnect_reset_out(self) -> None:
@@ -36,7 +40,10 @@ class PersistentClient(paho.Client):
 
 
 class ExactlyOnce:
-    """The two clients. `address` returns HOST:PORT of the active node; "" while there is none."""
+    """The publisher and the subscriber, and the messages that they have exchanged.
+
+    `address` returns HOST:PORT of the active node; "" while no node is active.
+    """
 
     def __init__(self, address: Callable[[], str]) -> None:
         self._address = address
@@ -63,12 +70,12 @@ class ExactlyOnce:
         return PersistentClient(CallbackAPIVersion.VERSION2, client_id=name, clean_session=False)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads of the publisher and the subscriber."""
         for thread in self._threads:
             thread.start()
 
     def pause(self) -> None:
-        """Begin no new message."""
+        """Publish no new message; finish those that are in flight."""
         self._publishing = False
 
     def stop(self) -> None:
@@ -84,7 +91,10 @@ class ExactlyOnce:
 
     @property
     def missing(self) -> set[int]:
-        """The messages whose exchange is complete, and which the subscriber has not received."""
+        """The numbers of the messages that are lost so far.
+
+        The publisher has their PUBCOMP, but the subscriber has not received them.
+        """
         return self.complete - self.received.keys()
 
     def _run(self, client: paho.Client) -> None:

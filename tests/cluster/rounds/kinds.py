@@ -1,7 +1,8 @@
-"""The kinds of faults. Each is a function that causes a fault, and returns when the fault is over.
+"""The kinds of faults, by name (KINDS).
 
-A function returns False if the fault did not happen, for example because a point of the work was
-not reached: the round does not count then.
+Each kind has a function that causes the fault in a World, and returns when the fault is over. A
+function returns False if the fault did not happen, for example because a node did not reach the
+point of its work at which it shall stop (node.py). The round does not count then.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ Fault = Callable[[World, random.Random], bool]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of faults: its log (see `World`), and the function that causes one."""
+    """A kind of faults: the sort of replicated log that it needs, and its function.
+
+    `log` is an argument of `World`. `fault` causes one fault.
+    """
 
     log: str
     fault: Fault
@@ -59,7 +63,10 @@ def kill_standby(world: World, chance: random.Random) -> bool:
 
 
 def stopping(who: str) -> Fault:
-    """Return the fault that stops the active node, the standby, or both."""
+    """Return the fault that suspends (SIGSTOP) nodes for a while and then continues them.
+
+    `who` is `active`, `standby` or `both`.
+    """
 
     def stop(world: World, chance: random.Random) -> bool:
         active, standby = pair(world)
@@ -78,7 +85,11 @@ def stopping(who: str) -> Fault:
 
 
 def pausing(point: str, who: str) -> Fault:
-    """Return the fault that stops a node at a point. At a takeover, the active node is killed."""
+    """Return the fault that suspends a node for a while at a point of its work (node.py).
+
+    `who` is `active`, `standby` or `successor`: with `successor`, the active node is killed first,
+    and the standby that takes over is suspended.
+    """
 
     def pause(world: World, chance: random.Random) -> bool:
         active, standby = pair(world)
@@ -103,7 +114,7 @@ def pausing(point: str, who: str) -> Fault:
 
 
 def cutting(who: str) -> Fault:
-    """Return the fault that cuts the active node or the standby off the log."""
+    """Return the fault by which the active node or the standby cannot reach the log for a while."""
 
     def cut(world: World, chance: random.Random) -> bool:
         active, standby = pair(world)
@@ -117,7 +128,7 @@ def cutting(who: str) -> Fault:
 
 
 def filling(who: str) -> Fault:
-    """Return the fault that fills the disk of the active node or of the standby."""
+    """Return the fault by which the disk of the active node or the standby is full for a while."""
 
     def fill(world: World, chance: random.Random) -> bool:
         active, standby = pair(world)
@@ -131,7 +142,10 @@ def filling(who: str) -> Fault:
 
 
 def losing(which: str) -> Fault:
-    """Return the fault that kills a Kafka node: leader or follower of the log, or controller."""
+    """Return the fault that kills one node of the Kafka cluster, and starts it again.
+
+    `which` is its role: `leader` or `follower` of the log's partition, or `controller`.
+    """
 
     def lose(world: World, chance: random.Random) -> bool:
         kafka, cluster = world.kafka, world.cluster
@@ -150,7 +164,7 @@ def losing(which: str) -> Fault:
 
 
 def controller(world: World) -> int:
-    """Return the Kafka node that is the controller, as the nodes have stored it last."""
+    """Return the number of the Kafka node that is the controller, from the files of the nodes."""
     found: list[tuple[int, int]] = []
     for node in (1, 2, 3):
         path = world.directory / f"node-{node}" / "data" / "__cluster_metadata-0" / "quorum-state"

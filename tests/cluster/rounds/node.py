@@ -4,8 +4,8 @@
 
 SETTINGS is JSON: `directory`, `control`, `times` (silence, lease, beat), `cluster` (the name of the
 broker), and `server` (the port of a LogServer) or `kafka` (the servers of a cluster on Kafka).
-`control` is a directory: its file `point` names the point at which the process stops itself once
-(SIGSTOP), and the disk is full while its file `full` exists.
+`control` is a directory. Its file `point` names the point at which the process stops itself once
+(SIGSTOP). While its file `full` exists, writes to the disk fail as on a full disk. The points:
 
     claim      before the claim of a standby is appended: between the decision and the claim
     flush      between the test of the lease and the flush that follows
@@ -47,14 +47,14 @@ WRITES = ("write", "allocate", "create")
 
 
 class Control:
-    """The directory by which the test controls this process."""
+    """The directory of files (`point`, `full`) by which the test controls this process."""
 
     def __init__(self, directory: Path) -> None:
         self._point = directory / "point"
         self._full = directory / "full"
 
     def reach(self, name: str) -> None:
-        """Stop this process if the test wants it to stop at this point."""
+        """Stop this process (SIGSTOP) if the file `point` names this point; remove the file."""
         try:
             if self._point.read_text() != name:
                 return
@@ -64,12 +64,12 @@ class Control:
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def refuse(self, operation: str, path: str) -> int:
-        """Return the error of an operation of the disk."""
+        """Return the error number with which an operation of the disk must fail; 0 for success."""
         return errno.ENOSPC if operation in WRITES and self._full.exists() else 0
 
 
 class PausingLog:
-    """A `ReplicatedLog` that reaches points before and after appends."""
+    """A `ReplicatedLog` that can stop the process at the points claim, chunk and answer."""
 
     def __init__(self, log: ReplicatedLog, control: Control) -> None:
         self._log = log
@@ -119,7 +119,7 @@ def install(control: Control) -> None:
 
 
 def settings_of(given: dict[str, Any]) -> Settings:
-    """Return the settings of the node."""
+    """Return the settings of the broker, from the JSON in SETTINGS."""
     listeners = ("amqp", "mqtt", "metrics", "http")
     sections: dict[str, Any] = {name: {"port": 0, "host": "127.0.0.1"} for name in listeners}
     silence, lease, beat = given["times"]

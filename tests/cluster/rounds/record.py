@@ -1,4 +1,7 @@
-"""The figures of rounds: added up over many runs in a JSON file, and shown as a table."""
+"""The record of rounds of faults: figures by kind of fault, added up over many runs.
+
+It is a JSON file, and can be shown as a table.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ COLUMNS = {
 
 @dataclass
 class Figures:
-    """The figures of the rounds of one kind."""
+    """The figures of all rounds of one kind of fault: numbers of messages and of violations."""
 
     rounds: int = 0
     takeovers: int = 0
@@ -41,13 +44,16 @@ class Figures:
     gaps: list[float] = field(default_factory=list)
 
     def add(self, other: Figures) -> None:
-        """Add the figures of other rounds."""
+        """Add the figures of further rounds of the same kind to these."""
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
     @property
     def gap_p95(self) -> float:
-        """The gap that 95 % of the rounds do not exceed, in seconds; 0 without rounds."""
+        """The 95th percentile of the gaps in seconds; 0 without rounds.
+
+        The gap of a round is the longest time between two confirms.
+        """
         gaps = sorted(self.gaps)
         return gaps[max(0, -(-95 * len(gaps) // 100) - 1)] if gaps else 0.0
 
@@ -68,7 +74,7 @@ def read(path: Path) -> Record:
 
 
 def add(path: Path, kind: str, figures: Figures) -> Record:
-    """Add the figures of a run to a file, and return the whole record."""
+    """Add the figures of a run to the record in a file; return the whole record, by kind."""
     record = read(path)
     record.setdefault(kind, Figures()).add(figures)
     written = path.with_suffix(".new")

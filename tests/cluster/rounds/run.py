@@ -1,4 +1,4 @@
-"""Rounds of one kind of fault."""
+"""Runs rounds of one kind of fault: settle, cause the fault, settle again."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TRIES = 3
 
 
 def run(kind: str, rounds: int, seed: int) -> Figures:
-    """Run rounds of a kind, and return their figures.
+    """Run `rounds` rounds of a kind of fault, and return their figures.
 
-    Raises GaveUp if no node serves clients after a fault. The output of the processes stays in a
-    temporary directory then.
+    Raises GaveUp if no node serves clients after a fault. The logs of the node processes then stay
+    in a temporary directory.
     """
     chance = random.Random(seed)
     directory = Path(tempfile.mkdtemp(prefix=f"trellis-rounds-{kind}-"))
@@ -55,7 +55,7 @@ def run(kind: str, rounds: int, seed: int) -> Figures:
 
 
 class _World(World):
-    """A world that is closed at the end, and removes its files if all went well."""
+    """A World for a `with` block: it is closed at the end; its files stay if messages were lost."""
 
     def __enter__(self) -> _World:
         return self

@@ -1,4 +1,7 @@
-"""Two nodes of a cluster over one log, as processes that faults stop, kill and starve."""
+"""The cluster under test: two node processes over one replicated log, and their clients.
+
+Faults (kinds.py) stop and kill the processes, fill their disks, and cut them off the log.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ LOOK_SECONDS = 0.02
 
 
 class GaveUp(Exception):
-    """A state that a round waits for has not come within PATIENCE."""
+    """The cluster did not reach a state, such as "a node is active", in time."""
 
 
 class RoundNode:
@@ -42,7 +45,11 @@ class RoundNode:
     def __init__(
         self, directory: Path, given: dict[str, object], on_ready: Callable[[RoundNode], None]
     ) -> None:
-        """`given` are the settings of the process (node.py). `on_ready` is called in a thread."""
+        """Start the process.
+
+        `given` are SETTINGS of node.py. `on_ready` is called with this node, in a thread, when the
+        node becomes active.
+        """
         self.directory = directory
         self.name = directory.name
         directory.mkdir(exist_ok=True)
@@ -121,7 +128,7 @@ class RoundNode:
         (self._control / "full").unlink(missing_ok=True)
 
     def metric(self, name: str) -> float:
-        """Return a metric of the cluster by the end of its name; -1 if the node does not answer."""
+        """Return the metric `trellis_cluster_NAME` of the node; -1 if the node does not answer."""
         try:
             url = f"http://{self.addresses['metrics']}/metrics"
             with urllib.request.urlopen(url, timeout=5) as response:
@@ -139,7 +146,11 @@ class World:
     """The nodes `one` and `two`, their log, and their clients."""
 
     def __init__(self, directory: Path, log: str, seed: int) -> None:
-        """`log` is "server" (in memory), "kfake" or "kafka" (three real Kafka nodes)."""
+        """Start the log, the nodes and the clients.
+
+        `log` is "server" (a LogServer in the test's memory), "kfake" (an in-memory Kafka) or
+        "kafka" (three real Kafka nodes).
+        """
         self.directory = directory
         self.checker = Checker()
         self._seed = seed
@@ -161,7 +172,7 @@ class World:
         self.exactly.start()
 
     def start(self, name: str, directory: Path | None = None) -> RoundNode:
-        """Start a node, with the data of its last run."""
+        """Start the process of a node; its data directory may have data of an earlier run."""
         given: dict[str, object] = {"times": TIMES, "cluster": "rounds"}
         if self.cluster is not None:
             given["kafka"] = self.cluster.servers
@@ -172,7 +183,10 @@ class World:
         return node
 
     def _server(self, name: str) -> LogServer:
-        """Return the way of a node to the log in memory, which a fault may cut."""
+        """Return the LogServer by which only this node reaches the log in memory.
+
+        All LogServers share one log. A fault may stop one of them, to cut its node off the log.
+        """
         if name not in self.servers:
             made = LogServer()
             for other in self.servers.values():
@@ -204,11 +218,11 @@ class World:
         return "" if node is None else node.addresses.get("mqtt", "")
 
     def pause(self, seconds: float) -> None:
-        """Let time pass: the length of a fault."""
+        """Wait for some seconds, for example while a fault lasts."""
         threading.Event().wait(seconds)
 
     def wait_for(self, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
-        """Wait until a condition holds. Raises GaveUp."""
+        """Wait until a condition holds. Raises GaveUp after `patience` seconds."""
         end = time.monotonic() + patience
         while not condition():
             if time.monotonic() > end:
@@ -229,14 +243,14 @@ class World:
         self.progress(10)
 
     def progress(self, confirms: int) -> None:
-        """Wait for a number of further confirms."""
+        """Wait until the clients have got `confirms` further confirms."""
         wanted = len(self.checker.times) + confirms
         self.wait_for(lambda: len(self.checker.times) >= wanted)
 
     # -- the end
 
     def finish(self) -> None:
-        """Stop the clients, and get all messages that are left."""
+        """Stop the clients, and consume all messages that are left in the queue."""
         self.settle()
         self.exactly.pause()
         for session in self.sessions:

@@ -153,7 +153,10 @@ class Cluster:
         self.world.after(self.world.random.uniform(0.2, 2), lambda: self._restart(node))
 
     def check_survivors(self, node: Node) -> None:
-        """Compare the warm survivors of a node with a scan of its log."""
+        """Compare the live records that a node knows (its survivors) with a scan of its log.
+
+        A difference is a violation.
+        """
         for line in node.directory.warm_differences():
             self.world.say(f"{node.name}: {line}")
             self.complain(WARM)

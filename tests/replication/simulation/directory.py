@@ -139,7 +139,10 @@ class Directory:
         return found
 
     def warm_differences(self) -> list[str]:
-        """Return the differences between warm survivors and a scan. This model has no survivors."""
+        """Return no differences: this model does not keep its live records (survivors) up to date.
+
+        A real directory compares the survivors with a scan.
+        """
         return []
 
     def copy_catalog(self) -> Any:

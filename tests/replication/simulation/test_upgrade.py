@@ -1,4 +1,7 @@
-"""Nodes of two versions run together, are upgraded and rolled back, and keep all guarantees."""
+"""Tests that a cluster with nodes of two versions of Trellis keeps all guarantees.
+
+The nodes are upgraded and rolled back while the cluster runs.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Nodes of two versions: the newer one reads and writes batches of a further format.
+"""Simulated nodes of two versions of Trellis, which encode batches in two formats.
 
-Format 2 has a field that format 1 lacks. Nodes are upgraded and rolled back while they are down; a
-node whose directory has seen format 2 keeps the newer version, as its operator must.
+The older version reads and writes batches in format 1, the newer one in formats 1 and 2. Format 2
+has a field that format 1 lacks. A node changes its version, up or down, only while it is down. Once
+the directory of a node has the claim for format 2, the node keeps the newer version.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ NEW_NUMBER = payload.FORMAT + 1
 
 
 class NewFormat(BatchFormat):
-    """The format after the present one."""
+    """Batch format 2. The simulation encodes it in VersionedNode, so only its number is used."""
 
     def __init__(self) -> None:
         super().__init__(NEW_NUMBER)
@@ -40,7 +41,7 @@ CHANGED = 0.5
 
 
 class VersionedDirectory(Directory):
-    """A directory whose version fails at a batch of a format that it does not read."""
+    """A directory that raises FormatUnread for a batch in a format that its version cannot read."""
 
     formats = OLD
 
@@ -53,7 +54,7 @@ class VersionedDirectory(Directory):
 
 
 class VersionedNode(Node):
-    """A node that starts with the older or the newer version."""
+    """A node that starts with the older or the newer version of Trellis, at random."""
 
     directory_type = VersionedDirectory
     directory: VersionedDirectory
@@ -72,7 +73,10 @@ class VersionedNode(Node):
         self.must_upgrade = False
 
     def start(self) -> None:
-        """Start with a version; a directory that has seen the newer format needs the newer one."""
+        """Start with a random version, or with the newer one if the directory needs it.
+
+        A directory whose state names format 2 needs the newer version.
+        """
         before, chance = self.formats, self.world.random
         seen = self.directory.state.format == NEW_NUMBER
         if seen or self.must_upgrade or not self.world.faulty:
@@ -99,7 +103,7 @@ class VersionedNode(Node):
             super().end(error)
 
     def _report(self) -> None:
-        """Report the formats of this version, now and again while the node runs."""
+        """Report the newest format that this version reads, every 0.5 s while the node runs."""
         self.report = NodeReport(0, newest=self.formats.newest, wall=int(self.world.now * 1000))
         self.local(0.5, self._report)
 
@@ -108,7 +112,7 @@ class VersionedNode(Node):
         super().turn()
 
     def _look(self) -> None:
-        """Let the writer raise the format if all nodes read a newer one."""
+        """If this node is the owner, and all nodes read a newer format, request its claim."""
         owner = self.owner
         if owner is not None and not self.wanted:
             in_force, wall = owner.judge.state.format, int(self.world.now * 1000)
@@ -141,7 +145,10 @@ class VersionedNode(Node):
 
 
 class WritesItsNewest(VersionedNode):
-    """The owner writes the newest format of its version, without a claim."""
+    """Wrong on purpose: the owner writes batches in the newest format of its version at once.
+
+    The right owner first appends a claim that names the format.
+    """
 
     def encode(self, entries: list[Entry]) -> bytes:
         written = {"format": self.formats.newest, "entries": entries, "note": len(entries)}
@@ -149,7 +156,10 @@ class WritesItsNewest(VersionedNode):
 
 
 class AsksNoOtherNode(VersionedNode):
-    """The owner raises the format to that of its version, whatever the other nodes read."""
+    """Wrong on purpose: the owner puts the newest format of its version in force too early.
+
+    It ignores that other nodes may be unable to read the format.
+    """
 
     def reports(self) -> dict[str, NodeReport]:
         return {self.name: self.report}

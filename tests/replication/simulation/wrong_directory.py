@@ -55,7 +55,10 @@ class MarkedWithEnd(ReplicaDirectory):
 
 
 class SurvivorsBegunEarly(ReplicaDirectory):
-    """The survivors of a log that is ahead of its catalog are kept, and never counted again."""
+    """Wrong on purpose: a log that was ahead of its catalog is not scanned again.
+
+    So its survivors (live records) lack messages of queues that the catalog did not have yet.
+    """
 
     @property
     def _uncounted(self) -> bool:
@@ -63,11 +66,11 @@ class SurvivorsBegunEarly(ReplicaDirectory):
 
     @_uncounted.setter
     def _uncounted(self, value: bool) -> None:
-        """Ignore that the catalog was behind the log."""
+        """Ignore the value: the error is that the directory forgets that it must scan again."""
 
 
 class SurvivorsLate(ReplicaDirectory):
-    """The survivors get the records of a batch with the next batch."""
+    """Wrong on purpose: the survivors (live records) are updated one batch too late."""
 
     _late: PreparedBatch | None = None
 
@@ -82,7 +85,10 @@ class SurvivorsLate(ReplicaDirectory):
 
 
 class SurvivorsOfHalfBatch(ReplicaDirectory):
-    """The records of half a batch, which were cut off the log, stay in the survivors."""
+    """Wrong on purpose: records that are cut off the log stay among the survivors.
+
+    After a crash, the node cuts off the records of an incomplete batch. Survivors are live records.
+    """
 
     def _cut(self, log: SegmentLog, position: int) -> None:
         warm = self._warm

@@ -84,9 +84,10 @@ class StandbyDirectory(BatchShipping):
             pass
 
     def take_over(self) -> OpenedStore | None:
-        """Apply all batches, perhaps after a crash, and compare the survivors with a scan.
+        """Apply all batches, perhaps after a crash, and compare the live records with a scan.
 
-        Return the open store, or None if the next broker shall start on the directory.
+        Return the open store, with which the broker continues. At random, return None: then the
+        broker starts on the directory, and reads the log again.
         """
         if self._random.random() < 0.5:
             self._replica.catalog.close()

@@ -179,7 +179,11 @@ class Simulation:
         return message.encode() + b"|" + b"x" * self.random.choice((0, 5, 60, 300))
 
     def place(self, name: str) -> tuple[str, str, dict[str, int]]:
-        """Return exchange and routing key of a place, and the QoS for each family that gets it."""
+        """Return (exchange, routing key, receivers) for a place: a target of publications.
+
+        `name` is the name of the place. The receivers are the QoS of the copy that each family (a
+        group of queues, see ledger.py) gets, by the family's name.
+        """
         if name == "fan":
             return "fan", "", {"fan1": 1, "fan2": 1} | (FAN if self.streams is not None else {})
         if name == "topic":
@@ -189,7 +193,7 @@ class Simulation:
         return "", name, {name: 1}
 
     def subscribers(self, topic: str, quality: int) -> dict[str, int]:
-        """Return the QoS for each family that gets a copy of a message published to a topic."""
+        """Return the QoS of each copy of a message published to a topic, by family (ledger.py)."""
         found = {"bridge": quality}
         for name, subscriptions in self.definitions.now.sessions.items():
             granted = max(

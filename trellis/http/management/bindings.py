@@ -159,7 +159,7 @@ async def post_binding(call: Call) -> Any:
 
 
 def _find_binding(call: Call) -> tuple[VirtualHost, Exchange, Binding, str]:
-    """Return the binding that a path names: (virtual host, source, binding, type of destination).
+    """Return the virtual host, source, binding and kind of destination that a path names.
 
     Raises ApiRefusal, NotFound.
     """

@@ -39,11 +39,12 @@ async def route(call: Call) -> SectionedRows:
 
 
 async def try_changes(call: Call) -> SectionedRows:
-    """Return which queues would have got more or fewer messages of the last hour.
+    """Return which queues would have got more or fewer messages with changed bindings.
 
-    The body has `vhost` (default `/`) and `changes`, a list of bindings: `change` (add or remove),
-    `source`, `destination`, `destination_type` (queue or exchange), `routing_key`, `arguments`.
-    Nothing is changed.
+    The messages are those of the last hour. The body of the request has `vhost` (default `/`) and
+    `changes`, a list of bindings to add or remove. Each has `change` (add or remove), `source`,
+    `destination`, `destination_type` (queue or exchange), `routing_key` and `arguments`. Nothing in
+    the broker changes.
     """
     body = call.body()
     vhost = call.vhost(text(body, "vhost", "/"))

@@ -1,4 +1,4 @@
-"""Rows of a stream over HTTP: read some as JSON, and publish some again."""
+"""Rows of a stream over HTTP: return rows as JSON, and publish rows again."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class StreamCursor:
         self._batches: list[BatchView] = []
 
     def next_row(self) -> tuple[BatchView, int] | None:
-        """Return the next row: its batch, and its index in the batch. Return None at the end.
+        """Return the next row, as its Arrow batch and its index in the batch.
 
-        Raises ApiRefusal if the row cannot be read.
+        Return None after the last durable row. Raises ApiRefusal if the row cannot be read.
         """
         archive = self._stream.archive
         if self.offset >= archive.end:
@@ -77,7 +77,7 @@ class StreamCursor:
 
 
 def _page(stream: StreamQueue, offset: int) -> list[BatchView]:
-    """Return the batches from the row at an offset on; each read takes up to 256 KiB."""
+    """Read up to 256 KiB of a stream; return its batches from that with the row `offset` on."""
     try:
         found = stream.pages.page_with(offset).views
     except OutOfDescriptors as shortage:
@@ -98,9 +98,14 @@ def _stream_of(call: Call, vhost: str, name: str) -> StreamQueue:
 async def rows(call: Call) -> Listing:
     """Return rows of a stream as JSON, from an offset or a time on.
 
-    The query has `queue`, and may have `vhost`, `offset` (a number, first, last, next, or an
-    interval such as 1h), `time` (seconds since 1970) in place of `offset`, `count`, `truncate`
-    (bytes of each body) and `encoding` (auto or base64).
+    The query has `queue`, and may have:
+
+        vhost      virtual host of the stream, by default `/`
+        offset     first row: a number, `first`, `last`, `next`, or an age such as `1h`
+        time       first row by its time, in seconds since 1970, instead of `offset`
+        count      largest number of rows
+        truncate   number of bytes of each body that are returned
+        encoding   `auto` or `base64`
     """
     query = call.query
     stream = _stream_of(call, query.get("vhost", "/"), query.get("queue", ""))
@@ -124,7 +129,10 @@ async def rows(call: Call) -> Listing:
 
 
 def _first_offset(call: Call, stream: StreamQueue) -> int:
-    """Return the offset at which an answer begins. Raises ApiRefusal."""
+    """Return the offset of the first row to return, from the query of `rows`.
+
+    Raises ApiRefusal.
+    """
     wanted: object = call.query.get("offset", "first")
     if "time" in call.query:
         seconds = whole_number(call.query, "time", 0, 1 << 36)
@@ -177,9 +185,9 @@ def _key_of(batch: BatchView, row: int) -> bytes:
 async def replay(call: Call) -> Row:
     """Publish rows of a stream again, and wait for their confirms.
 
-    The body has `queue`, `from` and `to` (offsets, `to` not included), and may have `vhost` and
-    `exchange` (default: the exchange of each row). One request publishes at most 1,000 rows; the
-    answer has `next`, the offset to continue from.
+    The body of the request has `queue`, and the offsets `from` and `to` (not included). It may have
+    `vhost`, and `exchange` (by default, each row is published to its own exchange). One request
+    publishes at most 1,000 rows; the answer has `next`, the offset to continue from.
     """
     body = call.body()
     vhost = call.vhost(text(body, "vhost", "/"))
@@ -226,7 +234,10 @@ async def replay(call: Call) -> Row:
 
 
 def _publication(call: Call, batch: BatchView, row: int, exchange: bytes | None) -> bytes:
-    """Return the frames that publish a row again."""
+    """Return the AMQP frames that publish a row again.
+
+    If `exchange` is None, the row is published to the exchange that it was published to before.
+    """
     name = batch.text("exchange", row) if exchange is None else exchange
     key = _key_of(batch, row)[:_NAME_MAX]
     header = batch.text("content_header", row)[_HEADER_HEAD:] or b"\0\0"
@@ -236,9 +247,9 @@ def _publication(call: Call, batch: BatchView, row: int, exchange: bytes | None)
 
 
 async def _confirms(client: DirectClient, before: int, sent: int) -> int:
-    """Wait for the confirms of the last `sent` messages; return how many were refused.
+    """Wait for the confirms of the last `sent` messages; return the number that got basic.nack.
 
-    `before` is the number of messages that were confirmed before.
+    `before` is the number of messages that the client had published before these.
     """
     waiting, refused = set(range(before + 1, before + sent + 1)), 0
     while waiting:
