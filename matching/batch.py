@@ -163,8 +163,10 @@ class Batch:
 
 
 class _ShapeColumns:
-    """The patterns of one shape, sorted by an integer that is made from the numbers of a pattern's
-    words.
+    """The patterns of one shape: of one length, with wildcards at the same positions.
+
+    Every word has a number. The numbers of a pattern's words are mixed into one integer, and the
+    patterns are sorted by this integer, so that a binary search finds them.
     """
 
     def __init__(self, form: Form, numbers: list[int], rows: list[list[int]]) -> None:

@@ -35,10 +35,11 @@ class Review(Task, Generic[T]):
         holders: Callable[[], list[T]],
         review: Callable[[T], None],
     ) -> None:
-        """Create a task for all connections or all sessions, the holders of permissions.
+        """Create a task that checks whether clients still have their permissions.
 
-        `holders` returns the list of all holders; `review` reviews one of them; `per_turn` is the
-        number of holders that are reviewed in one turn.
+        The task visits all connections, or all sessions: the holders. `holders` returns the list of
+        all holders; `review` checks the permissions of one holder; `per_turn` is the number of
+        holders that are reviewed in one turn.
         """
         self._agenda = agenda
         self._per_turn = per_turn
@@ -51,10 +52,10 @@ class Review(Task, Generic[T]):
         self._running = False
 
     def start(self, share: int = 1) -> None:
-        """Review all holders; start over if a review is already under way.
+        """Check the permissions of all connections or sessions (the holders) in later turns.
 
-        If one review is expensive, pass a `share` above 1: the task then reviews `per_turn` /
-        `share` holders in each turn.
+        Start over if a review is already under way. If the review of one holder is expensive, pass
+        a `share` above 1: the task then reviews `per_turn` / `share` holders in each turn.
         """
         self._left = self._holders()
         self._share = max(share, self._share) if self._running else share

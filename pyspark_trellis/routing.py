@@ -159,8 +159,9 @@ class BatchRouter:
 class RoutedGroup:
     """The destinations of the topics that were published to one exchange.
 
-    `rows` are the indexes of these topics in the whole batch. `routed` has their destinations: its
-    row n stands for the topic `rows[n]`, and its place n for the queue or session `names[n]`.
+    `rows` has the indexes of these topics in the batch. `names` are the queues and sessions that
+    can be reached. `routed` has the destinations of the topics: in its pairs, the row k stands for
+    the topic at index `rows[k]` of the batch, and the destination m for `names[m]`.
     `missing` is True if the definitions lack the exchange.
     """
 

@@ -115,7 +115,7 @@ class LimitedQueue(Queue):
             self._trim(0)
 
     def count_waiting(self) -> None:
-        """Begin to count the bodies of the waiting messages, except messages in the tail."""
+        """Begin to add up the body sizes of the waiting messages, without those in the tail."""
         self._count_number += 1
         self._recount = Recount(
             self._count_number,
@@ -127,11 +127,11 @@ class LimitedQueue(Queue):
 
     @property
     def is_counting(self) -> bool:
-        """True while bodies of waiting messages are still to be counted."""
+        """True while body sizes of waiting messages are still to be added up."""
         return self._recount is not None
 
     def count_slice(self) -> None:
-        """Count the bodies of the next waiting messages; skip messages that have left the queue."""
+        """Add up the body sizes of the next waiting messages that are still in the queue."""
         recount = self._recount
         if recount is not None:
             self.waiting_bytes += recount.count_slice(

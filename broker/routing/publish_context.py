@@ -59,7 +59,7 @@ class PlanResolver:
 
 
 class Prewarmer:
-    """The part of the class Prewarming that a virtual host's contexts call."""
+    """Fills the route cache of a new PublishContext. Prewarming (prewarming.py) implements it."""
 
     def prewarm(self, context: PublishContext) -> None:
         """Fill the context's route cache with the routes that its clients are expected to use."""

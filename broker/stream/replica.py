@@ -145,8 +145,9 @@ class StreamCopy:
         self._append(rows, batch)
 
     def _view(self, rows: ShippedRows) -> BatchView:
-        """Return a view of the batch that shipped rows form. Raise StreamDiffers for damaged
-        rows.
+        """Return `rows`, which came through the replicated log, as one Arrow batch.
+
+        Raises StreamDiffers if the rows are damaged.
         """
         batch = view_batch(bytes(rows.data), 0)
         if (

@@ -260,7 +260,10 @@ class RowWriter(StreamRows):
         self._name_at = row
 
     def _end_header(self, row: i64, header: bytes) -> None:
-        """End the run of the present header before a row, and begin a run of another header."""
+        """Store the present content header for the rows up to `row`, and continue with `header`.
+
+        A run is a series of rows with the same value, which is stored once for all of them.
+        """
         self._headers.add_run(self._header, row - self._header_at)
         self._header = header
         self._header_at = row

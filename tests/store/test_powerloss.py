@@ -321,8 +321,10 @@ def drop_early(log: SegmentLog) -> int:
     return drop_dead_files(log)
 
 
-def drop_in_the_middle_of_nowhere(log: SegmentLog) -> int:
-    """Wrong on purpose: remove dead files before the note of their absence is durable."""
+def remove_before_the_mark(log: SegmentLog) -> int:
+    """Wrong on purpose: remove dead files before the mark of the gap, which says that these files
+    were dropped on purpose, is durable.
+    """
     dropped = 0
     for run in dead_files(log):
         for file in run:
@@ -338,7 +340,7 @@ def test_a_file_that_is_dropped_before_the_messages_it_settles_brings_them_back(
 
 
 def test_files_that_are_removed_before_they_are_marked_bring_messages_back() -> None:
-    assert complaints(never, 60, drop_in_the_middle_of_nowhere, 1).get("settled and back", 0) > 0
+    assert complaints(never, 60, remove_before_the_mark, 1).get("settled and back", 0) > 0
 
 
 def test_the_same_search_finds_nothing_wrong_with_drops_as_they_are() -> None:

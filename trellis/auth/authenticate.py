@@ -291,7 +291,10 @@ class Accounts(Authenticator):
         self._deliver(expired)
 
     def _check(self, login: PendingLogin) -> bool:
-        """Start or join a check of the login's password; return False if the answer is busy."""
+        """Start a check of the login's password, or join one of the same password; return True.
+
+        If too many checks are running, answer the login as busy, and return False.
+        """
         digest = login.digest
         if digest in self._checking:
             self._checking[digest].append(login)
