@@ -1,10 +1,10 @@
-"""The client's end of a connection's transport."""
+"""The client of a connection: its address, listener and certificate."""
 
 from __future__ import annotations
 
 
 class Peer:
-    """The client's end of a transport.
+    """The client at the other end of a connection.
 
     `local` is True if the client runs on this machine and is not a proxy for clients on other
     machines. Some users may log in only from this machine.

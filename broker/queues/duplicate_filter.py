@@ -90,6 +90,6 @@ class DuplicateFilter(Queue):
 
 
 def hash_value(value: object) -> bytes:
-    """Return a 16-byte hash of a header value. The type counts: 1 and "1" have other hashes."""
+    """Return a 16-byte hash of a header value. The hashes of 1 and "1" differ: the type counts."""
     text = f"{type(value).__name__} {value!a}".encode()
     return blake2b(text, digest_size=16).digest()

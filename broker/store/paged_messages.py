@@ -1,4 +1,4 @@
-"""Messages in memory that queues paged out before the log has them."""
+"""Messages that queues have paged out, and that stay in memory until the log has them."""
 
 from __future__ import annotations
 

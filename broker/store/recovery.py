@@ -351,7 +351,7 @@ class Recoverer:
             behind_damage = True
 
     def _find_durable_before(self, file: LogFile, start: i64, size: i64, last: i64) -> i64:
-        """Return the offset of the last record from `start` on that is the first of its batch.
+        """Find the last record from `start` on that begins a batch; return its offset in the file.
 
         All bytes before that offset were durable. Return 0 if there is no such record. `size` is
         the size of the file, `last` the last position before `start`.

@@ -234,7 +234,7 @@ class SparseColumn:
         return b"".join(parts)
 
     def encode_texts(self, rows: i64) -> tuple[bytes, bytes]:
-        """Return the encoded ends and the concatenated texts, with empty texts for null."""
+        """Return the encoded end offsets of the texts, and the texts in one piece (null: empty)."""
         ends = EndsColumn()
         parts: list[bytes] = []
         places = self._runs.getvalue()

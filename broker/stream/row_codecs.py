@@ -96,7 +96,8 @@ class PacketParser:
     def parse(self, packets: PublishRun, rows: StreamRows) -> None:
         """Call `rows.add_plain` for each publication in a run, in order.
 
-        Equal names should be the same object where that is cheap.
+        Publications to the same topic should get the same RowName object, where that is cheap: then
+        the writer need not compare the names.
         """
         raise NotImplementedError
 

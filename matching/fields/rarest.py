@@ -122,8 +122,9 @@ class Rarest(HeadersMatcher[S]):
     def stats(self) -> dict[str, int]:
         """Return the sizes of the index.
 
-        `criteria` is the number of criteria that index an ``all`` row; `largest` is the largest
-        number of rows under one of them.
+        A row whose criteria must all match (``all``) is indexed under one of its criteria, the
+        rarest. `criteria` is the number of criteria that have such rows; `largest` is the largest
+        number of rows under one criterion.
         """
         return {
             **super().stats(),

@@ -64,9 +64,9 @@ class Feed:
     def judge_kept(self, found: dict[str, list[int]]) -> None:
         """Check queues without consumers.
 
-        Each confirmed message must be in each of its queues once, in order. Of the unconfirmed
-        messages of each life, the first messages may be in the queues, each in all its queues or in
-        none.
+        Each confirmed message must be in each of its queues once, in order. Unconfirmed messages
+        may be missing. But if an unconfirmed message is in the queues, it is in all its queues, and
+        so are the unconfirmed messages that were published before it since the last kill.
         """
         for queue, numbers in found.items():
             assert numbers == sorted(set(numbers)), f"{self.name} in {queue}: {disorder(numbers)}"

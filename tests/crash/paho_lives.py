@@ -94,7 +94,7 @@ class Lives:
         self._taken = 0
 
     async def run(self, lives: int) -> None:
-        """Kill the broker `lives` times or more, then let all exchanges end."""
+        """Kill the broker `lives` times or more, then wait until all QoS handshakes have ended."""
         await self.relay.start()
         clients: list[paho.Client] = []
         try:

@@ -36,7 +36,7 @@ class MqttPeers(Protocol):
 
 @pytest.fixture(scope="session")
 def node() -> Iterator[Callable[[], Node]]:
-    """Return a function that returns the Node process, and starts it at the first call."""
+    """Return a function that returns the process of Node.js, and starts it at the first call."""
     started: list[Node] = []
 
     def start() -> Node:

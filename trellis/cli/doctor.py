@@ -58,7 +58,7 @@ class Group:
 class Diagnosis:
     """The findings about the objects of a definitions file.
 
-    An object without findings is equal after its import.
+    An object without findings means the same in Trellis as in RabbitMQ.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--all",
         action="store_true",
-        help="print a line for each object, also for those that are equal",
+        help="print a line for each object, also for objects without findings",
     )
 
 

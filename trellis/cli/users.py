@@ -190,7 +190,8 @@ def _add_readers(permissions: Commands) -> None:
         "--client-id",
         default="",
         metavar="ID",
-        help="compare rules with {client_id} for this client [such rules permit no topic]",
+        help="client identifier that stands for {client_id} in topic rules [rules with {client_id} "
+        "permit no topic]",
     )
     add_json(command)
 

@@ -88,7 +88,9 @@ def general_settings(conf: Configuration, report: Report) -> Tables:
 
 
 def _level(types: set[str]) -> str:
-    """Return the lowest level that logs all these types of Mosquitto."""
+    """Return the log level that logs all these log types of Mosquitto, and as little more as
+    possible.
+    """
     if types & {"debug", "all"}:
         return "debug"
     if types <= {"error", "none"}:

@@ -123,8 +123,8 @@ class Amqp(PlainListener, frozen=True, kw_only=True):
     product: Annotated[
         str,
         option(
-            "product name that AMQP clients see; only if it is RabbitMQ, Celery and kombu share "
-            "the prefetch count of a worker among its queues",
+            "product name that AMQP clients see; Celery and kombu share the prefetch count of a "
+            "worker among its queues only if this name is RabbitMQ",
             fills=AmqpOptions,
         ),
     ] = AMQP.product

@@ -31,7 +31,7 @@ STEP: Final = 2_000
 
 
 class Survey:
-    """A count of all values that $SYS publishes, in steps that do not block the event loop."""
+    """Computes the values that $SYS publishes, in steps that do not block the event loop."""
 
     def step(self, most: int) -> bool:
         """Count up to `most` objects; return True if there are more."""

@@ -117,7 +117,7 @@ async def protect_vhost(call: Call) -> Empty:
 
 
 async def unprotect_vhost(call: Call) -> Empty:
-    """End the protection of the virtual host that the path names from deletion."""
+    """Permit again to delete the virtual host that the path names."""
     return await _set_protection(call, False)
 
 
