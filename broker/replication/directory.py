@@ -11,10 +11,9 @@ log already has the records of a batch, they are compared, and not appended agai
 ends within a batch, it is cut back to the end of the batch before. The files of streams are treated
 in the same way (broker/stream/replica.py).
 
-Opening the directory changes no record and no definition. Recovery only ends the last file with a
-closing record, and cuts off an incomplete record. When the node owns the replicated log, the broker
-continues with the open log and the open catalog (`take_over`), and reads no record again: the live
-records are kept up to date (warm_survivors.py).
+Opening the directory changes no record and no definition; recovery only ends the last file with a
+closing record, and cuts off an incomplete record. `take_over` gives the open log, catalog and live
+records (warm_survivors.py) to the broker, when the node owns the replicated log.
 """
 
 from __future__ import annotations
