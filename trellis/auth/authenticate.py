@@ -291,10 +291,7 @@ class Accounts(Authenticator):
         self._deliver(expired)
 
     def _check(self, login: PendingLogin) -> bool:
-        """Start a check of the login's password, or join one of the same password; return True.
-
-        If too many checks are running, answer the login as busy, and return False.
-        """
+        """Start or join a check of the login's password; False if it was answered as busy."""
         digest = login.digest
         if digest in self._checking:
             self._checking[digest].append(login)
