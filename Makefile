@@ -3,7 +3,7 @@
 # JOBS    the number of test processes; three suit two processors, because many tests wait
 # ARGS    arguments for the command: `make run ARGS="--amqp-port 0"`, `make test ARGS="-k retained"`
 
-JOBS ?= 3
+JOBS ?= 4
 ARGS ?=
 # For test-ha: rounds of each kind, the kinds (default: all), and a file to which the figures are added; then only
 # the rounds that the file lacks are run.
