@@ -1,6 +1,6 @@
 # The commands that README.md and CONTRIBUTING.md name. `make` without arguments lists them. Variables:
 # PYTHON  the Python for new virtual environments
-# JOBS    the number of test processes; three suit two processors, because many tests wait
+# JOBS    the number of test processes; four suit two processors, because many tests wait
 # ARGS    arguments for the command: `make run ARGS="--amqp-port 0"`, `make test ARGS="-k retained"`
 
 JOBS ?= 4
