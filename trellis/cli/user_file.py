@@ -71,7 +71,9 @@ def read_users(path: str) -> list[Row]:
         if not row.get("password", "x"):
             raise CommandError(f"{where} ({name}): the password is empty", 2)
         if name in known:
-            raise CommandError(f"{where}: '{name}' is also user {known[name]}", 2)
+            raise CommandError(
+                f"{where}: user {known[name]} of the file has the name '{name}', too; remove one", 2
+            )
         known[name] = number
     return rows
 
