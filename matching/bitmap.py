@@ -11,10 +11,10 @@ accept the word there.
     rest                                 {2}
 
 A lookup keeps the set of patterns that accept all words so far. At each position, the patterns in
-`rest` (which have a ``#`` here) match whatever follows. The other patterns stay in the set if they
-name the topic's word, or are in `any` because they have a ``*`` here. At the end of the topic, the
-patterns in `end` match. The lookup stops when the set is empty. Article 3 calls the rows `topic and
-children` (rest), `immediate children` (any) and `null` (end). A topic longer than the longest
+`rest` (which have a ``#`` here) match, whatever words follow. The other patterns stay in the set if
+they name the topic's word, or are in `any` because they have a ``*`` here. At the end of the topic,
+the patterns in `end` match. The lookup stops when the set is empty. Article 3 calls the rows `topic
+and children` (rest), `immediate children` (any) and `null` (end). A topic longer than the longest
 pattern is rejected at once, unless some pattern has a ``#``.
 
 Costs: O(words x patterns / 64) per lookup, O(words) per subscription; one bitmap per row. Choose it
@@ -26,8 +26,8 @@ subscription then grows with the number of words and positions. For example, if 
 with ``#`` are present, one more pattern of 30,000 levels would take 375 MB.
 
 A pattern with ``#`` before its last word is kept in a trie. The number of a removed pattern is
-reused, so that the bitmaps stay dense. Source: articles 1, 3 and 4, which allow ``#`` only at the
-end of a pattern.
+reused, so that the bitmaps stay dense. Source: articles 1, 3 and 4 (listed in `matching`), which
+allow ``#`` only at the end of a pattern.
 """
 
 from __future__ import annotations

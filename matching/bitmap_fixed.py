@@ -19,8 +19,8 @@ evicted for them. Rows are kept until the last pattern is removed.
 
 Costs: O(1 + matches) per lookup of a known topic, O(topics) per subscription; memory for one row
 per known topic and two tries. Choose it for a small set of topics and patterns that rarely change.
-Needs the package pyroaring. Source: articles 1 and 4 (in article 4, the directory search of
-Svalgaard and Tveden, 1980).
+Needs the package pyroaring. Source: articles 1 and 4, which `matching` lists. Article 4 describes
+the directory search of Svalgaard and Tveden, 1980.
 """
 
 from __future__ import annotations

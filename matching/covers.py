@@ -20,8 +20,8 @@ A run is searched with a bit-parallel automaton in one int, so a comparison cost
 operations per word: O(words). Two AMQP patterns of the maximum length, 128 words, take at most 0.03
 ms (interpreted: 0.09 ms). Two MQTT filters of some 5,000 levels take 1 ms (interpreted).
 
-With `$` topics hidden from leading wildcards [MQTT-4.7.2-1], ``#`` and ``+`` do not cover
-``$SYS/x``.
+In MQTT, a leading wildcard does not match topics that begin with `$` [MQTT-4.7.2-1]. So ``#`` and
+``+/x`` do not cover ``$SYS/x``.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _agree(run: list[str], other: list[str], one: str) -> bool:
 
 
 def _starts(b: _Runs) -> list[int]:
-    """Return the positions where b's runs begin if its gaps are as short as possible."""
+    """Return where each run of `b` begins, in words, if b's gaps are as short as possible."""
     starts = [0]
     for run, gap in zip(b.runs, b.gaps, strict=False):
         starts.append(starts[-1] + len(run) + gap)
@@ -131,11 +131,12 @@ def _starts(b: _Runs) -> list[int]:
 
 
 def _found(run: list[str], b: _Runs, starts: list[int], reached: int, at: int, one: str) -> int:
-    """Return the end of the leftmost occurrence of `run` in one of b's runs; -1 if there is none.
+    """Find the leftmost occurrence of `run` in b's runs. Return the position after its last word,
+    or -1 if there is none.
 
-    The search begins at the position `at`, in the run of `b` with the index `reached`. `starts` has
-    the positions where b's runs begin. A wildcard `one` in `run` stands for any word. In the code,
-    bit n of `agreed` is set if the last n + 1 words read equal the first n + 1 words of `run`.
+    All positions are counted in words. The search begins at the position `at`, which is in or
+    before the run ``b.runs[reached]``. ``starts[n]`` is the position where ``b.runs[n]`` begins. A
+    wildcard `one` in `run` stands for any word.
     """
     masks: dict[str, int] = {}
     any_word = 0
@@ -150,7 +151,7 @@ def _found(run: list[str], b: _Runs, starts: list[int], reached: int, at: int, o
     for index in range(reached, len(starts)):
         start = starts[index]
         words = b.runs[index]
-        agreed = 0
+        agreed = 0  # bit n: the last n + 1 words read equal the first n + 1 words of `run`
         for place in range(max(at - start, 0), len(words)):
             agreed = (agreed << 1 | 1) & (masks.get(words[place], 0) | any_word)
             if agreed & whole:
@@ -163,10 +164,10 @@ class Coverage:
 
     The broker uses a Coverage to decide access rules once per subscription. A pattern that covers
     the given pattern matches each topic that the given pattern matches. So a query builds one of
-    these topics, with a fresh word for each wildcard, looks the topic up in a matcher, and compares
-    only the patterns found. In the worst case, a query compares all patterns of the set, and each
-    comparison of patterns with 128 words takes up to 0.3 ms (interpreted: 0.7 ms). No query costs
-    more, so limit the size of a set that untrusted users can extend.
+    these topics, looks the topic up in a matcher, and compares only the patterns found. In the
+    worst case, a query compares all patterns of the set, and each comparison of patterns with 128
+    words takes up to 0.3 ms (interpreted: 0.7 ms). Therefore, limit the size of a set that
+    untrusted users can extend.
 
     Each pattern of the set is compared alone. If two patterns cover the given pattern only
     together, neither is found.
@@ -223,9 +224,10 @@ class Coverage:
 
 
 def _sample(runs: _Runs, grammar: Grammar) -> str:
-    """Return a topic that the pattern matches.
+    """Return a topic that the pattern with these runs matches.
 
-    Each wildcard becomes the word _FRESH, and each gap gets one word more than its minimum.
+    In the topic, each wildcard for one word is replaced by the word _FRESH. Each gap between two
+    runs is filled with this word, once more often than the gap's minimum length.
     """
     words: list[str] = []
     for place, run in enumerate(runs.runs):

@@ -13,12 +13,11 @@ below an I-node cannot overwrite each other. Two cases need more:
   content is therefore a T-node (tomb), which is never replaced. A thread that meets a tomb helps to
   cut it off and restarts.
 - **Snapshots.** A snapshot gives the root a new generation. I-nodes of an older generation belong
-  to snapshots; a change first replaces each of them on its path by a copy of the present generation
-  (an I-node that has this generation already is never copied: its content may still change). A
-  change is valid only if the root still has the generation of the I-node after the new C-node was
-  set. This operation is called GCAS: the new C-node refers to the `previous` one until the outcome
-  is decided. A thread that reads an undecided C-node decides the outcome: `previous` becomes None,
-  or a FailedSwap, which means that the previous C-node must be restored.
+  to snapshots; a change first replaces each of them on its path by a copy of the present
+  generation. A change is valid only if the root still has the generation of the I-node after the
+  new C-node was set. This operation is called GCAS: the new C-node refers to the `previous` one
+  until the outcome is decided. A thread that reads an undecided C-node decides the outcome:
+  `previous` becomes None, or a FailedSwap, which means that the previous C-node must be restored.
 
 **Lookups collect twice.** A lookup reads several I-nodes one after the other, and the contents it
 saw may never have existed at the same time. The published lookup has this flaw and is not
@@ -32,9 +31,9 @@ short lists, see `hamt`). The first subscription on a path after a snapshot also
 word. Choose this matcher when many threads change subscriptions at once; when lookups dominate,
 `snapshot` is faster.
 
-Source: articles 1 and 2, after Prokopec, Bronson, Bagwell, Odersky: "Concurrent Tries with
-Efficient Non-Blocking Snapshots". Unlike in their paper, the outcome of replacing the root is
-decided in a separate cell.
+Source: articles 1 and 2 (listed in `matching`), after Prokopec, Bronson, Bagwell, Odersky:
+"Concurrent Tries with Efficient Non-Blocking Snapshots". Unlike in their paper, the outcome of
+replacing the root is decided in a separate cell.
 """
 
 from __future__ import annotations
@@ -253,8 +252,8 @@ class ConcurrentTrie(Matcher[S]):
         """Return the existing I-nodes along a pattern's words, and the content of the last of these
         I-nodes.
 
-        All returned I-nodes have the root's generation: older ones are first replaced by copies.
-        Only the last may have an older generation, if its content is a tomb.
+        I-nodes of an older generation than the root's are first replaced by copies. The last
+        returned I-node is not replaced if its content is a tomb.
         """
         last = len(words) - 1
         while True:
@@ -316,7 +315,11 @@ class ConcurrentTrie(Matcher[S]):
         return changed.previous.get() is None
 
     def _decide(self, inode: INode[S], main: CNode[S]) -> CNode[S]:
-        """Decide the replacement whose result is `main`; return the I-node's decided content."""
+        """Return the I-node's valid content, after deciding the pending replacement by `main`.
+
+        `main` was set in the I-node, and its `previous` is the former content. If the replacement
+        fails, the former content is restored.
+        """
         while True:
             previous = main.previous.get()
             if previous is None:
@@ -334,11 +337,11 @@ class ConcurrentTrie(Matcher[S]):
     # -- the root, and snapshots
 
     def _current_root(self, refuse_pending: bool) -> INode[S]:
-        """Return the root. A pending snapshot (a RootSwap in the root cell) is decided first.
+        """Return the root, after deciding a pending snapshot (a RootSwap in the root cell).
 
-        The snapshot succeeds if the old root still has the expected content. With `refuse_pending`,
-        an undecided snapshot fails in any case. Code that decides the replacement of a C-node must
-        pass True, because deciding the snapshot may need the outcome of that replacement.
+        A pending snapshot succeeds if the old root still has the expected content and
+        `refuse_pending` is False. Code that decides the replacement of a C-node must pass True:
+        otherwise the snapshot could wait for the outcome of that replacement.
         """
         while True:
             root = self._root.get()
@@ -354,7 +357,7 @@ class ConcurrentTrie(Matcher[S]):
     def _frozen(self) -> ConcurrentTrie[S]:
         """Return a read-only copy of the trie, which shares the nodes of this trie.
 
-        The copy must not be changed, because its I-nodes are older than its root.
+        The copy must not be changed, because its nodes belong to this trie as well.
         """
         while True:
             root = self._current_root(False)
@@ -368,7 +371,10 @@ class ConcurrentTrie(Matcher[S]):
                     return frozen
 
     def _below(self, inode: INode[S], depth: int) -> list[tuple[str, Branch[S], int]]:
-        """Return the branches of an I-node, each as (its word, the branch, `depth`)."""
+        """Return a tuple (word, branch, depth) for each branch of an I-node.
+
+        `depth` is the same in all tuples: the depth of the I-node.
+        """
         return [(word, branch, depth) for word, branch in branches(self.read(inode), self.grammar)]
 
     # -- lookups
@@ -388,10 +394,10 @@ class ConcurrentTrie(Matcher[S]):
                 return collect.found
 
     def _unchanged(self, root: INode[S], inodes: list[INode[S]], mains: list[CNode[S]]) -> bool:
-        """True if each content that a lookup read was still in its I-node at the last read.
+        """True if all contents that a lookup has read were present in the trie at the same moment.
 
-        Then all contents were present together at that moment. `mains[n]` is the content that the
-        lookup read from `inodes[n]`. A lookup that read only one I-node needs no check.
+        `mains[n]` is the content that the lookup has read from `inodes[n]`. If no other thread has
+        replaced one of these contents since, all were present when the lookup read the last one.
         """
         last = len(inodes) - 1
         if last == 0:

@@ -25,8 +25,8 @@ without states and frees the old states a few at a time.
 
 Costs: O(words) per lookup of a known topic, otherwise as in `trie`; memory for the trie and up to
 the budget (96 MiB by default). Choose it if the same topics, or topics with the same beginning,
-recur and subscriptions seldom change. Source: article 5, which rebuilds the whole automaton at each
-new binding.
+recur and subscriptions seldom change. Source: article 5 (listed in `matching`), which rebuilds the
+whole automaton at each new binding.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ _FREED: Final = 16
 
 
 class _Stamped(TrieNode[S]):
-    """A trie node that records the clock of its last changes."""
+    """A trie node that records when its children and its subscribers last changed.
+
+    The times are numbers of changes of the trie.
+    """
 
     __slots__ = ("bucket_clock", "children_clock", "number", "stays")
 
@@ -74,8 +77,8 @@ class _Stamped(TrieNode[S]):
 class _DfaState(Generic[S]):
     """A set of trie nodes that a topic may have reached.
 
-    The answer and the steps of the state were valid at the clock `checked`; -1 marks a discarded
-    state.
+    `checked` is the number of changes of the trie at the time when the answer and the steps of the
+    state were last found valid. -1 marks a discarded state.
     """
 
     __slots__ = ("answer", "checked", "following", "nodes", "other", "size", "steps", "word")
@@ -281,8 +284,8 @@ class Dfa(Trie[S]):
     def _check(self, state: _DfaState[S] | None, nodes: int) -> bool:
         """Bring a state up to date, or discard it if its set of nodes has changed.
 
-        Return False if visiting its nodes and `nodes` further nodes would exceed the limit of nodes
-        per lookup (_EFFORT); the state is then unchanged.
+        The visited nodes, plus `nodes` further nodes, count towards the lookup's limit (_EFFORT).
+        Return True if the limit permits them; otherwise return False and leave the state unchanged.
         """
         if state is None or state.checked == self._clock or state.checked < 0:
             self._effort -= nodes + 1
@@ -312,7 +315,8 @@ class Dfa(Trie[S]):
     def _answer(self, state: _DfaState[S]) -> list[S]:
         """Return the subscribers of the state's nodes.
 
-        Store them in the state if there are at most _LONGEST_ANSWER, within the memory budget.
+        The state caches the list if it has at most _LONGEST_ANSWER subscribers and the memory
+        budget permits it.
         """
         found: list[S] = []
         for node in state.nodes:
@@ -391,10 +395,10 @@ def _drop_steps(state: _DfaState[S]) -> None:
 
 
 def _other(state: _DfaState[S], word: str) -> _DfaState[S] | None:
-    """Return the target of the state's `other` step if this word takes that step.
+    """Return the state that follows for words of which no node of the state has a child.
 
-    Return None if a node of the state has a child for the word, or if the step is unknown or
-    outdated.
+    Return None if a node of the state has a child for this word, or if the following state is
+    unknown or outdated.
     """
     other = state.other
     if other is None or other.checked != state.checked:
@@ -407,8 +411,9 @@ def _other(state: _DfaState[S], word: str) -> _DfaState[S] | None:
 
 
 def _closure(nodes: list[_Stamped[S]]) -> list[_Stamped[S]]:
-    """Return those of the nodes that are still in the trie, plus the ``#`` nodes directly below
-    them.
+    """Return the nodes that are still in the trie, followed by the ``#`` nodes below them.
+
+    A ``#`` node is included if only ``#`` nodes lie between it and one of the nodes.
     """
     there = [node for node in nodes if not _bare(node)]
     known = set(there)

@@ -28,9 +28,10 @@ WORDS_MAX: Final = 128
 
 
 class VisitBound:
-    """An upper bound of the nodes that a topic can visit in a trie of a set of patterns.
+    """An upper bound of the number of nodes that the lookup of one topic visits in a trie.
 
-    The patterns have one grammar. Memory: one dict entry per distinct prefix of their masks.
+    The bound is computed for a set of patterns, without building the trie. The patterns have one
+    grammar. Memory: one dict entry per distinct prefix of their masks.
     """
 
     __slots__ = ("_counts", "_words", "grammar", "nodes")
@@ -72,9 +73,9 @@ class VisitBound:
     def _prefixes(self, pattern: str) -> list[tuple[str, int]]:
         """Return a pair (name, nodes) for each prefix of the pattern.
 
-        `nodes` is the largest number of nodes that one topic can visit at prefixes of this name.
-        Prefixes of several patterns that are counted together have the same name: the mask, or,
-        after a second ``#``, the prefix itself.
+        The bound counts prefixes of the same name only once. The name is the prefix with every
+        literal word replaced by "w"; after a second ``#``, it is the prefix itself. `nodes` is the
+        largest number of nodes that the lookup of one topic can visit for this name.
         """
         grammar = self.grammar
         one, many = grammar.one, grammar.many

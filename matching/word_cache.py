@@ -16,9 +16,9 @@ sets are discarded. Later lookups compute them again. A lookup without stored se
 patterns), as in `naive`.
 
 Costs: one intersection per word and lookup; O(stored words) per subscription. Kept for comparison.
-Source: article 5, approach 1, which the AMQP specification suggests. The article calls approaches 1
-and 2 (`word_sets`) "particularly unfit". The algorithm has no ``#``: patterns with ``#`` are in a
-fallback trie.
+Source: article 5 (listed in `matching`), approach 1, which the AMQP specification suggests. The
+article calls approaches 1 and 2 (`word_sets`) "particularly unfit". The algorithm has no ``#``:
+patterns with ``#`` are in a fallback trie.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ with the fewest patterns, because the first set is copied. A pattern only matche
 length, so every length has separate positions.
 
 Costs: O(words x patterns at the smallest position) per lookup, O(words) per subscription. Kept for
-comparison. Source: article 5, approach 2, which the article calls "particularly unfit", because the
-sets grow with the number of patterns. The algorithm has no ``#``: patterns with ``#`` are in a
-fallback trie.
-`bitmap` is the same idea with bitmaps, and with ``#`` at the end.
+comparison. Source: article 5 (listed in `matching`), approach 2, which the article calls
+"particularly unfit", because the sets grow with the number of patterns. The algorithm has no ``#``:
+patterns with ``#`` are in a fallback trie. `bitmap` is the same idea with bitmaps, and with ``#``
+at the end.
 """
 
 from __future__ import annotations

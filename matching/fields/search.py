@@ -4,10 +4,10 @@
     ``all`` rows                       candidates, compared criterion by criterion
     ``any`` rows                       taken at their first met criterion
 
-`Rarest.find` answers at once and is faster. A `FieldsSearch` is for a matcher with so many criteria
-that a single call might take too long. The rows may change during a pause: the search finds every
-subscriber that was bound during the whole search, and may also find subscribers that were added
-meanwhile.
+A row stands for all bindings with equal arguments. `Rarest.find` answers at once and is faster. A
+`FieldsSearch` is for a matcher with so many criteria that a single call might take too long. The
+rows may change during a pause: the search finds every subscriber that was bound during the whole
+search, and may also find subscribers that were added meanwhile.
 """
 
 from __future__ import annotations
