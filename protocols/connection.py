@@ -98,7 +98,7 @@ class ConnectionRegistry:
     def log_refusal(
         self, event: str, connection: Connection, note: str, fields: dict[str, object] | None = None
     ) -> None:
-        """Log that a client was refused something: `note` is the reason and what to do about it.
+        """Log a refusal, such as a failed login: `note` is the reason and what to do about it.
 
         The line has the client's protocol, user, virtual host and address, and `fields`.
         """
@@ -243,8 +243,8 @@ class Connection(Outlet):
     def _check_login_input(self) -> None:
         """Abort the connection if its client sends too much input before the login is complete.
 
-        The limit of LOGIN_INPUT_MAX bytes is for the input that waits while the connection is
-        stalled, as during the check of the client's credentials.
+        While the connection waits, for example for the check of the client's credentials, it keeps
+        at most LOGIN_INPUT_MAX bytes of input.
         """
         if self._input_size > LOGIN_INPUT_MAX and not self.admitted:
             self.abort("too_much_before_login")
@@ -258,7 +258,7 @@ class Connection(Outlet):
         raise NotImplementedError
 
     def search_slot(self) -> SearchSlot:
-        """Return the slot for the searches of the present publication.
+        """Return the object that keeps the unfinished route searches of the present publication.
 
         The caller must call `end_search` when the publication is complete or refused.
         """

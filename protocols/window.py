@@ -144,7 +144,7 @@ class Window:
         return found
 
     def most_up_to(self, number: i64) -> i64:
-        """Return an upper bound of the number of outstanding deliveries up to this number."""
+        """Return an upper limit for the count of outstanding deliveries up to `number`."""
         return len(self._stragglers) + max(0, number + 1 - self.first)
 
     def take_up_to(self, number: i64) -> list[Delivery]:
@@ -200,7 +200,8 @@ class Window:
     def _leave_behind(self) -> None:
         """Move the outstanding deliveries to the dict of stragglers, and empty the list.
 
-        Do nothing if more than one eighth of the entries from `head` on are outstanding.
+        Do nothing if more than one eighth of the list's entries are outstanding, counted from the
+        first outstanding delivery on.
         """
         if (self.count - len(self._stragglers)) * 8 > self.span():
             return

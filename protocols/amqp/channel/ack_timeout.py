@@ -1,13 +1,17 @@
 """The acknowledgement timeout of a channel: `x-consumer-timeout`, `limits.consumer_timeout`.
 
-    tick     t0          t1          t2          t3 = t0 + timeout
-    mark     next tag 1  next tag 5  next tag 9  deliveries with tags below 1 are too old
-    ...                                          at t1 + timeout: those with tags below 5
+A channel is closed if its client leaves a delivery unacknowledged for longer than the timeout.
 
 Deliveries do not store their time, so that the timeout adds no cost to a delivery. Instead, at
-regular ticks, a mark stores the time and the next delivery tag. Every delivery with a lower tag was
-sent before the mark. So once a mark is as old as the timeout, the outstanding deliveries with lower
-tags are too old. A tick is a tenth of the timeout, and a channel is closed up to two ticks late.
+regular ticks, a mark stores the time and the delivery tag that is next. Every delivery with a lower
+tag was sent before the mark. So once a mark is as old as the timeout, all deliveries with lower
+tags are too old if they are still outstanding:
+
+    tick         mark             effect at tick + timeout
+    t0           next tag 5       deliveries with tags 1 to 4 are too old
+    t1           next tag 9       deliveries with tags 5 to 8 are too old, too
+
+The time between two ticks is a tenth of the timeout. A channel is closed up to two ticks late.
 
 A channel without a timeout has no AckTimeout. An AckTimeout looks up the timeouts of the channel's
 queues again at each tick, because a policy may change them.
@@ -45,8 +49,10 @@ def timeout_of(queue: MessageSource, limits: BrokerLimits) -> i64:
 
 
 class Marks:
-    """The marks of one channel for one timeout. A mark is a time, and the delivery tag that was
-    next at that time.
+    """Finds the deliveries of one channel that are older than one acknowledgement timeout.
+
+    A mark is a time, and the delivery tag that was next at that time. So all deliveries with lower
+    tags are older than the mark.
     """
 
     def __init__(self, timeout: i64) -> None:
@@ -83,8 +89,9 @@ class Marks:
 class AckTimeout(BulkTask):
     """The task that closes a channel whose client does not acknowledge a delivery in time.
 
-    Each tick begins a round, in slices: first the timeouts of the queues are looked up, then the
-    outstanding deliveries are compared with the marks of each timeout.
+    The task runs at regular intervals, in slices. First it looks up the timeouts of the channel's
+    queues, which a policy may have changed. Then it compares the outstanding deliveries with each
+    timeout.
     """
 
     def __init__(
@@ -201,7 +208,7 @@ class AckTimeout(BulkTask):
         return timeout
 
     def _update_marks(self) -> None:
-        """Keep marks for exactly the timeouts that the queues have now."""
+        """Remove the marks of timeouts that no queue has any more; begin marks for new timeouts."""
         for timeout in [one for one in self._marks if one not in self._timeouts]:
             del self._marks[timeout]
         for timeout in self._timeouts:
@@ -213,7 +220,7 @@ class AckTimeout(BulkTask):
         self._unchecked = list(self._marks)
 
     def _begin_marks(self, timeout: int) -> None:
-        """Begin to note marks for a timeout in ms, unless it is 0 or has marks already."""
+        """Begin marks for a timeout in ms. Do nothing if the timeout is 0, or has marks already."""
         if timeout > 0 and timeout not in self._marks:
             marks = self._marks[timeout] = Marks(timeout)
             marks.note(self._agenda.now, self._unacked.next)

@@ -107,7 +107,10 @@ def closing_error(reason: str, text: str) -> AmqpError:
 
 
 def action(state: str, verb: str) -> str:
-    """Return the action of the verb CLOSE or REJECT for a connection in this state."""
+    """Return what the verb CLOSE or REJECT does to a connection in this state.
+
+    The result is the name of an action, such as SEND_CLOSE or END.
+    """
     on_close, on_reject = _ACTIONS[state]
     return on_close if verb == CLOSE else on_reject
 

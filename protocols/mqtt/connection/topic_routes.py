@@ -24,8 +24,8 @@ class TopicRoutes:
         """Return a new route for a topic; None if the search for the route's plan pauses.
 
         `slot` keeps the unfinished searches of the publication. If a route is returned, the caller
-        must call `MqttConnection.end_search`. On the slow path, it does so after
-        `MqttConnection.plan_of`; on the fast path, at once.
+        must call `MqttConnection.end_search`: on the fast path at once, on the slow path after its
+        call of `MqttConnection.plan_of`.
         """
         topics = self._topics
         before = topics.too_deep

@@ -337,12 +337,11 @@ class Sessions(SessionRegistry):
     def _delay_will(self, session: Session, will: StoredWill, away: int) -> None:
         """Schedule the publication of a restored will at the end of its delay.
 
-        `away` is the part of the delay that has passed, in ms: the time since the client
-        disconnected. It is negative if the delay begins only in the future.
+        `away` is the time since the client disconnected, in ms. It is negative if the delay begins
+        only in the future.
 
-        The permission to publish the will was checked before the will was stored. It is checked
-        again when the will is published, unless the permissions came with the login, as with a
-        token.
+        The user's permission to publish the will is checked again at the publication. Only
+        permissions that came with the login, as with a token, are not checked again.
         """
         when: i64 = self._agenda.now + max(will.delay - away, 0)
         session.delayed_will = DelayedWill(

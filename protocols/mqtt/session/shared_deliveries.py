@@ -122,7 +122,7 @@ class SharedDeliveries(BulkTask):
             self.schedule()
 
     def _visit_slice(self) -> None:
-        """Attach, drain or detach the next subscriptions of the pass."""
+        """Attach, drain or detach the next slice of the session's shared subscriptions."""
         outlet, gate, unvisited = self._outlet, self._gate, self._unvisited
         left = MEMBERSHIPS_PER_SLICE
         while unvisited and left > 0:

@@ -54,7 +54,7 @@ class Surveyor:
 
 
 class LoadAverage:
-    """The moving averages of the growth of a count, in counts per minute."""
+    """The average growth of a counter per minute, over each of the periods in AVERAGES."""
 
     def __init__(self) -> None:
         self.rates = [0.0] * len(AVERAGES)
