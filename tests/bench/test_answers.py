@@ -37,7 +37,7 @@ def script(publishers: int = 1, sent: int = 3 * RING) -> TrafficPlan:
 class Mqtt:
     """A subscriber of the load generator over MQTT with QoS 0 or 1, which checks each message.
 
-    `packet` makes the packets that a test gives it.
+    `packet` encodes a PUBLISH packet, which the test then passes to `reader`.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Mqtt:
 class Amqp:
     """A consumer of the load generator over AMQP, which checks each message of its queue.
 
-    `packet` makes the deliveries that a test gives it.
+    `packet` encodes a basic.deliver, which the test then passes to `reader`.
     """
 
     def __init__(self, sent: int = 3 * RING) -> None:

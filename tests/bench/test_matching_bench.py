@@ -220,10 +220,10 @@ def test_a_subscription_lost_between_threads_is_an_error(
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_memory_is_that_of_the_matchers() -> None:
-    """The measured memory of a subscription must be that of the matcher.
+    """Check that the benchmark measures a plausible number of bytes for each subscription.
 
-    The test measures in a new process, as the benchmark does. An older process may hold free
-    memory, so that a new matcher does not make the process grow.
+    The benchmark measures how much a process grows. This needs a new process: in an older one, a
+    matcher could use memory that is already free, so that the process would not grow.
     """
     asked = """
 from matching import AMQP, create

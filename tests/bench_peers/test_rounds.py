@@ -21,7 +21,7 @@ from tests.bench_peers.made import figures
 
 
 class Made(PeerBroker):
-    """A peer (a broker of the comparison) that starts no process; it records each start."""
+    """A peer (a broker of the comparison) whose `launch` only records its name in `begun`."""
 
     protocols = frozenset({"mqtt"})
     begun: list[str]

@@ -28,9 +28,9 @@ SHORT = {"silence": 0.2, "lease": 0.15, "beat": 0.05}
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make an append fail sooner: after twice the silence of the cluster's settings, plus 2 s.
+    """Shorten the time after which Trellis gives up an append that Kafka does not answer.
 
-    Its outcome is unknown then.
+    Trellis then does not know whether the record is in the log.
     """
     monkeypatch.setattr(client_options, "DELIVERY_LEAST", 0.0)
 

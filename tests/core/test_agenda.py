@@ -1,4 +1,4 @@
-"""The agenda: deferred tasks run once, in order, and bounded by turns."""
+"""Tests of the agenda: the order of tasks, and the most tasks and slices in one turn."""
 
 from __future__ import annotations
 

@@ -115,7 +115,10 @@ class Feed:
             assert len(firsts) == len(seen), f"{self.name} in {queue}: {disorder(seen)}"
 
     def judge_at_least_once(self, queue: str, found: list[int]) -> None:
-        """Check a queue without consumers, whose publisher sends unconfirmed messages again."""
+        """Check a queue without consumers, whose publisher sends unconfirmed messages again.
+
+        Each confirmed message must be in the queue, and no message more often than it was sent.
+        """
         self.judge_seen(queue, found, False)
         for number in set(found):
             most = 1 + self.again.get(number, 0)
@@ -124,7 +127,7 @@ class Feed:
             )
 
     def judge_everything(self, queue: str, found: list[int]) -> None:
-        """Check that each message came once, in order."""
+        """Check that the queue has each message of the publisher once, in order."""
         everything = range(len(self.queues))
         assert found == list(everything), (
             f"{self.name} in {queue}: of {len(everything)}, lacks "
@@ -133,7 +136,7 @@ class Feed:
 
 
 def disorder(numbers: list[int]) -> str:
-    """Return a description of the first number that does not rise."""
+    """Return a text about the first number that is not above its predecessor, or "in order"."""
     for at, (one, other) in enumerate(pairwise(numbers)):
         if other <= one:
             return f"{other} comes behind {one} (... {numbers[max(at - 5, 0) : at + 6]} ...)"

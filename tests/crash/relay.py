@@ -27,7 +27,8 @@ _RETRY: Final = 0.01
 class Recorded(NamedTuple):
     """A packet that passed the relay.
 
-    `moment` is in seconds since the start of the relay. `connection` numbers all connections.
+    `moment` is in seconds since the start of the relay. `connection` is the number of the
+    connection; the relay numbers the connections of all clients.
     """
 
     moment: float

@@ -142,7 +142,7 @@ class Following(Client):
 
 
 class Recorded:
-    """The rows of a journal, sorted by publisher: the message numbers, in the order of the rows."""
+    """The messages in a journal: for each publisher, their numbers in the order of the rows."""
 
     def __init__(self, rows: list[Row]) -> None:
         assert [row.offset for row in rows] == list(range(len(rows)))

@@ -31,7 +31,7 @@ from tests.top.test_start import as_anybody
 
 
 def refused(directory: Path) -> str:
-    """Start a broker that must refuse with exit code 2; return the one line that it prints."""
+    """Check that a broker refuses to start with exit code 2; return the line that it prints."""
     ended = subprocess.run(
         command("--data-dir", str(directory)),
         capture_output=True,

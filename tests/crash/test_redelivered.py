@@ -22,7 +22,10 @@ QUEUES: dict[str, dict[str, Any]] = {
 
 
 class Held:
-    """All messages that a queue has delivered; `got` checks the flag of each further delivery."""
+    """The messages that a queue has delivered.
+
+    `got` checks that a message which is delivered again has the flag `redelivered`.
+    """
 
     def __init__(self, queue: str) -> None:
         self.queue = queue

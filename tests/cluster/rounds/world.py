@@ -204,7 +204,7 @@ class World:
     # -- the states
 
     def active(self) -> RoundNode | None:
-        """Return the node that became active last, if its process runs."""
+        """Return the node that became active last, or None if its process has ended."""
         with self._lock:
             newest = self.sessions[-1]._node if self.sessions else None
         return None if newest is None or newest.has_ended else newest
