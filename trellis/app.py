@@ -69,10 +69,10 @@ def run(
     """Serve until SIGTERM or SIGINT, and return the exit code.
 
     `read` is called at SIGHUP, and returns the new settings. The store is written to `disk`, by
-    default the file system of the operating system. A node of a cluster has a `membership`. The log
-    names the settings `files` that were read; `sources` has the source of each setting by key. If
-    `adopt` is True, the data directory of a node of a cluster leaves its cluster first. A failed
-    start prints one line to stderr.
+    default the file system of the operating system. `membership` is by default the one that the
+    settings define. `files` are the settings files that were read, for a log line. `sources` has
+    the source of each setting by key. If `adopt` is True, the data directory first leaves its
+    cluster for good. A failed start prints one line to stderr.
     """
     logs.set_up(settings.log.level)
     # A SIGHUP before `SignalHandlers` is installed would end the process.
@@ -186,7 +186,7 @@ class App:
         self._stop.set()
 
     def fail(self, reason: str) -> None:
-        """Stop at once, without waiting for clients: the store can no longer be written."""
+        """Stop without a wait for clients, because the store can no longer be written."""
         self.failure = reason
         self._skip_grace = True
         self._stop.set()
@@ -381,9 +381,9 @@ class App:
         os._exit(DONE)
 
     async def _shut_down(self, node: BrokerNode, bound: dict[str, BoundListener]) -> None:
-        """Close all links, and wait for their clients up to `shutdown.grace`.
+        """Close all client connections, and wait up to `shutdown.grace` for their end.
 
-        After ANSWER_SECONDS, each client that has received all its output is aborted.
+        After ANSWER_SECONDS, each connection whose client has received all output is aborted.
 
         The HTTP listeners stay open until the end, for metrics and health.
         """

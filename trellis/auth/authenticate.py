@@ -54,7 +54,7 @@ VerdictCallback = Callable[[Verdict], None]
 
 
 class AccountIdentity(Identity):
-    """A user of the settings, for which the broker may store further permissions."""
+    """A user that the settings define. The broker may store further permissions for the user."""
 
     #: The accounts, which know the users that the broker stores. `Accounts` sets this attribute.
     accounts: Accounts | None = None
@@ -291,7 +291,7 @@ class Accounts(Authenticator):
         self._deliver(expired)
 
     def _check(self, login: PendingLogin) -> bool:
-        """Start or join a check of the login's password; False if it was answered as busy."""
+        """Begin or share a check of the login's password; False if the login is refused as busy."""
         digest = login.digest
         if digest in self._checking:
             self._checking[digest].append(login)

@@ -226,9 +226,10 @@ class Tokens:
         )
 
     def _verified(self, token: bytes) -> Any:
-        """Verify a token with the key that the token names, or with each key in turn; decode it.
+        """Return the decoded token if its signature is valid.
 
-        Raises JoseError, ValueError.
+        The key is the one that the token names; without a name, each key is tried. Raises
+        JoseError, ValueError.
         """
         header = json.loads(_unpadded(token.split(b".", 1)[0]))
         name = header.get("kid") if isinstance(header, dict) else None

@@ -29,7 +29,7 @@ class HistoryJob(NamedTuple):
 
 
 def add_json(tool: Parser) -> None:
-    """Add --json."""
+    """Add the flag --json, which writes the answer to a file."""
     tool.add_argument(
         "--json",
         metavar="FILE",
@@ -38,7 +38,10 @@ def add_json(tool: Parser) -> None:
 
 
 def add_check(tool: Parser, condition: str) -> None:
-    """Add --check, which sets the exit code 1 if a condition holds; --help names it `condition`."""
+    """Add the flag --check. With the flag, the exit code is 1 if a condition holds.
+
+    `condition` is the text of this condition for --help.
+    """
     tool.add_argument(
         "--check", action="store_true", help=f"end with exit code 1 if {condition}, for CI"
     )
@@ -74,7 +77,7 @@ def _add_advise(tool: Parser) -> None:
 def add_place(tool: argparse._ActionsContainer, required: bool, default: str = "") -> None:
     """Add --journal and --stream, which name a journal, and --pattern, which selects topics.
 
-    `default` is the text by which --help names the journal that is read without --journal.
+    `default` describes the journal that is read without --journal, for --help.
     """
     tool.add_argument(
         "--journal",
@@ -121,8 +124,8 @@ def add_mode(tool: Parser, once: str, follow: str) -> None:
 def add_question(tool: Parser, default: str = "") -> None:
     """Add the arguments that select the messages and the topology of a job.
 
-    The topology is the bindings and MQTT subscriptions. `default` is the text by which --help names
-    the journal that is read without --journal.
+    The topology is the bindings and MQTT subscriptions. `default` describes the journal that is
+    read without --journal, for --help.
     """
     group = tool.add_argument_group(
         "history", "Published messages: a journal, or the counts of `trellis pipeline traffic`."
@@ -171,7 +174,7 @@ def add_topology(tool: Parser) -> argparse._ArgumentGroup:
 
 
 def add_definitions(tool: Parser) -> None:
-    """Add --definitions."""
+    """Add the flag --definitions: the file or broker whose definitions the job examines."""
     tool.add_argument(
         "--definitions",
         metavar="FILE|URL",
