@@ -52,7 +52,7 @@ class Panel(NamedTuple):
 
     @property
     def job(self) -> str:
-        """The Prometheus job whose samples alone the query may see; "" if it may see all samples.
+        """The only Prometheus job whose samples the query sees, or "" if it sees those of all jobs.
 
         The joins of older dashboards are ambiguous if there are samples of several jobs.
         """
@@ -86,7 +86,7 @@ def rate(metric: str) -> str:
 
 
 def by_node(join: Join, *terms: str) -> str:
-    """Return a query that adds up the terms for each node."""
+    """Return a PromQL query: for each node, the sum of these metrics or expressions (`terms`)."""
     return f"sum({' + '.join(f'({join(term)})' for term in terms)}) by(rabbitmq_node)"
 
 

@@ -142,11 +142,11 @@ def test_coverage_of_amqp_patterns_agrees_with_all_topics(data: st.DataObject) -
 
 
 def _told_apart(pattern: str) -> list[str]:
-    """Return topics that show if another pattern of at most six words covers this pattern.
+    """Return topics that this pattern matches.
 
-    In these topics, the word `z`, which no pattern contains, replaces each `*`, and zero to seven
-    `z` replace each `#`. Seven are enough: if the other pattern matches more `z` in a row than it
-    has words, one of its `#` matches some of them, and would match any larger number too.
+    A pattern of up to six words that matches all of them matches every topic that this pattern
+    matches. In the topics, the word `z`, which no pattern contains, stands for each `*`, and zero
+    to seven `z` stand for each `#`.
     """
     words = AMQP.split(pattern)
     topics = []

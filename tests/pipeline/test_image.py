@@ -53,8 +53,9 @@ class Image:
         return "127.0.0.1" if text == "spark-master" else text
 
     def build(self) -> None:
-        """Run the steps of the image's stages, except the compilation, which the tests of the
-        broker's image cover, and the creation of users.
+        """Run the build steps of the image in the directory, without compiling Trellis.
+
+        The steps that create users are left out too.
         """
         opt = self.directory / "opt"
         opt.mkdir()

@@ -168,7 +168,7 @@ def goes(
 def representable(name: str) -> bool:
     """True if MQTT clients may receive this topic name [MQTT-4.7.0-1, 4.7.3-1].
 
-    The broker's own trees are excluded.
+    Topics that begin with $SYS or $share are excluded.
     """
     return (
         bool(name)

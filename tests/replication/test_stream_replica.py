@@ -35,7 +35,7 @@ class Copy:
         self.streams = StreamReplica(self.disk, "/streams")
 
     def ship(self, *bodies: bytes) -> list[ShippedRows]:
-        """Publish messages at the owner (the active node); return the rows of the shipped batch."""
+        """Publish messages at the owner (the active node); return the stream rows of the batch."""
         for body in bodies:
             self.cluster.client.publish("", "s", body)
         self.cluster.home.store.sync()

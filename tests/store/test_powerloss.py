@@ -1,8 +1,8 @@
 """Power loss: confirmed messages survive any loss of writes, and settled messages stay settled.
 
-The changes of a log to its disk are recorded, and repeated up to each step, at which the power
-fails: each unsynced write is kept, lost or torn independently. Wrong designs are tested the same
-way, and must be caught.
+The tests record the writes of a log to its disk. For each moment of this history, they make the
+disk as a power loss leaves it: each unsynced write is kept, lost or torn. Then they check the log
+on this disk. The tests must find the mistakes of stores that are wrong on purpose.
 """
 
 from __future__ import annotations

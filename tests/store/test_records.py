@@ -131,9 +131,9 @@ def kepts(draw: st.DrawFn) -> MessageStored:
 
 
 def wrapped(serials: list[int] | None) -> list[int] | None:
-    """Return annotations as a reader of their record gets them.
+    """Return annotations, the numbers that queues store with a message, as a recovery reads them.
 
-    Annotations wrap around: their absolute values are from 1 to ANNOTATION_MODULUS.
+    Their absolute values wrap around at ANNOTATION_MODULUS. If all are 0, return None.
     """
     if not serials or not any(serials):
         return None

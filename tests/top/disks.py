@@ -114,7 +114,10 @@ class HandledDisk(Disk):
 
 
 class SmallDisk(HandledDisk):
-    """A disk of `capacity` bytes. The files below `directory` and `ballast` bytes fill it."""
+    """A disk of `capacity` bytes.
+
+    The files below `directory` and `ballast` further bytes use up its space.
+    """
 
     def __init__(self, directory: str, capacity: int) -> None:
         super().__init__()

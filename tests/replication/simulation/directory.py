@@ -59,7 +59,7 @@ class Directory:
         return self.log[-1][1] if self.log else 0
 
     def apply(self, step: Apply) -> Iterator[None]:
-        """Make a batch and the state after it durable, write by write."""
+        """Make a batch and the state after it durable; yield where a crash may happen."""
         batch, state = step.batch, step.state
         if batch is not None and batch.number > self.state.number:
             if batch.number == self._begun:

@@ -228,7 +228,10 @@ class RealNode(Node):
             self.cluster.crash(self)
 
     def _prepare_faults(self, killed: float) -> None:
-        """Fill the disk until `full_until`, and schedule a kill with the chance `killed`."""
+        """Let the disk be full if it is in a time of full disks, and schedule a kill.
+
+        `killed` is the probability of the kill.
+        """
         chance = self.world.random
         self.directory.fill(chance if self.full_until > self.world.now else None)
         if self.world.faulty and chance.random() < killed:

@@ -103,7 +103,7 @@ class DiskFirst(Node):
 
 
 class ShippedAgain(Node):
-    """Wrong on purpose: after its disk was full, the owner ships the same batch a second time."""
+    """Wrong on purpose: after its disk was full, the owner appends a batch a second time."""
 
     def write_locally(self, owner: LogOwner, batch: ReceivedBatch) -> Steps[None]:
         while True:

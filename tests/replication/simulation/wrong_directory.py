@@ -107,7 +107,7 @@ class ResumedWithinBatch(RealNode):
 
 
 class ShippedAgain(wrong.ShippedAgain, RealNode):
-    """Wrong on purpose: after its disk was full, the owner ships the same batch a second time."""
+    """Wrong on purpose: after its disk was full, the owner appends a batch a second time."""
 
 
 class OwnSalt(RealNode):

@@ -103,7 +103,10 @@ class Life(World):
         patience: int = MARK_PATIENCE,
         opened: OpenedStore | None = None,
     ) -> None:
-        """`opened` is the store of a standby that takes over; None for a start."""
+        """Start a broker on the disk.
+
+        `opened` is the store of a standby that takes over; None opens the store of the directory.
+        """
         self.disk, self.faults, self.journal = disk, faults, journal
         self.design, self.hasty, self.drop = design, hasty, drop
         self.dropped = 0

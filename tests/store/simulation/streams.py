@@ -61,7 +61,10 @@ class Rows:
             rows.append(item.body)
 
     def recovered(self, ends: dict[int, int]) -> None:
-        """Cut the model to the ends of streams after a start; check that it has all these rows."""
+        """Check that no stream of a started broker is longer than in the model.
+
+        `ends` has the number of rows of each stream. Then remove all other rows from the model.
+        """
         for number, rows in self.by_stream.items():
             end = ends.get(number, 0)
             if end > len(rows):
