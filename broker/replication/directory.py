@@ -336,7 +336,7 @@ class ReplicaDirectory:
 
     @property
     def stored_state(self) -> ClusterState:
-        """The state from which this node would begin to read after a crash."""
+        """The state in the catalog: after a crash, this node begins to read there."""
         stored = self.catalog.replica_state
         return ClusterState.decode(stored) if stored else ClusterState(self.state.name)
 
@@ -432,7 +432,7 @@ class ReplicaDirectory:
                     raise self._diverged(str(error)) from error
 
     def close(self) -> None:
-        """Close the files, unless the broker has them."""
+        """Close the files, unless `take_over` has given them to the broker."""
         if self._taken_over:
             return
         if self._compaction is not None:

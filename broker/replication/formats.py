@@ -1,7 +1,8 @@
 """Batch formats: how the batches in the replicated log are encoded, and how a cluster changes it.
 
 A batch format has a number. The format in force is the one in which the owner of the log writes
-batches, whatever version of Trellis the owner runs. The state of the log names its number.
+batches, whatever version of Trellis the owner runs. The state of the log has the number of the
+format in force.
 
 A version of Trellis reads the formats from `oldest` to `newest`. These are at least its own format
 and the format of the version before, so nodes of both versions can run together. When each listed

@@ -78,7 +78,7 @@ class MemoryNodeLog:
         self._log.reports[self._node] = report
 
     def own_report(self) -> NodeReport | None:
-        """Return the report of this node; None without one."""
+        """Return the report of this node; None if it has not reported."""
         return self._log.reports.get(self._node)
 
     def reports(self) -> dict[str, NodeReport]:

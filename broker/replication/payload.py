@@ -9,8 +9,9 @@ are big-endian.
                  definition as text (values.py), or, if the object was removed, null and its number
     records      the bytes of the records, as in the log
     streams      the size of the header; the header; the bytes of the rows of all streams,
-                 concatenated. The header is JSON, with two lists: for the rows of each stream, the
-                 stream, the place in its file, the offsets and the size; the segments to remove
+                 concatenated. The header is JSON with two lists. The first list has an element for
+                 the rows of each stream: stream, byte position in the file, offsets, size. The
+                 second list has the segments to remove.
 """
 
 from __future__ import annotations

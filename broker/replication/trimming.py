@@ -34,7 +34,7 @@ class NodeList:
     def of_log(self, identity: str) -> NodeList:
         """Return this list if it belongs to the log with this identity; otherwise an empty list.
 
-        A list of an earlier version names no log: it is taken for a list of this log.
+        A list that an earlier version of Trellis stored names no log, and is taken for this log's.
         """
         if self.log in ("", identity):
             return replace(self, log=identity)
