@@ -61,7 +61,7 @@ class Bench:
     """A broker with its AMQP and MQTT front ends, driven by calls instead of sockets.
 
     If `traced`, a trace runs whose filter matches no message of a flow. If `on_disk`, the flows use
-    a `ClusterBench`.
+    a `ClusterBench` in place of this class.
     """
 
     traced = on_disk = False

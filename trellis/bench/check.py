@@ -116,10 +116,10 @@ class Checker:
         raise NotImplementedError
 
     def expected(self) -> str:
-        """Return a phrase for errors that names the expected message.
+        """Return a phrase for errors that names the next message, such as "message 7 of publisher
+        0".
 
-        It is the next message, such as "message 7 of publisher 0", or if that is not known, the
-        source of the message, such as "a shared queue".
+        If the next message is not known, the phrase names its source, such as "a shared queue".
         """
         raise NotImplementedError
 
