@@ -49,9 +49,9 @@ class LogBehind(LogUnreachable):
 
 
 class LogShorter(ReplicationError):
-    """An error: the log is too short. For a while, its end has been before the offset to read.
+    """An error: the log lost records, or its topic was created again.
 
-    Records were lost, or the topic was created again.
+    The end of the log has been before the offset to read, not only for a moment.
     """
 
 

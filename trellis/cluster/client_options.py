@@ -135,6 +135,6 @@ def admin_options(cluster: ClusterSettings) -> Options:
 
 
 def _joined(cluster: ClusterSettings, own: Options) -> Options:
-    """Return the options of one client: common ones, `own` ones and those of the settings."""
+    """Return the options of a client: common options, the options `own`, and the settings."""
     servers = {"bootstrap.servers": cluster.servers}
     return {**_COMMON, **own, **cluster.client_options, **servers}

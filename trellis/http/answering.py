@@ -210,9 +210,9 @@ class CallServer(asyncio.Protocol):
     ) -> None:
         """Tell the gateway that the call with a number is refused, and log the refusal.
 
-        Three kinds of refusals are not logged here. If `call` is None, the call is unknown. A GET
-        of an object that does not exist is how tools test whether it exists. A refused login is
-        logged where its password or token is checked.
+        Three kinds of refusals are not logged: of an unknown call (`call` is None); of a GET for an
+        object that does not exist, by which tools test if the object exists; and of a login, which
+        is logged where the password or token is checked.
         """
         unknown = refusal.status == 401
         # The web page shows a login form. A challenge would make the browser open a login window,
@@ -287,7 +287,9 @@ class CallServer(asyncio.Protocol):
         """
         renewed = self._backend.node.broker.authenticator.renew(identity)
         if renewed is None:
-            raise ApiRefusal(401, "not_authorised", "the user was deleted during the request")
+            raise ApiRefusal(
+                401, "not_authorised", f"user '{identity.name}' was deleted during the request"
+            )
         return renewed
 
     async def _document(

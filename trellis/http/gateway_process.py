@@ -80,9 +80,11 @@ class GatewayProcess:
         return 0 if self._process is None or self.server is None else self._process.pid
 
     def reload(self, settings: Settings) -> None:
-        """End the gateway after its present requests: the next gateway has the new settings.
+        """Give new settings to the next gateway. End the present one if its settings are outdated.
 
-        The files of certificates may have changed even if their names have not.
+        They are outdated if the settings of the log or of TLS have changed. With TLS, they always
+        are, because the certificate files may have changed. The gateway ends after its present
+        requests.
         """
         before, self._settings = self._settings, settings
         changed = settings.log != before.log or settings.tls != before.tls

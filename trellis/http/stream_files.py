@@ -112,7 +112,8 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
     archive = find_stream(broker, identity, query).archive
     name = query.get("segment", "")
     if not name:
-        raise StreamRefusal(400, "segment=NAME is missing: /api/streams/segments lists them")
+        text = "segment=NAME is missing: /api/streams/segments lists the segments"
+        raise StreamRefusal(400, text)
     segment: Segment | None = next((one for one in archive.segments if one.name == name), None)
     if segment is None:
         raise StreamRefusal(

@@ -117,10 +117,10 @@ class OpenConnections:
             slot.state = UNKNOWN
 
     def take(self, slot: Slot | None, administrator: bool) -> bool:
-        """Record that the user of a connection's request is known; False to refuse the request.
+        """Record that the user of a connection's request is known.
 
-        Requests of administrators are never refused. Requests of other users are refused while such
-        requests already use all connections but the RESERVED ones.
+        Return True if the request may proceed. RESERVED connections are kept for administrators:
+        the request of another user is refused if such requests use all other connections.
         """
         if slot is None:
             return False

@@ -59,10 +59,9 @@ def bad_request(reason: str) -> ApiRefusal:
 class Listing:
     """The answer of a handler that returns many rows.
 
-    If `shape` is PAGED, the gateway filters, sorts and pages the rows; with any other shape
-    (contract.py), it leaves them unchanged. `rows` yields None for each object that is skipped, so
-    that the work of skipping is done in slices, too. `rows` yields bytes for a part of the payload
-    of the next row.
+    Besides rows, the iterator `rows` yields None for each skipped object, so that long skipping is
+    done in slices, and bytes, which are a part of the payload of the next row. If `shape` is PAGED,
+    the gateway filters, sorts and pages the rows. contract.py explains the other shapes.
     """
 
     def __init__(

@@ -64,9 +64,9 @@ async def _rows(call: Call, kind: str) -> Listing:
 
 
 async def switch(call: Call) -> Row:
-    """Hand the replicated log over to the standby `to`; "" lets the broker choose one.
+    """Hand the replicated log over to the standby that the body names in `to`.
 
-    This process ends soon after the answer.
+    Without `to`, the broker chooses the standby. This process ends soon after the answer.
     """
     hand_over, wanted = call.node.switch, call.body().get("to", "")
     if hand_over is None:
