@@ -1,6 +1,6 @@
 """Tests that clients of every listener leave no reference cycle.
 
-The garbage collector does not examine old objects (they are frozen), so it would never free one.
+The garbage collector would never free a cycle of old objects, because old objects are frozen.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ ATTEMPTS: Final = 3
 
 
 class Held:
-    """Measures the longest time for which the event loop was blocked.
+    """Measures the longest time for which the event loop was blocked, by the delay of a timer.
 
-    A block is measured as the delay of a timer. If this thread used less CPU time meanwhile, that
-    time counts instead: other processes caused the rest of the delay.
+    A delay that is longer than the CPU time which the thread used meanwhile counts as this CPU
+    time, because other processes caused the rest.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,7 @@
-"""Moving from RabbitMQ: the import and export of a definitions file, and the report of losses."""
+"""Tests of moving from RabbitMQ: importing and exporting a definitions file.
+
+An import reports the parts of the definitions that Trellis does not support.
+"""
 
 from __future__ import annotations
 

@@ -288,8 +288,8 @@ def test_a_policy_that_declared_arguments_depend_on_changes_no_seed() -> None:
 def test_header_hash_does_not_depend_on_printable_characters_of_a_python() -> None:
     """The hash of a header value must be the same on each version of Python.
 
-    repr() of the first value is not: it is a character of Unicode 15, which Python 3.12 prints and
-    Python 3.11 escapes.
+    The first tested value is a character of Unicode 15. Its repr() differs: Python 3.12 returns the
+    character itself, Python 3.11 an escape sequence.
     """
     options = ExchangeOptions(arguments={"hash-header": "h"})
     exchange = ConsistentHashExchange("x", options)

@@ -20,7 +20,7 @@ class Riddle(AuthConversation):
     """A conversation of enhanced authentication: it asks for the double of a number, and accepts
     the client if the reply is right.
 
-    Its steps wait in `steps` while the authenticator is `late`.
+    While `late` is set on the authenticator, its list `steps` holds the conversation's answers.
     """
 
     def __init__(self, guests: Riddling, credentials: Credentials) -> None:
