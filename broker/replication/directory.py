@@ -292,7 +292,7 @@ class ReplicaDirectory:
         end = int(log.last)
         if not records.count:
             if batch.position_before < end <= batch.position:
-                raise self._diverged(f"its log has a record at position {end}")
+                raise self._diverged(f"its log has a record at position {end}, the batch has none")
             return True
         if end >= records.last:
             self._compare(log, batch, records, data)

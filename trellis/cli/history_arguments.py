@@ -48,11 +48,14 @@ def add_check(tool: Parser, condition: str) -> None:
 
 
 def _add_whatif(tool: Parser) -> None:
-    tool.add_argument("--definitions", metavar="FILE", required=True, help="proposed definitions")
+    tool.add_argument(
+        "--definitions", metavar="FILE", required=True, help="file with the proposed definitions"
+    )
     tool.add_argument(
         "--current",
         metavar="FILE|URL",
-        help="current definitions, to compare with [$topology, else the routes in the journal]",
+        help="current definitions, with which the proposed ones are compared [$topology, else the "
+        "routes in the journal]",
     )
     add_json(tool)
 
@@ -70,7 +73,7 @@ def _add_advise(tool: Parser) -> None:
         metavar="FILE",
         type=Path,
         default=Path("matching-profile.json"),
-        help="profile to write [matching-profile.json]",
+        help="matching profile to write [matching-profile.json]",
     )
 
 
@@ -83,13 +86,14 @@ def add_place(tool: argparse._ActionsContainer, required: bool, default: str = "
         "--journal",
         metavar="PLACE",
         required=required,
-        help="journal to read: directory of a stream, or the broker: http://HOST:15672"
-        + (f" [{default}]" if default else ""),
+        help="journal to read: the directory of a stream, or the URL of a broker "
+        "(http://HOST:15672)" + (f" [{default}]" if default else ""),
     )
     tool.add_argument(
         "--stream",
         metavar="QUEUE",
-        help="name of the stream, as QUEUE or VHOST/QUEUE; only if the journal is a broker's",
+        help="name of the stream, as QUEUE or VHOST/QUEUE; only if the journal is read from a "
+        "broker",
     )
     tool.add_argument(
         "--pattern", metavar="PATTERN", help="read only topics that match this AMQP binding key"
@@ -166,9 +170,8 @@ def add_topology(tool: Parser) -> argparse._ArgumentGroup:
     group.add_argument(
         "--topology",
         metavar="PLACE",
-        help="directory of $topology, or the broker: http://HOST:15672; or none, to use "
-        "no topology "
-        "[the $topology beside the journal]",
+        help="stream $topology to read: its directory, or the URL of a broker "
+        "(http://HOST:15672); the word none uses no topology [the $topology beside the journal]",
     )
     return group
 
@@ -178,8 +181,8 @@ def add_definitions(tool: Parser) -> None:
     tool.add_argument(
         "--definitions",
         metavar="FILE|URL",
-        help="definitions as `trellis definitions export` writes them, or the broker: "
-        "http://HOST:15672 [$topology]",
+        help="definitions to examine: a file of `trellis definitions export`, or the URL of a "
+        "broker (http://HOST:15672) [$topology]",
     )
 
 

@@ -48,7 +48,7 @@ class RouteQuestion(msgspec.Struct):
     """A question: where would this message go? It names the exchange, key, headers and publisher.
 
     With `mqtt`, the message is a publication of an MQTT client to this topic; `exchange` and `key`
-    are not used then. If `user` is None, no rights are checked. `client_id` stands for {client_id}
+    are not used then. If `user` is None, no rights are checked. `client_id` replaces {client_id}
     in the user's topic rules.
     """
 

@@ -298,7 +298,7 @@ class DurableStoreWriter(StoreWriter):
         self._checkpoint_queue.put(work)
 
     def _limit_log(self) -> None:
-        """Throttle publishers if space is being freed, and the log is too large (LOG_FACTOR)."""
+        """Throttle publishers while space is being freed and the log is too large (LOG_FACTOR)."""
         log, before = self.durable.log, self.log_throttled
         self.log_throttled = (
             self._work is not None and log.size > LOG_FACTOR * log.live_size + LOG_SLACK

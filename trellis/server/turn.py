@@ -270,7 +270,8 @@ class LoopTurn:
     def _is_frozen(self) -> bool:
         """True if the broker must not act now, because its lease in the cluster is over.
 
-        The turn calls this method before each of its parts. After True, another turn follows soon.
+        The turn calls this method before each of its parts. If the result is True, another turn
+        follows soon.
         """
         assert self.may_act is not None
         self.frozen = not self.may_act()
@@ -283,7 +284,7 @@ class LoopTurn:
         self.schedule()
 
     def _count_long_turn(self, seconds: float, cpu_seconds: float) -> None:
-        """Count a turn of `seconds`, which is long.
+        """Count a long turn, which took `seconds`.
 
         `cpu_seconds` is the CPU time of the turn, too large by up to CPU_SAMPLE_SECONDS.
         """

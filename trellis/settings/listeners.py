@@ -308,7 +308,7 @@ class Mqtts(TlsListener, frozen=True, kw_only=True):
 
 
 WebSocketPath = Annotated[
-    str, option("path of the WebSocket; /ws includes /mqtt", check=check_path)
+    str, option("path of the WebSocket; with /ws, clients may also use /mqtt", check=check_path)
 ]
 Origins = Annotated[
     str,
