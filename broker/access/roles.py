@@ -1,7 +1,8 @@
 """Roles: named sets of permissions and topic rules that many users share.
 
     role    name -> for each virtual host: configure, write, read; topic rules
-                                                                         stored under USERS_VHOST
+
+In the store, a role is an entry of the virtual host USERS_VHOST.
 
 A user has at most one role. In a virtual host in which the user has a permission of its own, only
 the user's own permission and rules apply. In all other virtual hosts, the permissions and rules of

@@ -213,8 +213,9 @@ class RestrictedIdentity(Identity):
     def _scope(self, words: list[str], hides_dollar: bool, publish: bool) -> int:
         """Return how much of a filter the rules permit: READ_ALL, READ_SOME or READ_NONE.
 
-        `words` are the filter's words, `hides_dollar` is as in `Rule.overlaps`. If `publish` is
-        True, the rules about publishing decide, else the rules about subscribing.
+        `words` are the filter's words. `hides_dollar` is True if a leading wildcard of the filter
+        does not match topics that begin with `$`. If `publish` is True, the rules about publishing
+        decide, else the rules about subscribing.
         """
         allows = denies = False
         for rule in self._rules or ():

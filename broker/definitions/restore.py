@@ -1,6 +1,6 @@
 """The restore when a broker starts, after the store was opened: definitions, then messages.
 
-    (number, Defined) --> exchanges, queues, sessions --> bindings and subscriptions --> messages
+    definitions --> exchanges, queues, sessions --> bindings and subscriptions --> messages
 
 A definition that is invalid now (a matcher that is no longer allowed, an argument that a newer
 version refuses) is reported, and stays in the store: once it is valid again, it is restored.
