@@ -66,9 +66,9 @@ class ReturnedMessage:
     The object has no reference to the consumer that returned the message, so that a requeued
     message keeps no closed connection in memory.
 
-    `counted` is for a LimitedQueue, which may count the bytes of its waiting messages anew each
-    time its limits change. The queue numbers these counts. `counted` is the number of the last
-    count that includes this message's body, or 0.
+    A queue with a limit in bytes counts the bytes of its waiting messages again when the limit
+    changes, and numbers these counts. `counted` is the number of the last count that includes this
+    message's body, or 0.
     """
 
     __slots__ = ("attempts", "counted", "message", "sequence")

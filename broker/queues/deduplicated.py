@@ -76,7 +76,7 @@ class DeduplicatedQueue(LimitedQueue):
 
     def repeats(self, message: Message) -> bool:
         """True if the queue would drop the message, because a message in the queue has the same
-        value.
+        `x-deduplication-header`.
         """
         value = _value_of(message)
         return value is not None and value in self._known

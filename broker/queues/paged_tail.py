@@ -58,8 +58,9 @@ class Chunk:
             self.transient_bytes += len(message.content)
 
     def split(self, count: i64, transient: i64) -> Chunk:
-        """Remove and return the first `count` messages, among which are `transient` transient
-        messages.
+        """Remove the first `count` messages, and return them as a new chunk.
+
+        `transient` is the number of transient messages among them.
         """
         first = Chunk()
         first.positions, self.positions = self.positions[:count], self.positions[count:]

@@ -165,12 +165,12 @@ class Queue(MessageSource):
     def reserve(self) -> i64:
         """Take and return the next sequence number, for a message that is not put into the queue.
 
-        A session calls this for messages of shared subscriptions, only while no message waits.
+        An MQTT session sends a message of a shared subscription with this number, past its inbox.
         """
         return self._waiting.reserve()
 
     def skip(self, count: int) -> None:
-        """Skip `count` sequence numbers. Every waiting message must have been delivered before."""
+        """Leave `count` sequence numbers unused. Called only if no undelivered message waits."""
         self._waiting.sequence += count
 
     def next_sequence(self) -> i64:
@@ -336,7 +336,7 @@ class Queue(MessageSource):
 
     @property
     def held(self) -> bool:
-        """True while the queue delivers nothing because messages return to it; False if paused."""
+        """True while deliveries wait for a client to return its messages; False if paused."""
         return self._holds > 0 and not self.paused
 
     def hold(self) -> None:

@@ -16,9 +16,9 @@ COUNTED_PER_SLICE: Final[i64] = 20_000
 
 
 def uncounted_size(returned: ReturnedMessage, number: i64) -> i64:
-    """Add a message's body to the count `number`. Return the size of the body in bytes.
+    """Return the size of a message's body in bytes, or 0 if the count `number` includes it already.
 
-    Return 0 if the count includes the body already.
+    Mark the message as included in this count.
     """
     if returned.counted == number:
         return 0
@@ -53,7 +53,7 @@ class Recount:
         return self._next >= self._end and not self._returned
 
     def contains(self, sequence: i64) -> bool:
-        """True if the size of the waiting messages already includes the message's body."""
+        """True if the queue's size in bytes already includes the body of this message."""
         return not self._next <= sequence < self._end
 
     def count_slice(self, head: i64, waiting: Fifo[Message]) -> i64:

@@ -41,9 +41,8 @@ _NO_MESSAGES: Final[Fifo[Message]] = Fifo()
 class WaitingMessages:
     """The waiting messages of one queue.
 
-    `sequence` is the sequence number before that of the first message in `memory`: the number of
-    the last message that left `memory`, or a reserved number. `paged` is the number of messages in
-    the tail.
+    The first message in `memory` has the sequence number `sequence` + 1. `paged` is the number of
+    messages in the tail.
     """
 
     __slots__ = (
