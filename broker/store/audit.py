@@ -68,7 +68,8 @@ class AuditTrail:
     def changed(self, entry: Defined | Undefined, shown: Mapping[str, object] | None) -> None:
         """Record the change of a definition.
 
-        `shown` has the fields to record if the stored definition is not readable, as in a binding.
+        `shown` has the fields to record if the stored form of the definition is not readable, as
+        for a binding.
         """
         if entry.kind not in KINDS:
             return
@@ -92,7 +93,7 @@ class AuditTrail:
         name: str,
         facts: Mapping[str, object] | None = None,
     ) -> None:
-        """Record an action, such as "purge", on the object `name`. Empty names are left out."""
+        """Record an action, such as "purge", on the object `name`. Empty names are not recorded."""
         actor = self._actor
         record: AuditRecord = {"action": action, "kind": kind}
         named = {"vhost": vhost, "name": name, "user": actor.user, "address": actor.address}

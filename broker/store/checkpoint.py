@@ -261,7 +261,8 @@ class Checkpointing:
     def _begin_late(self) -> None:
         """Find the later files with entries about entries of the files to replace.
 
-        Such an entry is the settlement of a message. The next stage reads these later files.
+        For example, a later file may have the settlement of a message in a file to replace. The
+        next stage reads these later files.
         """
         log = self._log
         before = log.liveness.changes
@@ -315,7 +316,7 @@ class Checkpointing:
     ) -> None:
         """Write an entry to the checkpoint if it is live. Hot path.
 
-        If `verbatim` is True, the record is copied unchanged, except if some of its queues no
+        If `verbatim` is True, copy the record unchanged, unless some of the message's queues no
         longer hold the message.
         """
         data, live = reader.data, self._survivors
@@ -391,9 +392,9 @@ class Checkpointing:
         Entries that were settled since `_begin_late` have changed the counts of the replaced files.
         Add these changes to the counts of the checkpoint.
 
-        `needs` of a later file counts its entries about entries in other files. Its counts for the
-        replaced files become one for the checkpoint, without entries that the stage LATE has read
-        (but with each PUBREC and delivery count whose message the checkpoint has).
+        `needs` of a later file has a number for each file that its entries are about. Replace the
+        numbers for the replaced files by one number for the checkpoint. Do not count entries that
+        the stage LATE has read, except PUBRECs and delivery counts of messages in the checkpoint.
 
         Do nothing while the writer counts a batch; the next step tries again.
         """

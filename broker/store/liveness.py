@@ -39,8 +39,8 @@ from broker.store.files import SUM_MASK, LogFile, entry_hash, file_holding
 class Liveness:
     """A counter of live entries, which changes the counts of the files.
 
-    The counter holds the position of the last entry for each key: packet identifier, stream,
-    producer, mark.
+    For each packet identifier, stream, producer and delivery mark, the counter has the position of
+    the last entry.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,11 @@ class Liveness:
         sequences: dict[tuple[str, str], int],
         marks: dict[int, dict[int, int]],
     ) -> None:
-        """Take over the positions of the last entries by key, which recovery found."""
+        """Set the position of the last entry about each key, as recovery found it.
+
+        The keys are packet identifiers (`held`), streams, producers (`sequences`) and delivery
+        marks.
+        """
         self._held, self._streams, self._sequences = held, streams, sequences
         self._marks = marks
 
@@ -114,8 +118,7 @@ class Liveness:
     def remove_holder(self, files: list[LogFile], number: int) -> None:
         """Count the entries about a removed queue, session or stream as no longer live.
 
-        The removal must be durable. If `number` belongs to a definition of another kind, nothing
-        changes.
+        The removal must be durable. Do nothing if `number` belongs to a definition of another kind.
         """
         self.changes += 1
         for position in self._held.pop(number, {}).values():
@@ -183,6 +186,6 @@ def _covering(files: list[LogFile], position: i64) -> LogFile | None:
 
 
 def _need(file: LogFile, other: LogFile | None, entries: i64) -> None:
-    """Add `entries` to the number of entries of `file` that are about entries of `other`."""
+    """Record that `file` has `entries` more entries that are about entries of the file `other`."""
     if other is not None and other is not file and entries > 0:
         file.needs[other.name] = file.needs.get(other.name, 0) + int(entries)

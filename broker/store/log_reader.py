@@ -103,9 +103,9 @@ class LogReader:
     def _absent(self, file: LogFile, start: i64, position: i64) -> bool:
         """Return False if no record holds the position; raise DamagedStore if damage may hide it.
 
-        `seek` found no such record. But it reads only headers, and a damaged header may have led it
-        past the record. So all records from offset `start` on are read with their checksums, up to
-        the first record with this or a later position.
+        Called when `seek` found no such record. `seek` reads only headers, so a damaged header may
+        have led it past the record. This method reads all records from offset `start` on with their
+        checksums, up to the first record with this or a later position.
         """
         self._file = None
         scan = FileScan(self._log.open_file(file), start, file.size, file.seed, 0, _FIRST_READ_SIZE)
