@@ -173,9 +173,9 @@ class DeclarationRights:
     def _check_ways_to(self, target: str) -> None:
         """Raise AccessRefused if forbidden topics could pass to the new topic exchange `target`.
 
-        Topics could pass if an existing queue, exchange or policy names this exchange as its
-        target. This method examines all queues, exchanges and policies of the virtual host, and
-        compares one string of each, or two of a policy.
+        Topics could pass if an existing queue, exchange or policy names this exchange as its dead
+        letter exchange or alternate exchange. This method examines all queues, exchanges and
+        policies of the virtual host.
         """
         self.walked += len(self._exchanges)
         for queue in chain(self._queues.values(), self._discarding):

@@ -118,7 +118,7 @@ class NearMissSearch:
         return found[:NEAR_MISSES_MAX]
 
     def steps(self) -> Iterator[None]:
-        """Search for near misses; the iterator does one bounded step for each element."""
+        """Search for near misses; each `next` on the iterator does one bounded step of the work."""
         for exchange in self._walked:
             inner = exchange.inner if isinstance(exchange, DelayedExchange) else exchange
             if exchange.name == "":

@@ -1,4 +1,4 @@
-"""The verdict of a destination: what would happen to a message that is routed to it now.
+"""Predicts what a destination would do with a message that is routed to it now: its verdict.
 
 Nothing is published: the verdict is read from the destination's arguments and its present length.
 A message has no size and no expiration here, so a limit in bytes is compared with the bytes that
@@ -42,7 +42,10 @@ class QueueVerdict:
 
 
 def verdict_of(target: Queue | Subscriber, qos: i64) -> QueueVerdict:
-    """Return the verdict of a destination; `qos` is the highest QoS of its bindings."""
+    """Return what a destination would do with a message that is routed to it now.
+
+    `qos` is the highest QoS of the bindings to this destination.
+    """
     if isinstance(target, Subscriber):
         return _of_subscriber(target, qos)
     if isinstance(target, DelayQueue):

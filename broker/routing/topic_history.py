@@ -109,7 +109,7 @@ class HistorySum:
         self.counts: dict[tuple[str, str], KeyCounts] = {}
 
     def steps(self) -> Iterator[None]:
-        """Sum the slots; the iterator does one bounded step of the work for each element."""
+        """Sum the slots; each `next` on the iterator does one bounded step of the work."""
         for slot in self._slots:
             places = slot.unroutable if self._unroutable else slot.published
             for place, keys in list(places.items()):

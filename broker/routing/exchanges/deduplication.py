@@ -26,7 +26,7 @@ SIZE_MAX: Final = 1_000_000
 
 
 class DeduplicationExchange(Exchange):
-    """A fanout exchange that drops a message whose `x-deduplication-header` is known."""
+    """A fanout exchange that drops a message if it remembers its `x-deduplication-header`."""
 
     kind: ClassVar[str] = "x-message-deduplication"
     hash_kind: ClassVar[str] = "DeduplicationExchange"
