@@ -389,7 +389,7 @@ class PluginAuthenticator(Authenticator):
         )
 
     def identity_of(self, user: str) -> Identity | None:
-        """Return the identity of a user name; None with topic plugins, which also need a client."""
+        """Return the identity of a user name; None with topic plugins, which judge each client."""
         return None if self._rules else self._accounts.identity_of(user)
 
     def reserved_for(self, vhost: str, client_id: str) -> list[str]:

@@ -233,8 +233,8 @@ def _new_password(arguments: argparse.Namespace) -> str:
 def _ask_before_password(arguments: argparse.Namespace, *request: str) -> Any:
     """Send the first request of a command that sets a password, and return the answer.
 
-    Operators may take --password, the password for the login, for the new password. So the error
-    of a failed login explains the difference. Raises CommandError.
+    An operator may confuse the new password with --password, the password for the login. So the
+    error of a failed login explains the difference. Raises CommandError.
     """
     try:
         return ask(arguments, *request)

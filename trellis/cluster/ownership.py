@@ -228,7 +228,7 @@ def _do_nothing() -> None:
 
 
 def _note_name_taken(reason: str) -> None:
-    """Log that another node has the name of this one. That node stops, and not this one."""
+    """Log that another node has this node's name. The other node stops; this node goes on."""
     logs.error("cluster_name_taken", reason=reason)
 
 

@@ -172,10 +172,10 @@ class LogRetention:
         self._marked_at, self._marked_bytes = self._clock(), size
 
     def _strike(self, nodes: NodeList, reports: Mapping[str, NodeReport]) -> NodeList:
-        """Remove the node that is farthest behind from the list of nodes, and return the list.
+        """Return the list of nodes without the node that has least of the log.
 
-        Do so only if a node lacks records before the newest mark; otherwise return the list
-        unchanged. The log is no longer kept for a removed (struck) node.
+        The log is no longer kept for the removed (struck) node. If no other node lacks records
+        before the newest mark, return the list unchanged.
         """
         newest = self._owner.marks[-1] if self._owner.marks else -1
         behind = [

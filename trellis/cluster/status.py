@@ -132,7 +132,7 @@ def stored_state(directory: str) -> ClusterState:
 
 
 def _unreported(reports: Mapping[str, NodeReport]) -> set[str]:
-    """Return the names of the listed nodes without a report, as the active node has named them."""
+    """Return the names of listed nodes without a report, from the report of the active node."""
     return {name for report in reports.values() for name in report.unreported.splitlines()}
 
 

@@ -80,10 +80,10 @@ class GatewayProcess:
         return 0 if self._process is None or self.server is None else self._process.pid
 
     def reload(self, settings: Settings) -> None:
-        """Give new settings to the next gateway. End the present one if its settings are outdated.
+        """Use new settings for the next gateway; end the present gateway if this is necessary.
 
-        They are outdated if the settings of the log or of TLS have changed. With TLS, they always
-        are, because the certificate files may have changed. The gateway ends after its present
+        It is necessary if the settings of the log or of TLS have changed. A gateway with TLS always
+        ends, because the certificate files may have changed. The gateway ends after its present
         requests.
         """
         before, self._settings = self._settings, settings

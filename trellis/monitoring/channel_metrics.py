@@ -81,7 +81,7 @@ DELIVERIES: Final = (
 
 
 def channel_values(channel: Channel) -> tuple[int, ...]:
-    """Return the values of a channel in the order of GAUGES."""
+    """Return the values of the gauges of an AMQP channel, in the order of GAUGES."""
     publisher, receiver = channel.publisher, channel.receiver
     confirms, transaction = publisher.confirms, publisher.transaction
     return (

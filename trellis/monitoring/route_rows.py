@@ -61,10 +61,10 @@ class RouteQuestion(msgspec.Struct):
 
 
 class RouteAnswer:
-    """The answer to a question about a virtual host. Raises NotFound, PreconditionFailed.
+    """The answer to a RouteQuestion in one virtual host: where the message would go, and why.
 
     `max_levels` is the largest number of levels of an MQTT topic. `identity_of` returns the user of
-    a name, or None.
+    a name, or None. The constructor raises NotFound or PreconditionFailed.
     """
 
     def __init__(

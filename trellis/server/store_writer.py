@@ -250,7 +250,7 @@ class DurableStoreWriter(StoreWriter):
     # -- in the event loop: space for the log
 
     def _tick(self) -> None:
-        """Call `_look` every LOOK_SECONDS, even without new messages: settlements free space."""
+        """Look for disk space to free every LOOK_SECONDS, even if no message is published."""
         written = int(self.durable.log.written)
         idle, self._ticked = written == self._ticked, written
         self._look(idle)

@@ -378,8 +378,9 @@ class LoopTurn:
     async def check_deadlines(self) -> None:
         """Check the deadlines of all links every DEADLINE_INTERVAL seconds, until cancelled.
 
-        After a pause, the deadlines of the links move later by the length of the pause, and input
-        that came meanwhile is read first. So no client that sent input in time is disconnected.
+        After a pause of the event loop, the deadlines move later by the length of the pause, and
+        input that came meanwhile is read before the check. So no client that sent input in time is
+        disconnected.
         """
         due = 0.0
         while True:
@@ -402,7 +403,7 @@ class LoopTurn:
             del links  # Free closed links now, not after the next check.
 
     async def _excuse(self, links: list[TurnLink], pause: int) -> None:
-        """Move the deadlines of all links `pause` ms later, and handle the waiting input first."""
+        """Move the deadlines of all links `pause` ms later, then let the loop read their input."""
         self.update_clock()
         for at in range(0, len(links), DEADLINE_SLICE):
             for link in links[at : at + DEADLINE_SLICE]:

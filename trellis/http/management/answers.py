@@ -59,9 +59,9 @@ def bad_request(reason: str) -> ApiRefusal:
 class Listing:
     """The answer of a handler that returns many rows.
 
-    Besides rows, the iterator `rows` yields None for each skipped object, so that long skipping is
-    done in slices, and bytes, which are a part of the payload of the next row. If `shape` is PAGED,
-    the gateway filters, sorts and pages the rows. contract.py explains the other shapes.
+    The iterator `rows` yields rows and two other kinds of values. None stands for a skipped object,
+    so that other work may run. Bytes are a part of the payload of the next row. If `shape` is
+    PAGED, the gateway filters, sorts and pages the rows; see contract.py for other shapes.
     """
 
     def __init__(
