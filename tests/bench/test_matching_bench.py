@@ -60,7 +60,10 @@ for line in sys.stdin:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder whose peers.toml lists matchers of other projects, named after their behaviour."""
+    """Return a folder with a peers.toml, which lists the matchers of other projects.
+
+    Here these matchers are scripts, each named after its behaviour, such as `wrong` or `sleeps`.
+    """
     (tmp_path / "peer.py").write_text(PEER)
     entries = [
         f'[[peer]]\nname = "{name}"\ntitle = "{name}"\nmissing = ""\n'

@@ -1,4 +1,7 @@
-"""Tests that a started process ends with its descendants, and that relays forward all data."""
+"""Tests of the processes that the benchmarks start.
+
+A process must end with all its descendants. A relay must forward all data.
+"""
 
 from __future__ import annotations
 

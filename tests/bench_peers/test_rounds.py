@@ -1,6 +1,6 @@
 """Tests of the order of measurements: all peers take turns in each round.
 
-A peer with a wrong answer gets no figure.
+A peer that gives a wrong answer gets no result.
 """
 
 from __future__ import annotations

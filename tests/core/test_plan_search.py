@@ -42,7 +42,7 @@ LONG_TOPIC = "/".join("a" * LEVELS)
 
 
 def heavy_world(levels: int = LEVELS, exchange: str = "amq.topic") -> World:
-    """Return a world in which the lookup of LONG_TOPIC in `exchange` visits 2**LEVELS nodes."""
+    """Return a broker in which a lookup of LONG_TOPIC in `exchange` visits 2**LEVELS nodes."""
     limits = BrokerLimits()
     limits.pattern_nodes = 0
     world = World(limits)

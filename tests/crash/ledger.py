@@ -52,7 +52,7 @@ class Feed:
         return body_of(self.name, len(self.queues) - 1, size)
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return (first number, last number + 1) of each life of the broker."""
+        """Return (first, last + 1) of the message numbers published in each life of the broker."""
         ends = [*self.lives[1:], len(self.queues)]
         return list(zip(self.lives, ends, strict=True))
 
@@ -144,7 +144,7 @@ def disorder(numbers: list[int]) -> str:
 
 
 def by_feed(bodies: list[bytes]) -> dict[str, list[int]]:
-    """Return the numbers of each publisher, in the order in which they came."""
+    """Return publisher name -> numbers of its messages, in the order of `bodies`."""
     found: dict[str, list[int]] = {}
     for body in bodies:
         name, number = read_body(body)

@@ -29,7 +29,7 @@ class Confirming(Client):
         keys: Sequence[tuple[str, tuple[str, ...]]],
         sizes: tuple[int, ...] = SIZES,
     ) -> None:
-        """Set the keys, each with the queues to which it is routed."""
+        """Create a publisher; `keys` has (routing key, queues that get messages with this key)."""
         super().__init__(name, seed)
         self.feed = Feed(name)
         self._exchange = exchange

@@ -105,9 +105,11 @@ class Numbering(Client):
 
 
 class Following(Client):
-    """A reader that reads the stream in each life, from its last offset or an earlier one.
+    """A reader that reads a stream after each start of the broker.
 
-    A row that the reader got must never change.
+    The reader begins at the offset at which it ended before, or at an earlier offset.
+
+    A row that the reader has received must never change.
     """
 
     def __init__(self, name: str, seed: int, queue: str) -> None:

@@ -60,7 +60,7 @@ class Panel(NamedTuple):
 
 
 class Join(NamedTuple):
-    """The join with which a dashboard finds the metrics of one cluster."""
+    """The PromQL join with which a dashboard selects the metrics of one cluster."""
 
     on: str
     where: str

@@ -32,7 +32,10 @@ def restore(files: dict[Path, bytes]) -> None:
 
 
 class Home(World):
-    """A World on a data directory. A second Home on the directory finds the durable state."""
+    """A broker on a data directory, with its connections.
+
+    A second Home on the same directory starts with the durable state.
+    """
 
     def __init__(
         self,

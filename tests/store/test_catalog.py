@@ -36,7 +36,11 @@ def loaded(catalog: Catalog) -> Loaded:
 
 
 def at(path: Path) -> tuple[Loaded, int, int]:
-    """Open the catalog at a path; return its definitions, log position and last position."""
+    """Open the catalog at a path; return (definitions, log position, highest position).
+
+    The log position was the last one in the log when the catalog was written. The highest position
+    of an entry, in the catalog or the log, may be above it.
+    """
     catalog = Catalog(str(path))
     try:
         return loaded(catalog), catalog.log_position, catalog.last

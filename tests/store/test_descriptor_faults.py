@@ -56,7 +56,7 @@ class Shortage:
 
 
 class ScarceHome(Home):
-    """A Home whose batches are written again after a shortage, as the store's writer does."""
+    """A broker on a data directory, which writes a batch again after a shortage of descriptors."""
 
     def __init__(self, directory: Path, disk: SimulatedDisk) -> None:
         super().__init__(directory, disk=disk, segment_size=2_000)

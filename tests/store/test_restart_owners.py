@@ -14,7 +14,7 @@ RESUMED, REJECTED = b"\x20\x02\x01\x00", b"\x20\x02\x00\x02"
 
 
 class NamedHome(Home):
-    """A Home with a user named `anonymous`, and with anonymous clients."""
+    """A broker on a data directory, with a user named `anonymous` and anonymous clients."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

@@ -203,7 +203,7 @@ def test_a_will_that_may_not_be_published_is_not_kept(tmp_path: Path, topic: str
 def test_a_will_of_the_last_one_of_its_name_is_published() -> None:
     """A user's publish context is kept as long as a will of the user is due.
 
-    Here the client with the will was the user's only one.
+    Here the user had only one client, the one with the will.
     """
     world = World()
     world.guests.identities["lonely"] = Identity("lonely")

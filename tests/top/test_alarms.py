@@ -188,7 +188,7 @@ async def _durable(running: Running, queue: str = "q") -> Amqp0:
 
 
 async def _publish(client: Amqp0, publications: bytes, count: int, times: int) -> None:
-    """Publish `count` messages `times` times, and wait for the confirms each time.
+    """Publish `times` groups of `count` messages; wait for the confirms after each group.
 
     This keeps the batches of the store and the segments of its log small.
     """

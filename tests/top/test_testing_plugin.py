@@ -1,4 +1,7 @@
-"""The plugin of pytest: the examples of its page, its speed, its logs, and its end."""
+"""Tests of the pytest plugin of Trellis, which starts brokers for the tests of other projects.
+
+The tests run the examples of its page in the docs, and check its logs and that its brokers end.
+"""
 
 from __future__ import annotations
 

@@ -193,7 +193,10 @@ class Simulation:
         return "", name, {name: 1}
 
     def subscribers(self, topic: str, quality: int) -> dict[str, int]:
-        """Return the QoS of each copy of a message published to a topic, by family (ledger.py)."""
+        """Return the QoS of each copy of a message that is published to a topic.
+
+        The keys are the families that get a copy: groups of queues, see ledger.py.
+        """
         found = {"bridge": quality}
         for name, subscriptions in self.definitions.now.sessions.items():
             granted = max(
