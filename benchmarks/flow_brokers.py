@@ -295,10 +295,10 @@ class DurableBench(Bench):
 
 
 class ClusterBench(DurableBench):
-    """A broker on the durable store, which does the work of the event loop's turn for a cluster.
+    """A broker on the durable store that can own the replicated log of a cluster.
 
-    If `owned`, the broker owns a replicated log in memory: its lease is tested before the agenda
-    and before each flush, as in trellis/server/turn.py, and batches are shipped. Otherwise the
+    If `owned`, the broker owns a log in memory: it checks its lease before each turn and before
+    each output, as in trellis/server/turn.py, and appends its batches to the log. Otherwise the
     broker has no cluster.
     """
 

@@ -310,14 +310,14 @@ def run(flow: Flow, messages: int) -> float:
 
 
 def prepare_memory() -> list[object]:
-    """Fill the gaps in Python's memory pools, make new pools, and return the objects that hold
-    them.
+    """Prepare Python's memory pools, so that a flow takes the same number of instructions in each
+    run.
 
-    How many instructions an allocation takes depends on the gaps that earlier allocations left: if
-    a pool has one free block, an allocation takes the pool out of its list, and freeing the block
-    puts it back, 40 instructions in all. One additional import changed a count by up to 2 %.
-    While the returned objects exist, the gaps of each size class (16 to 512 bytes, in steps of 16)
-    are filled, and there are further pools with more free blocks than a flow ever uses.
+    Return objects that must be kept during the run. They fill the free blocks that earlier
+    allocations left in the pools of each size class (16 to 512 bytes, in steps of 16). Further
+    pools get more free blocks than a flow ever uses. Without this, an additional import changed a
+    count by up to 2 %: an allocation costs more instructions if it takes the last free block of a
+    pool.
     """
     empty = b"".__sizeof__()
     held: list[object] = []

@@ -154,7 +154,7 @@ class PageLoad:
         self.long: dict[str, int] = {}
 
     async def fill(self, ports: dict[str, int]) -> list[asyncio.StreamWriter]:
-        """Declare the queues and connect the clients."""
+        """Declare the queues, connect the clients, and return the clients' connections."""
         viewer = PageViewer(ports["http"])
         await viewer.log_in()
         rows = [

@@ -27,8 +27,8 @@ socket, until the network buffers are full and the client has to wait. The reaso
     throttled   The client is above its rate limit. The link does not read for a while, and
                 `throttled` names the limit (trellis/server/rate_limited_link.py).
     backlog     The disk is slower than the publishers: too many bytes wait to be written
-                (BACKLOG_BYTES in trellis/server/store_writer.py). The link of a connection with
-                `persists`, or of each one if a journal records all publications, does not read.
+                (BACKLOG_BYTES in trellis/server/store_writer.py). Then no link reads whose client
+                has published to the store (`persists`); with a journal, no link reads at all.
 
 The opposite direction, a client that reads too slowly, is in broker/messages/outlet.py.
 """

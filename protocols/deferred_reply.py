@@ -36,10 +36,9 @@ class DeferredReply(Waiter):
 
 
 def add_reply(ticket: Ticket, reply: bytes) -> None:
-    """Add a reply that is sent once the ticket is settled.
+    """Add a reply to a DeferredReply, which waits for the ticket, and sends the reply then.
 
-    The waiter of the ticket must be a DeferredReply. It sends the replies in the order in which
-    they were added.
+    Replies are sent in the order in which they were added.
     """
     waiter = ticket.waiter
     assert isinstance(waiter, DeferredReply)

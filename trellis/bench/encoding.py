@@ -142,7 +142,7 @@ class BenchEncoding:
         return b"".join(parts)
 
     def _template(self, protocol: str, qos: int, topic: int) -> tuple[bytes, bytes, bytes]:
-        """Encode a message as a template, with a gap for packet identifier, publisher and number.
+        """Encode a message with a gap for the packet identifier, publisher and message number.
 
         Return the bytes before the gap, the gap, and the bytes after the gap.
         """

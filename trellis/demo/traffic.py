@@ -48,7 +48,7 @@ class DemoClient(threading.Thread):
                 self._ended.wait(_RETRY)
 
     def stop(self) -> None:
-        """Stop the client after the broker's present answer."""
+        """Stop the client as soon as it has received the broker's answer to its last request."""
         self._ended.set()
 
     def _try(self, target: BrokerTarget) -> None:

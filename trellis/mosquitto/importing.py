@@ -273,5 +273,8 @@ class MosquittoImport:
 
 
 def _option(plugin: Plugin, name: str, option: str) -> Line | None:
-    """Return the line of a plugin's option; None if `name` is not in the plugin's file name."""
+    """Return the line of a plugin's option; None if the plugin does not have the option.
+
+    Also return None if the file name of the plugin does not contain `name`.
+    """
     return plugin.options.get(option) if name in Path(plugin.path).name else None

@@ -103,7 +103,7 @@ def listener_settings(
 ) -> tuple[Tables, list[MosquittoListener]]:
     """Return the settings for the listeners, and the listeners that were imported.
 
-    Sections of Trellis without a listener are switched off.
+    The settings switch off each listener of Trellis to which no imported listener corresponds.
     """
     tables: Tables = {name: {"enabled": False} for name in ("mqtt", "mqtts", "ws", "wss")}
     if conf.local_only:

@@ -186,7 +186,7 @@ class AckTimeout(BulkTask):
         self._visiting, self._changed = True, False
 
     def _visit_next(self) -> None:
-        """Look up the timeout of one queue; after the last queue, begin the comparison."""
+        """Look up the timeout of one queue. After the last queue, begin to check the deliveries."""
         if self._unvisited:
             known, before = self._unvisited.pop()
             queue = _present(known)
@@ -201,7 +201,7 @@ class AckTimeout(BulkTask):
             self._update_marks()
 
     def _visit(self, queue: MessageSource) -> int:
-        """Store the timeout of a queue for this round, and return it, in ms."""
+        """Look up the timeout of a queue, store it, and return it in ms."""
         timeout = int(timeout_of(queue, self._limits))
         self._queues[queue] = timeout
         self._timeouts.add(timeout)

@@ -24,10 +24,10 @@ _ACK: Final[i64] = 80
 
 
 class Pending:
-    """An entry of the unconfirmed publications: a refused publication, or consecutive publications
-    that wait for one ticket.
+    """An entry in the list of unconfirmed publications.
 
-    `number` is the sequence number of the first publication.
+    The entry stands for a refused publication, or for consecutive publications that wait for one
+    ticket. `number` is the sequence number of the first publication.
     """
 
     __slots__ = ("number", "refused", "ticket")

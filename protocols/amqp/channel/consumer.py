@@ -37,7 +37,7 @@ _DELIVER: Final = b"\x00\x3c\x00\x3c"
 
 
 class ConsumerOwner(Task):
-    """The interface through which consumers call the receiver side of their channel."""
+    """The interface through which consumers call the ChannelReceiver of their channel."""
 
     def __init__(self) -> None:
         #: True once the channel has closed.

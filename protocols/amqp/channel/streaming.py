@@ -234,8 +234,8 @@ def check_stream_consumer(
 def first_offset(queue: StreamQueue, vhost: VirtualHost, wanted: object) -> i64:
     """Return the offset at which a consumer begins.
 
-    `wanted` is the argument x-stream-offset. Raises PreconditionFailed if it is invalid, AmqpError
-    if the rows cannot be read.
+    `wanted` is the argument x-stream-offset. Raises PreconditionFailed if the argument is invalid,
+    AmqpError if the rows cannot be read.
     """
     now_us = i64(vhost.agenda.wall * 1_000_000)
     try:

@@ -142,7 +142,8 @@ class _Bench:
         return request
 
     def _expected(self, case: MatchingCase, request: dict[str, Any]) -> list[MatchAnswers]:
-        """Return the expected answers by `trie` for the first few topics, and for `_TOPICS` topics.
+        """Return the expected answers of a case, by `trie`: for its first few topics, and for the
+        first `_TOPICS` topics.
 
         `naive` checks the answers for the first few topics; it is too slow to match more. Raises
         Disagreement if `naive` gives other answers.
