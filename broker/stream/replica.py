@@ -180,9 +180,9 @@ class StreamCopy:
         self._trimmed = True
 
     def _trim(self, active: Segment) -> bool:
-        """Remove half a batch, which a crash may have left at the end of the active segment.
+        """Remove an incomplete batch, which a crash may have left at the end of the active segment.
 
-        Return True if the segment is finished.
+        Return True if the segment has its end marker, so that no batch is added to it.
         """
         if self._trimmed:
             return False
@@ -258,7 +258,7 @@ class StreamReplica:
         return StreamCopy(self._disk, self.root, vhost, name, number, self._writing)
 
     def _supersede(self, vhost: str, name: str, number: int) -> None:
-        """From now on, skip rows of an older stream of this name, whose files are removed.
+        """Skip rows of an older stream of this name from now on, because its files are removed.
 
         Such rows still come if one batch has rows of both streams, and the batch is written again
         after WriteFailed.

@@ -100,12 +100,12 @@ class Segment(FileUser):
         self.last_at = max(self.last_at, last_at)
 
     def place_of(self, offset: i64) -> i64:
-        """Return a place from which to search for the row at `offset`: a batch begins there."""
+        """Return the byte position of a batch from which to search for the row at `offset`."""
         at = bisect_right(self._offsets, offset)
         return SCHEMA_SIZE if at == 0 else self._places[at - 1]
 
     def offset_before(self, moment: i64) -> i64:
-        """Return an offset; all rows before it were published before `moment` (us)."""
+        """Return an offset before which all rows were published earlier than `moment` (us)."""
         at = bisect_right(self._times, moment - 1)
         return self.base if at == 0 else self._offsets[at - 1]
 

@@ -70,7 +70,7 @@ class AppliedPolicies:
             self._apply_all_policies()
 
     def add_policy(self, policy: Policy) -> None:
-        """Add a policy without storing it, and apply all policies in slices."""
+        """Add a policy and apply all policies in slices. The policy is not stored."""
         self._policies.by_name[policy.name] = policy
         self._apply_all_policies()
 
@@ -85,7 +85,7 @@ class AppliedPolicies:
             self._policy_update.run_first_slice()
 
     def apply_alternate(self, exchange: Exchange) -> None:
-        """Give an exchange the alternate exchange of its policy."""
+        """Give an exchange its policy's alternate exchange, unless its own argument sets one."""
         before = exchange.alternate
         if exchange.options.alternate is None:
             exchange.alternate = self._policies.alternate(exchange.name)

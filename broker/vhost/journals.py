@@ -78,7 +78,9 @@ class Journals:
         self.declare_topology()
 
     def find(self) -> None:
-        """Find the journals and the topology stream anew, because a stream was added or deleted."""
+        """Search the queues for the journals and the topology stream again: a stream was added or
+        deleted.
+        """
         journals = [
             queue
             for queue in self._queues.values()

@@ -42,7 +42,7 @@ def new_inbox(vhost: VirtualHost, name: str, durable: bool, max_length: int) -> 
 
 
 def add_subscriber(vhost: VirtualHost, subscriber: Subscriber) -> None:
-    """Add a session or a subscription group to the virtual host, whose totals include it then."""
+    """Add a session or a subscription group to the virtual host and to its totals."""
     vhost.subscribers[subscriber] = None
 
 

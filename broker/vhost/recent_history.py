@@ -94,7 +94,11 @@ class HistoryReplay(BulkTask):
         return _MESSAGE_STEPS + route.plan.weight + slot.spent // SEARCH_STEPS
 
     def _route(self, message: Message, slot: SearchSlot) -> Route | None:
-        """Return the route of a message to the destination; None if the search pauses."""
+        """Return the route of a message to the destination.
+
+        Return None if the search for the queues behind the destination takes longer than this
+        slice.
+        """
         target, address = self._target, message.address
         publisher = self._publisher
         if isinstance(target, Exchange):

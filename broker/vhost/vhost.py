@@ -280,7 +280,7 @@ class VirtualHost(DeadLetterHost):
     def route(
         self, context: PublishContext, exchange: str, key: str, slot: SearchSlot
     ) -> Route | None:
-        """Return a new route for one message, which no cache keeps; None if the search pauses."""
+        """Return a new uncached route for one message; None if the search needs another turn."""
         plan = self._planner.plan(context.identity, exchange, key, slot)
         return new_route(exchange, key, plan, context.origin)
 
@@ -296,7 +296,7 @@ class VirtualHost(DeadLetterHost):
         """Return a new route for one message with several routing keys, or for a dead letter.
 
         If `deaths` is given, the message is a dead letter that must not go round in a cycle. Return
-        None if the search pauses.
+        None if the search needs another turn.
         """
         plan = self._planner.plan_keys(context.identity, exchange, keys, properties, deaths, slot)
         return new_route(exchange, keys[0], plan, context.origin)
@@ -304,7 +304,7 @@ class VirtualHost(DeadLetterHost):
     def plan_of(
         self, context: PublishContext, route: Route, message: Message, slot: SearchSlot
     ) -> Plan | None:
-        """Return the present plan of a message, for `publish`; None if the search pauses."""
+        """Return the present plan of a message; None if the search for it needs another turn."""
         if route.plan.stale and not context.renew(route, slot):
             return None
         plan = route.plan
