@@ -7,9 +7,9 @@
 Every word of the patterns has a number, so a topic is a row of numbers. Patterns with wildcards at
 the same positions have the same shape. Take the topics of one length and the patterns of one shape.
 At the positions of literal words, the numbers of each topic are combined into one integer, and so
-are the numbers of each pattern. The patterns are sorted by
-this integer, and a binary search finds the integer of each topic among them. Different words may
-give equal integers, so the words of each candidate are compared as well.
+are the numbers of each pattern. The patterns are sorted by this integer, and a binary search finds
+the integer of each topic among them. Different words may give equal integers, so the words of each
+candidate are compared as well.
 
 The search takes some twenty numpy calls for each pair of a topic length and a shape, whatever the
 number of topics and patterns. Patterns with two or more ``#`` are matched in a trie, topic by

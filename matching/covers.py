@@ -134,8 +134,8 @@ def _found(run: list[str], b: _Runs, starts: list[int], reached: int, at: int, o
     """Find the leftmost occurrence of `run` in b's runs. Return the position after its last word,
     or -1 if there is none.
 
-    All positions are counted in words. The search begins at the position `at`, which is in or
-    before the run ``b.runs[reached]``. ``starts[n]`` is the position where ``b.runs[n]`` begins. A
+    All positions are counted in words. The search begins at the position `at`, in the run
+    ``b.runs[reached]`` or a later one. ``starts[n]`` is the position where ``b.runs[n]`` begins. A
     wildcard `one` in `run` stands for any word.
     """
     masks: dict[str, int] = {}

@@ -395,10 +395,10 @@ def _drop_steps(state: _DfaState[S]) -> None:
 
 
 def _other(state: _DfaState[S], word: str) -> _DfaState[S] | None:
-    """Return the state that follows for words of which no node of the state has a child.
+    """Return the next state for a word for which no node of the state has a child.
 
-    Return None if a node of the state has a child for this word, or if the following state is
-    unknown or outdated.
+    All such words lead to one next state. Return None if a node of the state has a child for this
+    word, or if the next state is unknown or outdated.
     """
     other = state.other
     if other is None or other.checked != state.checked:

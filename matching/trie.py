@@ -166,7 +166,7 @@ class Trie(Matcher[S]):
         Return None if the trie is empty.
 
         The counts of patterns per subscriber (the tally) do not change: the caller inserts the
-        pattern into another matcher that shares them.
+        pattern into another matcher that uses the same counts.
         """
         if not self._patterns:
             return None

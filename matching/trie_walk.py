@@ -31,8 +31,8 @@ def advance(
     `at`.
 
     `entered` are the ``#`` nodes that the search has reached; their own subscribers are in `found`
-    already. `stays` are those of them that have children other than ``#``. `moving` are the nodes
-    that the last word led to.
+    already. `stays` are the entered nodes that have children other than ``#``. `moving` are the
+    nodes that the last word led to.
     """
     end = len(words)
     while at < end:

@@ -31,7 +31,7 @@ class VisitBound:
     """An upper bound of the number of nodes that the lookup of one topic visits in a trie.
 
     The bound is computed for a set of patterns, without building the trie. The patterns have one
-    grammar. Memory: one dict entry per distinct prefix of their masks.
+    grammar. Memory: one dict entry per distinct prefix, with all literal words counted as equal.
     """
 
     __slots__ = ("_counts", "_words", "grammar", "nodes")

@@ -208,7 +208,7 @@ def policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Policy:
         row.get(key) for key in ("definition", "pattern", "apply-to", "priority")
     )
     if not isinstance(definition, dict) or not isinstance(pattern, str):
-        raise PreconditionFailed(f"{thing}: it needs a string 'pattern' and an object 'definition'")
+        raise PreconditionFailed(f"{thing} needs a string 'pattern' and an object 'definition'")
     if apply_to is None:
         apply_to = "all"
     if not isinstance(apply_to, str):

@@ -237,7 +237,10 @@ class NearMissSearch:
     def _ask_default(self) -> None:
         queue = self._scope.default_target(self._key)
         if queue is not None and queue not in self._reached:
-            text = "the routing key is the name of this queue: publish it to the default exchange"
+            text = (
+                "the routing key is the name of this queue: publish the message to the default "
+                "exchange"
+            )
             difference = NearDifference(OTHER_EXCHANGE, text)
             self._add(NearMiss("", self._key, queue, difference))
 

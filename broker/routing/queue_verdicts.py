@@ -72,7 +72,9 @@ def _of_subscriber(target: Subscriber, qos: i64) -> QueueVerdict:
             DROPS_OLDEST, f"the session is full ({full}): its oldest message is dropped"
         )
     return QueueVerdict(
-        TAKES, f"no client is connected: messages with QoS 1 or 2 wait, QoS 0 is lost; QoS {qos}"
+        TAKES,
+        "no client is connected: messages with QoS 1 or 2 wait, messages with QoS 0 are lost; "
+        f"QoS {qos} at most",
     )
 
 
@@ -87,7 +89,7 @@ def _of_limited(queue: LimitedQueue) -> QueueVerdict:
     if not full and arguments.max_bytes != UNLIMITED and queue.waiting_bytes >= arguments.max_bytes:
         full = f"{queue.waiting_bytes} of {arguments.max_bytes} bytes"
     if full and arguments.reject_publish:
-        dead = ", and dead-letters it" if arguments.dead_letter_refused else ""
+        dead = ", and dead-letters them" if arguments.dead_letter_refused else ""
         return QueueVerdict(REFUSES, f"full ({full}), and x-overflow refuses new messages{dead}")
     if full and (arguments.max_length == 0 or arguments.max_bytes == 0):
         return QueueVerdict(

@@ -12,7 +12,7 @@ Values are compared as in RabbitMQ 4, by value and kind, not by wire type. Integ
 are one kind, and a timestamp is the integer of its seconds. Strings and bytes are one kind. Floats,
 decimals and booleans are separate kinds (1, 1.0 and true are three values; the decimals 1.0 and
 1.00 are two). Tables and arrays are compared entry by entry by the same rules; RabbitMQ also
-compares their wire types. Source: AMQP 0-9-1 section 3.1.3.4, and article 4 of `matching`.
+compares their wire types. Source: AMQP 0-9-1 section 3.1.3.4, and article 4 (listed in `matching`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counts how many criteria of each binding a message meets (article 4 of `matching`).
+"""Counts how many criteria of each binding a message meets (article 4 in `matching`).
 
     currency = EUR      row 1 (needs 1), row 2 (needs 2)
     market = forex      row 2

@@ -2,9 +2,9 @@
 
     name -> value -> rows           rows that require only presence have the value PRESENT
 
-A row stands for all bindings with equal arguments. A header is looked up by name first. Most
-names of headers occur in no criterion, and the values of such headers are not converted for
-comparison (see `criteria.token`).
+A row stands for all bindings with equal arguments. A header is looked up by name first. Most names
+of headers occur in no criterion, and the values of such headers are not converted for comparison
+(see `criteria.token`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ bitmaps of the met criteria are added digit by digit, with carries, and the sums
 the number of hits that each row needs. A message costs O(headers x digits) bitmap operations,
 whatever the number of names and criteria. ``any`` rows need no sum: the union of their bitmaps is
 the answer. Choose this algorithm when thousands of rows share criteria. Needs the package
-pyroaring. Source: article 4, which describes the counts in this form.
+pyroaring. Source: article 4 (listed in `matching`), which describes the counts in this form.
 """
 
 from __future__ import annotations

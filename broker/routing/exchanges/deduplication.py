@@ -71,6 +71,6 @@ def _number(where: str, options: ExchangeOptions, argument: str, most: int) -> i
         value = int(value)  # The plugin's documentation declares its arguments as texts.
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
         raise PreconditionFailed(
-            f"invalid arg '{argument}' {where}: {value!r} is no integer from 1 to {most}"
+            f"invalid arg '{argument}' {where}: {value!r} is not an integer from 1 to {most}"
         )
     return value
