@@ -116,8 +116,8 @@ def _covers(a: _Runs, b: _Runs, pattern: str, grammar: Grammar) -> bool:
 def _agree(run: list[str], other: list[str], one: str) -> bool:
     """True if `other` begins with the words of `run`.
 
-    `one` is the wildcard for one word. In `run`, it stands for any word of `other`, even for a
-    wildcard.
+    `one` is the wildcard for one word. In `run`, this wildcard stands for any word of `other`, even
+    for a wildcard.
     """
     return all(word in (one, there) for word, there in zip(run, other, strict=False))
 
