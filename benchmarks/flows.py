@@ -359,7 +359,9 @@ def main() -> None:
         "--on-disk", action="store_true", help="measure all flows on the durable store"
     )
     parser.add_argument(
-        "--owned", action="store_true", help="the same in a broker that owns the log of a cluster"
+        "--owned",
+        action="store_true",
+        help="measure all flows on the durable store of a broker that owns the log of a cluster",
     )
     options = parser.parse_args()
     AcceptAll.ruled = options.rules

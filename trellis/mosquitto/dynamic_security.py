@@ -134,7 +134,11 @@ class DynamicSecurity:
                 self._place,
                 f"role '{role.get('rolename')}' {kind} {topic}",
                 "a topic rule cannot express the filter, so "
-                + ("these topics are not allowed" if entry is None else "it denies more topics")
+                + (
+                    "these topics are not allowed"
+                    if entry is None
+                    else "the rule denies more topics"
+                )
                 + "; write a rule by hand",
             )
         return [] if entry is None else without_sys(entry)

@@ -206,7 +206,7 @@ def _address(listener: MosquittoListener, report: Report, line: Line) -> tuple[i
     port_text = words[0] if words else listener.value("port", "1883")
     bound = words[1].strip() if len(words) > 1 else listener.value("bind_address")
     if not port_text.isdecimal() or int(port_text) > _MAX16:
-        report.not_taken(line.place, line.text, f"'{port_text}' is no port")
+        report.not_taken(line.place, line.text, f"'{port_text}' is not a port number")
         return 0, [], ""
     port = int(port_text)
     if port == 0 and bound:
@@ -304,7 +304,7 @@ def _number(line: Line, report: Report) -> int | None:
     try:
         return int(line.value)
     except ValueError:
-        report.not_taken(line.place, line.text, "the value is no whole number")
+        report.not_taken(line.place, line.text, "the value is not a whole number")
         return None
 
 
