@@ -35,7 +35,7 @@ _WHOLE: Final = 1 + _SPELLING
 
 @dataclass(frozen=True)
 class Subsumed:
-    """A binding, and the other binding `by` that makes it redundant."""
+    """A redundant binding, and the other binding `by` that makes it redundant."""
 
     binding: BoundQueue
     by: BoundQueue
@@ -115,9 +115,9 @@ def audit(topics: PublishedTopics, definitions: DefinitionsFile) -> Audit:
 
 
 def _takes_all(one: BoundQueue, other: BoundQueue) -> bool:
-    """True if the first binding takes every topic that the second one takes.
+    """True if the binding `one` takes every topic that the binding `other` takes.
 
-    Bindings to one destination have the same grammar.
+    Both bindings lead to one destination, and have the same grammar.
     """
     return covers(one.key, other.key, GRAMMARS[one.grammar])
 
@@ -233,7 +233,7 @@ def nearest(topic: str, patterns: Iterable[str]) -> tuple[str, int] | None:
 
 @lru_cache(maxsize=100_000)
 def _outline(pattern: str) -> tuple[tuple[str, ...], int, bool]:
-    """Return the literal words of a pattern, its number of words, and True if it has no ``#``.
+    """Return a pattern's literal words, its number of words, and True if it has no ``#``.
 
     A topic's distance to the pattern is at least the number of literal words that the topic lacks,
     and without ``#`` at least the difference of the numbers of words.

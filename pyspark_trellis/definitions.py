@@ -49,7 +49,7 @@ def shown(place: str) -> str:
 class BoundQueue:
     """A binding, or a subscription of an MQTT session.
 
-    `number` is the index of the binding in the file. `kind` is the kind of its destination: queue,
+    `number` is the index of the binding in the file. `kind` is the kind of the destination: queue,
     exchange or session. `key` is a pattern of `grammar` (amqp or mqtt).
     """
 

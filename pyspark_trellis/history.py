@@ -34,17 +34,18 @@ def event_time() -> Column:
 
 
 def rollup(journal: DataFrame) -> DataFrame:
-    """Return the partial sums of a journal's rows by minute and topic.
+    """Return the sums of a journal's rows by minute and topic: messages, bytes and copies.
 
-    `journal` may be a batch or a streaming query.
+    Each task returns its own sums, so a minute and topic may occur several times. `journal` may be
+    a batch or a streaming query.
     """
     return journal.select(*NEEDED).mapInArrow(partial, ROLLUP)
 
 
 def summed(parts: DataFrame, *keys: str) -> DataFrame:
-    """Return the total of the partial sums for each combination of values of `keys`.
+    """Add up partial sums: return one row for each combination of values of the columns `keys`.
 
-    `keys` are names of columns; the default is KEYS.
+    The default of `keys` is KEYS: vhost, exchange and topic.
     """
     return parts.groupBy(*(keys or KEYS)).agg(
         *[F.sum(name).alias(name) for name in COUNTS],

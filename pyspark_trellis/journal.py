@@ -120,11 +120,11 @@ class JournalStream:
         raise NotImplementedError
 
     def rewritten(self, offset: int, epoch: int) -> bool:
-        """True if rows before this offset were replaced after they had been read in `epoch`.
+        """True if a crash replaced rows before this offset after they had been read in `epoch`.
 
-        They were replaced if a later epoch begins before the offset: a crash removed them, and
-        other rows got their offsets. A query that read them then has rows that are no longer in the
-        stream. The answer is as of the last call of `bounds`.
+        In this case, a later epoch begins before the offset: the crash removed rows that were read,
+        and other rows got their offsets. A query that read the removed rows has data that is no
+        longer in the stream. The answer is as of the last call of `bounds`.
         """
         raise NotImplementedError
 
@@ -223,8 +223,8 @@ class Directory(JournalStream):
 def _counting(names: list[SegmentName], scans: dict[SegmentName, SegmentScan]) -> list[JournalSpan]:
     """Return the parts of the segments whose rows are valid, sorted by epoch and base offset.
 
-    If an offset is in two segments, it is valid only in the later segment. `names` must be sorted
-    by epoch and base offset.
+    If two segments have the same offset, only the row in the later segment is valid. `names` must
+    be sorted by epoch and base offset.
     """
     spans: list[JournalSpan] = []
     limit: int | None = None

@@ -92,7 +92,7 @@ class KeptReports:
     def before(self, until: datetime | None) -> KeptReport | None:
         """Return the latest report whose period ends before `until`; None if there is none.
 
-        With None, return the latest report. Raises PipelineError.
+        If `until` is None, return the latest report of all. Raises PipelineError.
         """
         for path in reversed(self._files()):
             report = _read(path)
@@ -179,7 +179,7 @@ def changes(before: KeptReport, report: KeptReport) -> ReportChanges:
 
 
 def text_of(report: KeptReport, found: ReportChanges | None) -> list[str]:
-    """Return the lines of text about a report and its differences from the one before."""
+    """Return the lines of text about a report and its differences from the previous report."""
     traffic = report.traffic
     since, until = (datetime.fromisoformat(text) for text in (report.since, report.until))
     lines = [f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC: {_totals(report)}"]

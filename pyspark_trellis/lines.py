@@ -157,7 +157,7 @@ def advise(advice: Advice) -> None:
 
 
 def profile(path: Path) -> None:
-    """Print where the profile is, and how the broker gets it."""
+    """Print the path of the profile file, and how to make the broker read this file."""
     print(
         f"{path} written: set the broker's matcher.profile to this file; if it is set already, "
         "send SIGHUP to the broker"

@@ -34,7 +34,7 @@ PATIENCE: Final = 30
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A handler that follows no redirection. Otherwise another server could get the password."""
+    """A handler that refuses redirections, because another server could get the password."""
 
     def redirect_request(self, *arguments: Any) -> None:
         """Return None, so that the redirection is an error."""

@@ -121,7 +121,10 @@ class Question:
             history.unpersist()
 
     def json(self, document: dict[str, Any]) -> bool:
-        """Write the document as `write_json` does; return True if stdout got the document."""
+        """Write `document` as JSON to the file that --json names; return True if this is stdout.
+
+        The caller then prints no text output. Without --json, write nothing and return False.
+        """
         return write_json(self.arguments, document, self.bindings.sources)
 
 

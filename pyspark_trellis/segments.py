@@ -137,8 +137,8 @@ class SegmentScan:
     def cut(self, low: int, high: int, rows: int) -> Iterator[Cut]:
         """Divide the offsets from `low` up to, not including, `high`, into cuts of `rows` rows.
 
-        The cuts are the same with and without an index, because a batch that Spark repeats must be
-        divided as before (see `sink`).
+        The cuts do not depend on the index, because Spark may repeat a batch after a crash and must
+        then get the same cuts (see `sink`).
         """
         while low < high:
             stop = min(low + rows, high)

@@ -142,9 +142,9 @@ def replay(stream: JournalStream, until: datetime | None = None) -> TopologyStat
 def _rows(
     stream: JournalStream, low: int, high: int
 ) -> Iterator[tuple[datetime, str, str, dict[str, Any]]]:
-    """Iterate over the rows that `replay` needs, as (time, vhost, event, facts).
+    """Iterate over the rows that tell declarations, bindings and snapshots.
 
-    Raises PipelineError.
+    A row is (time, vhost, event, facts). Raises PipelineError.
     """
     wanted = pa.array(_USED)
     for piece in stream.pieces(low, high):
