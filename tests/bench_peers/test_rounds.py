@@ -57,7 +57,7 @@ class FakeLoad:
 
 
 class Run:
-    """A plan of two peers and two workloads for three rounds."""
+    """A measurement of two peers (brokers) with two workloads, in three rounds."""
 
     def __init__(self, directory: Path, *names: str, load: FakeLoad | None = None) -> None:
         self.begun: list[str] = []

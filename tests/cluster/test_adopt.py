@@ -121,7 +121,7 @@ def takes_over(path: Path, log: ThreadedLog) -> list[bytes]:
 
 
 def bodies(contents: list[bytes]) -> list[bytes]:
-    """Return the last byte of each content."""
+    """Return the bodies of message contents: the last byte of each content."""
     return [content[-1:] for content in contents]
 
 

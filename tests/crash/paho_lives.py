@@ -66,7 +66,10 @@ class CarefulClient(paho.Client):
 
 
 class Lives:
-    """One data directory, two clients, and the record of all their packets."""
+    """A broker that is killed repeatedly on one data directory, and its two clients.
+
+    A Lives also has the record of all packets of the clients.
+    """
 
     def __init__(
         self,

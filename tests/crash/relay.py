@@ -167,7 +167,7 @@ class Connection:
             writer.close()
 
     def _record(self, packet: bytes, from_client: bool) -> bool:
-        """Record a packet; return False if the relay must not forward it and all later packets."""
+        """Record a packet; return False if the relay must drop this packet and all later ones."""
         recorded = self._read(packet, from_client)
         relay = self._relay
         relay.records.append(recorded)

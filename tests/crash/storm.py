@@ -144,8 +144,8 @@ class Broker:
     async def end(self) -> None:
         """Check the log lines of the killed broker.
 
-        It may report the expected errors only. It may report one kind of damage: the last batch
-        before an earlier kill was torn.
+        The broker may report only expected errors, and only one kind of damage: a torn batch, the
+        last one before an earlier kill.
         """
         await self.process.wait()
         for line in self.log.splitlines():
@@ -160,7 +160,10 @@ class Broker:
 
 
 class Storm:
-    """All clients of a storm, and the data directory on which the brokers run."""
+    """A storm: a broker is started and killed again and again while clients use it.
+
+    A Storm has all clients, and the data directory of the broker.
+    """
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.random = Random(seed)

@@ -236,7 +236,7 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
 
 
 def test_a_file_that_may_not_grow_ends_the_broker_with_one_line(tmp_path: Path) -> None:
-    """The limit RLIMIT_FSIZE makes each write fail that would let a file grow beyond it."""
+    """Under the limit RLIMIT_FSIZE, a write fails if the file would become too large."""
     process = subprocess.Popen(
         command("--data-dir", str(tmp_path)),
         stdout=subprocess.PIPE,

@@ -157,7 +157,7 @@ MESSAGES: Final = {
 def _overview(dashboard: str, join: Join, revision: int) -> Iterator[Panel]:
     """Yield the panels of one revision of the overview.
 
-    With `revision` 0 they read counters of channels, with `revision` 1 global counters.
+    With `revision` 0 the panels read counters of channels, with `revision` 1 global counters.
     """
     counters = {number: both[revision] for number, both in MESSAGES.items()}
     for number, metric in {**RATES, **counters}.items():

@@ -36,7 +36,7 @@ MESSAGES: Final = 3_000
 
 
 class Image:
-    """A directory with the files that the image has below /."""
+    """A directory in place of the container image: it has the files that the image has in /."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -45,8 +45,9 @@ class Image:
         )
 
     def here(self, text: str, master: str = "") -> str:
-        """Replace the image's paths by paths below the directory, and the master by its loopback
-        address.
+        """Return the text with the image's paths replaced by paths below the directory.
+
+        The address of the Spark master becomes `master`, on loopback.
         """
         text = text.replace("spark://spark-master:7077", master) if master else text
         text = re.sub(r"(?<![\w/])/(?=(?:opt|var/lib|tmp)/)", f"{self.directory}/", text)

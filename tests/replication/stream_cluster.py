@@ -267,9 +267,8 @@ class Cluster(BatchShipping):
     def files_of(self, node: Node) -> dict[str, bytes]:
         """Return the files of all existing streams, each without the end-of-stream mark of Arrow.
 
-        Nodes write that mark at different times. A new owner writes it when it begins. A standby
-        writes it when it gets the first row of the next segment. If the disk is full, it follows
-        later.
+        Nodes write that mark at different times: a new owner when it begins, and a standby when it
+        gets the first row of the next segment, or later if the disk is full.
         """
         directories = [f"/streams/%2F/{name}/" for name in self.streams()]
         return {

@@ -185,7 +185,7 @@ def check(home: Home, directory: Path, disk: SimulatedDisk, kept: float = 1.0) -
 
 
 def openings(directory: Path) -> int:
-    """Return how many files a life without a shortage opens."""
+    """Return how many files a broker opens in one run of the tests without a shortage."""
     disk = SimulatedDisk()
     home = ScarceHome(directory, disk)
     shortage = Shortage(disk, 0, 0, 0)
@@ -195,7 +195,10 @@ def openings(directory: Path) -> int:
 
 
 def shortages(directory: Path, step: int, begin: int = 0) -> set[str]:
-    """Run lives whose shortages begin at every `step`-th opening; return the refused operations."""
+    """Run a broker again and again, each time with a shortage of descriptors.
+
+    The shortages begin at every `step`-th opening of a file. Return the refused operations.
+    """
     count = openings(directory / "whole")
     refused: set[str] = set()
     for first in range(begin, count, step):

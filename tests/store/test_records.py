@@ -60,9 +60,10 @@ _framed: dict[int, PlainEncoding] = {}
 
 
 def framed(channel: int) -> PlainEncoding:
-    """Return an encoding with a channel number, as the encodings of the protocols have.
+    """Return an encoding of message contents that has a channel number, as that of AMQP has.
 
-    Compiled classes cannot have subclasses here, so this is a PlainEncoding with a property.
+    The channel number is a property of a PlainEncoding, because a compiled class cannot have a
+    subclass here.
     """
     return _framed.setdefault(channel, PlainEncoding({"channel": channel}))
 

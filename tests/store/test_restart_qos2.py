@@ -42,7 +42,7 @@ FIRST: Final = 500
 
 
 class Crash(NamedTuple):
-    """A crash when the clients send their packet number `number`."""
+    """A crash of the broker, at the moment when the clients send packet number `number`."""
 
     number: int
     #: True if the packet reaches the broker.

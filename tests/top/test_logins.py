@@ -27,10 +27,10 @@ ATTEMPTS: Final = 3
 
 
 class Held:
-    """Measures the longest time for which the event loop was blocked, by the delay of a timer.
+    """Measures the longest time for which the event loop was blocked.
 
-    A delay that is longer than the CPU time which the thread used meanwhile counts as this CPU
-    time, because other processes caused the rest.
+    A measurement is the smaller of two numbers: the delay of a timer, and the CPU time that the
+    thread used meanwhile. So a delay that other processes cause does not count.
     """
 
     def __init__(self) -> None:

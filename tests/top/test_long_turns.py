@@ -41,7 +41,7 @@ def work() -> None:
 
 
 def wait() -> None:
-    """Wait without using the CPU, like a thread that the machine does not run."""
+    """Wait without using the CPU, as if the machine did not run this thread."""
     time.sleep(3 * LONG_SECONDS)
 
 

@@ -210,7 +210,7 @@ class World:
         return None if newest is None or newest.has_ended else newest
 
     def standby(self) -> RoundNode | None:
-        """Return a node that follows."""
+        """Return a node that follows the log, or None if no node does."""
         return next((node for node in self.nodes.values() if node.state == "following"), None)
 
     def mqtt_address(self) -> str:

@@ -112,7 +112,7 @@ class RealDirectory(Directory):
         self.unstored = chance.choice((1, 4, 30))
 
     def _tear_writes(self, chance: random.Random) -> None:
-        """Write only the beginnings of the unsynced writes to the disk."""
+        """Cut each unsynced write to a part of its bytes, as a crash may do."""
         for inode in self.disk.names.values():
             inode.pending = [
                 (offset, data and data[: chance.randrange(len(data) + 1)])

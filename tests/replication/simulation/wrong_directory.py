@@ -66,7 +66,7 @@ class SurvivorsBegunEarly(ReplicaDirectory):
 
     @_uncounted.setter
     def _uncounted(self, value: bool) -> None:
-        """Ignore the value: the error is that the directory forgets that it must scan again."""
+        """Do nothing, so that this wrong directory forgets that it must scan its log again."""
 
 
 class SurvivorsLate(ReplicaDirectory):

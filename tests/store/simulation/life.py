@@ -29,7 +29,7 @@ class Crash(BaseException):
 
 
 class Faults:
-    """The faults of the disk in this life: a crash at an operation, or errors."""
+    """The faults of the disk until the next start: a crash at an operation, or errors."""
 
     def __init__(self, random: Random) -> None:
         self.random = random

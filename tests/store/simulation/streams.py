@@ -61,9 +61,10 @@ class Rows:
             rows.append(item.body)
 
     def recovered(self, ends: dict[int, int]) -> None:
-        """Check that no stream of a started broker is longer than in the model.
+        """Check that a start has found no stream that is longer than in the model.
 
-        `ends` has the number of rows of each stream. Then remove all other rows from the model.
+        `ends` has the number of rows that the start has found, by stream. Rows of the model that
+        the start has not found are removed from the model.
         """
         for number, rows in self.by_stream.items():
             end = ends.get(number, 0)
@@ -214,7 +215,10 @@ class Reader(Amqp):
                 self.got(self._frame, b"")
 
     def refused(self, frame: Any) -> None:
-        """Accept the error if retention has removed the row at the requested offset."""
+        """Handle an error of the broker, and disconnect.
+
+        It is a violation unless retention has removed the row at the requested offset.
+        """
         if self.queue != "few" or "is gone: retention" not in str(frame.reply_text):
             self.world.complain(LOST, f"{self.name} was told {frame.reply_text}")
         self._next = 0

@@ -37,7 +37,7 @@ STEPS = {
 
 
 class Crowd(Play):
-    """Broker, model and clients that take random steps; there are soon CONSUMERS consumers."""
+    """A broker, its model, and clients with up to CONSUMERS consumers that take random steps."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)

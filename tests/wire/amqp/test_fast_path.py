@@ -56,7 +56,7 @@ WAYS: list[Ways] = [whole, one_by_one, cut_at_the_end, cut_in_the_header, byte_b
 
 
 class Scene:
-    """A world with a publisher, and consumers of many kinds of queues bound to `amq.topic` with
+    """A broker with a publisher, and consumers of many kinds of queues bound to `amq.topic` with
     `k.#`.
     """
 
@@ -165,7 +165,7 @@ def mqtt_at(qos: int) -> Callable[[Scene], None]:
 
 
 def nothing(scene: Scene) -> None:
-    """Add nothing to the scene."""
+    """Do nothing: the scene needs no preparation for this condition."""
 
 
 T = "amq.topic"

@@ -151,7 +151,7 @@ class Side:
         )
 
     def finish(self) -> object:
-        """End the alarm, let the disk answer, and continue with all input."""
+        """End the alarm, let the disk answer, and handle all input; return the state after it."""
         world, connection = self.world, self.connection
         world.slow_disk = False
         world.broker.alarms.set("memory", False)
