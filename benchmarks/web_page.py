@@ -140,7 +140,7 @@ async def connect(port: int, name: str) -> asyncio.StreamWriter:
 
 
 class PageLoad:
-    """The measurement of one broker process."""
+    """The measurement: fills one broker process, and measures its CPU time in each phase."""
 
     def __init__(self, chosen: argparse.Namespace, pid: int, report: Connection) -> None:
         self._chosen = chosen

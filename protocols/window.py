@@ -32,7 +32,10 @@ _NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
 
 
 class Window:
-    """The outstanding deliveries of one client or channel, numbered from 1."""
+    """The outstanding deliveries of one client or channel, numbered from 1.
+
+    Recent deliveries are in a list. A few old ones, the stragglers, may be in a dict.
+    """
 
     def __init__(self) -> None:
         #: Number of outstanding deliveries.
@@ -79,7 +82,10 @@ class Window:
 
     @property
     def first(self) -> i64:
-        """Lowest number of an outstanding delivery in the list; `next` if the list has none."""
+        """Lowest number of an outstanding delivery in the list; `next` if the list has none.
+
+        Deliveries in the dict of stragglers have lower numbers.
+        """
         return self.base + self.head
 
     @property
@@ -88,9 +94,10 @@ class Window:
         return self.base + len(self._items)
 
     def span(self) -> i64:
-        """Return `next` minus `first`: the count of numbers that were assigned from `first` on.
+        """Return `next` minus `first`: the length of the list from its first outstanding delivery
+        on.
 
-        Stragglers have lower numbers and do not count.
+        Deliveries in the dict of stragglers do not count.
         """
         return len(self._items) - self.head
 

@@ -39,7 +39,10 @@ _WEBSOCKET_PATH: Final = "/mqtt"
 
 
 def _limit(most: int, least: int = 0, unlimited: int | None = None) -> Callable[[int], int | None]:
-    """Return a function that moves a number into a range; 0 and below become `unlimited`."""
+    """Return a function that raises or lowers a number to the range from `least` to `most`.
+
+    For a number of 0 or below, the function returns `unlimited`.
+    """
 
     def fit(value: int) -> int | None:
         return unlimited if value <= 0 else max(least, min(most, value))

@@ -43,7 +43,10 @@ PARTS_PER_SLICE: Final = 2_000
 
 
 class Commit(BulkTask):
-    """The commit of one transaction."""
+    """A task that carries out the commit of one transaction.
+
+    The publications are prepared in slices. Then all effects happen in one turn of the event loop.
+    """
 
     def __init__(
         self,

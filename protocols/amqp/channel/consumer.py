@@ -57,10 +57,10 @@ class ConsumerOwner(Task):
 
     @abstractmethod
     def does_not_fit(self, delivery: Delivery) -> None:
-        """Close the channel at the end of this turn of the event loop, and return the delivery's
-        message to its queue.
+        """Handle a delivery whose message's properties do not fit into a frame of the client.
 
-        The message's properties do not fit into a frame of the client.
+        The channel closes at the end of this turn of the event loop, and the message returns to its
+        queue.
         """
         raise NotImplementedError
 

@@ -190,8 +190,8 @@ class ChannelReceiver(ConsumerOwner):
     def is_free(self, tag: str) -> bool:
         """True if no consumer of the channel has this tag.
 
-        The consumers of a deleted queue are ended in slices. If one of them has this tag, it is
-        ended now.
+        If the consumer with this tag has a deleted queue, end the consumer now; other consumers of
+        the queue are ended in slices.
         """
         known = self.consumers.get(tag)
         if known is not None and known.queue.dead:

@@ -29,7 +29,10 @@ class SessionConnection(Connection):
 
 
 class SharedSubscription:
-    """The subscription of one session in a group; `name` is $share/GROUP/FILTER."""
+    """The membership of one session in a shared subscription.
+
+    `name` is the name of the shared subscription: $share/GROUP/FILTER.
+    """
 
     def __init__(self, name: str, qos: int) -> None:
         self.name = name
