@@ -1,4 +1,4 @@
-"""Fixtures: the Kafka clusters, and logs on them that are closed after the test."""
+"""Fixtures: Kafka clusters, and replicated logs on them, which are closed after the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of streams in a storm: a deduplicated producer, a reader, and the check of a journal."""
+"""Clients of streams for crash tests: a deduplicated producer, a reader, a check of a journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of `trellis ask`: its answers are those of a broker that routes each message by itself."""
+"""Tests of `trellis ask`.
+
+Its answers must equal those of a broker that routes the messages one by one.
+"""
 
 from __future__ import annotations
 
