@@ -36,9 +36,9 @@ class DeferredReply(Waiter):
 
 
 def add_reply(ticket: Ticket, reply: bytes) -> None:
-    """Add a reply to a DeferredReply, which waits for the ticket, and sends the reply then.
+    """Add a reply to those that a DeferredReply sends once the ticket is settled.
 
-    Replies are sent in the order in which they were added.
+    The replies are sent in the order in which they were added.
     """
     waiter = ticket.waiter
     assert isinstance(waiter, DeferredReply)

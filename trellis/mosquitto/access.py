@@ -127,7 +127,7 @@ def rules_of(
 
 
 def without_sys(entry: Entry) -> list[Entry]:
-    """Return an entry without its permission to publish to $SYS topics, as entries for its parts.
+    """Return the entries that replace an entry, without a permission to publish to $SYS topics.
 
     Mosquitto lets no client publish to $SYS, except the state of a bridge:
     $SYS/broker/connection/+/state.

@@ -246,7 +246,7 @@ def reject(delivery: Delivery) -> None:
 
 
 def _release_credit(consumer: Consumer) -> MessageSource:
-    """Give a consumer the credit of a requeued or rejected delivery back; return its queue.
+    """Give the credit of a requeued or rejected delivery back to its consumer; return the queue.
 
     Also give the credit back to the pool that the consumer shares, and count the delivery in the
     statistics of its channel and queue.

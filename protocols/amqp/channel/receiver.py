@@ -190,8 +190,8 @@ class ChannelReceiver(ConsumerOwner):
     def is_free(self, tag: str) -> bool:
         """True if no consumer of the channel has this tag.
 
-        If the consumer with this tag has a deleted queue, end the consumer now; other consumers of
-        the queue are ended in slices.
+        A consumer of a deleted queue does not count: it is ended now, and not in a later turn of
+        the event loop.
         """
         known = self.consumers.get(tag)
         if known is not None and known.queue.dead:

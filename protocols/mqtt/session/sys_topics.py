@@ -54,7 +54,7 @@ class Surveyor:
 
 
 class LoadAverage:
-    """The average growth of a counter per minute, over each of the periods in AVERAGES."""
+    """The load averages of a counter: its growth per minute, averaged over 1, 5 and 15 minutes."""
 
     def __init__(self) -> None:
         self.rates = [0.0] * len(AVERAGES)
