@@ -1,4 +1,4 @@
-"""The brokers that flows.py measures, and what replaces their disk, threads and timers."""
+"""The brokers that flows.py measures, and the replacements for their disk, threads and timers."""
 
 from __future__ import annotations
 
