@@ -92,7 +92,7 @@ class Feed:
                 )
 
     def judge_seen(self, queue: str, seen: list[int], once: bool) -> None:
-        """Check the messages that a reader got from all starts of the broker together.
+        """Check the messages that a reader got from a queue, over all starts of the broker.
 
         The reader must have got every confirmed message, exactly once if `once` is True, and no
         message that was never sent.

@@ -185,7 +185,7 @@ def check(home: Home, directory: Path, disk: SimulatedDisk, kept: float = 1.0) -
 
 
 def openings(directory: Path) -> int:
-    """Return how many files a broker opens for the work of `live`, without a shortage."""
+    """Return how many files `live` and `check` open if there is no shortage."""
     disk = SimulatedDisk()
     home = ScarceHome(directory, disk)
     shortage = Shortage(disk, 0, 0, 0)
