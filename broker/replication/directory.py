@@ -289,10 +289,10 @@ class ReplicaDirectory:
 
         If the log ends within the batch, remove the part of the batch that the log has.
         """
-        end = int(log.last)
+        end, number = int(log.last), batch.number
         if not records.count:
             if batch.position_before < end <= batch.position:
-                raise self._diverged(f"its log has a record at position {end}, the batch has none")
+                raise self._diverged(f"its log has position {end}, unlike batch {number}")
             return True
         if end >= records.last:
             self._compare(log, batch, records, data)
@@ -300,7 +300,7 @@ class ReplicaDirectory:
         if end >= records.first:
             self._cut(log, int(records.first))
         elif end > batch.position_before:
-            raise self._diverged(f"its log has a record at position {end}")
+            raise self._diverged(f"its log has position {end}, unlike batch {number}")
         return False
 
     def _compare(
@@ -373,9 +373,9 @@ class ReplicaDirectory:
     def _finish(self, definitions: list[tuple[int, Defined]]) -> None:
         if self._log is not None and self._log.last > self.state.position:
             raise self._diverged(
-                f"its log ends at position {self._log.last}, behind the last batch of the "
-                f"replicated log, which ends at {self.state.position} (if the replicated log has "
-                "lost records, `trellis cluster adopt` begins a new one with this directory)"
+                f"its log ends at position {self._log.last}, after the last batch of the "
+                f"replicated log (position {self.state.position}); if the replicated log has lost "
+                "records, `trellis cluster adopt` begins a new one with this directory"
             )
         self._check_streams(definitions)
         self.store_state(self.state)

@@ -50,7 +50,8 @@ class ReceivedRecords:
         marked: i64 = -INDEX_STRIDE
         while reader.advance():
             if reader.first_of_batch != (records.count == 0) or reader.kind == CLOSED:
-                raise DamagedStore(f"the record at position {reader.position} is not of one batch")
+                text = f"the records up to position {reader.position} are not one whole batch"
+                raise DamagedStore(text)
             if records.count == 0:
                 records.first = reader.position
             records.count += 1

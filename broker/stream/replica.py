@@ -136,8 +136,8 @@ class StreamCopy:
             self._check_end(rows, int(active.size), "byte", rows.place)
             if self._trim(active):
                 raise self._differs(
-                    f"the rows from offset {rows.base} on belong to '{active.name}', which is "
-                    "finished"
+                    f"the rows from offset {rows.base} on belong to segment '{active.name}', "
+                    "which is finished"
                 )
         else:
             self._check_end(rows, int(active.end), "offset", rows.segment_base)
@@ -162,7 +162,7 @@ class StreamCopy:
     def _check_end(self, rows: ShippedRows, end: int, unit: str, expected: int) -> None:
         if end != expected:
             raise self._differs(
-                f"the rows from offset {rows.base} on belong behind {unit} {expected}, and the "
+                f"the rows from offset {rows.base} on belong after {unit} {expected}, and the "
                 f"active segment ends at {unit} {end}"
             )
 
@@ -199,7 +199,9 @@ class StreamCopy:
         return False
 
     def _compare_older(self, rows: ShippedRows) -> None:
-        """Compare rows with an older segment, unless a later batch has removed the segment."""
+        """Raise StreamDiffers if an older segment has other rows. Do nothing if a later batch
+        removed it.
+        """
         path = f"{self.writer.directory}/{segment_name(rows.epoch, rows.segment_base)}"
         try:
             self._disk.open(path, False)
@@ -291,7 +293,7 @@ class StreamReplica:
                 copy.writer.sync()
 
     def forget(self, number: int) -> None:
-        """Forget a stream, whose files are removed or must be read again."""
+        """Drop the state of a stream in memory: its files are removed, or must be read again."""
         found = self._streams.pop(number, None)
         if found is not None:
             found.writer.forget()

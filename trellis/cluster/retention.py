@@ -174,8 +174,8 @@ class LogRetention:
     def _strike(self, nodes: NodeList, reports: Mapping[str, NodeReport]) -> NodeList:
         """Return the list of nodes without the node that has least of the log.
 
-        The log is no longer kept for the removed (struck) node. If no other node lacks records
-        before the newest mark, return the list unchanged.
+        The log is no longer kept for the removed (struck) node. If no node lacks records before
+        the newest mark, return the list unchanged.
         """
         newest = self._owner.marks[-1] if self._owner.marks else -1
         behind = [

@@ -166,8 +166,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     grace: Annotated[
         float,
         option(
-            "time that MQTT clients have after a takeover to connect again; only then are the "
-            "wills of absent clients published, or the delays of these wills begin",
+            "time that MQTT clients have to connect again after a takeover; after this time, the "
+            "wills of absent clients are published, or their will delays begin",
             ge=0,
             le=86_400,
             unit="s",
