@@ -1,4 +1,4 @@
-"""Computes the aggregates of the published topics in this process, on an Arrow table."""
+"""Computes what the jobs ask about the published topics in this process, on an Arrow table."""
 
 from __future__ import annotations
 

@@ -148,7 +148,10 @@ def _says(definitions: DefinitionsFile, bound: BoundQueue) -> bool:
 
 
 def needless(definitions: DefinitionsFile) -> tuple[list[Subsumed], list[Subsumed]]:
-    """Return the duplicate and the subsumed bindings of a file, in the order of the file."""
+    """Return the redundant bindings of a file in two lists: duplicate and subsumed bindings.
+
+    The text of this module explains both kinds. The lists are in the order of the file.
+    """
     groups: dict[tuple[str, str, str, str], list[BoundQueue]] = defaultdict(list)
     for each in definitions.bindings:
         groups[each.vhost, each.source, each.destination, each.kind].append(each)

@@ -36,7 +36,9 @@ SESSION: Final = "\0"
 
 
 def shown(place: str) -> str:
-    """Return the name of a destination (a queue or an MQTT session) as text for users."""
+    """Return the name of a destination as text for users. `place` identifies a queue or MQTT
+    session.
+    """
     name = place.removeprefix(SESSION)
     return (
         place
@@ -74,8 +76,10 @@ class BoundQueue:
 
     @property
     def place(self) -> str:
-        """The place of the queue or session to which the binding leads; meaningless if the
-        destination is an exchange.
+        """The text that identifies the destination: the name of a queue, or SESSION and a session's
+        name.
+
+        Meaningless if the destination is an exchange.
         """
         return SESSION + self.destination if self.kind == "session" else self.destination
 
@@ -95,7 +99,7 @@ class DefinedHost:
 
     @property
     def places(self) -> list[str]:
-        """The places of all queues and sessions, sorted."""
+        """The texts that identify all queues and sessions (see `BoundQueue.place`), sorted."""
         return sorted([*self.queues, *(SESSION + name for name in self.sessions)])
 
 

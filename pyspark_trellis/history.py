@@ -1,9 +1,9 @@
-"""Computes the history of published messages for routing questions: a Spark table with the sums
-(`counts`) of each (vhost, exchange, topic).
+"""Computes the history of published messages for routing questions, on Spark.
 
-A history is computed from a journal, or from the rollup that `traffic` maintains, which has the
-same columns per minute. The event time is the publisher's `timestamp`; if the message has none, it
-is the time at which the broker received the message.
+A history is a table with the numbers of messages, bytes and copies of each (vhost, exchange,
+topic); counts.py explains the columns. It is computed from a journal, or from the rollup that
+`traffic` maintains, which has the same columns per minute. The event time is the publisher's
+`timestamp`; if the message has none, it is the time at which the broker received the message.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ def summed(parts: DataFrame, *keys: str) -> DataFrame:
 
 
 class TopologyFeed:
-    """A source of the counts of published messages by minute and topic (partial sums).
+    """A source of tables with the number of messages by minute and topic (partial sums).
 
-    The messages are read from the journal that `options` name. If `options` is None, the sums are
-    read from the rollup in the directory `traffic` instead. With `followed`, each call of `parts`
-    reads only the messages that the journal got since the call before, and adds them to the sums.
+    The messages are read from the journal that `options` name. If `options` is None, the table is
+    read from the directory `traffic`, to which `trellis pipeline traffic` wrote it. With
+    `followed`, each call of `parts` reads only the messages that the journal got since the call
+    before, and adds them.
     """
 
     def __init__(
@@ -81,7 +82,10 @@ class TopologyFeed:
         self._parts: DataFrame | None = None
 
     def parts(self) -> DataFrame:
-        """Return the partial sums of all messages so far. Raises PipelineError."""
+        """Return the numbers of all messages so far by minute and topic (partial sums).
+
+        Raises PipelineError.
+        """
         if self._options is None:
             assert self._traffic is not None
             self._read = self._there()

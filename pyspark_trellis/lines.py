@@ -165,7 +165,7 @@ def profile(path: Path) -> None:
 
 
 def traffic(found: TrafficTable) -> None:
-    """Print the sums of published messages by group.
+    """Print the numbers of published messages by group.
 
     Groups by time (such as hours) are printed with the latest first, all other groups (such as
     topics) with the largest first.

@@ -99,7 +99,10 @@ def _stderr_to(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Question:
-    """The input of a job: the partial sums of the traffic, and the bindings to examine."""
+    """The input of a job: the numbers of messages by minute and topic, and the bindings.
+
+    `parts` is a table of partial sums: a minute and topic may occur in several rows.
+    """
 
     arguments: argparse.Namespace
     spark: Any
@@ -109,7 +112,7 @@ class Question:
 
     @contextmanager
     def watched(self) -> Iterator[DataFrame]:
-        """Yield the history, which has one row of total sums for each topic.
+        """Yield a table of the published messages, with one row of sums for each topic.
 
         Show Spark's progress until the block ends.
         """

@@ -1,4 +1,4 @@
-"""Computes the aggregates of the published topics with Spark, which may run on a cluster."""
+"""Computes what the jobs ask about the published topics with Spark, which may run on a cluster."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ TIMES: Final = ("minute", "hour", "day")
 
 @dataclass(frozen=True)
 class TrafficRow:
-    """The sums of the messages of one topic, exchange, virtual host or unit of time.
+    """The numbers of messages and bytes of one topic, exchange, virtual host or unit of time.
 
     `name` has the values of the columns that identify the row (GROUPS).
     """
@@ -48,9 +48,10 @@ class TrafficRow:
 
 @dataclass(frozen=True)
 class TrafficTable:
-    """The sums of the published messages, in groups by the column `by` (a key of GROUPS).
+    """The numbers of published messages by topic, exchange, virtual host or unit of time.
 
-    Groups by time are in the order of time; other groups begin with the one with the most messages.
+    `by` names the kind of group (a key of GROUPS). Groups by time are in the order of time; other
+    groups begin with the one with the most messages.
     """
 
     span: Span
@@ -69,7 +70,7 @@ class TrafficTable:
 
 
 def traffic_table(sums: pa.Table, by: str) -> TrafficTable:
-    """Return the sums of published messages by one of the keys of GROUPS."""
+    """Return the numbers of published messages, grouped by one of the keys of GROUPS."""
     names = GROUPS[by]
     if by in ("hour", "day"):
         sums = sums.append_column(by, pc.floor_temporal(sums.column("minute"), unit=by))

@@ -72,7 +72,7 @@ class ReceivedBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """The result of a read, as the leader of the log's partition reports it."""
+    """The result of a read: records, and the offset that the next record of the log will have."""
 
     #: Records with their consecutive offsets.
     records: list[tuple[int, bytes]]

@@ -49,14 +49,18 @@ class ReplicatedLog(Protocol):
         """
 
     def read(self, offset: int) -> LogSpan:
-        """Return records from an offset on, and the tip of the log.
+        """Return records from an offset on, and the offset at which the log ends now.
 
-        If the log has no such record yet, the call waits a short time for one. Raises
+        If the log has no record at the offset yet, the call waits a short time for one. Raises
         LogUnreachable, LogTrimmed.
         """
 
     def bounds(self) -> tuple[int, int]:
-        """Return the offset of the first record of the log, and its tip. Raises LogUnreachable."""
+        """Return the offset of the log's first record, and the offset that its next record will
+        have.
+
+        Raises LogUnreachable.
+        """
 
     def trim(self, offset: int) -> None:
         """Remove the records before an offset. Raises LogUnreachable."""

@@ -38,7 +38,11 @@ class ForeignLog(ReplicationError):
 
 
 class Judge:
-    """Judges the records of the log, in the order of their offsets, and keeps the log's state."""
+    """Decides for each record of the log whether it counts, that is, has an effect.
+
+    The records must be judged in the order of their offsets. The judge also keeps the state of the
+    log.
+    """
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state

@@ -213,7 +213,9 @@ class Standby:
         return owner
 
     def _owner(self, sent: float) -> LogOwner:
-        """Return the owner of the log; `sent` is the time when its last record was sent."""
+        """Return this node as the owner of the log; `sent` is the time when it sent its last
+        record.
+        """
         return LogOwner(
             self.follower.judge,
             self.follower.next,

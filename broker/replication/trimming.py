@@ -34,7 +34,8 @@ class NodeList:
     def of_log(self, identity: str) -> NodeList:
         """Return this list if it belongs to the log with this identity; otherwise an empty list.
 
-        A list that an earlier version of Trellis stored names no log, and is taken for this log's.
+        A list that an earlier version of Trellis stored has no identity. It counts as a list of
+        this log.
         """
         if self.log in ("", identity):
             return replace(self, log=identity)

@@ -30,7 +30,7 @@ class WarmSurvivors:
     """The survivors (live records) of the open local log of a standby.
 
     `holder_numbers` are the numbers of the definitions that can hold messages. The set changes
-    while the node follows.
+    while the standby follows the replicated log.
     """
 
     def __init__(self, holder_numbers: set[int], newest_number: int) -> None:

@@ -229,9 +229,7 @@ class Checkpointing:
         return True
 
     def _damaged(self, file: LogFile, reason: str) -> DamagedStore:
-        """Disable checkpoints because of damage, and return the error. Only recovery quarantines
-        damage.
-        """
+        """Bar checkpoints until the next start, because a file is damaged, and return the error."""
         self._log.no_checkpoint_reason = f"'{file.path}' {reason}"
         return DamagedStore(
             f"no checkpoint is made, because '{file.path}' is damaged: {reason}. Nothing was "

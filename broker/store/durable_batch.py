@@ -156,7 +156,9 @@ class DurableBatch(WriteBatch):
         log.noted_rolls = log.rolls
 
     def _count_removed(self) -> None:
-        """Count the entries about removed queues, sessions and streams as no longer live."""
+        """Count the entries about queues, sessions and streams that this batch removes as no longer
+        live.
+        """
         self.count_released(self.released)
         self.released = b""
         log = self._log

@@ -44,7 +44,7 @@ class FileOrder:
         )
 
     def follow_each_other(self, checkpoints: list[str], segments: list[str]) -> bool:
-        """True if the newest checkpoint and the segments are complete and follow each other."""
+        """True if the newest checkpoint and the segments are complete, without a gap."""
         last: i64 = 0
         for name in [*checkpoints[-1:], *segments]:
             head = self._heads.get(name)

@@ -158,11 +158,11 @@ def open_for_reading(disk: Disk, path: str) -> File:
 
 
 def _drop(file: File | None) -> None:
-    """Do nothing. The argument keeps the file open while the caller sets its attribute to None.
+    """Do nothing. A caller passes a file to keep it open until the caller's attribute is None.
 
-    Compiled code that sets an attribute drops the old value first, and so would close the file
-    while the attribute still refers to it. Another thread that runs during the close could read
-    from the closed file. With this call, the file is closed after the attribute was set.
+    Without this call, compiled code would close the file when it sets the attribute, while the
+    attribute still refers to the file. Another thread that runs during the close could read from
+    the closed file.
     """
 
 

@@ -201,7 +201,7 @@ class ScannedMessages(LiveMessages):
 
     @property
     def shared(self) -> int:
-        """Number of messages that several queues held, and that at least one of them holds."""
+        """Number of messages that several queues held, and at least one of them still holds."""
         return len(self._shared)
 
     @property

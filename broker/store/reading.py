@@ -201,7 +201,7 @@ class RecordReader:
 def group_size(data: bytes, start: i64) -> i64:
     """Return the number of members of the group whose payload begins at `start`.
 
-    Each member has a position of its own.
+    A group has as many positions as members.
     """
     return i64(read_i32_be(data, start)) & _U32
 
@@ -250,7 +250,7 @@ def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[Grou
 
 
 class Decoder:
-    """A decoder of payloads into entries."""
+    """A decoder that makes entries of the payloads of records."""
 
     def __init__(self, codecs: Codecs) -> None:
         self._codecs = codecs

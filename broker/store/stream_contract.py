@@ -58,7 +58,7 @@ class StreamGarbage:
         self.deleted = deleted
 
     def remove(self, disk: Disk, root: str) -> None:
-        """Remove the files below the directory `root` of all streams.
+        """Remove these files. `root` is the directory of all streams.
 
         Files that cannot be removed are skipped: the next start finds them. Raise WriteFailed if no
         file descriptor is left; the call may be repeated.

@@ -442,7 +442,9 @@ class Declarations:
         return exchanges + sum(queue.entries for queue in self.deduplicated.values())
 
     def evict_default_route(self, queue: Queue) -> None:
-        """Remove the route from the default exchange to a deleted queue from all route caches."""
+        """Remove a deleted queue's route from the route caches: the default exchange has no such
+        route now.
+        """
         self.planner.retire("", first_word(queue.name))
         name = queue.name.encode()
         self.contexts.evict(bytes([0, len(name)]) + name if len(name) <= NAME_BYTES else b"")

@@ -33,7 +33,9 @@ class QueueDeclarer(Protocol):
 
 
 class Journals:
-    """The journals of one virtual host; `topology` is its stream `$topology`, None without one."""
+    """The journals of one virtual host. `topology` is its stream `$topology`, or None without
+    journals.
+    """
 
     def __init__(
         self,

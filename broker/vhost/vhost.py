@@ -387,8 +387,8 @@ class VirtualHost(DeadLetterHost):
         """Store a message and put it into the queues of its plan. Hot path.
 
         Call this method only if the plan's `slow_path_mask` names no feature of the message except
-        PERSISTENCE. The message must not have QoS 2, and the plan must have an empty
-        `reliable_relay`.
+        PERSISTENCE. The message must not have QoS 2, and no subscriber of the plan may receive at
+        most once (`reliable_relay` is empty).
         """
         plan = route.plan
         annotations: list[int] | None = None
@@ -433,8 +433,8 @@ class VirtualHost(DeadLetterHost):
     def set_behind(self, queue: LimitedQueue, behind: bool) -> None:
         """If `behind` is True, make publishers to the queue wait; else let all of them go on.
 
-        The method retires the plans that lead to the queue, so it must be called between
-        publications.
+        The plans that lead to the queue become stale, so call this method between publications
+        only.
         """
         queue.behind = behind
         self.retire_plans_to(queue)
