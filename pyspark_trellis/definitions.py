@@ -76,8 +76,7 @@ class BoundQueue:
 
     @property
     def place(self) -> str:
-        """The text that identifies the destination: the name of a queue, or SESSION and a session's
-        name.
+        """The text that identifies the destination: the name of a queue, or SESSION and a name.
 
         Meaningless if the destination is an exchange.
         """

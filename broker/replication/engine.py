@@ -56,8 +56,7 @@ class ReplicatedLog(Protocol):
         """
 
     def bounds(self) -> tuple[int, int]:
-        """Return the offset of the log's first record, and the offset that its next record will
-        have.
+        """Return the offset of the log's first record, and the offset after its last record.
 
         Raises LogUnreachable.
         """

@@ -66,9 +66,7 @@ class MemoryNodeLog:
         return self._log.read(offset)
 
     def bounds(self) -> tuple[int, int]:
-        """Return the offset of the log's first record, and the offset that its next record will
-        have.
-        """
+        """Return the offset of the log's first record, and the offset after its last record."""
         return self._log.low, self._log.tip
 
     def trim(self, offset: int) -> None:
