@@ -15,7 +15,7 @@ from trellis.settings.listeners import (
 
 
 class Limits(Section, frozen=True, kw_only=True):
-    """Limits and quotas."""
+    """Limits on messages, connections, queues, memory and disk space."""
 
     message: Annotated[
         int, option("largest message body", ge=1, le=512 * MIB, unit="bytes", fills=BrokerLimits)

@@ -107,7 +107,7 @@ class TlsListener(ProtocolListener, frozen=True, kw_only=True):
 
 
 class Amqp(PlainListener, frozen=True, kw_only=True):
-    """AMQP 0-9-1."""
+    """The listener for AMQP 0-9-1, and limits of AMQP clients."""
 
     port: Port = 5672
     heartbeat: Annotated[
@@ -150,13 +150,13 @@ class Amqp(PlainListener, frozen=True, kw_only=True):
 
 
 class Amqps(TlsListener, frozen=True, kw_only=True):
-    """AMQP 0-9-1 over TLS. Clients with a certificate may log in with the mechanism EXTERNAL."""
+    """The listener for AMQP 0-9-1 over TLS. Clients may log in with a certificate (EXTERNAL)."""
 
     port: Port = 5671
 
 
 class Mqtt(PlainListener, frozen=True, kw_only=True):
-    """MQTT 3.1, 3.1.1 and 5."""
+    """The listener for MQTT 3.1, 3.1.1 and 5, and limits of MQTT clients."""
 
     port: Port = 1883
     anonymous: Annotated[
@@ -298,7 +298,7 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
 
 
 class Mqtts(TlsListener, frozen=True, kw_only=True):
-    """MQTT over TLS."""
+    """The listener for MQTT over TLS."""
 
     port: Port = 8883
     certificate_user: Annotated[
@@ -321,7 +321,7 @@ Origins = Annotated[
 
 
 class Ws(ProtocolListener, frozen=True, kw_only=True):
-    """MQTT over WebSocket."""
+    """The listener for MQTT over WebSocket."""
 
     enabled: Annotated[bool, option("listen on this port")] = False
     port: Port = 15675
@@ -335,7 +335,7 @@ class Ws(ProtocolListener, frozen=True, kw_only=True):
 
 
 class Wss(Mqtts, frozen=True, kw_only=True):
-    """MQTT over WebSocket over TLS."""
+    """The listener for MQTT over WebSocket over TLS."""
 
     port: Port = 15676
     path: WebSocketPath = "/ws"
@@ -396,7 +396,7 @@ class Metrics(Listener, frozen=True, kw_only=True):
 
 
 class Http(Listener, frozen=True, kw_only=True):
-    """HTTP API, with a login. `trellis list` and other commands use it."""
+    """The HTTP API, which requires a login. `trellis list` and other commands use the API."""
 
     port: Port = 15672
     tls: Annotated[bool, option("speak HTTPS, with the certificate of tls.certificate")] = False

@@ -67,7 +67,7 @@ def _matchers() -> tuple[str, ...]:
 
 
 class NodeSettings(Section, frozen=True, kw_only=True):
-    """Identity of this broker."""
+    """The name of this node."""
 
     name: Annotated[
         str, option("name of this broker in metrics, logs and AMQP handshakes", check=check_name)
@@ -226,7 +226,7 @@ class MatcherSettings(Section, frozen=True, kw_only=True):
 
 
 class Shutdown(Section, frozen=True, kw_only=True):
-    """The stop at SIGTERM."""
+    """The clean stop of the broker, at SIGTERM or SIGINT."""
 
     grace: Annotated[
         float,
@@ -235,7 +235,7 @@ class Shutdown(Section, frozen=True, kw_only=True):
 
 
 class Log(Section, frozen=True, kw_only=True):
-    """Log lines."""
+    """The level of log lines, and the audit log."""
 
     level: Annotated[Level, option("lowest level that is logged")] = "info"
     audit: Annotated[
@@ -294,7 +294,7 @@ class UserSettings(Section, frozen=True, kw_only=True):
 
 
 class Settings(Section, frozen=True, kw_only=True):
-    """All settings."""
+    """All settings of the broker."""
 
     user: Annotated[
         str,
