@@ -121,8 +121,8 @@ class Agenda:
     def drop_timer(self) -> None:
         """Tell the agenda that one timer is no longer needed, so that the agenda can remove it.
 
-        The caller has changed the task of this timer, so its `needs_timer` returns False now.
-        Timers that are not needed would otherwise take memory until their time has come.
+        The timer's task must return False from `needs_timer` now. Timers that are not needed would
+        otherwise take memory until their time has come.
         """
         self._timers_dropped += 1
         if 2 * self._timers_dropped > len(self._timers) + TIMER_SLACK:
@@ -228,7 +228,10 @@ class BulkTask(Task):
         raise NotImplementedError
 
     def on_failure(self) -> None:
-        """React to an unexpected exception in a slice. The caller calls `has_work` afterwards."""
+        """React to an unexpected exception in a slice; by default, do nothing.
+
+        The caller calls `has_work` afterwards.
+        """
 
     def schedule(self) -> None:
         """Add the next slice to the agenda if work is left and no slice waits there already."""

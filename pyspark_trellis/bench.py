@@ -61,9 +61,7 @@ class PipelineFigures:
     targets: list[tuple[str, str, float, bool]] = field(default_factory=list)
 
     def aim(self, name: str, bound: str, value: float, met: bool) -> None:
-        """Record a measured value, the target that it has (`bound`), and whether the target was
-        met.
-        """
+        """Record a measured value, its target (`bound`), and True if the target was met."""
         self.targets.append((name, bound, round(value, 2), met))
 
     def lines(self) -> list[str]:

@@ -87,7 +87,7 @@ class TopicSums:
         self.add_sums(added(pa.table(columns), *self._keys))
 
     def add_sums(self, sums: pa.Table) -> None:
-        """Add the rows of a table with the columns of `table`: sums of further journal rows."""
+        """Add a table of sums, with the columns that `table` returns."""
         self._sums.append(sums)
         self._rows += sums.num_rows
         if self._rows > _ADDED_ABOVE:

@@ -143,7 +143,7 @@ def replay(stream: JournalStream, until: datetime | None = None) -> TopologyStat
 def _rows(
     stream: JournalStream, low: int, high: int
 ) -> Iterator[tuple[datetime, str, str, dict[str, Any]]]:
-    """Iterate over the rows that tell declarations, bindings and snapshots.
+    """Iterate over the stream's rows about declarations, bindings, subscriptions and snapshots.
 
     A row is (time, vhost, event, facts). Raises PipelineError.
     """

@@ -129,9 +129,7 @@ class AdoptedDirectory:
             raise
 
     def store(self, state: ClusterState) -> None:
-        """Store `state` in the directory, which makes the directory one of a cluster's node. Raises
-        StoreError.
-        """
+        """Store `state`, which makes the directory one of a cluster. Raises StoreError."""
         self._store.catalog.write([], self._log_position, state.encode())
 
     def close(self) -> None:

@@ -336,7 +336,7 @@ class ReplicaDirectory:
 
     @property
     def stored_state(self) -> ClusterState:
-        """The state in the catalog: after a crash, this node begins to read there."""
+        """The state in the catalog, from which this node begins to read after a crash."""
         stored = self.catalog.replica_state
         return ClusterState.decode(stored) if stored else ClusterState(self.state.name)
 

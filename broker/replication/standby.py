@@ -37,9 +37,9 @@ class Standby:
     counted.
 
     A log may answer reads although it commits no record. So after two thirds of the silence, the
-    standby appends a call, a record without content. It claims the log only after the log has
-    acknowledged the call. If the log had stalled, it first appends the waiting batch of the owner.
-    Then the standby reads this batch, and does not claim.
+    standby appends a call, a record without content. The standby claims the log only after the log
+    has acknowledged the call. If the log had stalled and recovers, the log first appends the
+    waiting batch of the owner. The standby then reads this batch, and does not claim.
     """
 
     def __init__(

@@ -156,8 +156,9 @@ class DurableBatch(WriteBatch):
         log.noted_rolls = log.rolls
 
     def _count_removed(self) -> None:
-        """Count the entries about queues, sessions and streams that this batch removes as no longer
-        live.
+        """Count entries as no longer live if they are about objects that this batch removes.
+
+        Such objects are queues, sessions and streams.
         """
         self.count_released(self.released)
         self.released = b""

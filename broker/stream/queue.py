@@ -135,8 +135,9 @@ class StreamQueue(Queue):
         self.depth += packets.count
 
     def _record_time(self, captured: CapturedRows) -> None:
-        """Record the publishing time of the next rows. Called once per turn of the event loop, and
-        once per batch of the store.
+        """Record the publishing time of the next rows.
+
+        Called once per turn of the event loop, and once per batch of the store.
         """
         self._wall = self.agenda.wall
         captured.times.append((len(captured.items), int(self._wall * 1_000_000)))
@@ -250,10 +251,10 @@ class StreamQueue(Queue):
     # -- settlements, which only give credit: no message returns, so a stream is never held
 
     def hold(self) -> None:
-        """Do nothing: rows are never requeued."""
+        """Do nothing: a stream requeues no rows, so its deliveries need not pause."""
 
     def free(self) -> None:
-        """Do nothing: rows are never requeued."""
+        """Do nothing: `hold` does not pause the deliveries of a stream."""
 
     def settle(self, message: Message) -> None:
         self.acknowledged_reads()
@@ -328,9 +329,7 @@ class StreamQueue(Queue):
         self._apply_retention()
 
     def purge(self) -> int:
-        """Count all rows as purged, and return their number. Called only when the stream is
-        deleted.
-        """
+        """Count all rows as purged; return their number. Called only when the stream is deleted."""
         purged = int(self.depth)
         self.count(PURGED, purged)
         self.depth = 0

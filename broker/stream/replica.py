@@ -199,8 +199,8 @@ class StreamCopy:
         return False
 
     def _compare_older(self, rows: ShippedRows) -> None:
-        """Raise StreamDiffers if an older segment has other rows. Do nothing if a later batch
-        removed it.
+        """Raise StreamDiffers if an older segment lacks `rows`. Do nothing if the segment was
+        removed.
         """
         path = f"{self.writer.directory}/{segment_name(rows.epoch, rows.segment_base)}"
         try:

@@ -442,8 +442,8 @@ class Declarations:
         return exchanges + sum(queue.entries for queue in self.deduplicated.values())
 
     def evict_default_route(self, queue: Queue) -> None:
-        """Remove a deleted queue's route from the route caches: the default exchange has no such
-        route now.
+        """Remove from all route caches the route by which the default exchange led to a deleted
+        queue.
         """
         self.planner.retire("", first_word(queue.name))
         name = queue.name.encode()

@@ -33,9 +33,7 @@ class QueueDeclarer(Protocol):
 
 
 class Journals:
-    """The journals of one virtual host. `topology` is its stream `$topology`, or None without
-    journals.
-    """
+    """The journals of one virtual host; `topology` is its stream `$topology`, or None."""
 
     def __init__(
         self,
@@ -80,8 +78,8 @@ class Journals:
         self.declare_topology()
 
     def find(self) -> None:
-        """Search the queues for the journals and the topology stream again: a stream was added or
-        deleted.
+        """Search the queues for the journals and the topology stream again, after a change of
+        streams.
         """
         journals = [
             queue

@@ -180,9 +180,9 @@ def _moved(
 ) -> Message:
     """Return the new message, which is published in place of `message`.
 
-    The new message expires when `message` would have expired, unless the source has a time to live
-    (TTL). The TTL of the source does not apply to the new message. Then the time in the message's
-    own `expiration` begins again, because the time of its publication is unknown.
+    The new message expires when `message` would have expired. If the source has a time to live,
+    this time is unknown. The new message then expires after the time in its own `expiration`,
+    counted from now, or never without `expiration`.
     """
     qos = message.qos
     if qos == AT_MOST_ONCE and properties.get("delivery_mode") == 2:
@@ -247,9 +247,7 @@ _VALUE: Final = "x-deduplication-header"
 
 
 def _problem_of(queue: Queue, message: Message) -> str:
-    """Return why the queue would drop `message` or another message; "" if the queue would drop
-    none.
-    """
+    """Return why the queue would drop `message` or another message; "" if it would drop none."""
     if isinstance(queue, DeduplicatedQueue) and queue.repeats(message):
         return f"has a message with the same {_VALUE}"
     if not isinstance(queue, LimitedQueue):
