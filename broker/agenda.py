@@ -99,7 +99,7 @@ class Agenda:
         self._next_turn.append(task)
 
     def add_bulk(self, task: Task) -> None:
-        """Run the task once, after the deliveries of a turn and the bulk tasks that wait already.
+        """Run the task once, after the deliveries of a turn and the bulk tasks that already wait.
 
         A task that adds itself while it runs gets its next slice in the next turn.
         """
@@ -113,7 +113,8 @@ class Agenda:
     def at(self, when: i64, task: Task) -> None:
         """Run the task once the clock `now` reaches `when` ms.
 
-        The task may run even after `drop_timer`, so it must check whether its work is needed.
+        The task may run even after `drop_timer`, so the task must check if its work is still
+        needed.
         """
         self._timers_added += 1
         heapq.heappush(self._timers, (when, self._timers_added, task))

@@ -137,10 +137,10 @@ class JournalStream:
 class Directory(JournalStream):
     """A stream in a directory, to which a broker may be writing.
 
-    All complete batches are assumed to be durable. They are durable if the broker is stopped, and
-    in a copy. Read a running broker over HTTP instead, which returns durable rows only: if the
-    machine fails, rows that were read from the directory before they were durable may be lost
-    (`offsets.remembered` reports that).
+    All complete batches are read as if they were durable. That is correct if the broker is stopped,
+    or if the directory is a copy. If the broker runs and its machine fails, rows that were read may
+    be lost (`offsets.remembered` reports that). So read the stream of a running broker over HTTP,
+    which returns durable rows only.
     """
 
     def __init__(self, path: str) -> None:

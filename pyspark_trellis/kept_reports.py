@@ -51,7 +51,7 @@ _SHOWN: Final = 10
 
 @dataclass(frozen=True)
 class KeptReport:
-    """The report of a period, as its file has it.
+    """The report of a period, as the report's file contains it.
 
     `findings` has a sorted list of texts for each of KINDS; each text names one binding or topic.
     """

@@ -22,7 +22,7 @@ SHOWN: Final = 20
 
 
 def head(span: Span, sources: Iterable[str]) -> None:
-    """Print the messages, topics and time range of the history, and the sources of the bindings."""
+    """Print the numbers of messages and topics, their time range, and the bindings' sources."""
     when = (
         f", {span.first:%Y-%m-%d %H:%M:%S} to {span.last:%Y-%m-%d %H:%M:%S} UTC"
         if span.first is not None and span.last is not None

@@ -54,7 +54,7 @@ class RemoteBroker:
 
     @classmethod
     def of(cls, place: str, options: Mapping[str, str] = MappingProxyType({})) -> RemoteBroker:
-        """Parse http://HOST:15672, and find the credentials (credentials.py).
+        """Return the broker at the URL `place`, with the credentials for it (credentials.py).
 
         Raises PipelineError.
         """
@@ -159,10 +159,10 @@ class Remote(JournalStream):
 
     @classmethod
     def of(cls, place: str, options: Mapping[str, str]) -> Remote:
-        """Return the stream of http://HOST:15672 that the option `stream` names.
+        """Return the stream that the option `stream` names, of the broker at the URL `place`.
 
-        `place` is the URL http://HOST:15672. The option is VHOST/QUEUE, or QUEUE for the vhost /.
-        Raises PipelineError.
+        `place` is http://HOST:15672. The option is VHOST/QUEUE, or QUEUE for the vhost /. Raises
+        PipelineError.
         """
         stream = options.get("stream", "")
         if not stream:

@@ -104,11 +104,11 @@ class LogOwner:
     def ship(
         self, payload: bytes, position: int, chunk_size: int = CHUNK_SIZE
     ) -> Steps[ReceivedBatch]:
-        """Append a batch to the log in chunks. Return the batch once all its chunks count.
+        """Append a batch to the log in chunks. Return the batch once the log has all chunks.
 
-        `position` is the position of the last entry of the batch. Only after this call may the
-        batch be written to the data directory and be confirmed. If that write fails because the
-        disk is full, only the write is repeated, not this call. Raises Fenced.
+        `position` is the position of the last entry of the batch. Write the batch to the data
+        directory, and confirm it, only after this call. If that write fails because the disk is
+        full, repeat only the write, not this call. Raises Fenced.
         """
         state = self.judge.state
         epoch, nonce = self._claim

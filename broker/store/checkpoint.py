@@ -132,8 +132,8 @@ class Checkpointing:
         """Do one step. Return True if steps are left, False if the checkpoint is done.
 
         After OutOfDescriptors the step can be repeated. After another StoreError the checkpoint has
-        ended. If `completed` is False, the log is unchanged; if True, some replaced files could not
-        be removed.
+        ended: either the log is unchanged (`completed` is False), or some of the replaced files
+        could not be removed (`completed` is True).
         """
         try:
             self._step()

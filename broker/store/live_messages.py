@@ -332,10 +332,10 @@ class FollowedMessages(LiveMessages):
         return found
 
     def release(self, at: int, holder_numbers: set[int]) -> list[tuple[int, int]]:
-        """Settle the messages of the block `at` in queues that do not exist any more.
+        """Settle the messages of the block `at` in all queues that do not exist any more.
 
-        `holder_numbers` are the numbers of all existing queues. Return the settled messages as
-        (queue number, position).
+        `holder_numbers` are the numbers of all existing queues. Return (queue number, position) of
+        each settled message.
         """
         if at >= len(self._blocks):
             return []

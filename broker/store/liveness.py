@@ -72,10 +72,10 @@ class Liveness:
         self._marks = marks
 
     def count(self, files: list[LogFile], file: LogFile, records: Records) -> None:
-        """Count the records of a batch that is durable in `file`, the last of `files`. Hot path.
+        """Add a batch's records, which are durable in `file`, to the counts of the files. Hot path.
 
-        The caller adds 1 to `changes` before and after the call: an odd number tells other threads
-        that the counts are incomplete.
+        `file` is the last of `files`. The caller adds 1 to `changes` before and after the call, so
+        an odd number tells other threads that the counts are incomplete.
         """
         file.live += records.copies
         file.balance = (file.balance + records.balance) & SUM_MASK

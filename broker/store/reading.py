@@ -173,9 +173,8 @@ class RecordReader:
     def seek(self, wanted: i64) -> bool:
         """Go to the record that holds the position `wanted`, and return True. Read only headers.
 
-        Return False if no record in `data` holds the position. If the search only reached the end
-        of `data`, the record may come later: then `at` is the index of the next record, whose
-        header `data` does not have in full.
+        Return False if no record in `data` holds the position. If `data` ends before the position,
+        `at` is then the index from which the search must continue with further data.
         """
         data = self.data
         at: i64 = self.at

@@ -127,7 +127,7 @@ class AppliedPolicies:
             replacement.update_arguments(effective)
 
     def set_operator_policy(self, policy: Policy, ticket: Ticket | None = None) -> None:
-        """Add or replace an operator policy, which bounds the policies of the queues it matches."""
+        """Add or replace an operator policy, which limits what other policies can set."""
         self._parameters.set(OPERATOR_POLICY, policy.name, policy.row, ticket)
         self._policies.operator_by_name[policy.name] = policy
         self._apply_all_policies()
