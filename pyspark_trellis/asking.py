@@ -1,6 +1,6 @@
 """Runs `trellis ask ...`: answers questions about a journal in this process, without Spark.
 
-    traffic       sums of published messages
+    traffic       numbers of published messages
     unroutable    topics of which messages reached no queue
     whatif, audit, advise
                   the jobs of `trellis pipeline`, with the same options, JSON and exit codes

@@ -1,4 +1,4 @@
-"""Sums of published messages by topic, computed on Arrow tables.
+"""Sums: the numbers of published messages by topic, as Arrow tables with these columns.
 
     vhost, exchange, topic     each combination once
     messages, size             number, and bytes of bodies

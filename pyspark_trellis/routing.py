@@ -1,5 +1,5 @@
 """Computes the destinations of topics according to a definitions file: applies the broker's rules
-to batches of topics.
+to batches of topics. The destinations are found as follows:
 
     topic exchange        `matching.batch`, of each grammar
     direct exchange       a dict

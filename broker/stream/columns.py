@@ -2,7 +2,7 @@
 
 Values are added in runs: a value that is equal in consecutive rows is added once.
 
-    EndsColumn      the ends of texts          TextColumn     texts, none null
+    EndsColumn      end offsets of texts       TextColumn     texts, none null
     NumberColumn    numbers, none null         BodyColumn     texts that may be long
     SparseColumn    mostly nulls
 """

@@ -1,7 +1,7 @@
 """The declarations of a virtual host: its exchanges and queues.
 
     declare, delete --> dict of exchanges or queues --> store (if durable) --> topology stream
-                        --> plans retired, because routes may lead elsewhere now
+                        --> plans become stale, because routes may lead elsewhere now
 
 The methods `add_...` store nothing. These methods are also called when the broker starts, for
 stored definitions. The object then gets the number that it has in the store.

@@ -1,10 +1,10 @@
-"""Publications that need more than `VirtualHost.publish`, and their routes.
+"""The rarer ways to publish, and their routes: deduplication, wills, CC headers, transactions.
 
-publish_once    a message of a producer that numbers its messages
-publish_will    the will message of a session, at the end of the turn
-prepare         the store's entry of a message that a transaction publishes later
-route_copies    a message with headers CC or BCC
-resolve_now     the present destinations of a message that a transaction publishes later
+publish_once    publishes a message of a producer that numbers its messages
+publish_will    publishes the will message of a session at the end of the turn
+prepare         encodes the store's entry of a message that a transaction publishes later
+route_copies    returns the route of a message with headers CC or BCC
+resolve_now     returns the present destinations of a message that a transaction publishes later
 """
 
 from __future__ import annotations
