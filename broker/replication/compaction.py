@@ -3,7 +3,7 @@
 The owner of the log frees disk space while it writes (trellis/server/store_writer.py). A node that
 follows does the same work in single steps, between its reads of the replicated log.
 
-After a crash, the node reads all batches that follow its stored state again. This module cannot
+After a crash, the node again reads all batches that follow its stored state. This module cannot
 remove a part of these batches: it reads and removes only full segments, and the stored state
 already covers each batch in a full segment (durable_batch.py).
 """
