@@ -129,6 +129,11 @@ def consumer_options(cluster: ClusterSettings, group: str) -> Options:
     )
 
 
+def committing_options(cluster: ClusterSettings, group: str) -> Options:
+    """Return the options of a consumer that only commits offsets, and reads committed ones."""
+    return _joined(cluster, {"enable.auto.commit": False, "group.id": group})
+
+
 def admin_options(cluster: ClusterSettings) -> Options:
     """Return the options of an admin client."""
     return _joined(cluster, {})

@@ -133,6 +133,7 @@ class KafkaLog:
         """Close the connections to Kafka. No other call may follow."""
         self._appender.close()
         self._reader.close()
+        self._topic.close()
 
     def _check_topic(self) -> TopicFacts:
         """Check that the topic is the one that this node follows, and has one partition.
