@@ -35,7 +35,11 @@ CAPACITY: Final = 1_000_000
 
 
 class WordCache(Numbered[S]):
-    """A matcher kept for comparison; fast while topics use few words and patterns do not change."""
+    """A matcher that caches, for each word of a topic, the set of patterns that accept the word.
+
+    The algorithm is kept for comparison. It is fast while topics use few different words and
+    patterns do not change.
+    """
 
     def __init__(self, grammar: Grammar, capacity: int = CAPACITY) -> None:
         super().__init__(grammar)
