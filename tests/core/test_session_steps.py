@@ -41,7 +41,7 @@ def topics(count: int) -> list[str]:
 
 
 def returned(world: World, client_id: str = "c") -> tuple[Connection, list[int]]:
-    """Connect a client again; return its connection, and the steps of each turn."""
+    """Connect a client again; return its connection, and the number of steps of each turn."""
     client = world.raw_mqtt()
     client.receive_data(connect(client_id, clean=False))
     counts = [steps(world.store.sync)]

@@ -107,7 +107,10 @@ class Observed(Mqtt0):
         self.received: list[str] = []
 
     async def until(self, first: int) -> bytes:
-        """Read up to the next packet with this first byte, and return its data; keep the bodies."""
+        """Read packets until one has this first byte, and return the data of this packet.
+
+        Add the bodies of publications that come before to `received`.
+        """
         while True:
             kind, data = await self.packet()
             if kind & 0xF0 == 0x30:

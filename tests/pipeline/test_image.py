@@ -172,8 +172,8 @@ def until(log: Path, said: str, process: subprocess.Popen[bytes]) -> re.Match[st
 
 
 def counted(table: Path) -> int:
-    """Return the number of messages that the table of the job `traffic` counts, in its committed
-    files."""
+    """Return the total of the column `messages` in the committed files of a table that the job
+    `traffic` wrote."""
     return sum(
         sum(pq.read_table(file, columns=["messages"]).column("messages").to_pylist())
         for file in committed(table)

@@ -165,7 +165,7 @@ def overwritten(log: Log, files: list[LogFile]) -> Iterator[None]:
 def live_through(
     seed: int, stepper: Stepper, batches: int = 40, drop: Drop = drop_dead_files
 ) -> History:
-    """Write `batches` batches to a log with checkpoints and dropped files in between."""
+    """Write `batches` batches to a log; in between, make checkpoints and drop dead files."""
     random, disk = Random(seed), SimulatedDisk()
     log, history = Log(disk, random.choice((400, 1_500))), History(disk)
     steps: Iterator[None] = iter(())
@@ -186,7 +186,10 @@ def live_through(
 
 
 def crashes(history: History, seed: int, every: int = 1) -> Iterator[tuple[int, Log]]:
-    """Yield (events, recovered log) for a power loss after each event."""
+    """Simulate power losses before each `every`-th disk event, and after the last one.
+
+    For each, yield (number of the events before it, log recovered from the disk).
+    """
     random, disk = Random(seed), SimulatedDisk()
     for events, event in enumerate(history.disk.events):
         if events % every == 0:
