@@ -79,7 +79,7 @@ class Stamped:
     """BATCH frames in one buffer that are equal except for one number in each."""
 
     def __init__(self, frames: bytes, at: int, width: int) -> None:
-        """Set the frames; the number is at offset `at` of each frame and `width` bytes long."""
+        """Store the frames, each of which has a number of `width` bytes at its offset `at`."""
         self._frames = bytearray(frames)
         self._stride = len(frames) // BATCH
         self._places = [(at + place, place, width) for place in range(width)]
@@ -92,7 +92,7 @@ class Stamped:
 
 
 def new_bench() -> Bench:
-    """Return the broker of a flow without `persistent` in its name."""
+    """Return a new broker; its store is in memory, or durable if the flows run `--on-disk`."""
     return ClusterBench() if Bench.on_disk else Bench()
 
 

@@ -438,7 +438,7 @@ class Connection(Outlet):
             self._release()
 
     def _release(self) -> None:
-        """Release the objects that the connection uses in the broker. Called once, at its end."""
+        """Release the broker's objects that the connection uses. Called once, when it ends."""
         raise NotImplementedError
 
     def client_names(self) -> tuple[str, ...]:

@@ -113,8 +113,8 @@ def read_head(data: bytes) -> Head | None:
             version: i64 = i64(read_i16_be(copy, 4))
             if version < FORMAT or version > FORMAT_GAP:
                 raise TooNew(
-                    f"its log format is {version}, and this version of Trellis reads only formats"
-                    f" {FORMAT} to {FORMAT_GAP}"
+                    f"the file's log format is {version}, and this version of Trellis reads only "
+                    f"formats {FORMAT} to {FORMAT_GAP}"
                 )
             return Head(
                 i64(read_i16_be(copy, 6)),

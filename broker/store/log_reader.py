@@ -87,7 +87,7 @@ class LogReader:
         began: i64 = reader.base + reader.at
         while not reader.advance():
             if reader.stop == BAD or not self._more(file, max(reader.needed, size)):
-                raise self._damaged(file, position, began, reader.reason or "it is cut off")
+                raise self._damaged(file, position, began, reader.reason or "the record is cut off")
         self.data, self.kind = reader.data, reader.kind
         self.start, self.end = reader.start, reader.end
         if self.kind == GROUP:

@@ -191,7 +191,7 @@ class StreamRecovery:
             self._first_offset = min(self._first_offset, base)
         if head is None or head[1:] != (epoch, base):
             self._reported_gaps.add(int(self.segments[-1].end) if self.segments else base)
-            self._move_to_quarantine(name, "its schema is damaged, or belongs to another segment")
+            self._move_to_quarantine(name, "the schema is damaged, or belongs to another segment")
             return
         segment = Segment(disk, path, epoch, base)
         if base >= int(self._cut_offset):
@@ -201,7 +201,7 @@ class StreamRecovery:
         index = f"{name}{_INDEX}"
         indexed = index in names and self._load_index(segment, index, size)
         if index in names and not indexed:
-            self._report(WRONG, index, "it is damaged, and is written again")
+            self._report(WRONG, index, "the index is damaged, and is written again")
         if indexed and segment.end <= self._cut_offset and not self._thorough:
             self._add(segment)
             return
@@ -268,7 +268,7 @@ class StreamRecovery:
             )
         elif indexed and known.end <= self._cut_offset:
             self._report(
-                WRONG, f"{name}{_INDEX}", "it does not match the segment, and is written again"
+                WRONG, f"{name}{_INDEX}", "the index differs from the segment, and is written again"
             )
         if segment.end > segment.base:
             self._finish(segment, place)

@@ -227,7 +227,9 @@ class StreamCopy:
         if active is None or self.missing:
             raise self._differs(f"all rows before offset {end} are missing")
         if int(active.end) != end:
-            raise self._differs(f"its rows end at offset {active.end}, and the log has {end}")
+            raise self._differs(
+                f"the rows in the files end at offset {active.end}, and those in the log at {end}"
+            )
         try:
             file = self._disk.open(active.path, False)
             rest = file.read(active.size, len(END_OF_STREAM) + 1)

@@ -150,7 +150,7 @@ class ScopedIdentity(Identity):
         )
 
     def _names(self, verb: str, exchange: str, key: str) -> bool:
-        """True if the routing key of a scope is exactly this binding key."""
+        """True if a scope of this verb names the exchange and exactly this binding key."""
         return any(
             scope.verb == verb
             and scope.name.fullmatch(exchange)

@@ -148,7 +148,7 @@ class LogRetention:
             self._trim(NodeList(known.listed | wanted.listed), reports)
 
     def _note_unreported(self, names: list[str]) -> None:
-        """Log the names of listed nodes without a report, if they have changed."""
+        """Log the names of nodes that have sent no report, unless they are already logged."""
         if names and names != self.unreported:
             logs.warning(
                 "cluster_node_unreported",

@@ -89,7 +89,7 @@ class Data(Section, frozen=True, kw_only=True):
     def directory(self) -> Path | None:
         """The path of the data directory, None for `:memory:`.
 
-        Raises RuntimeError if the path is below the home directory and the user has none.
+        Raises RuntimeError if the path begins with the home directory, and the system knows none.
         """
         if self.dir == ":memory:":
             return None

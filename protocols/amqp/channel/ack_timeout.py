@@ -52,7 +52,7 @@ class Marks:
     """Finds the deliveries of one channel that are older than one acknowledgement timeout.
 
     A mark is a time, and the delivery tag that was next at that time. So all deliveries with lower
-    tags are older than the mark.
+    tags were sent before that time.
     """
 
     def __init__(self, timeout: i64) -> None:
@@ -67,13 +67,13 @@ class Marks:
 
     @property
     def tick(self) -> i64:
-        """The least time between two marks, in ms."""
+        """Least time from one mark to the next, in ms: a tenth of the timeout, or TICK_MIN."""
         return max(TICK_MIN, self.timeout // TICKS)
 
     def note(self, now: i64, tag: i64) -> None:
-        """Add a mark: `tag` is the next delivery tag at the time `now` in ms.
+        """Record that `tag` is the next delivery tag at the time `now`, in ms.
 
-        Do nothing if the last mark is less than a tick old.
+        Do nothing if the last such record (mark) is less than a tick old.
         """
         if not self._marks or now - self._marks[-1][0] >= self.tick:
             self._marks.append((int(now), int(tag)))
@@ -208,7 +208,7 @@ class AckTimeout(BulkTask):
         return timeout
 
     def _update_marks(self) -> None:
-        """Remove the marks of timeouts that no queue has any more; begin marks for new timeouts."""
+        """Remove the Marks of timeouts that no queue has any more; create those of new timeouts."""
         for timeout in [one for one in self._marks if one not in self._timeouts]:
             del self._marks[timeout]
         for timeout in self._timeouts:
@@ -220,7 +220,10 @@ class AckTimeout(BulkTask):
         self._unchecked = list(self._marks)
 
     def _begin_marks(self, timeout: int) -> None:
-        """Begin marks for a timeout in ms. Do nothing if the timeout is 0, or has marks already."""
+        """Create the Marks that find the deliveries older than a timeout in ms, unless they exist.
+
+        Do nothing if the timeout is 0, which means no timeout.
+        """
         if timeout > 0 and timeout not in self._marks:
             marks = self._marks[timeout] = Marks(timeout)
             marks.note(self._agenda.now, self._unacked.next)
