@@ -268,7 +268,7 @@ class Queue(MessageSource):
             self._gate.write_exact(self.in_memory() + delayed)
 
     def in_memory(self) -> list[ReturnedMessage]:
-        """Return the waiting messages in memory that were delivered before, and returned."""
+        """Return the waiting messages in memory that a consumer has returned to the queue."""
         return self._waiting.returned.in_order()
 
     def delayed(self) -> list[ReturnedMessage]:
@@ -336,7 +336,7 @@ class Queue(MessageSource):
 
     @property
     def held(self) -> bool:
-        """True while deliveries wait for a client to return its messages; False if paused."""
+        """True while `hold` stops the deliveries; False if an operator has paused the queue."""
         return self._holds > 0 and not self.paused
 
     def hold(self) -> None:
@@ -622,7 +622,7 @@ class Queue(MessageSource):
         return self._upkeep
 
     def _schedule_upkeep(self) -> None:
-        """Schedule a call of `keep_up` as bulk work, after the deliveries of a turn."""
+        """Schedule the discarding of messages (`keep_up`) as bulk work, after the deliveries."""
         self._open_upkeep().request()
 
     def _upkeep_waits(self) -> bool:

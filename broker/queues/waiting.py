@@ -212,7 +212,10 @@ class WaitingMessages:
 
     @property
     def lacks_descriptors(self) -> bool:
-        """True while no file descriptor is left to read the tail. A retry must be scheduled."""
+        """True if the tail could not be read, because no file descriptor was left.
+
+        The caller must then schedule a retry.
+        """
         return self._tail is not None and self._tail.waits
 
     def retry(self) -> None:

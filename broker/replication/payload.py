@@ -46,7 +46,7 @@ Change = tuple[int, StoreEntry]
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """The content of a batch."""
+    """The content of a batch of the replicated log: records, definitions and rows of streams."""
 
     #: Definitions that were made, changed or removed.
     changes: list[Change]

@@ -375,7 +375,7 @@ class StreamRecovery:
         )
 
     def _cut_batch(self, segment: Segment, batch: BatchView, place: i64, size: int) -> None:
-        """Cut off a batch with rows that were never confirmed. It begins at `place`.
+        """Cut off the batch at byte `place`, which has rows that were never confirmed.
 
         If the first rows of the batch were confirmed, they are first copied to a new segment.
         """

@@ -114,9 +114,9 @@ class StreamCopy:
     # -- rows
 
     def write(self, rows: ShippedRows) -> None:
-        """Write shipped rows to the stream's files, unless they have the rows already.
+        """Write shipped rows to the stream's files, unless the files have the rows already.
 
-        Raise StreamDiffers or StoreError.
+        Raise StreamDiffers if the files have other rows, StoreError if the write fails.
         """
         batch = self._view(rows)
         active = self.writer.written
@@ -277,7 +277,8 @@ class StreamReplica:
     def write(self, rows: list[ShippedRows]) -> None:
         """Write shipped rows of several streams, and make them durable.
 
-        May be repeated after WriteFailed. Raise StreamDiffers, StoreError.
+        Raise StreamDiffers if the files have other rows, WriteFailed if the call may be repeated,
+        another StoreError if it may not.
         """
         touched: dict[int, StreamCopy] = {}
         for share in rows:
