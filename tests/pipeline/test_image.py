@@ -128,7 +128,10 @@ class Image:
     def service(
         self, name: str, master: str = ""
     ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-        """Run the program of a compose service; yield its output file; end all its processes."""
+        """Run the program of a compose service; yield (process, file with its output).
+
+        At the end of the block, kill all processes of the program.
+        """
         service = SERVICES[name]
         [entrypoint] = re.findall(r"^ENTRYPOINT \[(.*)\]$", self.stage, re.MULTILINE)
         words = [

@@ -325,8 +325,9 @@ def drop_early(log: SegmentLog) -> int:
 
 
 def remove_before_the_mark(log: SegmentLog) -> int:
-    """Wrong on purpose: remove dead files before the mark of the gap, which says that these files
-    were dropped on purpose, is durable.
+    """Wrong on purpose: remove dead files before the log has a durable mark of the gap.
+
+    The mark says that these files were dropped on purpose.
     """
     dropped = 0
     for run in dead_files(log):

@@ -180,7 +180,7 @@ class SilenceWithoutAnswers(Node):
 
 
 def judged_by(wrong: type[Judge]) -> type[Node]:
-    """Return a node that judges records with this judge, which is wrong on purpose."""
+    """Return a class of nodes that judge records with this judge, which is wrong on purpose."""
 
     class WrongFollower(Follower):
         def __init__(self, state: ClusterState, formats: Formats = FORMATS) -> None:
