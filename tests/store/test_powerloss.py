@@ -35,7 +35,7 @@ def copies(state: State) -> set[Copy]:
 
 
 class History:
-    """The changes of a disk by a log, and the entries that were confirmed after each change."""
+    """The changes that a log has made to its disk, and the entries confirmed after each change."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self.disk = disk
@@ -121,7 +121,7 @@ def moved_forward(log: Log, files: list[LogFile]) -> Iterator[None]:
 
 
 class OverwrittenFile(CheckpointFile):
-    """Wrong on purpose: a checkpoint's file that overwrites the file of the checkpoint before."""
+    """Wrong on purpose: a checkpoint's file that overwrites the file of the previous checkpoint."""
 
     def __init__(self, log: SegmentLog, last: LogFile, end: int) -> None:
         super().__init__(log, end)
@@ -137,7 +137,7 @@ class OverwrittenFile(CheckpointFile):
 
 
 class InPlace(Checkpointing):
-    """Wrong on purpose: a checkpoint that overwrites the checkpoint before."""
+    """Wrong on purpose: a checkpoint that overwrites the previous checkpoint."""
 
     def __init__(self, log: SegmentLog, files: list[LogFile], holder_numbers: set[int]) -> None:
         super().__init__(log, files, holder_numbers)
