@@ -1,9 +1,10 @@
-"""The nodes of the concurrent trie: permanent I-nodes and immutable C-nodes.
+"""The nodes of the concurrent trie (I-nodes), and their contents (C-nodes).
 
     root -> I -> C -+- a [x] -> I -> C --- b [y]
 
-An I-node is a cell whose content is replaced by compare-and-set; a C-node in a cell is never
-changed. The module `cstrie` explains the algorithm.
+An I-node is a node of the trie: a cell that stays, while threads replace its content by
+compare-and-set. A C-node is such a content: an immutable object with the branches of the node. The
+module `cstrie` explains the algorithm.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ class LimitedQueue(Queue):
         return self.depth < before
 
     def _put_drops(self) -> i64:
-        """Return the most messages to drop at once after a message was put into the queue.
+        """Return the largest number of messages to drop at once after a message was put.
 
         The number is 2 while bulk work drops messages, and otherwise MESSAGES_PER_SLICE. Two drops
         for each new message are enough to let the queue shrink, and keep the turn short.

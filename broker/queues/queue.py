@@ -268,7 +268,7 @@ class Queue(MessageSource):
             self._gate.write_exact(self.in_memory() + delayed)
 
     def in_memory(self) -> list[ReturnedMessage]:
-        """Return the waiting messages in memory that a consumer has returned to the queue."""
+        """Return waiting messages in memory, at least all that consumers have returned."""
         return self._waiting.returned.in_order()
 
     def delayed(self) -> list[ReturnedMessage]:

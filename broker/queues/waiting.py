@@ -271,7 +271,10 @@ class WaitingMessages:
         return [] if self._tail is None else self._tail.peek(skipped, count)
 
     def peek_attempts(self, message: Message | None) -> i64:
-        """Return how often a message of the tail was delivered before the broker started."""
+        """Return how often a message of the tail was returned, before the broker started.
+
+        A message that may have been delivered counts as returned once.
+        """
         restored = self._restored
         if restored is None or message is None or message.position > restored.top:
             return 0
