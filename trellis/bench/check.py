@@ -43,7 +43,7 @@ def body(publisher: int, number: int, rest: bytes) -> bytes:
 
 
 class PublishedMessages:
-    """The messages that one publisher has begun to send: their number, and their send times.
+    """The messages that one publisher has begun to send: their count, and their send times.
 
     `times[n]` is the time in ns at which the last message with number n was sent. The list is empty
     unless latencies are measured (`timed`).

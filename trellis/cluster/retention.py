@@ -123,7 +123,7 @@ class LogRetention:
                 self._unreachable = ""
 
     def look(self) -> None:
-        """Append a mark if one is due, update the list of nodes, and trim. May block.
+        """Append a mark if one is due, update the list of nodes, and trim the log. May block.
 
         Raises LogUnreachable.
         """
@@ -198,7 +198,7 @@ class LogRetention:
         return left
 
     def _trim(self, nodes: NodeList, reports: Mapping[str, NodeReport]) -> None:
-        """Remove the records before the last mark that all listed nodes have reached.
+        """Remove the records before the last mark that all nodes of the list have reached.
 
         Raises LogUnreachable.
         """

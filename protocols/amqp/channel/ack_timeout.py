@@ -229,10 +229,10 @@ class AckTimeout(BulkTask):
             marks.note(self._agenda.now, self._unacked.next)
 
     def _check(self, marks: Marks, limit: i64) -> i64:
-        """Compare up to `limit` outstanding deliveries with the marks.
+        """Find out if one of the next outstanding deliveries is older than its queue's timeout.
 
-        Return the cost as a number of compared deliveries. Set `marks.late` if a delivery is older
-        than its queue's timeout, and `marks.complete` if no deliveries are left to compare.
+        Compare at most `limit` deliveries with `marks`, and return the cost as their number. Set
+        `marks.late` if a delivery is too old, `marks.complete` if no deliveries are left to compare.
         """
         now: i64 = self._agenda.now
         if self._unacked.count == 0:

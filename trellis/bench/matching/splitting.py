@@ -51,7 +51,7 @@ class SplittingScan:
 
 
 def splitting(patterns: Sequence[str], topics: Sequence[str], seconds: float) -> dict[str, float]:
-    """Return ns per lookup: `each` splits the texts for each comparison, `once` each text once.
+    """Return ns per lookup of the two forms of SplittingScan: `each` (each_time) and `once`.
 
     Raises WrongMatch if the two ways find different patterns.
     """

@@ -257,8 +257,8 @@ class GatewayProtocol(H11Protocol):
     def end(self) -> None:
         """Close the connection after the last response.
 
-        If the client may still be sending, its input is discarded until the client closes its side,
-        for at most the time limit. If the gateway closed the socket with unread input, TCP would
+        If the client may still be sending, its input is discarded for a limited time, until the
+        client closes its side. If the gateway closed the socket with unread input, TCP would
         send a reset, and the client could lose the response.
         """
         transport = self._socket_transport
