@@ -1,6 +1,6 @@
 """Tests that one turn has few steps, even if MQTT sessions with much state end or return.
 
-A step is one call of a function of the broker or of a protocol, as in test_turn_steps.
+A step is one call of a function of the broker or of a protocol.
 """
 
 from __future__ import annotations
