@@ -146,9 +146,8 @@ class PluginApproved(Identity):
 class PluginIdentity(Identity):
     """The permissions of a client, restricted by the topic plugins.
 
-    Without the plugins' restrictions, the client has the permissions of its account, or all
-    permissions if the plugins have accepted the client. A publish context caches the answers of the
-    plugins.
+    Without these restrictions, the client has the permissions of its account, or all permissions
+    if plugins have accepted its login. A publish context caches the answers of the plugins.
     """
 
     def __init__(

@@ -232,7 +232,7 @@ class AckTimeout(BulkTask):
         """Find out if one of the next outstanding deliveries is older than its queue's timeout.
 
         Compare at most `limit` deliveries with `marks`, and return the cost as their number. Set
-        `marks.late` if a delivery is too old, `marks.complete` if no deliveries are left to compare.
+        `marks.late` if a delivery is too old, `marks.complete` if no delivery is left to compare.
         """
         now: i64 = self._agenda.now
         if self._unacked.count == 0:
