@@ -114,8 +114,8 @@ class UnroutableTopic:
 class UnroutableTopics:
     """The topics with messages that reached no queue, the topic with the most of them first.
 
-    `unroutable` is the number of such messages, and `topics` the number of such topics; `rows` has
-    at most MOST of them.
+    `unroutable` is the number of these messages, and `topics` the number of these topics. `rows`
+    has at most MOST topics.
     """
 
     span: Span
