@@ -206,7 +206,7 @@ def test_message_that_was_never_sent_is_an_error(kind: Callable[[], Mqtt | Amqp]
         ),
         (
             mqtt.publish(NAMES.topic(0), body(0, 900, Mqtt().script.filler)),
-            "number in a body of publisher 0: expected number 0, got 900",
+            "a body of publisher 0 has an invalid message number: expected number 0, got 900",
         ),
         (b"\x62\x02\x00\x01", "an unexpected packet of type 6"),
         (b"\x30\x01\x00", "without a topic"),
@@ -221,18 +221,18 @@ def test_other_wrong_mqtt_packets(data: bytes, problem: str) -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (delivery(2, "bench-0", NAMES.key(0), b""), "delivery tag: expected 1, got 2"),
+        (delivery(2, "bench-0", NAMES.key(0), b""), "delivery tag is wrong: expected 1, got 2"),
         (
             delivery(1, "bench-0", NAMES.key(0), b"12"),
-            "size of the body of message 0 of publisher 0: expected 24, got 2",
+            "size of the body of message 0 of publisher 0 is wrong: expected 24, got 2",
         ),
         (
             delivery(1, "other", NAMES.key(0), body(0, 0, Amqp().script.filler)),
-            "exchange and routing key of message 0",
+            "message 0 of publisher 0 has a wrong redelivered flag, exchange or routing key",
         ),
         (
             delivery(1, "bench-0", NAMES.key(1), body(0, 0, Amqp().script.filler)),
-            "exchange and routing key of message 0",
+            "message 0 of publisher 0 has a wrong redelivered flag, exchange or routing key",
         ),
         (
             delivery(1, "bench-0", NAMES.key(0), body(0, 0, Amqp().script.filler), True),

@@ -162,8 +162,8 @@ class BenchAmqpConsumer(BenchAmqpReader):
         if self._named != wanted:
             raise WrongAnswer(
                 self.where,
-                "the redelivered flag, exchange or routing key is wrong of message "
-                f"{self._number} of publisher {self._publisher}",
+                f"message {self._number} of publisher {self._publisher} has a wrong redelivered "
+                "flag, exchange or routing key",
                 wanted,
                 self._named,
             )
