@@ -353,4 +353,4 @@ def _table(definition: Definition, field: str) -> dict[str, object]:
 
 
 def _invalid(field: str, value: object) -> PreconditionFailed:
-    return PreconditionFailed(f"the definition's field '{field}' is {value!r}, which is not valid")
+    return PreconditionFailed(f"the definition's {field} is {value!r}, which is not valid")
