@@ -114,7 +114,7 @@ class RootSwap(Generic[S]):
 
 
 def branch_of(main: CNode[S], grammar: Grammar, word: str) -> Branch[S] | None:
-    """Return a trie node's branch for a word of a pattern, or None; `main` is its content."""
+    """Return a trie node's branch for a word, or None; `main` is the content of the node."""
     if word == grammar.one:
         return main.one
     if word == grammar.many:
@@ -144,7 +144,7 @@ def with_branch(
 ) -> CNode[S]:
     """Return a copy of `main`, the content of a trie node, with this branch for the word.
 
-    A branch that `main` has for the word is replaced. `previous` is the copy's cell of this name.
+    A branch that `main` has for the word is replaced. `previous` is an attribute of the copy.
     """
     if word == grammar.one:
         return CNode(main.children, branch, main.many, previous)
@@ -159,7 +159,7 @@ def without_branch(
 ) -> CNode[S]:
     """Return a copy of `main`, the content of a trie node, without its branch for the word.
 
-    `main` must have this branch. `previous` is the copy's cell of this name.
+    `main` must have this branch. `previous` is an attribute of the copy.
     """
     if word == grammar.one:
         return CNode(main.children, None, main.many, previous)

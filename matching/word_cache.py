@@ -137,9 +137,10 @@ class WordCache(Numbered[S]):
         return accepted
 
     def _sets_of(self, words: list[str]) -> list[set[int]]:
-        """Return the stored sets of the words that the pattern accepts, each at its position.
+        """Return all stored sets to which the pattern with these words belongs.
 
-        The pattern belongs to all of these sets.
+        Each stored set has a position and a word: it contains the patterns that accept the word at
+        this position.
         """
         grammar = self.grammar
         sets: list[set[int]] = []

@@ -548,7 +548,7 @@ class Queue(MessageSource):
         """Record in the store that this queue no longer needs the message at `position`.
 
         If the queue is deleted, the store needs no record: the deletion includes all messages. If
-        another queue has replaced this one, that queue decides.
+        another Queue object has replaced this object, the other object does the work.
         """
         if self.dead:
             if self.replacement is not None:

@@ -1,4 +1,4 @@
-"""Batch formats: how the batches in the replicated log are encoded, and how a cluster changes it.
+"""Batch formats: the encodings of batches in the replicated log, and the change to a newer one.
 
 A batch format has a number. The format in force is the one in which the owner of the log writes
 batches, whatever version of Trellis the owner runs. The state of the log has the number of the

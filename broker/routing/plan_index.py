@@ -124,9 +124,9 @@ class PlanIndex:
     def twin(self, key: tuple[object, ...]) -> Plan | None:
         """Return a new plan for `key`, made from an existing plan with the same destinations.
 
-        Return None if no plan has these destinations. The new plan has another PlanPlace than the
-        existing plan, but both share their lists of destinations and their Relay objects. So a
-        front end can send packets of both plans with one call (see Relay).
+        Return None if no plan has these destinations. The new plan is for other exchanges or
+        routing keys than the existing plan, but both share their lists of destinations and their
+        Relay objects. So a front end can send packets of both plans with one call (see Relay).
         """
         known = self._twins.get(key[1:])
         return None if known is None else known.twin()
