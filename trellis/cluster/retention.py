@@ -153,7 +153,7 @@ class LogRetention:
             logs.warning(
                 "cluster_node_unreported",
                 nodes=",".join(names),
-                note="the log is kept for these nodes, and Kafka has no report of them (Kafka "
+                note="the log is kept for the named nodes, and Kafka has no report of them (Kafka "
                 "forgets the report of a node that was stopped for days): start them, or remove "
                 "them with `trellis cluster forget NODE`",
             )
