@@ -241,7 +241,7 @@ async def expire(attack: Attack) -> Prepared:
 
 
 async def purge(attack: Attack) -> Prepared:
-    """Prepare an attack: a client deletes a queue with 500,000 messages."""
+    """Prepare an attack: a client deletes, and so purges, a queue with 500,000 messages."""
     await attack.declare(["q"])
     await attack.fill("q", 500_000)
 
@@ -253,7 +253,7 @@ async def purge(attack: Attack) -> Prepared:
 
 
 async def subscriptions(attack: Attack) -> Prepared:
-    """Prepare an attack: a client deletes a queue with 100,000 bindings."""
+    """Prepare an attack: a client deletes a queue with 100,000 bindings (subscriptions)."""
     await attack.declare(["q"])
     await attack.client.ask(
         (

@@ -79,20 +79,20 @@ class Stamped:
     """BATCH frames in one buffer that are equal except for one number in each."""
 
     def __init__(self, frames: bytes, at: int, width: int) -> None:
-        """Set the frames; the number is at offset `at` of each frame and `width` bytes long."""
+        """Store the frames, each of which has a number of `width` bytes at its offset `at`."""
         self._frames = bytearray(frames)
         self._stride = len(frames) // BATCH
         self._places = [(at + place, place, width) for place in range(width)]
 
     def stamp(self, numbers: bytes) -> bytes:
-        """Return the frames with new numbers. `numbers` holds them as big-endian bytes, joined."""
+        """Return the frames with the new `numbers`, which are joined big-endian integers."""
         for at, place, width in self._places:
             self._frames[at :: self._stride] = numbers[place::width]
         return bytes(self._frames)
 
 
 def new_bench() -> Bench:
-    """Return the broker of a flow without `persistent` in its name."""
+    """Return a new broker; its store is in memory, or durable if the flows run `--on-disk`."""
     return ClusterBench() if Bench.on_disk else Bench()
 
 

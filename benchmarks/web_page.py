@@ -140,7 +140,7 @@ async def connect(port: int, name: str) -> asyncio.StreamWriter:
 
 
 class PageLoad:
-    """The measurement: fills one broker process, and measures its CPU time in each phase."""
+    """A run of the measurement: fills one broker process, and measures its CPU time by phase."""
 
     def __init__(self, chosen: argparse.Namespace, pid: int, report: Connection) -> None:
         self._chosen = chosen

@@ -41,7 +41,7 @@ def _ignore() -> None:
 
 
 class Task:
-    """A piece of deferred work, which the agenda runs once each time it is added."""
+    """A piece of deferred work. The agenda runs a task once for each time the task was added."""
 
     def run(self) -> None:
         """Do the deferred work. The agenda calls this method."""

@@ -1,8 +1,8 @@
 """Comparison with RabbitMQ of each item of a definitions document: equal, different or missing.
 
-The tables in this module are the only source of these statements, with their reasons. The import of
-definitions reports differences with these texts, `trellis doctor` prints them before anything runs,
-and `tools/moving_page.py` writes them into docs/moving-from-rabbitmq.md.
+The tables in this module are the only source of these results and their reasons. The import of
+definitions reports differences with the texts of the tables, `trellis doctor` prints the texts
+before anything runs, and `tools/moving_page.py` writes them into docs/moving-from-rabbitmq.md.
 
 The tables list all items that RabbitMQ 3.8 to 4.x knows. A table may say "missing" for a queue
 argument or a policy key that Trellis supports. So `judge_argument` and `judge_policy_key` return

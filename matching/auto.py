@@ -112,9 +112,9 @@ class Auto(Shapes[S]):
 
         The caller completes the searches in the order of the list. Each search appends subscribers
         to `found`. Between two searches, the matcher may move patterns from a trie to the tables or
-        back. The order of the list ensures that no moved pattern is missed. Only if the matcher
-        begins to move patterns in the other direction, which increases `turns`, must the caller
-        start the lookup again.
+        back. The order of the list ensures that no moved pattern is missed. But if the matcher
+        begins to move patterns in the other direction, the lookup may miss patterns. `turns` has
+        then increased, and the caller must start the lookup again.
         """
         leaving, tables = self._leaving, TablesSearch(self, topic, found)
         return [

@@ -42,9 +42,11 @@ from matching.numbered import Numbered
 
 
 class _BitmapRows:
-    """The bitmaps of one word position: a row for each word, `any`, `end` and `rest`.
+    """The bitmaps for one word position of the patterns; each bitmap is a set of pattern numbers.
 
-    A row without patterns is None, or missing from `words`.
+    `words` has the patterns with each literal word here, `any` the patterns with a ``*``, and
+    `rest` the patterns with a ``#``. `end` has the patterns that end before this position. A bitmap
+    without patterns is None, or missing from `words`.
     """
 
     __slots__ = ("any", "end", "rest", "words")
@@ -56,7 +58,7 @@ class _BitmapRows:
         self.rest: BitMap | None = None
 
     def rows(self) -> int:
-        """Return the number of rows of this word position, which each have one bitmap."""
+        """Return the number of bitmaps that have at least one pattern."""
         return (
             len(self.words)
             + (self.any is not None)
@@ -98,7 +100,7 @@ class Bitmap(Numbered[S]):
                 position.words[words[at]] = _with(position.words.get(words[at]), number)
 
     def leave(self, pattern: str, words: list[str], number: int) -> None:
-        """Remove the pattern from its rows, and remove trailing positions that have no rows."""
+        """Remove the pattern from its bitmaps, then drop last positions that have no bitmap."""
         grammar = self.grammar
         positions = self._positions
         for at, position in enumerate(positions[: len(words) + 1]):

@@ -71,7 +71,7 @@ class _Runs:
 
 
 def _stripped(run: list[str], one: str) -> int:
-    """Remove all wildcards for one word (`one`) at the end of the run; return their number."""
+    """Remove the wildcards `one` from the end of the list `run`; return how many were removed."""
     size = len(run)
     while run and run[-1] == one:
         run.pop()
@@ -123,7 +123,10 @@ def _agree(run: list[str], other: list[str], one: str) -> bool:
 
 
 def _starts(b: _Runs) -> list[int]:
-    """Return where each run of `b` begins, in words, if b's gaps are as short as possible."""
+    """Return the index of the first word of each run, in the shortest topic that `b` matches.
+
+    A run is a part of a pattern without ``#``.
+    """
     starts = [0]
     for run, gap in zip(b.runs, b.gaps, strict=False):
         starts.append(starts[-1] + len(run) + gap)
@@ -131,11 +134,11 @@ def _starts(b: _Runs) -> list[int]:
 
 
 def _found(run: list[str], b: _Runs, starts: list[int], reached: int, at: int, one: str) -> int:
-    """Find the leftmost occurrence of `run` in b's runs. Return the position after its last word,
-    or -1 if there is none.
+    """Search for the words of `run` in the runs of `b`, the parts of a pattern between its ``#``.
 
-    All positions are counted in words. The search begins at the position `at`, in the run
-    ``b.runs[reached]`` or a later one. ``starts[n]`` is the position where ``b.runs[n]`` begins. A
+    Return the position after the last word of the first occurrence, or -1 if there is none.
+    Positions are counted in words; ``starts[n]`` is the position where ``b.runs[n]`` begins. The
+    search begins at the position `at`, which is in the run number `reached` or behind it. A
     wildcard `one` in `run` stands for any word.
     """
     masks: dict[str, int] = {}
@@ -224,10 +227,10 @@ class Coverage:
 
 
 def _sample(runs: _Runs, grammar: Grammar) -> str:
-    """Return a topic that the pattern with these runs matches.
+    """Return a topic that a parsed pattern matches.
 
-    In the topic, each wildcard for one word is replaced by the word _FRESH. Each gap between two
-    runs is filled with this word, once more often than the gap's minimum length.
+    The topic has the literal words of the pattern. Each wildcard for one word becomes the word
+    _FRESH, which no pattern contains. Each ``#`` (or several in a row) becomes one further _FRESH.
     """
     words: list[str] = []
     for place, run in enumerate(runs.runs):
@@ -238,11 +241,11 @@ def _sample(runs: _Runs, grammar: Grammar) -> str:
 
 
 def redundant(patterns: Iterable[str], grammar: Grammar) -> dict[str, str]:
-    """Return a dict from each redundant pattern to a pattern that covers it and is kept. Raises
-    InvalidPattern.
+    """Return the redundant patterns, each with a pattern that makes it redundant.
 
-    Of several patterns that match the same topics, the first is kept. The set without the redundant
-    patterns matches the same topics.
+    A pattern is redundant if another pattern, which is not redundant, matches all its topics. Of
+    several patterns that match the same topics, only the first is not redundant. Raises
+    InvalidPattern.
     """
     distinct = list(dict.fromkeys(patterns))
     coverage = Coverage(grammar)

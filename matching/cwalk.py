@@ -1,7 +1,7 @@
 """Searches the concurrent trie for the patterns that match a topic, with the algorithm of `trie`.
 
-`ConcurrentWalk` decides which nodes a lookup visits. Its subclass in `cstrie` decides how an I-node
-is read and which reads are recorded.
+`ConcurrentWalk` decides which nodes a lookup visits. Its subclass in `cstrie` decides how a node is
+read and which reads are recorded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ConcurrentWalk(Generic[S]):
         self.found: list[SubscriberSet[S]] = []
 
     def read(self, inode: INode[S]) -> CNode[S]:
-        """Return the content of an I-node. A subclass decides whether it also records the read."""
+        """Return the content of a trie node. A subclass may also record what it read."""
         raise NotImplementedError
 
     def walk(self, root: INode[S], hidden: bool, stop_at_first: bool) -> None:
@@ -87,8 +87,8 @@ class ConcurrentWalk(Generic[S]):
         """Append the subscriber sets of patterns whose part after a ``#`` matches the words from
         `at` on.
 
-        `start` is the branch of the ``#``, and `inode` the I-node below that branch. The caller has
-        already appended the subscribers of `start` itself. Each I-node is read only once.
+        `start` is the branch of the ``#``, and `inode` the node below that branch. The caller has
+        already appended the subscribers of `start` itself. Each node is read only once.
         """
         words = self.words
         end = len(words)

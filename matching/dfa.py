@@ -9,12 +9,12 @@ reached.
 
 A ``#`` node enters a set together with its parent, and stays in all following sets. For a topic
 whose words were looked up before, a lookup is one dict probe per word. All words for which no node
-of a state has a child share the state's single `other` step.
+of a state has a child share one transition, `other`.
 
 A change costs O(words), as in the trie, and touches no state. A clock counts the changes. A change
 stamps the changed node with the clock, and each state records the clock at which it was last
 checked. If a lookup reaches a state with an older clock, it compares the stamps of the state's
-nodes with the state's clock, and discards the state's answer, its steps or the whole state.
+nodes with the state's clock, and discards the state's answer, its transitions or the whole state.
 
 A pattern such as `#.a.*.*.*...` can produce a state for every subset of its wildcards. Therefore
 the automaton has a memory budget, and a lookup creates only a limited number of states before it
@@ -59,7 +59,7 @@ _FREED: Final = 16
 class _Stamped(TrieNode[S]):
     """A trie node that records when its children and its subscribers last changed.
 
-    The times are numbers of changes of the trie.
+    Such a time is the number of changes that the trie had had by then.
     """
 
     __slots__ = ("bucket_clock", "children_clock", "number", "stays")
@@ -77,8 +77,9 @@ class _Stamped(TrieNode[S]):
 class _DfaState(Generic[S]):
     """A set of trie nodes that a topic may have reached.
 
-    `checked` is the number of changes of the trie at the time when the answer and the steps of the
-    state were last found valid. -1 marks a discarded state.
+    `steps` are the transitions: the next state for each word. `checked` is the number of changes
+    that the trie had had when the answer and the transitions were last found valid; -1 marks a
+    discarded state.
     """
 
     __slots__ = ("answer", "checked", "following", "nodes", "other", "size", "steps", "word")
@@ -125,9 +126,9 @@ class Dfa(Trie[S]):
         return True
 
     def match(self, topic: str) -> list[S]:
-        """Return the subscribers of a topic. Hot path, which follows only existing steps.
+        """Return the subscribers of a topic. Hot path: it follows stored transitions only.
 
-        If a step is missing or outdated, `_match_slowly` handles the topic from its beginning.
+        If a transition is missing or outdated, `_match_slowly` looks up the whole topic.
         """
         state = self._start
         clock = self._clock
@@ -202,11 +203,11 @@ class Dfa(Trie[S]):
     def _step(
         self, state: _DfaState[S], word: str, known: _DfaState[S] | None
     ) -> _DfaState[S] | None:
-        """Return the state that the word leads to from `state`, or None if a limit is reached.
+        """Return the state to which the word leads from `state`.
 
-        `known` is the state that the stored step for this word leads to, None if there is no such
-        step; it is returned if it is still valid. The limits are the nodes visited per lookup
-        (_EFFORT) and the memory budget.
+        `known` is the stored next state for this word, or None. It is returned if it is still
+        valid. Return None if the lookup would visit more than _EFFORT nodes, or if a new state
+        would exceed the memory budget.
         """
         if not self._check(known, len(state.nodes)):
             return None
@@ -328,8 +329,9 @@ class Dfa(Trie[S]):
         return found
 
     def _walk_trie(self, nodes: list[_Stamped[S]], words: list[str], at: int) -> list[S]:
-        """Return the subscribers of the patterns that the words from `at` on lead to, by a walk in
-        the trie that starts at these nodes.
+        """Complete a lookup in the trie, without the automaton, and return the subscribers.
+
+        `nodes` are the nodes to which the words of the topic before the index `at` have led.
         """
         found: list[S] = []
         stays: list[TrieNode[S]] = []
@@ -360,7 +362,8 @@ class Dfa(Trie[S]):
     def _discard(self, state: _DfaState[S]) -> None:
         """Discard a state, and set its `checked` to -1.
 
-        Steps of other states may still lead to the state; lookups then see -1 and do not use it.
+        Other states may still refer to the discarded state as their next state. A lookup sees the
+        -1, and does not use the state.
         """
         self._used -= state.size
         state.checked = -1
@@ -387,7 +390,7 @@ class Dfa(Trie[S]):
 
 
 def _drop_steps(state: _DfaState[S]) -> None:
-    """Remove all steps of the state."""
+    """Remove all stored transitions of the state to other states."""
     state.word = ""
     state.following = None
     state.steps = {}

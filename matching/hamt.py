@@ -90,8 +90,10 @@ def only(key: K, value: V) -> Hamt[K, V]:
 
 
 def _put(table: Table[K, V], bits: int, depth: int, key: K, value: V) -> Table[K, V]:
-    """Return the table with the pair added; `bits` are the hash bits not used by the forks
-    above.
+    """Return a copy of the table with the pair added.
+
+    `depth` is the number of tables above this one. `bits` are the bits of the key's hash that these
+    tables have not used.
     """
     if isinstance(table, list):
         fork = table.copy()

@@ -299,7 +299,7 @@ class Shapes(Matcher[S]):
         return plan
 
     def _takes(self, form: Form) -> bool:
-        """True if a new pattern of this form (its shape as integers) may go into a table."""
+        """True if a new pattern with this form (a shape, as integers) may go into a table."""
         return form in self._forms or (len(form) <= _LITERALS and self._room(form))
 
     def _room(self, form: Form) -> bool:

@@ -241,7 +241,7 @@ def _without(
 def _put(
     node: _FrozenNode[S], grammar: Grammar, word: str, child: _FrozenNode[S]
 ) -> _FrozenNode[S]:
-    """Return the node with the child added or replaced."""
+    """Return a copy of the node that has `child` as its child for this word."""
     if word == grammar.one:
         return _FrozenNode(node.depth, node.subscribers, node.children, child, node.many)
     if word == grammar.many:
@@ -251,7 +251,7 @@ def _put(
 
 
 def _drop(node: _FrozenNode[S], grammar: Grammar, word: str) -> _FrozenNode[S]:
-    """Return the node with the child removed."""
+    """Return a copy of the node without its child for this word."""
     if word == grammar.one:
         return _FrozenNode(node.depth, node.subscribers, node.children, None, node.many)
     if word == grammar.many:

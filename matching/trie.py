@@ -198,7 +198,7 @@ class Trie(Matcher[S]):
         return words, bucket
 
     def restore(self, words: list[str], bucket: Bucket[S]) -> None:
-        """Insert a pattern with its subscribers, which was popped from another matcher.
+        """Insert a pattern that was popped from another matcher, with its subscribers.
 
         Both matchers share the counts of patterns per subscriber, so the counts do not change.
         """

@@ -53,7 +53,10 @@ class _Length:
 
 
 class WordSets(Numbered[S]):
-    """A matcher kept for comparison: sets of integers, intersected at every lookup."""
+    """A matcher that intersects, for each word of a topic, the sets of patterns with this word.
+
+    The algorithm is kept for comparison.
+    """
 
     def __init__(self, grammar: Grammar) -> None:
         super().__init__(grammar)

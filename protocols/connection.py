@@ -175,7 +175,7 @@ class Connection(Outlet):
         """Number of publications that the connection's publish context has received.
 
         Other connections of the same user share the context. To count the publications of this
-        connection, take the increase of the number during each call of one of its methods.
+        connection alone, add up how much the number grows during calls of its methods.
         """
         return 0
 
@@ -438,7 +438,7 @@ class Connection(Outlet):
             self._release()
 
     def _release(self) -> None:
-        """Release the objects that the connection uses in the broker. Called once, at its end."""
+        """Release the broker's objects that the connection uses. Called once, when it ends."""
         raise NotImplementedError
 
     def client_names(self) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ class Front(ConnectionRegistry):
         broker.alarms.changed.append(self._alarm_changed)
 
     def _alarm_changed(self, on: bool) -> None:
-        """Block the clients that hold large parts of messages, because an alarm has begun."""
+        """When an alarm begins (`on`), block the clients that hold large parts of messages."""
         if on:
             self._incomplete_messages.start()
 

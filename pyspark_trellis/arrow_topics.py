@@ -136,9 +136,9 @@ def _reached(group: RoutedGroup) -> NDArray[np.bool_]:
 
 
 class _MetCounts:
-    """A count of the topics, and of their messages, that two bindings both match.
+    """Counts, for each pair of bindings, the topics that both match, and the topics' messages.
 
-    It is done for each pair of bindings that have the same source and the same destination.
+    Only pairs of bindings with the same source and the same destination are counted.
     """
 
     def __init__(self, definitions: DefinitionsFile) -> None:

@@ -1,7 +1,7 @@
 """Runs `trellis ask ...`: answers questions about a journal in this process, without Spark.
 
     traffic       numbers of published messages
-    unroutable    topics of which messages reached no queue
+    unroutable    topics with messages that reached no queue
     whatif, audit, advise
                   the jobs of `trellis pipeline`, with the same options, JSON and exit codes
 

@@ -43,7 +43,7 @@ class Subsumed:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Two bindings to the same destination that took the same topics."""
+    """Two bindings to the same destination that both matched topics of the history."""
 
     one: BoundQueue
     other: BoundQueue

@@ -59,8 +59,8 @@ class TopologyFeed:
 
     The messages are read from the journal that `options` name. If `options` is None, the table is
     read from the directory `traffic`, to which `trellis pipeline traffic` wrote it. With
-    `followed`, each call of `parts` reads only the messages that the journal got since the call
-    before, and adds them.
+    `followed`, each later call of `parts` reads only the new messages of the journal, and adds
+    their numbers to the table of the previous call.
     """
 
     def __init__(

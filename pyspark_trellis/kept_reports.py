@@ -4,7 +4,7 @@ the report before.
     DIRECTORY/report-20260302T120000Z.json     the report whose period ends at this time
 
 A report has the totals of the traffic, and four kinds of findings: dead, duplicate and subsumed
-bindings (see `audit`), and topics of which messages reached no queue when they were published.
+bindings (see `audit`), and topics with messages that reached no queue when they were published.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def _group(by: str, name: tuple[Any, ...]) -> str:
 
 
 def unroutable(found: UnroutableTopics) -> None:
-    """Print the topics of which messages reached no queue, and the nearest binding of each."""
+    """Print the topics with messages that reached no queue, each with the nearest binding."""
     table(
         "unroutable",
         [

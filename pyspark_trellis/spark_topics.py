@@ -1,4 +1,4 @@
-"""Computes what the jobs ask about the published topics with Spark, which may run on a cluster."""
+"""Computes with Spark, locally or on a cluster, what the jobs ask about the published topics."""
 
 from __future__ import annotations
 

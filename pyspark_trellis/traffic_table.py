@@ -87,7 +87,7 @@ def traffic_table(sums: pa.Table, by: str) -> TrafficTable:
 
 @dataclass(frozen=True)
 class UnroutableTopic:
-    """A topic of which messages reached no queue when they were published.
+    """A topic with messages that reached no queue when they were published.
 
     `messages` is the number of all messages of the topic, `unroutable` the number of those that
     reached no queue.
@@ -112,10 +112,10 @@ class UnroutableTopic:
 
 @dataclass(frozen=True)
 class UnroutableTopics:
-    """The topics of which messages reached no queue, the topic with most such messages first.
+    """The topics with messages that reached no queue, the topic with the most of them first.
 
-    `unroutable` is the number of such messages, and `topics` the number of such topics; `rows` has
-    at most MOST of them.
+    `unroutable` is the number of these messages, and `topics` the number of these topics. `rows`
+    has at most MOST topics.
     """
 
     span: Span
@@ -125,7 +125,7 @@ class UnroutableTopics:
 
 
 def unroutable_topics(sums: pa.Table, definitions: DefinitionsFile | None) -> UnroutableTopics:
-    """Return the topics of which messages reached no queue, as the journal recorded it."""
+    """Return the topics with messages that reached no queue according to the journal."""
     published = ArrowTopics(sums)
     lost = published.table.filter(pc.greater(published.table.column("unroutable"), 0))
     total = pc.sum(lost.column("unroutable")).as_py() or 0

@@ -34,8 +34,9 @@ ROWS: list[Row] = [
 
 @pytest.fixture(autouse=True)
 def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the settings file and the TRELLIS_ variables of this machine, and set a proxy that is
-    not used.
+    """Hide the settings file and the TRELLIS_ variables of this machine from the tests.
+
+    Also set `http_proxy` to a port where nothing listens: commands must not use a proxy.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("trellis.settings.loading.SEARCHED", (Path("broker.toml"),))

@@ -154,7 +154,10 @@ def _looks_like_file(path: str, repository: Repository) -> bool:
 
 
 def _exists_near(path: str, directory: str, repository: Repository) -> bool:
-    """True if a path exists below the root or the document's directory, or by its bare name."""
+    """True if a file or directory has this path, relative to the root or to the document.
+
+    Also True if `path` is the bare name of a file anywhere in the repository.
+    """
     beside = posixpath.normpath(posixpath.join(directory, path))
     return path in repository.names or repository.exists(path) or repository.exists(beside)
 

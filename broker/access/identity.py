@@ -72,7 +72,8 @@ class Identity:
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
         """Return the user's identity in a virtual host, or None without a permission on it.
 
-        Calls for the same client return the same object, because routes are cached by identity.
+        Calls for the same client return the same object, so that the client's cached routes stay
+        valid.
         """
         return self
 

@@ -336,8 +336,8 @@ class UserPermissions:
     def identity(self, client_id: str) -> Identity:
         """Return the user's identity for a client.
 
-        Calls for the same client return the same object while the object is cached, because routes
-        are cached by identity.
+        Calls for the same client return the same object while the object is cached, so that the
+        client's cached routes stay valid.
         """
         if self._shared_identity is not None:
             return self._shared_identity

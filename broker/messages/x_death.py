@@ -108,10 +108,11 @@ def count_death(
 
 
 def copies_of(deaths: Sequence[Death], reason: str) -> int:
-    """Return the number of copies that earlier deaths made of a message that now dies for `reason`.
+    """Return into how many copies dead-lettering has multiplied a message so far; at least 1.
 
-    For the reason `rejected`, the count begins again: return 1. A dead letter cycle in which a
-    consumer rejects the message each time is intended, so its copies are not limited.
+    `deaths` are the earlier deaths of the message, and `reason` is the reason of its present death.
+    If a consumer has rejected the message (`rejected`), return 1: each rejection is a decision of
+    the consumer, so copies from before it do not count towards the limit COPIES_MAX.
     """
     copies = deaths[0].get("copies") if deaths and reason != "rejected" else 1
     return copies if isinstance(copies, int) and 0 < copies <= COPIES_MAX else 1

@@ -36,10 +36,10 @@ class Arrivals:
         self._spacing: i64 = MARK_MS
 
     def mark(self, sequence: i64, now: i64, oldest: i64) -> i64:
-        """Add a mark for the message that came now; return when the next mark is due, in ms.
+        """Record that the message with the number `sequence` came at the time `now`, in ms.
 
-        `sequence` is the sequence number of this message. `oldest` is the lowest sequence number of
-        a waiting message; marks that only concern earlier messages are dropped.
+        Return the time at which the next arrival must be recorded. `oldest` is the lowest sequence
+        number of a waiting message. Records that only concern messages before it are dropped.
         """
         sequences, times = self._sequences, self._times
         if sequences and sequence <= sequences[-1]:

@@ -33,7 +33,7 @@ VALUES_MAX: Final = 1_000_000
 
 
 class DeduplicatedQueue(LimitedQueue):
-    """A queue that drops a message if a message in it has the same `x-deduplication-header`."""
+    """A queue that drops a new message if a queued one has the same `x-deduplication-header`."""
 
     def __init__(
         self,

@@ -115,7 +115,7 @@ class LimitedQueue(Queue):
             self._trim(0)
 
     def count_waiting(self) -> None:
-        """Begin to add up the body sizes of the waiting messages, without those in the tail."""
+        """Begin to add up the body sizes of the waiting messages in memory, in slices."""
         self._count_number += 1
         self._recount = Recount(
             self._count_number,
@@ -131,7 +131,7 @@ class LimitedQueue(Queue):
         return self._recount is not None
 
     def count_slice(self) -> None:
-        """Add up the body sizes of the next waiting messages that are still in the queue."""
+        """Do one slice of the count of body sizes that `count_waiting` began."""
         recount = self._recount
         if recount is not None:
             self.waiting_bytes += recount.count_slice(
@@ -269,7 +269,7 @@ class LimitedQueue(Queue):
         return self.depth < before
 
     def _put_drops(self) -> i64:
-        """Return the most messages to drop at once after a message was put into the queue.
+        """Return the largest number of messages to drop at once after a message was put.
 
         The number is 2 while bulk work drops messages, and otherwise MESSAGES_PER_SLICE. Two drops
         for each new message are enough to let the queue shrink, and keep the turn short.

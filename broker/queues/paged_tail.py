@@ -125,7 +125,7 @@ class PagedTail:
         """Return the position of the message about `count` places behind the first one.
 
         The result is inexact: it may be the position of a message up to CHUNK_MESSAGES places
-        nearer. If the tail is shorter, return the position of its last message. Return 0 if the
+        earlier. If the tail is shorter, return the position of its last message. Return 0 if the
         tail holds only transient messages.
         """
         found: i64 = 0

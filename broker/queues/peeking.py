@@ -158,7 +158,8 @@ def _merged(
     """Return the messages of two sorted lists as one sorted list.
 
     `memory` has messages in memory, `packed` the entries of messages that are read from the store.
-    The result ends before the first of these messages that the store did not read in this call.
+    If the store has not read all messages of `packed` in this call, the result ends before the
+    first message that is missing.
     """
     found = [(entry[0], entry[1], _of_returned(entry[2], entry[0])) for entry in memory]
     read = read_entries(queue.store, queue.number, packed) if packed else []

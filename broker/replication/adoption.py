@@ -1,6 +1,6 @@
 """Adoption: the data directory of a stopped broker becomes the beginning of a replicated log.
 
-    survey_directory    read the position of a data directory, without changing the directory
+    survey_directory    reads the facts that an adoption needs, without changing the directory
     AdoptedDirectory    the data directory, opened as each start of a broker opens it
     adoption_claim      the first record of the log
 
@@ -52,10 +52,10 @@ class DirectorySurvey:
 
 
 def survey_directory(disk: Disk, path: str) -> DirectorySurvey:
-    """Return the survey of the data directory of a stopped broker, without changing its log.
+    """Return the facts that an adoption needs about the data directory of a stopped broker.
 
-    The caller must have locked the directory. Raises StoreError, and ReplicationError if the
-    directory is damaged.
+    The log is read, and not changed. The caller must have locked the directory. Raises StoreError,
+    and ReplicationError if the directory is damaged.
     """
     log = f"{path}/{LOG}"
     with_log = has_log(disk, log)
@@ -85,7 +85,8 @@ def _refuse_damage(path: str, findings: list[Finding]) -> None:
             raise ReplicationError(
                 f"the data directory '{path}' is damaged, and a cluster cannot begin with it: "
                 f"{finding}; take the directory of another node, or repair this one with `trellis "
-                "store repair` (start a node of a cluster once with `trellis serve --adopt` before)"
+                "store repair`; before a repair of the directory of a cluster's node, run `trellis "
+                "serve --adopt` once"
             )
 
 
@@ -175,7 +176,7 @@ def state_after(claim: Claim, offset: int) -> ClusterState:
 def is_same_adoption(claim: Claim, survey: DirectorySurvey, name: str) -> bool:
     """True if `claim` is from an earlier, interrupted adoption of the same directory.
 
-    `survey` is the survey of this directory; `name` is the name of the broker.
+    `survey` has the facts about this directory; `name` is the name of the broker.
     """
     begun, state = claim.state, survey.state
     return (

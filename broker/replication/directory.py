@@ -292,7 +292,7 @@ class ReplicaDirectory:
         end, number = int(log.last), batch.number
         if not records.count:
             if batch.position_before < end <= batch.position:
-                raise self._diverged(f"its log has position {end}, unlike batch {number}")
+                raise self._diverged(f"the log's position {end} is not that of batch {number}")
             return True
         if end >= records.last:
             self._compare(log, batch, records, data)
@@ -300,7 +300,7 @@ class ReplicaDirectory:
         if end >= records.first:
             self._cut(log, int(records.first))
         elif end > batch.position_before:
-            raise self._diverged(f"its log has position {end}, unlike batch {number}")
+            raise self._diverged(f"the log's position {end} is not that of batch {number}")
         return False
 
     def _compare(
@@ -316,7 +316,7 @@ class ReplicaDirectory:
             return
         if log.open_file(file).read(_offset(log, file, int(records.first)), len(data)) != data:
             raise self._diverged(
-                f"its log has other records than batch {batch.number} at the positions "
+                f"the directory's log has other records than batch {batch.number} at the positions "
                 f"{records.first} to {records.last}"
             )
 
@@ -373,9 +373,9 @@ class ReplicaDirectory:
     def _finish(self, definitions: list[tuple[int, Defined]]) -> None:
         if self._log is not None and self._log.last > self.state.position:
             raise self._diverged(
-                f"its log ends at position {self._log.last}, after the last batch of the "
-                f"replicated log (position {self.state.position}); if the replicated log has lost "
-                "records, `trellis cluster adopt` begins a new one with this directory"
+                f"the directory's log ends at position {self._log.last}, after the last batch of "
+                f"the replicated log (position {self.state.position}); if the replicated log has "
+                "lost records, `trellis cluster adopt` begins a new one with this directory"
             )
         self._check_streams(definitions)
         self.store_state(self.state)

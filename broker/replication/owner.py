@@ -169,7 +169,7 @@ class LogOwner:
     def raise_format(self, number: int, nonce: int) -> Steps[None]:
         """Write batches in a newer format from now on (the format `number`; see formats.py).
 
-        This appends a claim in the name of this node, which names the format. All nodes must be
+        This appends a claim in the name of this node; the claim names the format. All nodes must be
         able to read the format. `nonce` is a random number that no other claim has. Call this
         between two batches. Raises Fenced.
         """

@@ -46,7 +46,7 @@ Change = tuple[int, StoreEntry]
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """The content of a batch."""
+    """The content of a batch of the replicated log: records, definitions and rows of streams."""
 
     #: Definitions that were made, changed or removed.
     changes: list[Change]
@@ -131,7 +131,7 @@ def _garbage_row(garbage: StreamGarbage) -> list[object]:
 
 
 def _streams(data: bytes) -> tuple[list[ShippedRows], list[StreamGarbage]]:
-    """Return the rows of streams, and the segments to remove, from a section."""
+    """Return the rows of streams and the segments to remove; `data` is the section of streams."""
     if not data:
         return [], []
     at = _HEADER_SIZE.size + _HEADER_SIZE.unpack_from(data)[0]

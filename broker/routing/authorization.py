@@ -15,15 +15,16 @@ A user without topic rules may publish and read every topic, so only the rule ab
 concerns this user. An exchange that does not exist yet counts as a topic exchange, because it may
 become one.
 
-A policy may name the exchange for the dead letters of a queue, and the queue the routing key.
-Either may be declared first. So the rule about alternate and dead letter exchanges also applies to
-these exchanges when an object is declared:
+A policy may name the dead letter exchange of a queue, and the queue's own arguments may name the
+routing key. The policy or the queue may be declared first. So the rule about alternate and dead
+letter exchanges also applies to these exchanges when an object is declared:
 
     a new queue                         the dead letter exchange of each policy that matches the
-                                        queue, of any priority, unless only the policy sets the key
+                                        queue, of any priority, unless only the policy sets the
+                                        routing key
     a new exchange                      the alternate exchange of each policy that matches it
-    a new policy                        its dead letter exchange, for any key, because a queue may
-                                        set another key; its alternate exchange
+    a new policy                        its dead letter exchange, for any routing key, because a
+                                        queue may set another one; its alternate exchange
     a new topic exchange                the new exchange, if a queue, exchange or policy names it as
                                         its dead letter exchange or alternate exchange already
 """

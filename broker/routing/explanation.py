@@ -161,7 +161,7 @@ class RouteExplanation:
         self.walked[0].entered = "published here"
 
     def _find_unrepresentable(self) -> Iterator[None]:
-        """Find destinations with a matching binding whose protocol cannot represent the topic."""
+        """Find destinations that a binding matches, but that cannot represent the topic."""
         if not self._search.unrepresentable:
             return
         reached = self.reached

@@ -131,7 +131,10 @@ class NearKeyFilter:
 
 
 def _without_each_word(key: str) -> list[str]:
-    """Return, for each word of a routing key, the key without this word, as `_uniform` text."""
+    """Return all keys that result if one word of a routing key is left out, one for each word.
+
+    The keys are in lowercase (see `_uniform`). Return an empty list for a key of one word.
+    """
     words = key.split(".")
     if len(words) == 1:
         return []

@@ -201,9 +201,7 @@ class NearMissSearch:
             yield None
 
     def _ask_others(self) -> Iterator[None]:
-        """Search the exchanges that the message does not reach for a binding that matches the
-        message.
-        """
+        """Find bindings that match the message, but belong to exchanges that it does not reach."""
         asked = 0
         for exchange in list(self._scope.exchanges.values()):
             if exchange in self._walked or exchange.dead:

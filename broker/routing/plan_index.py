@@ -122,11 +122,11 @@ class PlanIndex:
             PlanRelease(self._agenda, list(plans.values())).run_first_slice()
 
     def twin(self, key: tuple[object, ...]) -> Plan | None:
-        """Return a new plan with the destinations that `key` names, made from an existing plan.
+        """Return a new plan for `key`, made from an existing plan with the same destinations.
 
-        Return None if no plan has these destinations. The two plans share their lists and relays.
-        So a front end can send packets with one call (Relay) even if a publisher alternates between
-        routes with different plans.
+        Return None if no plan has these destinations. The new plan is for other exchanges or
+        routing keys than the existing plan, but both share their lists of destinations and their
+        Relay objects. So a front end can send packets of both plans with one call (see Relay).
         """
         known = self._twins.get(key[1:])
         return None if known is None else known.twin()

@@ -101,7 +101,8 @@ class SearchScope:
     def default_target(self, key: str) -> Queue | None:
         """Return the queue to which the default exchange routes `key`; None if there is none.
 
-        The queue is the one named `key`. No client may publish to the topology stream.
+        The queue is the one named `key`, unless that is the topology stream, to which no client may
+        publish.
         """
         queue = self.queues.get(key) or self.replies.get(key)
         return None if key == TOPOLOGY and isinstance(queue, StreamQueue) else queue

@@ -289,7 +289,7 @@ class PublishContexts:
         return context
 
     def join(self, context: PublishContext) -> None:
-        """Increment the use count of the context, for a connection or for a will that waits."""
+        """Increment the use count of the context: a connection or a waiting will needs it."""
         context.users += 1
         self.users += 1
         name = context.identity.name

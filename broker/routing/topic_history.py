@@ -63,7 +63,7 @@ class TopicHistory:
         self.left_out: i64 = 0
 
     def __len__(self) -> int:
-        """Return the sum of the numbers of topics of all slots."""
+        """Return the number of topics; a topic counts once in each slot that has it."""
         return sum(int(slot.topics) for slot in self.slots)
 
     def advance(self, wall: float) -> None:

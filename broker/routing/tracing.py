@@ -388,7 +388,7 @@ def _state_of(queue: Queue) -> str:
 
 
 def _relay_step(subscriber: Subscriber) -> tuple[str, str]:
-    """Return the step of a QoS 0 copy to a subscriber, and the reason."""
+    """Return what becomes of a QoS 0 copy to a subscriber, such as "dropped", and the reason."""
     outlet = subscriber.outlet
     if outlet is None and not subscriber.is_connected:
         return "offline", "no client is connected, and no session keeps QoS 0 messages"

@@ -58,7 +58,7 @@ class AuditTrail:
 
     @contextmanager
     def by(self, actor: Actor) -> Iterator[None]:
-        """Record all changes in the `with` body, which must not wait, as changes by `actor`."""
+        """Record all changes in the `with` body as changes by `actor`. The body must not await."""
         self._actor = actor
         try:
             yield

@@ -257,10 +257,10 @@ class Checkpointing:
     # -- deciding
 
     def _begin_late(self) -> None:
-        """Find the later files with entries about entries of the files to replace.
+        """Find the later files whose entries refer to entries of the files to replace.
 
         For example, a later file may have the settlement of a message in a file to replace. The
-        next stage reads these later files.
+        next stage reads the files that were found.
         """
         log = self._log
         before = log.liveness.changes
@@ -385,14 +385,15 @@ class Checkpointing:
         self._file_at = 0
 
     def _carry_over(self) -> None:
-        """Update the counts by which dead files are found (liveness.py), after the copy.
+        """Move the counts of the replaced files to the checkpoint (see liveness.py for the counts).
 
         Entries that were settled since `_begin_late` have changed the counts of the replaced files.
         Add these changes to the counts of the checkpoint.
 
-        `needs` of a later file has a number for each file that its entries are about. Replace the
-        numbers for the replaced files by one number for the checkpoint. Do not count entries that
-        the stage LATE has read, except PUBRECs and delivery counts of messages in the checkpoint.
+        Each later file counts in `needs` its entries that refer to entries of other files. Replace
+        its numbers for the replaced files by one number for the checkpoint. Leave out the entries
+        that the stage LATE has read, except PUBRECs and delivery counts of messages in the
+        checkpoint.
 
         Do nothing while the writer counts a batch; the next step tries again.
         """

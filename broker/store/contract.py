@@ -329,7 +329,7 @@ class Store:
             )
 
     def _gather_streams(self) -> None:
-        """Add the new ends of streams to the group: it becomes durable together with their rows."""
+        """Add the new ends of streams to the group, which becomes durable with their rows."""
         ends, self._ends_before_group = self._ends_before_group, {}
         for stream in self.streams:
             end = stream.stream_end()

@@ -113,8 +113,8 @@ def read_head(data: bytes) -> Head | None:
             version: i64 = i64(read_i16_be(copy, 4))
             if version < FORMAT or version > FORMAT_GAP:
                 raise TooNew(
-                    f"its log format is {version}, and this version of Trellis reads only formats"
-                    f" {FORMAT} to {FORMAT_GAP}"
+                    f"the file's log format is {version}, and this version of Trellis reads only "
+                    f"formats {FORMAT} to {FORMAT_GAP}"
                 )
             return Head(
                 i64(read_i16_be(copy, 6)),
@@ -312,9 +312,10 @@ def entry_hash(holder: i64, position: i64) -> i64:
 
 
 def total_balance(files: list[LogFile]) -> i64:
-    """Return the sum of the balances of files, modulo SUM_MASK + 1.
+    """Return the sum of the attribute `balance` of files, modulo SUM_MASK + 1.
 
-    Each addition is masked, because the plain sum of three balances does not fit into 64 bits.
+    The balance of a file is the sum of the hashes of its live entries (`entry_hash`). Each addition
+    is masked, because the plain sum of three balances does not fit into 64 bits.
     """
     total: i64 = 0
     for file in files:

@@ -82,16 +82,17 @@ class EntryCheck(Replay):
     def _check(self, entry: StoreEntry, position: i64) -> None:
         if isinstance(entry, MessageSettled) and entry.position >= position:
             raise DamagedStore(
-                f"it settles the message at position {entry.position}, which comes later"
+                f"the record settles the message at position {entry.position}, which comes later"
             )
         if isinstance(entry, PubrecReceived) and entry.position >= position:
             raise DamagedStore(
-                f"it is a PUBREC for the message at position {entry.position}, which comes later"
+                f"the record is a PUBREC for the message at position {entry.position}, which comes "
+                "later"
             )
         if isinstance(entry, DeliveryCounted) and entry.position >= position:
             raise DamagedStore(
-                f"it counts deliveries of the message at position {entry.position}, which comes"
-                " later"
+                f"the record counts deliveries of the message at position {entry.position}, which "
+                "comes later"
             )
         if isinstance(entry, StreamExtended):
             self.ends[int(entry.stream)] = int(entry.end)

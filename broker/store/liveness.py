@@ -37,9 +37,9 @@ from broker.store.files import SUM_MASK, LogFile, entry_hash, file_holding
 
 
 class Liveness:
-    """A counter of live entries, which changes the counts of the files.
+    """Keeps the number of live entries of each file of the log up to date.
 
-    For each packet identifier, stream, producer and delivery mark, the counter has the position of
+    For each packet identifier, stream, producer and delivery mark, the object has the position of
     the last entry.
     """
 
@@ -186,6 +186,9 @@ def _covering(files: list[LogFile], position: i64) -> LogFile | None:
 
 
 def _need(file: LogFile, other: LogFile | None, entries: i64) -> None:
-    """Record that `file` has `entries` more entries that are about entries of the file `other`."""
+    """Add `entries` to the number of entries of `file` that refer to entries of the file `other`.
+
+    For example, a settlement refers to the message that it settles. Do nothing if `other` is None.
+    """
     if other is not None and other is not file and entries > 0:
         file.needs[other.name] = file.needs.get(other.name, 0) + int(entries)

@@ -333,12 +333,12 @@ class SegmentLog(PoisonableWriter):
         return sum(file.reclaimable for file in self.sealed())
 
     def postpone_checkpoint(self, live: i64, measured: i64) -> None:
-        """Decide when a checkpoint is considered again; a checkpoint now would free too little.
+        """Set the sizes from which a checkpoint is considered again; now it would free too little.
 
-        A checkpoint is considered again when the full files have grown to `check_size` bytes, or
-        their reclaimable part to `check_reclaimable` bytes. While disk space is short, the lower
-        limit `short_check_reclaimable` applies to the reclaimable part: it must grow by an eighth
-        of the other part. So the files are read about five times until the other part has halved.
+        A checkpoint is considered when the full files have grown to `check_size` bytes, or the part
+        of them that it would free to `check_reclaimable` bytes. While disk space is short,
+        the lower limit `short_check_reclaimable` replaces `check_reclaimable`: the reclaimable part
+        must grow by an eighth of the live part.
 
         `live` is the size of the live records in bytes, as the files were read. `measured` is the
         value of `reclaimable` when that reading began, because entries that were settled during the

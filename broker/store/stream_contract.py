@@ -66,10 +66,10 @@ class StreamGarbage:
         raise NotImplementedError
 
     def remove_own(self, disk: Disk, root: str) -> None:
-        """Remove those of the files that belong to the stream with this number.
+        """Remove the files, except files that belong to another stream of the same name.
 
-        A node of a cluster may repeat a removal after a crash. By then, another stream of the same
-        name may have files in the directory, which stay.
+        A node of a cluster may repeat a removal after a crash. By then, a new stream of this name
+        may have files in the directory.
         """
         raise NotImplementedError
 

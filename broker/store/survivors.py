@@ -212,9 +212,10 @@ class Survivors(Replay):
                 self.sequences[producer_key(data, start, end)] = (sequence, position)
 
     def _need(self, position: i64) -> None:
-        """Record that the current file has an entry about the entry at `position` of another file.
+        """Count an entry of the current file that refers to the entry at `position`.
 
-        `needs` of a file counts such entries by the name of the other file.
+        The other entry is in an earlier file. The attribute `needs` of the current file has the
+        number of such entries by the name of the earlier file.
         """
         other = file_holding(self._files, position)
         if other is not None and position <= other.last:

@@ -429,9 +429,9 @@ class Archive:
     def take_expired(self, before: i64, most: i64) -> list[Segment]:
         """Remove from the archive the segments that retention drops; return them, oldest first.
 
-        Retention drops the segments whose last row was published before the time `before` (us), and
-        the oldest segments while the stream is larger than `most` bytes. Retention never drops the
-        last segment. A limit of -1 means no limit. The caller removes the files.
+        Retention drops segments whose last row is older than `before` (Unix time in microseconds),
+        and the oldest segments while the stream is larger than `most` bytes. Retention never drops
+        the last segment. A limit of -1 means no limit. The caller removes the files.
         """
         out: list[Segment] = []
         while len(self.segments) > 1:

@@ -114,9 +114,9 @@ class StreamCopy:
     # -- rows
 
     def write(self, rows: ShippedRows) -> None:
-        """Write shipped rows to the stream's files, unless they have the rows already.
+        """Write shipped rows to the stream's files, unless the files have the rows already.
 
-        Raise StreamDiffers or StoreError.
+        Raise StreamDiffers if the files have other rows, StoreError if the write fails.
         """
         batch = self._view(rows)
         active = self.writer.written
@@ -227,7 +227,9 @@ class StreamCopy:
         if active is None or self.missing:
             raise self._differs(f"all rows before offset {end} are missing")
         if int(active.end) != end:
-            raise self._differs(f"its rows end at offset {active.end}, and the log has {end}")
+            raise self._differs(
+                f"the rows in the files end at offset {active.end}, and those in the log at {end}"
+            )
         try:
             file = self._disk.open(active.path, False)
             rest = file.read(active.size, len(END_OF_STREAM) + 1)
@@ -275,7 +277,8 @@ class StreamReplica:
     def write(self, rows: list[ShippedRows]) -> None:
         """Write shipped rows of several streams, and make them durable.
 
-        May be repeated after WriteFailed. Raise StreamDiffers, StoreError.
+        Raise StreamDiffers if the files have other rows, WriteFailed if the call may be repeated,
+        another StoreError if it may not.
         """
         touched: dict[int, StreamCopy] = {}
         for share in rows:

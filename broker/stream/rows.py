@@ -260,9 +260,9 @@ class RowWriter(StreamRows):
         self._name_at = row
 
     def _end_header(self, row: i64, header: bytes) -> None:
-        """Store the content header of the rows before `row`, and use `header` from this row on.
+        """End the run of rows with the same content header; use `header` from `row` on.
 
-        A run is a series of rows with the same value, which is stored once for all of them.
+        The content header of a run is stored once for all its rows.
         """
         self._headers.add_run(self._header, row - self._header_at)
         self._header = header

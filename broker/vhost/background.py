@@ -74,7 +74,7 @@ class PolicyUpdate(BulkTask):
         self._exchanges = exchanges
 
     def again(self, queues: list[Queue], exchanges: list[Exchange]) -> bool:
-        """Set the queues and exchanges to update, because the policies changed again.
+        """Begin again with these queues and exchanges, because the policies changed again.
 
         So one task applies several changes in a row. Return False, and change nothing, if the task
         has ended already.

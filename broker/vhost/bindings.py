@@ -38,9 +38,9 @@ SINGLE_RETIREMENTS: Final = 256
 class Bindings:
     """The bindings of all exchanges of one virtual host.
 
-    The exchanges hold the bindings; this class stores them, records them in the topology stream,
-    and makes the plans stale that they change. `delete_exchange` is called with the name of an
-    auto-delete exchange that lost its last binding.
+    The exchanges hold the bindings. This class stores the bindings, records them in the topology
+    stream, and makes stale the plans that a changed binding affects. `delete_exchange` is called
+    with the name of an auto-delete exchange that lost its last binding.
     """
 
     def __init__(

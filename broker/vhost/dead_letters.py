@@ -259,7 +259,7 @@ class QueueMoves(BulkTask):
                 self._remove_first()
 
     def _remove_first(self) -> None:
-        """Remove the first waiting message from the job."""
+        """Remove the first waiting message, because this job has finished with it."""
         self._messages.pop()
 
     def _amended(self, message: Message, slot: SearchSlot) -> tuple[Route, Message] | None:

@@ -78,9 +78,7 @@ class Journals:
         self.declare_topology()
 
     def find(self) -> None:
-        """Search the queues for the journals and the topology stream again, after a change of
-        streams.
-        """
+        """Update the journals and `topology`, because a stream was declared or deleted."""
         journals = [
             queue
             for queue in self._queues.values()

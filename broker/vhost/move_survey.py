@@ -1,8 +1,7 @@
 """The dry run of a move: how many messages would go to which queue, and which would stay.
 
-Nothing changes. The survey looks at the first messages of the source as they are now. In a real
-move, a destination may refuse some of them, because of its limits and of messages that come
-meanwhile.
+Nothing changes. The dry run looks at the first messages of the source as they are now. In a real
+move, a destination may refuse some of these messages, because it is over a limit by then.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ REPLIES_MAX: Final = 100_000
 def open_reply(vhost: VirtualHost, name: str) -> Queue:
     """Return a new queue for direct replies to one consumer.
 
-    The default exchange routes to the queue by this name. No binding can lead to it.
+    The default exchange routes to the queue by this name. No binding can lead to the queue.
     """
     queue = vhost.replies[name] = Queue(vhost.name, name, vhost.agenda, vhost.store, False)
     queue.max_length = REPLIES_MAX

@@ -64,7 +64,11 @@ class HistoryReplay(BulkTask):
                 on_end()
 
     def _is_bound(self) -> bool:
-        """True if the binding exists, even if a policy has replaced the queue at its end."""
+        """True if the binding still exists.
+
+        If the binding leads to a queue that a policy has replaced by another Queue object, look for
+        the binding to this other object.
+        """
         target = self._target
         while isinstance(target, Queue) and target.replacement is not None:
             target = self._target = target.replacement

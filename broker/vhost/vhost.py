@@ -387,8 +387,8 @@ class VirtualHost(DeadLetterHost):
         """Store a message and put it into the queues of its plan. Hot path.
 
         Call this method only if the plan's `slow_path_mask` names no feature of the message except
-        PERSISTENCE. The message must not have QoS 2, and no subscriber of the plan may receive at
-        most once (`reliable_relay` is empty).
+        PERSISTENCE, and the message does not have QoS 2. All destinations of the plan must get the
+        message through a queue: its `reliable_relay` must be empty.
         """
         plan = route.plan
         annotations: list[int] | None = None

@@ -76,7 +76,10 @@ class Criteria:
 
 
 class _Kind:
-    """A marker that equals only itself, so that it cannot be confused with a value."""
+    """A marker in the comparable form of header values, such as PRESENT or the kind of a value.
+
+    A marker equals only itself, so it cannot be confused with a value.
+    """
 
 
 #: Used in `Criteria.wanted` for a criterion without a value.

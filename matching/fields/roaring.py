@@ -105,7 +105,7 @@ class Roaring(HeadersMatcher[S]):
         """Return the sizes of the index.
 
         `criteria` is the number of indexed criteria. `digits` is the number of binary digits of the
-        largest number of hits that a row needs.
+        largest number of criteria that a binding requires.
         """
         return {
             **super().stats(),

@@ -1,4 +1,4 @@
-"""Node processes of a cluster, and AMQP clients that confirm and consume."""
+"""Node processes of a cluster, and AMQP clients that publish with confirms and consume."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Steps:
             self.count += 1
 
     def measure(self, work: Callable[[], object]) -> None:
-        """Run `work`, which the event loop runs without a pause, and count its steps."""
+        """Run `work`, and count its calls of functions of the broker."""
         self.count = 0
         before = sys.getprofile()
         sys.setprofile(self._called)
@@ -152,7 +152,10 @@ class Bounded(World):
     # -- commands
 
     def declare(self, name: str) -> None:
-        """Declare a queue with random limits, whose dead letters go to one queue, all or none."""
+        """Declare a queue with random limits.
+
+        The dead letters of the queue go to one queue, to all queues, or nowhere.
+        """
         random = self.random
         arguments: dict[str, Any] = {}
         if random.random() < 0.5:

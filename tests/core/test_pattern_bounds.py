@@ -66,7 +66,7 @@ class Bindings:
 
     @property
     def expected(self) -> int:
-        """The expected bound of the queue in trie nodes, computed from the model's patterns."""
+        """The number of trie nodes that the patterns of the model can make one lookup visit."""
         bound = VisitBound(next(iter(self.exchange)).grammar) if self.model else None
         for pattern in self.model:
             assert bound is not None
@@ -75,7 +75,10 @@ class Bindings:
 
     @property
     def bounds(self) -> dict[str, int]:
-        """Destination name -> its bound in the exchange, in trie nodes."""
+        """Destination name -> how many trie nodes its patterns can make one lookup visit.
+
+        These are the numbers that the exchange keeps.
+        """
         return {
             destination.name: bound.nodes
             for destination, bound in self.exchange._bounds_by_destination.items()

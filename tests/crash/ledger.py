@@ -64,9 +64,9 @@ class Feed:
     def judge_kept(self, found: dict[str, list[int]]) -> None:
         """Check queues without consumers.
 
-        Each confirmed message must be in each of its queues once, in order. Unconfirmed messages
-        may be missing. But if an unconfirmed message is in the queues, it is in all its queues, and
-        so are the unconfirmed messages that were published before it since the last kill.
+        Each confirmed message must be in each of its queues once, in order. At the end of each life
+        of the broker, unconfirmed messages may be missing. But if one queue has an unconfirmed
+        message, no queue may lack this message or an earlier one of the same life.
         """
         for queue, numbers in found.items():
             assert numbers == sorted(set(numbers)), f"{self.name} in {queue}: {disorder(numbers)}"

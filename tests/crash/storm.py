@@ -144,8 +144,8 @@ class Broker:
     async def end(self) -> None:
         """Check the log lines of the killed broker.
 
-        The broker may report only expected errors, and only one kind of damage: a torn batch, the
-        last one before an earlier kill.
+        The broker may report only expected errors. It may report only one kind of damage: that the
+        last batch before an earlier kill is incomplete.
         """
         await self.process.wait()
         for line in self.log.splitlines():

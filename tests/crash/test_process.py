@@ -270,10 +270,10 @@ def _breaks(
     size: int,
     directory: Path,
 ) -> None:
-    """Call `do`, which causes a fault, between publications, and check the end of the broker.
+    """Publish messages, cause a fault by a call of `do`, and check how the broker ends.
 
-    The broker must end with an error that contains `reason`. After a restart, the confirmed
-    messages must be there.
+    The broker must end with an error that contains `reason`. After a restart, it must have all
+    confirmed messages.
     """
     heard: list[int] = [0]
 

@@ -142,11 +142,11 @@ def test_coverage_of_amqp_patterns_agrees_with_all_topics(data: st.DataObject) -
 
 
 def _told_apart(pattern: str) -> list[str]:
-    """Return topics that this pattern matches.
+    """Return topics that show if another pattern (of up to six words) covers this pattern.
 
-    A pattern of up to six words that matches all of them matches every topic that this pattern
-    matches. In the topics, the word `z`, which no pattern contains, stands for each `*`, and zero
-    to seven `z` stand for each `#`.
+    The other pattern covers this one if it matches all of these topics. They are made from this
+    pattern: each `*` becomes the word `z`, which no pattern contains, and each `#` becomes zero to
+    seven words `z`.
     """
     words = AMQP.split(pattern)
     topics = []

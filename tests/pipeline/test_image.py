@@ -128,7 +128,10 @@ class Image:
     def service(
         self, name: str, master: str = ""
     ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-        """Run the program of a compose service; yield its output file; end all its processes."""
+        """Run the program of a compose service; yield (process, file with its output).
+
+        At the end of the block, kill all processes of the program.
+        """
         service = SERVICES[name]
         [entrypoint] = re.findall(r"^ENTRYPOINT \[(.*)\]$", self.stage, re.MULTILINE)
         words = [
@@ -172,8 +175,8 @@ def until(log: Path, said: str, process: subprocess.Popen[bytes]) -> re.Match[st
 
 
 def counted(table: Path) -> int:
-    """Return the number of messages that the table of the job `traffic` counts, in its committed
-    files."""
+    """Return the total of the column `messages` in the committed files of a table that the job
+    `traffic` wrote."""
     return sum(
         sum(pq.read_table(file, columns=["messages"]).column("messages").to_pylist())
         for file in committed(table)

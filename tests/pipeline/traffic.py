@@ -210,7 +210,7 @@ def rows(
 
 
 def change(event: str, at: datetime, facts: dict[str, Any]) -> Row:
-    """Return the row of the stream `$topology` for a change, with offset 0 (see `numbered`)."""
+    """Return the row of the stream `$topology` for a change; `numbered` later sets its offset."""
     return row(
         0,
         event,

@@ -179,7 +179,10 @@ def lasting(target: object) -> bool:
 
 
 def numbers(world: World) -> dict[str, int]:
-    """Return the number of each durable exchange, queue and session, by type and name."""
+    """Return the number that identifies each durable exchange, queue and session in the store.
+
+    The keys are texts of type and name.
+    """
     vhost = world.vhost
     things = [*vhost.exchanges.values(), *vhost.queues.values(), *vhost.subscribers]
     return {

@@ -102,7 +102,7 @@ NAMES = st.sampled_from(["a", "b", "c\0d", "ü", "", "\udc80"])
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Changes]:
-    """Random batches of changes as a broker makes them: bindings refer to existing objects."""
+    """Draw batches of changes as a broker makes them: bindings refer only to existing objects."""
     model, position, batches = Model(), 0, list[Changes]()
     for _ in range(draw(st.integers(1, 6))):
         changes: Changes = []

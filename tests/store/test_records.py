@@ -60,10 +60,9 @@ _framed: dict[int, PlainEncoding] = {}
 
 
 def framed(channel: int) -> PlainEncoding:
-    """Return an encoding of message contents that has a channel number, as that of AMQP has.
+    """Return an encoding of message contents for one channel, in place of the encoding of AMQP.
 
-    The channel number is a property of a PlainEncoding, because a compiled class cannot have a
-    subclass here.
+    A PlainEncoding keeps the channel number as a property of the message.
     """
     return _framed.setdefault(channel, PlainEncoding({"channel": channel}))
 

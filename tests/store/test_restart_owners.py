@@ -1,4 +1,4 @@
-"""The users of MQTT sessions after a restart: anonymous clients and a user of the same name."""
+"""Tests that a session keeps its user over a restart: a user named `anonymous`, or no user."""
 
 from __future__ import annotations
 

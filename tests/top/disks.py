@@ -116,7 +116,7 @@ class HandledDisk(Disk):
 class SmallDisk(HandledDisk):
     """A disk of `capacity` bytes.
 
-    The files below `directory` and `ballast` further bytes use up its space.
+    Its used space is the size of all files below `directory`, plus `ballast` bytes.
     """
 
     def __init__(self, directory: str, capacity: int) -> None:

@@ -123,7 +123,7 @@ def test_a_broker_with_many_objects_collects_new_ones_as_soon_as_an_empty_one(
     """Check that 400,000 old objects do not delay the next full collection of garbage.
 
     Python waits until the new objects are a fourth of those that the last full collection examined.
-    The old objects are frozen, so that collection did not examine them.
+    Frozen objects do not count: no collection examines them. Here the old objects are frozen.
     """
     kept = [[number] for number in range(400_000)]
     collector.settle()

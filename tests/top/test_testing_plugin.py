@@ -1,6 +1,7 @@
 """Tests of the pytest plugin of Trellis, which starts brokers for the tests of other projects.
 
-The tests run the examples of its page in the docs, and check its logs and that its brokers end.
+The tests run the examples in docs/testing.md. They also check that a failed test shows the log of
+its broker, and that no broker outlives the test run.
 """
 
 from __future__ import annotations

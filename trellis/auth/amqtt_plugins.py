@@ -144,9 +144,10 @@ class PluginApproved(Identity):
 
 
 class PluginIdentity(Identity):
-    """The permissions of a client: those of its account, or all, as far as topic plugins allow.
+    """The permissions of a client, restricted by the topic plugins.
 
-    A publish context caches the answers of the plugins.
+    Without these restrictions, the client has the permissions of its account, or all permissions
+    if plugins have accepted its login. A publish context caches the answers of the plugins.
     """
 
     def __init__(

@@ -126,9 +126,9 @@ class ScopedIdentity(Identity):
     def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
         """Return READ_ALL if the token's scopes allow to read by a binding key, else READ_NONE.
 
-        Scopes match the binding key as text. A `#` in the key also matches zero words. So the
-        scopes must also allow every key that results from leaving out one or more `#`. This is not
-        required if the routing key of a scope is exactly the binding key.
+        Scopes are compared with the binding key as text. A `#` in the key also matches zero words.
+        So the scopes must allow the key, and each shorter key without one or more of its `#`. The
+        shorter keys are not checked if a scope names exactly this binding key.
         """
         words = key.split(".")
         gaps = words.count("#")
@@ -150,7 +150,7 @@ class ScopedIdentity(Identity):
         )
 
     def _names(self, verb: str, exchange: str, key: str) -> bool:
-        """True if the routing key of a scope is exactly this binding key."""
+        """True if a scope of this verb names the exchange and exactly this binding key."""
         return any(
             scope.verb == verb
             and scope.name.fullmatch(exchange)

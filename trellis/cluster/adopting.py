@@ -62,7 +62,7 @@ class LogSurvey:
 
     @property
     def records(self) -> int:
-        """Number of records."""
+        """Number of records that the replicated log holds."""
         return self.tip - self.low
 
 

@@ -58,7 +58,7 @@ class FormatUpgrade:
                 "cluster_format_waits",
                 format=in_force,
                 nodes=",".join(late),
-                note="these nodes do not read the next format of batches; upgrade them, or remove "
-                "those that are gone with `trellis cluster forget NODE`",
+                note="the named nodes do not read the next format of batches; upgrade them, or "
+                "remove those that are gone with `trellis cluster forget NODE`",
             )
         self._late = late

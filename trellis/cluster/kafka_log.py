@@ -30,7 +30,7 @@ class KafkaLog:
     """
 
     def __init__(self, cluster: ClusterSettings, node: str) -> None:
-        """`node` is the name of this node. Raises ReplicationError if an option is invalid."""
+        """Connect to Kafka as the node `node`. Raises ReplicationError if an option is invalid."""
         self._cluster = cluster
         self._group = group_name(cluster, node)
         #: Kafka's id of the topic; "" before `connect`.

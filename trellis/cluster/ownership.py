@@ -103,7 +103,7 @@ class Ownership(BatchShipping):
 
     @property
     def unreported(self) -> str:
-        """The names of the listed nodes without a report, each in a line."""
+        """The names, one per line, of nodes for which the log is kept and that sent no report."""
         return "" if self.retention is None else "\n".join(self.retention.unreported)
 
     # -- in the writer's thread

@@ -123,7 +123,7 @@ class LogRetention:
                 self._unreachable = ""
 
     def look(self) -> None:
-        """Append a mark if one is due, update the list of nodes, and trim. May block.
+        """Append a mark if one is due, update the list of nodes, and trim the log. May block.
 
         Raises LogUnreachable.
         """
@@ -148,12 +148,12 @@ class LogRetention:
             self._trim(NodeList(known.listed | wanted.listed), reports)
 
     def _note_unreported(self, names: list[str]) -> None:
-        """Log the names of listed nodes without a report, if they have changed."""
+        """Log the names of nodes that have sent no report, unless they are already logged."""
         if names and names != self.unreported:
             logs.warning(
                 "cluster_node_unreported",
                 nodes=",".join(names),
-                note="the log is kept for these nodes, and Kafka has no report of them (Kafka "
+                note="the log is kept for the named nodes, and Kafka has no report of them (Kafka "
                 "forgets the report of a node that was stopped for days): start them, or remove "
                 "them with `trellis cluster forget NODE`",
             )
@@ -198,7 +198,7 @@ class LogRetention:
         return left
 
     def _trim(self, nodes: NodeList, reports: Mapping[str, NodeReport]) -> None:
-        """Remove the records before the last mark that all listed nodes have reached.
+        """Remove the records before the last mark that all nodes of the list have reached.
 
         Raises LogUnreachable.
         """

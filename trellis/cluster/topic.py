@@ -58,7 +58,7 @@ TOPIC_SETTINGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """Facts about the topic, as the Kafka cluster reports them."""
+    """The id, partitions and replicas of the log's topic, as the Kafka cluster reports them."""
 
     #: Kafka's id of the topic: a topic that is deleted and created again has another id.
     id: str
@@ -80,7 +80,10 @@ class KafkaTopic:
         self._offsets = GroupOffsets(cluster, PARTITION)
 
     def facts(self) -> TopicFacts:
-        """Ask Kafka for the facts about the topic. Also raises TopicAbsent."""
+        """Ask Kafka for its id of the topic, and for the topic's partitions and replicas.
+
+        Raises TopicAbsent if the topic does not exist.
+        """
         futures = self._admin.describe_topics(
             TopicCollection([self._name]), request_timeout=REQUEST_SECONDS
         )

@@ -1,6 +1,7 @@
-"""The broker's end of the contract: authenticates the user of each call, and answers the call.
+"""Answers the API calls that the gateway, the process of the HTTP API, sends to the broker.
 
-Long answers are made in slices.
+For each call, this module authenticates the user, runs the handler, and sends the answer. Long
+answers are made in slices. The module contract defines the messages between gateway and broker.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class CallServer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle the messages of the gateway.
 
-        A message that violates the contract ends the connection to the gateway.
+        An invalid message ends the connection to the gateway.
         """
         try:
             for message in self._reader.feed(data):

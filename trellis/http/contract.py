@@ -256,7 +256,7 @@ _HEAD: Final = 4
 
 
 class ContractError(Exception):
-    """A frame that violates the contract: too large, or not a valid message."""
+    """An invalid frame between broker and gateway: too large, or not a valid message."""
 
 
 def encode_other(value: object) -> object:

@@ -1,4 +1,4 @@
-"""The present state of the broker for its web page: rates, totals, alarms, remarkable queues.
+"""The present state of the broker for its web page: rates, totals, alarms, deepest queues.
 
 One sample serves all pages that are open. Counters of messages are read for each sample. The
 objects (queues and sessions) are counted in slices, and so rarely that the counting takes at most

@@ -88,7 +88,7 @@ class DynamicSecurity:
         return self._defaults.get(kind) is True
 
     def _roles_of(self, user: str | None) -> list[Table]:
-        """Return the roles of a client and of its groups, in the order of their examination."""
+        """Return the roles of a client and of its groups, in the order of their precedence."""
         if user is None:
             group = self._groups.get(str(self._anonymous))
             return [] if group is None else self._members(group)

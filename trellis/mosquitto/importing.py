@@ -249,7 +249,7 @@ class MosquittoImport:
             self.tables["mqtt"]["anonymous_rules"] = self._limited("", rules)
 
     def _limited(self, name: str, rules: list[str]) -> list[str]:
-        """Return the rules that fit into the limit. Report how many are left out."""
+        """Return at most RULES_MAX of the rules of a user. Report how many are left out."""
         kept, left_out = limited(rules)
         if left_out:
             owner = f"user '{name}'" if name else "clients without a user name"

@@ -381,10 +381,10 @@ class DurableStoreWriter(StoreWriter):
     def _advance(self, checkpointing: Checkpointing) -> bool:
         """Do one slice of a checkpoint. Return False when the checkpoint is complete.
 
-        Let S be the total size of the files that the checkpoint replaces. A slice is a single step
-        while the log is no larger than 2 S. If the log is larger, a slice lasts 1 ms for each
-        S above 2 S, up to CHECKPOINT_SLICE_MAX. While publishers wait, a slice lasts
-        CHECKPOINT_SLICE_MAX.
+        A slice lasts longer, the larger the log is. Let S be the total size of the files that the
+        checkpoint replaces. Up to a log of 2 S, a slice is a single step. For a log of (2 + n) S, a
+        slice lasts n ms, and at most CHECKPOINT_SLICE_MAX. While publishers are throttled, a slice
+        lasts CHECKPOINT_SLICE_MAX.
         """
         grown = 2 * self.durable.log.size / checkpointing.bytes_total
         if self.log_throttled:

@@ -113,7 +113,7 @@ class Amqp(PlainListener, frozen=True, kw_only=True):
     heartbeat: Annotated[
         int,
         option(
-            "heartbeat interval offered to clients; 0 offers none",
+            "heartbeat interval in seconds offered to clients; 0 offers none",
             ge=0,
             le=65535,
             unit="s",
@@ -131,7 +131,7 @@ class Amqp(PlainListener, frozen=True, kw_only=True):
     frame_max: Annotated[
         int,
         option(
-            "largest frame offered to clients",
+            "size in bytes of the largest frame offered to clients",
             ge=4096,
             le=128 * KIB,
             unit="bytes",
@@ -204,8 +204,8 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     keep_alive_max: Annotated[
         int,
         option(
-            "longest keep-alive time; a client of MQTT 5 that asks for a longer one gets this "
-            "value; 0 is no limit",
+            "longest keep-alive time in seconds; a client of MQTT 5 that asks for a longer one "
+            "gets this value; 0 is no limit",
             ge=0,
             le=65535,
             unit="s",
@@ -230,7 +230,7 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     sys_interval: Annotated[
         int,
         option(
-            "time between two publications of $SYS/broker/...; 0 publishes none",
+            "seconds between two publications of $SYS/broker/...; 0 publishes none",
             ge=0,
             unit="s",
             fills=CoreField(MqttOptions, "sys_interval_s"),
@@ -239,7 +239,7 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     session_expiry: Annotated[
         int,
         option(
-            "longest time that the session of a disconnected client is kept",
+            "longest time in seconds that the session of a disconnected client is kept",
             ge=0,
             le=4_294_967_295,
             unit="s",
@@ -280,7 +280,7 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     retained_bytes: Annotated[
         int,
         option(
-            "largest total size of the retained messages of each virtual host",
+            "largest total size in bytes of the retained messages of each virtual host",
             ge=0,
             unit="bytes",
             fills=BrokerLimits,
@@ -289,8 +289,8 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     qos0_high_mark: Annotated[
         int,
         option(
-            "size of a client's unsent output above which QoS 0 messages to this client are "
-            "dropped",
+            "size in bytes of a client's unsent output above which QoS 0 messages to this client "
+            "are dropped",
             ge=KIB,
             unit="bytes",
         ),

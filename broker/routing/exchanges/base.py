@@ -168,9 +168,9 @@ class Exchange(Destination):
     def check_limit(self, binding: Binding, most: int) -> None:
         """Raise LimitExceeded if the binding would make lookups of routing keys too expensive.
 
-        In one lookup, the bindings to one destination may add visits of up to `most` index nodes. A
-        binding that adds no nodes is always accepted, so a session can replace its bindings by
-        bindings with the same keys.
+        The bindings to one destination may make a lookup visit up to `most` nodes of the index. A
+        binding that does not raise this number is always accepted. So a session can replace its
+        bindings by bindings with the same keys.
         """
 
     def first_word(self, binding: Binding) -> str | None:

@@ -26,7 +26,10 @@ SIZE_MAX: Final = 1_000_000
 
 
 class DeduplicationExchange(Exchange):
-    """A fanout exchange that drops a message if it remembers its `x-deduplication-header`."""
+    """A fanout exchange that drops a message with a known value of `x-deduplication-header`.
+
+    The exchange remembers the values of the messages that it has routed.
+    """
 
     kind: ClassVar[str] = "x-message-deduplication"
     hash_kind: ClassVar[str] = "DeduplicationExchange"

@@ -52,7 +52,7 @@ class Marks:
     """Finds the deliveries of one channel that are older than one acknowledgement timeout.
 
     A mark is a time, and the delivery tag that was next at that time. So all deliveries with lower
-    tags are older than the mark.
+    tags were sent before that time.
     """
 
     def __init__(self, timeout: i64) -> None:
@@ -67,13 +67,13 @@ class Marks:
 
     @property
     def tick(self) -> i64:
-        """The least time between two marks, in ms."""
+        """Least time from one mark to the next, in ms: a tenth of the timeout, or TICK_MIN."""
         return max(TICK_MIN, self.timeout // TICKS)
 
     def note(self, now: i64, tag: i64) -> None:
-        """Add a mark: `tag` is the next delivery tag at the time `now` in ms.
+        """Record that `tag` is the next delivery tag at the time `now`, in ms.
 
-        Do nothing if the last mark is less than a tick old.
+        Do nothing if the last such record (mark) is less than a tick old.
         """
         if not self._marks or now - self._marks[-1][0] >= self.tick:
             self._marks.append((int(now), int(tag)))
@@ -208,7 +208,7 @@ class AckTimeout(BulkTask):
         return timeout
 
     def _update_marks(self) -> None:
-        """Remove the marks of timeouts that no queue has any more; begin marks for new timeouts."""
+        """Remove the Marks of timeouts that no queue has any more; create those of new timeouts."""
         for timeout in [one for one in self._marks if one not in self._timeouts]:
             del self._marks[timeout]
         for timeout in self._timeouts:
@@ -220,16 +220,19 @@ class AckTimeout(BulkTask):
         self._unchecked = list(self._marks)
 
     def _begin_marks(self, timeout: int) -> None:
-        """Begin marks for a timeout in ms. Do nothing if the timeout is 0, or has marks already."""
+        """Create the Marks that find the deliveries older than a timeout in ms, unless they exist.
+
+        Do nothing if the timeout is 0, which means no timeout.
+        """
         if timeout > 0 and timeout not in self._marks:
             marks = self._marks[timeout] = Marks(timeout)
             marks.note(self._agenda.now, self._unacked.next)
 
     def _check(self, marks: Marks, limit: i64) -> i64:
-        """Compare up to `limit` outstanding deliveries with the marks.
+        """Find out if one of the next outstanding deliveries is older than its queue's timeout.
 
-        Return the cost as a number of compared deliveries. Set `marks.late` if a delivery is older
-        than its queue's timeout, and `marks.complete` if no deliveries are left to compare.
+        Compare at most `limit` deliveries with `marks`, and return the cost as their number. Set
+        `marks.late` if a delivery is too old, `marks.complete` if no delivery is left to compare.
         """
         now: i64 = self._agenda.now
         if self._unacked.count == 0:

@@ -156,8 +156,9 @@ class AmqpConsumer(Consumer):
         return self._unacked.add(delivery)
 
     def _set_aside(self, delivery: Delivery) -> None:
-        """Stop the consumer, and let its channel close, because a message does not fit into a frame
-        of the client.
+        """Stop the consumer, because the properties of a message do not fit into a frame.
+
+        The channel closes at the end of this turn of the event loop.
         """
         self.credit -= 2 * UNLIMITED
         self.queue.unacked += 1

@@ -190,8 +190,8 @@ class ChannelReceiver(ConsumerOwner):
     def is_free(self, tag: str) -> bool:
         """True if no consumer of the channel has this tag.
 
-        A consumer of a deleted queue does not count: it is ended now, and not in a later turn of
-        the event loop.
+        A consumer of a deleted queue does not count: this method ends it at once, so that the tag
+        can be used again.
         """
         known = self.consumers.get(tag)
         if known is not None and known.queue.dead:

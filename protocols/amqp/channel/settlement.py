@@ -162,7 +162,7 @@ class Settlement(BulkTask):
     def _settle_slice(self) -> None:
         """Settle the deliveries of one slice, and set `finished` if no deliveries are left.
 
-        No queue stays held after the last slice, or after a failure.
+        After the last slice, and after a failure, all queues deliver messages again.
         """
         failed = True
         try:

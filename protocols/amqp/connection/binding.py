@@ -122,8 +122,9 @@ def _bind(
 
 
 def _end_binding(channel: Channel, method: Any, answer: pamqp.base.Frame) -> None:
-    """Reply to a client whose binding has received its history, and continue with the client's
-    input.
+    """Reply to a queue.bind or exchange.bind, and handle the client's further input.
+
+    Called when the last messages of the exchange (x-recent-history) were delivered to the binding.
     """
     connection = channel.connection
     if connection.finished:

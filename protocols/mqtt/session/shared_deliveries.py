@@ -28,7 +28,7 @@ MEMBERSHIPS_PER_SLICE: Final = 100
 class SharedDeliveries(BulkTask):
     """The task that attaches, drains and detaches the shared subscriptions of one session.
 
-    One pass visits all shared subscriptions. The pass attaches a subscription to the present
+    One pass goes through all shared subscriptions. The pass attaches a subscription to the present
     connection, drains an attached subscription, or detaches a subscription if the client is
     disconnected. A drain that is requested during a pass leads to a further pass, so that no
     subscription waits forever.

@@ -122,7 +122,7 @@ class Node(Computer):
         self.cluster.ended(self, error)
 
     def apply(self, step: Apply) -> Any:
-        """Write an Apply to the directory, and yield between its single writes."""
+        """Apply a batch to the directory; yield between two writes, where a crash may happen."""
         yield from self.directory.apply(step)
         self.synced = self.directory.state.last + 1
 
@@ -290,7 +290,7 @@ class Node(Computer):
         self.ready.append(self.position)
 
     def _declared(self) -> int:
-        """Return the queue that was declared last and is not durable yet; 0 if there is none."""
+        """Return the number of the newest queue whose declaration is not durable; 0 for none."""
         return max((entry[1] for entry in self.pending if entry[0] == "define"), default=0)
 
     def acknowledge(self, position: int) -> None:

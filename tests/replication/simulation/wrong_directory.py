@@ -22,7 +22,7 @@ from tests.replication.simulation.real import RealDirectory, RealNode
 
 
 def with_replica(wrong_type: type[ReplicaDirectory]) -> type[Node]:
-    """Return a node with this type of directory, which is wrong on purpose."""
+    """Return a class of nodes with this type of directory, which is wrong on purpose."""
 
     class WrongDirectory(RealDirectory):
         replica_type = wrong_type

@@ -25,7 +25,7 @@ from trellis.server.recovery import codecs
 
 
 class Crash(BaseException):
-    """The end of the simulated process. The broker must not catch it."""
+    """Raised where the simulated process crashes. The broker must not catch this exception."""
 
 
 class Faults:

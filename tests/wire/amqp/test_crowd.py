@@ -37,7 +37,7 @@ STEPS = {
 
 
 class Crowd(Play):
-    """A broker, its model, and clients with up to CONSUMERS consumers that take random steps."""
+    """A broker, its model, and steps in which clients with many consumers act at random."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)

@@ -1,9 +1,9 @@
 """The fast path has the same effects as the slow path: deliveries, fates and counts are equal.
 
-Publications that arrive whole in one chunk take the fast path where possible. If a chunk ends
-within a publication, the broker collects it frame by frame, and it takes the slow path. The tests
-send the same publications in both ways and compare all visible effects, for each condition that
-excludes the fast path and for each input of a routing decision.
+The fast path is possible only for a publication that arrives whole in one chunk. If a chunk ends
+within a publication, the broker collects the publication frame by frame, and uses the slow path.
+The tests send the same publications in both ways and compare all visible effects. They do this for
+each condition that excludes the fast path, and for each input of a routing decision.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _adv(size: int, random: Random) -> Words:
 
 
 def _zipf(exponent: float) -> Callable[[int, Random], Words]:
-    """Return a function that makes `iot` with topics drawn by Zipf's law.
+    """Return a function that makes the workload `iot`, with topics drawn by Zipf's law.
 
     The n-th topic has the weight 1 / n^exponent.
     """

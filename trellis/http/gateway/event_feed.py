@@ -17,7 +17,7 @@ EVENT_SECONDS: Final = 1.0
 
 
 class Caller(Struct, frozen=True):
-    """The session of the web page that views the events, and the address of its request.
+    """The sender of a request for the events of the web page: its page session and its address.
 
     `direct` is False if the request may come from a proxy or from a page of another site.
     """

@@ -245,7 +245,7 @@ class Call:
     def rated(
         self, key: Key, counts: Mapping[str, int], gauges: Mapping[str, int] = NO_GAUGES
     ) -> Row:
-        """Return the counters of an object and their rates, as `Rates.rated` does.
+        """Return the counters of an object by name, and their rates in fields `NAME_details`.
 
         `counts` are the counters. For `gauges`, such as a queue's number of messages, only the
         rates are returned. Return {} if all counters are 0.
