@@ -365,13 +365,14 @@ class Storm:
             async with asyncio.timeout(PATIENCE):
                 await self.two.run(ports)
                 await self.numbering.run(ports)
-                inbox = f"mqtt-subscription-{self.subscriber.name}qos1"
                 while True:
-                    rows = {row["name"]: row for row in await listing(ports.http, "queues")}
-                    waiting = [
-                        rows[name]["messages_ready"] + rows[name]["messages_unacknowledged"]
-                        for name in (inbox, "expire", "reject")
-                    ]
+                    queues = {row["name"]: row for row in await listing(ports.http, "queues")}
+                    sessions = await listing(ports.http, "sessions")
+                    inbox = {row["client_id"]: row for row in sessions}[self.subscriber.name]
+                    waiting = [inbox["queued"], inbox["in_flight"]]
+                    for name in ("expire", "reject"):
+                        row = queues[name]
+                        waiting += [row["messages_ready"], row["messages_unacknowledged"]]
                     if not any(waiting):
                         break
                     for task in tasks:
