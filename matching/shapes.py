@@ -303,7 +303,7 @@ class Shapes(Matcher[S]):
         return form in self._forms or (len(form) <= _LITERALS and self._room(form))
 
     def _room(self, form: Form) -> bool:
-        """True if the limit of tables per topic permits a new table for a shape of this form."""
+        """True if the limit of tables per topic permits a new table with this form."""
         if form[1] < 0:
             return len(self._exact.get(form[0], ())) + len(self._open) < self._limit
         return max(map(len, self._exact.values()), default=0) + len(self._open) < self._limit

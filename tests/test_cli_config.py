@@ -130,7 +130,7 @@ def test_help_exits_with_0_and_has_no_colour(
     code, out, err = run(capsys, "serve", "--help")
     assert (code, err) == (0, "")
     assert "\x1b" not in out
-    assert "\nMQTT 3.1, 3.1.1 and 5:\n" in out
+    assert "\nThe listener for MQTT 3.1, 3.1.1 and 5, and limits of MQTT clients:\n" in out
     assert "  --amqp-port PORT " in out
     assert "[16 MiB]" in out
     assert "[14 days]" in out

@@ -129,7 +129,7 @@ class DeliveryGate:
 
 
 class FifoGate(DeliveryGate):
-    """The gate of a queue without priorities, which has one delivery mark."""
+    """The delivery gate of a queue without priorities. Such a queue has one delivery mark."""
 
     def __init__(self, queue: GatedQueue, store: Store, waiting: WaitingMessages) -> None:
         super().__init__(queue)

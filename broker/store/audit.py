@@ -68,8 +68,8 @@ class AuditTrail:
     def changed(self, entry: Defined | Undefined, shown: Mapping[str, object] | None) -> None:
         """Record the change of a definition.
 
-        `shown` has the fields to record if the stored form of the definition is not readable, as
-        for a binding.
+        `shown` has the fields to record for a definition, such as a binding, whose stored form is
+        bytes that people cannot read.
         """
         if entry.kind not in KINDS:
             return

@@ -356,8 +356,9 @@ class Recorder:
     def _encode_group(self, entry: EntryGroup) -> tuple[list[bytes], i64]:
         """Return the parts of a group's payload, and the highest kind of its members.
 
-        The payload is: count u32; for each member, kind u8, length u32, payload. Prepared members
-        are all of the kind STORED, the lowest one, so they are not compared.
+        The payload is: count u32; for each member, kind u8, length u32, payload. The highest kind
+        tells a reader whether it can read the group. Members that were encoded before this call all
+        have the lowest kind, STORED, so their kinds need not be compared.
         """
         sizes = self._sizes = []
         parts: list[bytes] = []

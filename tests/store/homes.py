@@ -24,8 +24,8 @@ from trellis.server.recovery import codecs
 def restore(files: dict[Path, bytes]) -> None:
     """Restore the files of a catalog to their content from before the last batch.
 
-    The catalog is written after the log is synced, so a crash that tears the batch in the log has
-    not written the catalog.
+    The catalog is written after the log is synced. So after a crash with a half-written batch in
+    the log, the catalog has nothing of this batch.
     """
     for path, data in files.items():
         path.write_bytes(data)

@@ -298,7 +298,7 @@ def _pem(block: bytes, kinds: tuple[Any, ...]) -> Any:
             return kind.import_key(block + b"\n")
         except Exception:  # noqa: BLE001  (a key of another kind)
             continue
-    raise ValueError("a PEM block is not a valid RSA, EC or OKP key")
+    raise ValueError("a key in PEM form is not a valid RSA, EC or OKP key")
 
 
 class TokenAuthenticator(Authenticator):

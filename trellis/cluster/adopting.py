@@ -81,7 +81,7 @@ class Adoption:
         sleep: Callable[[float], None] = time.sleep,
         wall: Callable[[], int] = wall_ms,
     ) -> None:
-        """Prepare the adoption: `log` is the replicated log that will begin with the directory.
+        """Prepare to begin the empty replicated log `log` with the state of a data directory.
 
         `name` is the name of the broker, the same on all nodes; `node` is the name of this node.
         """

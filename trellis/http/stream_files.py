@@ -199,5 +199,5 @@ def _number(query: Mapping[str, str], name: str, default: int) -> int:
     if value is None:
         return default
     if not value.isdecimal():
-        raise StreamRefusal(400, f"'{name}' is '{value}', not a number from 0")
+        raise StreamRefusal(400, f"'{name}' is '{value}', must be a number, 0 or larger")
     return int(value)

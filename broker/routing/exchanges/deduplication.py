@@ -3,8 +3,8 @@
     publish --> x-deduplication-header known? --yes--> confirmed and dropped
                      `--no--> every binding, as in a fanout exchange; the value is recorded
 
-The value is recorded when the message is published, not when its destinations are found: a message
-that a full queue refuses may be published again.
+The value is recorded only after the queues accepted the message. So a message that a full queue
+refused is not a repeated one when the publisher sends it again.
 """
 
 from __future__ import annotations

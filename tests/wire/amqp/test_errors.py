@@ -94,8 +94,8 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
         spec.Basic.Consume(queue="single", exclusive=True),
         403,
         (
-            "ACCESS_REFUSED - queue 'single' in vhost '/' in exclusive use: it has a single active "
-            "consumer"
+            "ACCESS_REFUSED - queue 'single' in vhost '/' in exclusive use: a queue with "
+            "x-single-active-consumer accepts no exclusive consumer"
         ),
         60,
         20,
