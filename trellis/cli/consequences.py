@@ -1,0 +1,96 @@
+"""Consequences of deleting a queue, an exchange or a binding, computed from the broker's state.
+
+The broker tries the deletion on the topics of the last hour (`POST /api/route/try`), as for
+`trellis route --remove`, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from trellis.cli.api_client import ApiClient, ApiRefused
+from trellis.cli.readable import count_text, rate_text, time_text
+
+Row = dict[str, Any]
+
+#: Largest number of queues, or of bindings, that a consequence names.
+SHOWN: Final = 5
+#: The smallest rate in messages per second that a consequence states as a rate.
+_RATE_MIN: Final = 0.1
+
+
+def deletion_lines(client: ApiClient, vhost: str, kind: str, name: str) -> Iterator[str]:
+    """Yield the lines about the messages that other queues gain or lose, or that no queue gets.
+
+    `kind` is "queue" or "exchange", `name` the object to delete.
+    """
+    body = {"vhost": vhost, "deleted": [{"type": kind, "name": name}]}
+    return _trial_lines(client, body, name if kind == "queue" else None)
+
+
+def unbinding_lines(client: ApiClient, binding: Row) -> Iterator[str]:
+    """Yield the lines about the messages that queues lose, or that no queue gets, without a
+    binding.
+
+    `binding` is a row of `GET /api/bindings`.
+    """
+    fields = ("source", "destination", "destination_type", "routing_key", "arguments")
+    change = {"change": "remove", **{field: binding[field] for field in fields}}
+    return _trial_lines(client, {"vhost": binding["vhost"], "changes": [change]}, None)
+
+
+def _trial_lines(client: ApiClient, body: Row, deleted_queue: str | None) -> Iterator[str]:
+    try:
+        answer: Row = client.json("POST", "route", "try", body=body)
+    except ApiRefused as refusal:
+        yield f"it is not known how many messages become unroutable: {refusal}"
+        return
+    seconds = max(1.0, time.time() - answer["since"])
+    if answer["newly_unroutable"]:
+        yield _flow("", "become unroutable", answer["newly_unroutable"], seconds)
+    else:
+        yield f"no message of the last {time_text(seconds)} would have become unroutable"
+    changed = [
+        row
+        for row in answer["queues"]
+        if (row["type"], row["name"], row["effect"]) != ("queue", deleted_queue, "loses")
+    ]
+    for row in changed[:SHOWN]:
+        subject = f"{row['type']} '{row['name']}' {row['effect']}"
+        yield _flow(f"{subject} ", "", row["messages"], seconds)
+    more = len(changed) - SHOWN + answer["left_out"]
+    if more > 0:
+        yield f"further queues and sessions that gain or lose messages: {more:,}"
+    if not answer["complete"]:
+        known = count_text(answer["topics_known"], "topic")
+        yield f"these numbers are of {answer['topics']:,} of {known}"
+    if answer["unremembered"]:
+        yield (
+            f"the broker does not remember the topics of further "
+            f"{count_text(answer['unremembered'], 'message')}"
+        )
+    if answer["by_headers"]:
+        yield (
+            f"{count_text(answer['by_headers'], 'topic')} pass an exchange that looks at headers: "
+            "for them the numbers are those of messages without headers"
+        )
+
+
+def _flow(before: str, after: str, messages: int, seconds: float) -> str:
+    """Return a sentence about a number of messages of the last `seconds`, with their rate.
+
+    `before` and `after` are the words around the rate.
+    """
+    rate = messages / seconds
+    amount = rate_text(rate, "message") if rate >= _RATE_MIN else "messages"
+    words = f"{before}{amount} {after}".strip()
+    return f"{words}: {messages:,} in the last {time_text(seconds)}"
+
+
+def named(texts: Sequence[str]) -> str:
+    """Return texts joined by commas; of more than SHOWN texts, the first ones and a number."""
+    shown = ", ".join(texts[:SHOWN])
+    more = len(texts) - SHOWN
+    return f"{shown} and {more:,} more" if more > 0 else shown
