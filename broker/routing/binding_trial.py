@@ -7,9 +7,10 @@
                                             gains and losses by destination
 
 A changed binding is one that an operator may want to add or to remove. A trial may also delete
-queues and exchanges, with their bindings. Nothing in the broker changes: the trial holds the bindings to add in exchanges of its own, which no client can see. To
-route a topic with the changes, the trial also searches these exchanges, and skips the bindings to
-remove, and the queues and exchanges to delete.
+queues and exchanges, with their bindings. Nothing in the broker changes: the trial holds the
+bindings to add in exchanges of its own, which no client can see. To route a topic with the changes,
+the trial also searches these exchanges, and skips the bindings to remove, and the queues and
+exchanges to delete.
 
 A trial works in steps of bounded work, between which other work may run.
 """
@@ -126,8 +127,8 @@ class _Walk:
         self.targets: dict[Destination, None] = {}
         #: The changes that matched the topic.
         self.matched: dict[BindingChange, None] = {}
-        #: True if the walk entered an exchange whose bindings the trial changes, or met a queue or an
-        #: exchange that the trial deletes.
+        #: True if the walk entered an exchange whose bindings the trial changes, or met a queue or
+        #: an exchange that the trial deletes.
         self.changes = False
         #: True if the walk entered an exchange that looks at headers, which the history lacks.
         self.by_headers = False

@@ -78,7 +78,7 @@ class TopicHistory:
 
     @property
     def queues(self) -> int:
-        """The sum of the numbers of queues of all slots to which messages were published by name."""
+        """The sum of the numbers of queues, of all slots, that publishers named as destination."""
         return sum(int(slot.queues) for slot in self.slots)
 
     def advance(self, wall: float) -> None:

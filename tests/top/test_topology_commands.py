@@ -1,4 +1,4 @@
-"""`trellis queues`, `exchanges` and `bindings`, and the consequences that a deletion prints first."""
+"""`trellis queues`, `exchanges` and `bindings`, and the questions that a deletion asks."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ async def test_topology_is_declared_once(broker: Running, commands: Commands) ->
         "changed": True,
     }
     assert "known are direct" in await commands.fails("exchanges", "declare", "f", "--type", "x")
-    words = ("bindings", "declare", "e", "q", "--argument", "colour=red")
-    assert await commands.out(*words) == "binding '' of 'e' to 'q' is declared\n"
-    assert await commands.out(*words) == "binding '' of 'e' to 'q' exists already\n"
+    binding = ("bindings", "declare", "e", "q", "--argument", "colour=red")
+    assert await commands.out(*binding) == "binding '' of 'e' to 'q' is declared\n"
+    assert await commands.out(*binding) == "binding '' of 'e' to 'q' exists already\n"
     assert await commands.json("bindings", "declare", "amq.topic", "exchange:e", "a.#") == {
         "vhost": "/",
         "source": "amq.topic",

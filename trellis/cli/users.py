@@ -20,8 +20,10 @@ from trellis.cli.actions import (
     add_group,
     add_json,
     add_patterns,
+    add_result,
     add_vhost,
     ask,
+    print_result,
     show,
 )
 from trellis.cli.api_client import ApiClient, ApiRefused
@@ -66,6 +68,7 @@ def _add_users(commands: Commands) -> None:
         help=f"tags, which permit HTTP requests, separated by commas: {', '.join(TAGS)} [none]",
     )
     _add_password(command)
+    add_result(command)
     command = add_action(
         users,
         "users",
@@ -76,6 +79,7 @@ def _add_users(commands: Commands) -> None:
     )
     _add_name(command)
     _add_password(command)
+    add_result(command)
     command = add_action(
         users,
         "users",
@@ -88,13 +92,14 @@ def _add_users(commands: Commands) -> None:
     command.add_argument(
         "tags", metavar="TAG", nargs="*", help=f"{', '.join(TAGS)} [none: remove all tags]"
     )
+    add_result(command)
     command = add_action(
         users,
         "users",
         "import",
         import_users,
         "add or change many users, with permissions and topic rules, from a CSV or JSON file",
-        "FILE [--dry-run]",
+        "FILE [--dry-run] [--json]",
     )
     command.add_argument(
         "file",
@@ -105,6 +110,7 @@ def _add_users(commands: Commands) -> None:
     command.add_argument(
         "--dry-run", action="store_true", help="change nothing: report what would be refused"
     )
+    add_result(command)
     command = add_action(
         users,
         "users",
@@ -115,6 +121,7 @@ def _add_users(commands: Commands) -> None:
     )
     _add_name(command)
     add_yes(command)
+    add_result(command)
 
 
 def _add_permissions(commands: Commands) -> None:
@@ -142,6 +149,7 @@ def _add_permissions(commands: Commands) -> None:
     )
     _add_name(command, "USER")
     add_patterns(command)
+    add_result(command)
     add_vhost(command)
     command = add_action(
         permissions,
@@ -152,6 +160,7 @@ def _add_permissions(commands: Commands) -> None:
         "USER [--vhost NAME]",
     )
     _add_name(command, "USER")
+    add_result(command)
     add_vhost(command)
     command = add_action(
         permissions,
@@ -171,6 +180,7 @@ def _add_permissions(commands: Commands) -> None:
         'decides) or "reserve client {username}-*"',
     )
     command.add_argument("--clear", action="store_true", help="remove all rules of the user")
+    add_result(command)
     add_vhost(command)
     _add_readers(permissions)
 
@@ -270,10 +280,11 @@ def add_user(arguments: argparse.Namespace) -> int:
             "change-password` and `trellis users tags`"
         )
     ask(arguments, "PUT", "users", name, body={"password": _new_password(arguments), "tags": tags})
-    print(
+    text = (
         f"user {name} is added. It cannot connect yet: grant it a virtual host with "
         f"`trellis permissions set {shlex.quote(name)} '.*' '.*' '.*' --vhost /`"
     )
+    print_result(arguments, text, user=name, tags=tags, changed=True)
     return 0
 
 
@@ -282,15 +293,27 @@ def change_password(arguments: argparse.Namespace) -> int:
     tags = _ask_before_password(arguments, "GET", "users", arguments.name)["tags"]
     body = {"password": _new_password(arguments), "tags": tags}
     ask(arguments, "PUT", "users", arguments.name, body=body)
+    text = f"changed the password of user '{arguments.name}'"
+    print_result(arguments, text, user=arguments.name, changed=True)
     return 0
 
 
 def set_tags(arguments: argparse.Namespace) -> int:
     """Replace the tags of a user."""
     tags = _checked_tags(arguments.tags)
-    ask(arguments, "GET", "users", arguments.name)
+    before = ask(arguments, "GET", "users", arguments.name)["tags"]
     ask(arguments, "PUT", "users", arguments.name, body={"tags": tags})
+    text = (
+        f"user '{arguments.name}' has {_tags_text(tags)} now, instead of {_tags_text(before)}"
+        if tags != before
+        else f"user '{arguments.name}' has {_tags_text(tags)}, as before"
+    )
+    print_result(arguments, text, user=arguments.name, tags=tags, changed=tags != before)
     return 0
+
+
+def _tags_text(tags: list[str]) -> str:
+    return f"the tags {', '.join(tags)}" if tags else "no tags"
 
 
 def import_users(arguments: argparse.Namespace) -> int:
@@ -336,6 +359,8 @@ def delete_user(arguments: argparse.Namespace) -> int:
     closed = f"{count_text(connections, 'connection')} are closed, and its MQTT sessions end"
     confirm(arguments, [f"user '{arguments.name}' is deleted: {closed}"])
     client.request("DELETE", "users", arguments.name)
+    text = f"deleted user '{arguments.name}' and closed {count_text(connections, 'connection')}"
+    print_result(arguments, text, user=arguments.name, connections=connections, changed=True)
     return 0
 
 
@@ -382,12 +407,18 @@ def set_permission(arguments: argparse.Namespace) -> int:
     """Grant a user access to a virtual host, or replace the user's permissions there."""
     body = {name: getattr(arguments, name) for name in PERMISSIONS}
     ask(arguments, "PUT", "permissions", arguments.vhost, arguments.name, body=body)
+    patterns = ", ".join(f"{name} '{pattern}'" for name, pattern in body.items())
+    text = f"user '{arguments.name}' may use vhost '{arguments.vhost}': {patterns}"
+    fields = {"user": arguments.name, "vhost": arguments.vhost, **body}
+    print_result(arguments, text, **fields, changed=True)
     return 0
 
 
 def clear_permission(arguments: argparse.Namespace) -> int:
     """Revoke a user's access to a virtual host."""
     ask(arguments, "DELETE", "permissions", arguments.vhost, arguments.name)
+    text = f"user '{arguments.name}' may not use vhost '{arguments.vhost}' any more"
+    print_result(arguments, text, user=arguments.name, vhost=arguments.vhost, changed=True)
     return 0
 
 
@@ -404,4 +435,13 @@ def set_rules(arguments: argparse.Namespace) -> int:
         )
     body = {"rules": arguments.rules}
     ask(arguments, "PUT", "topic-rules", arguments.vhost, arguments.name, body=body)
+    where = f"user '{arguments.name}' in vhost '{arguments.vhost}'"
+    rules = count_text(len(arguments.rules), "topic rule")
+    text = (
+        f"{where} has {rules} now"
+        if arguments.rules
+        else f"{where} has no topic rules any more, and may use all topics"
+    )
+    fields = {"user": arguments.name, "vhost": arguments.vhost, "rules": arguments.rules}
+    print_result(arguments, text, **fields, changed=True)
     return 0
