@@ -10,6 +10,7 @@
     health.py            health
     listing.py           list           row_filters.py       conditions of --filter
     users.py             users, permissions
+                                        user_import.py       users import; user_file.py
     roles.py             roles
     sessions.py          sessions
     vhosts_policies.py   vhosts, policies

@@ -12,8 +12,6 @@ import shlex
 import sys
 from typing import Any
 
-import msgspec
-
 from trellis.cli.actions import (
     PERMISSIONS,
     add_action,
@@ -28,16 +26,13 @@ from trellis.cli.actions import (
 )
 from trellis.cli.api_client import ApiClient, ApiRefused
 from trellis.cli.confirming import add_yes, confirm
-from trellis.cli.definitions import print_report, request_import
 from trellis.cli.parsing import CommandError, Commands, Parser
 from trellis.cli.readable import count_text
-from trellis.cli.user_file import FIELDS, definitions_of, hashed, read_users
-from trellis.progress import ProgressLine
-from trellis.settings.errors import nearest, printable
+from trellis.cli.user_file import FIELDS
+from trellis.cli.user_import import import_users
+from trellis.settings.errors import nearest
 from trellis.settings.loading import read_password
 
-#: Fields of a file of users that permit a user to connect to a virtual host.
-RIGHTS = (*PERMISSIONS, "rules", "role")
 #: HTTP status of a request whose login failed.
 _UNAUTHORIZED = 401
 TAGS = ("administrator", "monitoring", "policymaker", "management")
@@ -314,41 +309,6 @@ def set_tags(arguments: argparse.Namespace) -> int:
 
 def _tags_text(tags: list[str]) -> str:
     return f"the tags {', '.join(tags)}" if tags else "no tags"
-
-
-def import_users(arguments: argparse.Namespace) -> int:
-    """Import the users of a file, all or none; the exit code is 1 if the broker refuses a user."""
-    rows = read_users(arguments.file)
-    progress = ProgressLine()
-    progress.begin("hashing passwords", len(rows))
-    users = []
-    for user in hashed(rows):
-        users.append(user)
-        progress.bar(len(users) / len(rows), f"{len(users):,} of {len(rows):,}")
-    progress.end()
-    client = ApiClient(arguments)
-    data = msgspec.json.encode(definitions_of(rows, users))
-    # A user whose rules are refused would have all permissions: so all users are imported, or none.
-    report = request_import(client, data, dry_run=True)
-    if not report.refused and not arguments.dry_run:
-        report = request_import(client, data, dry_run=False)
-    code = print_report(report, data, arguments.dry_run or bool(report.refused))
-    if report.refused:
-        print(
-            "nothing was imported, because the broker would refuse some definitions",
-            file=sys.stderr,
-        )
-        return code
-    without = [row["name"] for row in rows if not any(row.get(name) for name in RIGHTS)]
-    if without:
-        print(
-            printable(
-                f"note: {len(without)} users, such as {without[0]}, cannot connect yet: the file "
-                "gives them neither permissions nor rules"
-            ),
-            file=sys.stderr,
-        )
-    return code
 
 
 def delete_user(arguments: argparse.Namespace) -> int:
