@@ -57,6 +57,10 @@ class Outlet:
         """Return the names by which an operator knows the client: its identifier, its address."""
         return ()
 
+    def protocol_name(self, front: str) -> str:
+        """Return the name of the client's protocol; `front` is that of the connection's front."""
+        return front
+
     def touch(self) -> None:
         """Call `wake`, at most once per turn, so that the server sends the bytes written."""
         if not self.dirty:

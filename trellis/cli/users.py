@@ -308,6 +308,8 @@ def set_tags(arguments: argparse.Namespace) -> int:
 
 
 def _tags_text(tags: list[str]) -> str:
+    if len(tags) == 1:
+        return f"the tag {tags[0]}"
     return f"the tags {', '.join(tags)}" if tags else "no tags"
 
 

@@ -78,6 +78,7 @@ class DirectClient:
         self._turn.schedule()
         peer = Peer("http", 0, True)
         peer.listener = "http"
+        peer.http_client = call.request.address
         connection = call.node.amqp.connect(peer)
         assert isinstance(connection, AmqpConnection)
         self.connection = connection
