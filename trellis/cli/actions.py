@@ -42,14 +42,7 @@ def add_action(
 
     The caller adds the action's positional arguments to the returned parser.
     """
-    action: Parser = group.add_parser(
-        name,
-        prog=f"trellis {command} {name}",
-        usage=f"trellis {command} {name} {usage}".strip(),
-        help=text,
-        description=text[:1].upper() + text[1:] + ".",
-    )
-    action.set_defaults(run=run, parser=action)
+    action = add_command(group, name, run, text, usage, group=command)
     add_login(action)
     return action
 
@@ -61,12 +54,18 @@ def add_vhost(action: Parser) -> None:
 
 def add_json(action: Parser) -> None:
     """Add the flag --json, which prints JSON instead of a table."""
-    action.add_argument("--json", action="store_true", help="print a JSON list of objects")
+    _add_json(action, "print a JSON list of objects")
 
 
 def add_result(command: Parser) -> None:
     """Add the flag --json, with which `print_result` prints JSON instead of a line of text."""
-    command.add_argument("--json", action="store_true", help="print the result as a JSON object")
+    _add_json(command, "print the result as a JSON object")
+
+
+def _add_json(command: Parser, text: str) -> None:
+    command.add_argument("--json", action="store_true", help=text)
+    if command.usage is not None and "--json" not in command.usage:
+        command.usage += " [--json]"
 
 
 def add_patterns(command: Parser) -> None:

@@ -109,15 +109,8 @@ def _add_tool(
     text: str,
     more: str,
 ) -> Parser:
-    tool: Parser = tools.add_parser(
-        name,
-        prog=f"trellis cluster {name}",
-        usage=f"trellis cluster {name} {usage} [--config FILE]... [FLAG VALUE]...",
-        help=text,
-        description=f"{text[:1].upper()}{text[1:]}. {more}",
-    )
-    tool.set_defaults(run=run, parser=tool)
-    return tool
+    usage = f"{usage} [--config FILE]... [FLAG VALUE]..."
+    return add_command(tools, name, run, text, usage, group="cluster", more=more)
 
 
 def _needs_tool(arguments: argparse.Namespace) -> int:

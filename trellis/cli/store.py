@@ -79,14 +79,8 @@ def add(commands: Commands) -> None:
 def _add(
     tools: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, arguments: str = ""
 ) -> Parser:
-    tool: Parser = tools.add_parser(
-        name,
-        prog=f"trellis store {name}",
-        help=text,
-        description=text[:1].upper() + text[1:] + ".",
-        usage=f"trellis store {name} {arguments}[--data-dir DIR] [--config FILE]...",
-    )
-    tool.set_defaults(run=run, parser=tool)
+    usage = f"{arguments}[--data-dir DIR] [--config FILE]..."
+    tool = add_command(tools, name, run, text, usage, group="store")
     add_settings(tool, "data")
     return tool
 

@@ -68,14 +68,8 @@ def add(commands: Commands) -> None:
 def _add(
     tools: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, arguments: str = ""
 ) -> Parser:
-    tool: Parser = tools.add_parser(
-        name,
-        prog=f"trellis stream {name}",
-        help=text,
-        description=text[:1].upper() + text[1:] + ".",
-        usage=f"trellis stream {name} {arguments}[--url URL] [--user NAME --password WORD]",
-    )
-    tool.set_defaults(run=run, parser=tool)
+    usage = f"{arguments}[--url URL] [--user NAME --password WORD]"
+    tool = add_command(tools, name, run, text, usage, group="stream")
     add_login(tool)
     return tool
 
