@@ -442,11 +442,7 @@ class Connection(Outlet):
         raise NotImplementedError
 
     def client_names(self) -> tuple[str, ...]:
-        address = self.peer.http_client or str(self.peer)
-        return tuple(name for name in (str(self.describe()["client"]), address) if name)
-
-    def protocol_name(self, front: str) -> str:
-        return "http" if self.peer.http_client else front
+        return tuple(name for name in (str(self.describe()["client"]), str(self.peer)) if name)
 
     @abstractmethod
     def describe(self) -> dict[str, object]:

@@ -29,6 +29,8 @@ class Peer:
         self.http_client = ""
 
     def __str__(self) -> str:
+        if self.http_client:
+            return self.http_client
         if self.port == 0 and self.address == "unix":
             return self.address
         return (

@@ -39,6 +39,9 @@ class Outlet:
         self.paused = False
         self.deliveries_paused = False
         self.bytes_out: i64 = 0
+        #: Protocol of the client, if it is not that of the connection: "http" for a connection that
+        #: serves a request of the HTTP API.
+        self.client_protocol = ""
         self._parts: list[bytes] = []
         self._parts_size: i64 = 0
 
@@ -56,10 +59,6 @@ class Outlet:
     def client_names(self) -> tuple[str, ...]:
         """Return the names by which an operator knows the client: its identifier, its address."""
         return ()
-
-    def protocol_name(self, front: str) -> str:
-        """Return the name of the client's protocol; `front` is that of the connection's front."""
-        return front
 
     def touch(self) -> None:
         """Call `wake`, at most once per turn, so that the server sends the bytes written."""
