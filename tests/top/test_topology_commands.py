@@ -133,10 +133,15 @@ async def test_the_deletion_of_exchanges_and_bindings_says_who_loses_messages(
         "queue 'temps' loses messages: 300 in the last hour\n"
         "queue 'rest' gains messages: 300 in the last hour\n" + UNASKED
     )
+    for number in range(6):
+        await api(
+            broker, "POST", "bindings/%2F/e/plant/q/rest", {"routing_key": f"unused.{number}"}
+        )
     code, out, asked = await commands.run("exchanges", "delete", "plant")
     assert without_rates(asked) == (
         "exchange 'plant' is deleted; its publishers get the error 404, which ends the channel\n"
-        "1 binding is removed: '*.temp' to 'temps'\n"
+        "7 bindings are removed: '*.temp' to 'temps', 'unused.0' to 'rest', 'unused.1' to 'rest', "
+        "'unused.2' to 'rest', 'unused.3' to 'rest' and 2 more\n"
         "messages become unroutable: 320 in the last hour\n"
         "queue 'temps' loses messages: 300 in the last hour\n"
         "queue 'rest' loses messages: 20 in the last hour\n" + UNASKED

@@ -7,7 +7,7 @@ The broker tries the deletion on the topics of the last hour (`POST /api/route/t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 from trellis.cli.api_client import ApiClient, ApiRefused
@@ -15,9 +15,9 @@ from trellis.cli.readable import count_text, rate_text, time_text
 
 Row = dict[str, Any]
 
-#: Largest number of queues, or of bindings, that a consequence names.
+#: Largest number of queues, or of bindings, that the question before a deletion names.
 SHOWN: Final = 5
-#: The smallest rate in messages per second that a consequence states as a rate.
+#: The smallest rate in messages per second that is printed as a rate.
 _RATE_MIN: Final = 0.1
 
 
@@ -87,10 +87,3 @@ def _flow(before: str, after: str, messages: int, seconds: float) -> str:
     amount = rate_text(rate, "message") if rate >= _RATE_MIN else "messages"
     words = f"{before}{amount} {after}".strip()
     return f"{words}: {messages:,} in the last {time_text(seconds)}"
-
-
-def named(texts: Sequence[str]) -> str:
-    """Return texts joined by commas; of more than SHOWN texts, the first ones and a number."""
-    shown = ", ".join(texts[:SHOWN])
-    more = len(texts) - SHOWN
-    return f"{shown} and {more:,} more" if more > 0 else shown

@@ -9,7 +9,7 @@ from typing import Any, Final
 from trellis.cli.actions import add_action, add_group, add_result, add_vhost, print_result
 from trellis.cli.api_client import ApiClient, ApiRefused
 from trellis.cli.confirming import add_yes, confirm
-from trellis.cli.consequences import deletion_lines, named, unbinding_lines
+from trellis.cli.consequences import SHOWN, deletion_lines, unbinding_lines
 from trellis.cli.parsing import CommandError, Commands, Parser
 from trellis.cli.readable import count_text
 
@@ -247,26 +247,39 @@ def _queue_lines(client: ApiClient, row: Row) -> Iterator[str]:
     if row["consumers"]:
         verb = "is" if row["consumers"] == 1 else "are"
         yield f"{count_text(row['consumers'], 'consumer')} {verb} cancelled"
-    bindings = client.json("GET", "queues", row["vhost"], row["name"], "bindings")
-    yield from _removed_lines([one for one in bindings if one["source"]], "from")
+    path = ("queues", row["vhost"], row["name"], "bindings")
+    first, count = _first_bindings(client, *path)
+    # The default exchange has a binding to each queue, which is no binding of a client.
+    bindings = [one for one in first if one["source"]]
+    yield from _removed_lines(bindings, count - len(first) + len(bindings), "from")
     yield from deletion_lines(client, row["vhost"], "queue", row["name"])
 
 
-def _removed_lines(bindings: list[Row], ends: str) -> Iterator[str]:
+def _first_bindings(client: ApiClient, *path: str) -> tuple[list[Row], int]:
+    """Return the first bindings of a list of the HTTP API, and the number of all of them."""
+    query = {"page": 1, "page_size": SHOWN + 1}
+    answer = client.request("GET", *path, query=query)
+    page: Row = client.decode(answer, Row, "page of bindings", *path)
+    return page["items"], page["total_count"]
+
+
+def _removed_lines(bindings: list[Row], count: int, ends: str) -> Iterator[str]:
     """Yield a line about the bindings that are removed with a queue or an exchange, if any.
 
-    `ends` is "from" or "to": the line names the exchanges that the bindings come from, or the
-    queues and exchanges that they lead to.
+    `bindings` are the first of `count` bindings. `ends` is "from" or "to": the line names the
+    exchanges that the bindings come from, or the queues and exchanges that they lead to.
     """
     if not bindings:
         return
-    verb = "is" if len(bindings) == 1 else "are"
+    verb = "is" if count == 1 else "are"
     texts = [
         f"'{one['routing_key']}' {ends} "
         + (f"'{one['source']}'" if ends == "from" else f"'{one['destination']}'")
-        for one in bindings
+        for one in bindings[:SHOWN]
     ]
-    yield f"{count_text(len(bindings), 'binding')} {verb} removed: {named(texts)}"
+    more = count - len(texts)
+    shown = ", ".join(texts) + (f" and {more:,} more" if more else "")
+    yield f"{count_text(count, 'binding')} {verb} removed: {shown}"
 
 
 # -- exchanges
@@ -298,8 +311,9 @@ def _exchange_lines(client: ApiClient, *path: str) -> Iterator[str]:
     """Yield the lines that tell the user the consequences of deleting an exchange."""
     _, vhost, name = path
     yield f"exchange '{name}' is deleted; its publishers get the error 404, which ends the channel"
-    yield from _removed_lines(client.json("GET", *path, "bindings", "source"), "to")
-    yield from _removed_lines(client.json("GET", *path, "bindings", "destination"), "from")
+    for side, ends in (("source", "to"), ("destination", "from")):
+        bindings, count = _first_bindings(client, *path, "bindings", side)
+        yield from _removed_lines(bindings, count, ends)
     yield from deletion_lines(client, vhost, "exchange", name)
 
 
