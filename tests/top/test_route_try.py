@@ -109,11 +109,21 @@ async def test_a_trial_deletes_queues_and_exchanges(broker: Running) -> None:
     _, answer = await api(broker, "POST", "route/try", body)
     assert answer["newly_unroutable"] == 4
     assert broker.node.broker.vhosts["/"].queues["temps"].depth == 9
+    screen = await broker.mqtt("screen", user="known/known")
+    await screen.subscribe("plant/+/load")
+    await publish(broker, "plant.1.load", 3)
+    body = {"deleted": [{"type": "session", "name": "screen"}]}
+    _, answer = await api(broker, "POST", "route/try", body)
+    assert answer["newly_unroutable"] == 3
+    assert [(row["type"], row["name"], row["messages"]) for row in answer["queues"]] == [
+        ("session", "screen", 3)
+    ]
     for deleted, expected, reason in (
         ([{"type": "queue", "name": "absent"}], 404, "no queue 'absent'"),
         ([{"type": "exchange", "name": "absent"}], 404, "no exchange 'absent'"),
-        ([{"type": "user", "name": "ann"}], 400, "'type' is 'user', neither queue nor exchange"),
-        ([{"name": "temps"}], 400, "'deleted' is not a list of queues and exchanges"),
+        ([{"type": "user", "name": "ann"}], 400, "'type' is 'user', not queue, exchange or"),
+        ([{"type": "session", "name": "absent"}], 404, "no session 'absent'"),
+        ([{"name": "temps"}], 400, "'deleted' is not a list of objects"),
     ):
         status, answer = await api(broker, "POST", "route/try", {"deleted": deleted})
         assert (status, reason in answer["reason"]) == (expected, True), answer

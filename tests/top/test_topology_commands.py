@@ -162,6 +162,20 @@ async def test_the_deletion_of_exchanges_and_bindings_says_who_loses_messages(
     assert "plant" not in broker.node.broker.vhosts["/"].exchanges
 
 
+async def test_the_deletion_of_a_session_says_which_messages_become_unroutable(
+    broker: Running, commands: Commands
+) -> None:
+    screen = await broker.mqtt("screen", user="known/known")
+    await screen.subscribe("plant/#")
+    await publish(broker, "amq.topic", "plant.7", 12)
+    code, _, asked = await commands.run("sessions", "delete", "screen")
+    assert code == 2
+    assert without_rates(asked) == (
+        "session 'screen' ends: its client is disconnected, 1 subscription end, and 0 messages are "
+        "discarded\nmessages become unroutable: 12 in the last hour\n" + UNASKED
+    )
+
+
 async def test_a_user_that_may_not_see_the_topics_gets_the_rest_of_the_consequence(
     broker: Running, commands: Commands
 ) -> None:

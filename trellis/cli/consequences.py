@@ -1,4 +1,4 @@
-"""Consequences of deleting a queue, an exchange or a binding, computed from the broker's state.
+"""Consequences of deleting a queue, exchange, binding or session, computed by the broker.
 
 The broker tries the deletion on the topics of the last hour (`POST /api/route/try`), as for
 `trellis route --remove`, and changes nothing.
@@ -24,10 +24,10 @@ _RATE_MIN: Final = 0.1
 def deletion_lines(client: ApiClient, vhost: str, kind: str, name: str) -> Iterator[str]:
     """Yield the lines about the messages that other queues gain or lose, or that no queue gets.
 
-    `kind` is "queue" or "exchange", `name` the object to delete.
+    `kind` is "queue", "exchange" or "session", and `name` the object to delete.
     """
     body = {"vhost": vhost, "deleted": [{"type": kind, "name": name}]}
-    return _trial_lines(client, body, name if kind == "queue" else None)
+    return _trial_lines(client, body, (kind, name))
 
 
 def unbinding_lines(client: ApiClient, binding: Row) -> Iterator[str]:
@@ -38,10 +38,13 @@ def unbinding_lines(client: ApiClient, binding: Row) -> Iterator[str]:
     """
     fields = ("source", "destination", "destination_type", "routing_key", "arguments")
     change = {"change": "remove", **{field: binding[field] for field in fields}}
-    return _trial_lines(client, {"vhost": binding["vhost"], "changes": [change]}, None)
+    return _trial_lines(client, {"vhost": binding["vhost"], "changes": [change]})
 
 
-def _trial_lines(client: ApiClient, body: Row, deleted_queue: str | None) -> Iterator[str]:
+def _trial_lines(
+    client: ApiClient, body: Row, deleted: tuple[str, str] = ("", "")
+) -> Iterator[str]:
+    """Yield the lines about a trial; leave out the losses of the `deleted` object (type, name)."""
     try:
         answer: Row = client.json("POST", "route", "try", body=body)
     except ApiRefused as refusal:
@@ -52,11 +55,7 @@ def _trial_lines(client: ApiClient, body: Row, deleted_queue: str | None) -> Ite
         yield _flow("", "become unroutable", answer["newly_unroutable"], seconds)
     else:
         yield f"no message of the last {time_text(seconds)} would have become unroutable"
-    changed = [
-        row
-        for row in answer["queues"]
-        if (row["type"], row["name"], row["effect"]) != ("queue", deleted_queue, "loses")
-    ]
+    changed = [row for row in answer["queues"] if (row["type"], row["name"]) != deleted]
     for row in changed[:SHOWN]:
         subject = f"{row['type']} '{row['name']}' {row['effect']}"
         yield _flow(f"{subject} ", "", row["messages"], seconds)

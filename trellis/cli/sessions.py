@@ -9,6 +9,7 @@ from typing import Any
 from trellis.cli.actions import add_action, add_group, add_result, add_vhost, print_result
 from trellis.cli.api_client import ApiClient
 from trellis.cli.confirming import add_yes, arriving_text, confirm
+from trellis.cli.consequences import deletion_lines
 from trellis.cli.parsing import Commands
 from trellis.cli.readable import count_text
 
@@ -60,3 +61,5 @@ def _consequences(client: ApiClient, row: dict[str, Any]) -> Iterator[str]:
         coming = arriving_text(client, "queues", row["vhost"], row["inbox"])
         if coming:
             yield f"{coming} to the session, and do not reach its client any more"
+    if row["subscriptions"]:
+        yield from deletion_lines(client, row["vhost"], "session", row["client_id"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from trellis.http.management.answers import Call, SectionedRows, bad_request, text
 from trellis.http.management.topology import exchange_name
 from trellis.monitoring import trial_rows
@@ -44,8 +46,8 @@ async def try_changes(call: Call) -> SectionedRows:
     The messages are those of the last hour. The body of the request has `vhost` (default `/`) and
     `changes`, a list of bindings to add or remove. Each has `change` (add or remove), `source`,
     `destination`, `destination_type` (queue or exchange), `routing_key` and `arguments`. `deleted`
-    is a list of objects to delete, each with `type` (queue or exchange) and `name`. Nothing in the
-    broker changes.
+    is a list of objects to delete, each with `type` (queue, exchange or session) and `name`.
+    Nothing in the broker changes.
     """
     body = call.body()
     vhost = call.vhost(text(body, "vhost", "/"))
@@ -55,5 +57,6 @@ async def try_changes(call: Call) -> SectionedRows:
         trial_rows.changes_of(body),
         call.broker.history,
         trial_rows.deleted_of(body),
+        partial(call.node.mqtt.sessions.find, vhost),
     )
     return SectionedRows(answer.head, trial_rows.SECTIONS, answer.rows())
