@@ -186,7 +186,7 @@ async def test_a_user_that_may_not_see_the_topics_gets_the_rest_of_the_consequen
     code, _, asked = await commands.run("queues", "delete", "q", user="ann")
     assert code == 2
     assert asked.startswith(
-        "queue 'q' is deleted with 0 messages\nit is not known how many messages become "
-        "unroutable: user 'ann' lacks the tag 'administrator' or 'monitoring'"
+        "queue 'q' is deleted with 0 messages\nthe number of messages that become unroutable is "
+        "unknown: user 'ann' lacks the tag 'administrator' or 'monitoring'"
     ), asked
     assert (await commands.run("queues", "delete", "q", "--yes", user="ann"))[0] == 0

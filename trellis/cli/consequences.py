@@ -48,7 +48,7 @@ def _trial_lines(
     try:
         answer: Row = client.json("POST", "route", "try", body=body)
     except ApiRefused as refusal:
-        yield f"it is not known how many messages become unroutable: {refusal}"
+        yield f"the number of messages that become unroutable is unknown: {refusal}"
         return
     seconds = max(1.0, time.time() - answer["since"])
     if answer["newly_unroutable"]:
@@ -64,7 +64,7 @@ def _trial_lines(
         yield f"further queues and sessions that gain or lose messages: {more:,}"
     if not answer["complete"]:
         known = count_text(answer["topics_known"], "topic")
-        yield f"these numbers are of {answer['topics']:,} of {known}"
+        yield f"these numbers cover {answer['topics']:,} of {known}"
     if answer["unremembered"]:
         yield (
             f"the broker does not remember the topics of further "
