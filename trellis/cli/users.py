@@ -318,7 +318,8 @@ def delete_user(arguments: argparse.Namespace) -> int:
     client = ApiClient(arguments)
     client.json("GET", "users", arguments.name)
     connections = len(client.json("GET", "connections", "username", arguments.name))
-    closed = f"{count_text(connections, 'connection')} are closed, and its MQTT sessions end"
+    verb = "is" if connections == 1 else "are"
+    closed = f"{count_text(connections, 'connection')} {verb} closed, and its MQTT sessions end"
     confirm(arguments, [f"user '{arguments.name}' is deleted: {closed}"])
     client.request("DELETE", "users", arguments.name)
     text = f"deleted user '{arguments.name}' and closed {count_text(connections, 'connection')}"

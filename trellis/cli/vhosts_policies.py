@@ -114,8 +114,8 @@ def delete_vhost(arguments: argparse.Namespace) -> int:
     connections = len(client.json("GET", "vhosts", arguments.name, "connections"))
     consequence = (
         f"vhost '{arguments.name}' is deleted with {count_text(queues, 'queue')} and "
-        f"{count_text(row['messages'], 'message')}; {count_text(connections, 'connection')} are "
-        "closed"
+        f"{count_text(row['messages'], 'message')}; {count_text(connections, 'connection')} "
+        f"{'is' if connections == 1 else 'are'} closed"
     )
     if not arguments.yes:
         coming = arriving_text(client, "vhosts", arguments.name)
