@@ -208,6 +208,9 @@ def test_valid_settings_are_reported(capsys: pytest.CaptureFixture[str]) -> None
     code, out, _ = run(capsys, "check-config", "--config", "a.toml", "--config", "b.toml")
     assert (code, out) == (0, "ok: amqp=1 metrics=15692 http=15672 (a.toml, b.toml)\n")
     assert run(capsys, "check-config")[1].endswith("(no settings given: all defaults)\n")
+    _, out, _ = run(capsys, "check-config", "--config", "a.toml", "--json")
+    answer = json.loads(out)
+    assert (answer["ports"]["amqp"], answer["sources"]) == (1, ["a.toml"])
 
 
 def test_check_config_reads_the_certificates(capsys: pytest.CaptureFixture[str]) -> None:

@@ -152,6 +152,10 @@ COMMANDS = [
     ("`rabbitmqctl set_permissions`", "`trellis permissions set`"),
     ("`rabbitmqctl set_policy`", "`trellis policies set`"),
     ("`rabbitmqctl add_vhost`", "`trellis vhosts add`"),
+    (
+        "`rabbitmqctl delete_queue`, `rabbitmqadmin declare`, `delete`",
+        "`trellis queues`, `exchanges`, `bindings`: `declare` and `delete`",
+    ),
     ("`rabbitmqctl set_vhost_limits`, `set_user_limits`", "`PUT /api/vhost-limits/...`"),
     ("`rabbitmqctl set_parameter`, `set_operator_policy`", "`PUT /api/parameters/...`"),
     ("`rabbitmq-diagnostics check_running`", "`trellis health`"),

@@ -145,6 +145,12 @@ class ObjectImport:
         tags = row.get("tags", [])
         if isinstance(tags, str):
             tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
+        if "password" in row and "password_hash" not in row:
+            raise PreconditionFailed(
+                "a definitions document needs 'password_hash' instead of 'password': set it to the "
+                "output of `trellis hash-password`, or import users with passwords with `trellis "
+                "users import FILE`"
+            )
         password_hash = self._check_hash(
             _text(row, "password_hash"), str(row.get("hashing_algorithm", ""))
         )

@@ -137,6 +137,15 @@ def node_on_kafka(
     return NodeProcess(directory, "trellis", "serve", *given)
 
 
+def started(nodes: list[NodeProcess], node: NodeProcess, state: str) -> NodeProcess:
+    """Add a node to `nodes`, which the fixture ends, and wait until it is active or following."""
+    nodes.append(node)
+    node.wait_for("following")
+    if state == "active":
+        node.wait_for("ready")
+    return node
+
+
 @contextmanager
 def pair_on_kafka(
     cluster: ClusterSettings, directory: Path, more: dict[str, str] | None = None

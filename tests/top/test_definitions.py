@@ -210,6 +210,11 @@ def test_exported_definitions_are_imported_elsewhere_and_again() -> None:
             },
             "default exchange",
         ),
+        (
+            "users",
+            {"name": "u", "password": "x"},
+            "import users with passwords with `trellis users",
+        ),
         ("users", {"name": "u", "password_hash": "xx"}, "not base64"),
         ("users", {"name": "u", "password_hash": base64.b64encode(b"short").decode()}, "5 bytes"),
         ("users", {"name": "u", "password_hash": "", "hashing_algorithm": "rot13"}, ""),

@@ -407,6 +407,8 @@ async def test_commands_ask_a_broker(running: Running) -> None:
     assert refused[0] == 1
     assert "refused user known (unknown user or wrong password)" in refused[2]
     assert ready == (0, f"ready: {health}/readyz\n", "")
+    code, out, _ = await trellis("health", "--url", health, "--json")
+    assert json.loads(out) == {"state": "ready", "ready": True, "url": f"{health}/readyz"}
     running.node.ready = False
     code, _, err = await trellis("health", "--url", health)
     assert code == 1

@@ -318,6 +318,12 @@ def test_doctor_reports_equal_different_and_missing_objects(
     for section in (*NAMES, "bindings"):
         for at in range(len(document[section])):
             assert any(f"  {section}[{at}] " in line for line in lines), (section, at)
+    assert cli.main(["doctor", str(file), "--json"]) == 1
+    rows = msgspec.json.decode(capsys.readouterr().out)
+    assert {row["result"] for row in rows} == {"different", "missing"}
+    assert rows[-1]["text"] == "quirks: unknown part of the document, left out"
+    assert cli.main(["doctor", str(file), "--all", "--json"]) == 1
+    assert len(msgspec.json.decode(capsys.readouterr().out)) > len(rows)
 
 
 def test_the_doctor_is_content_with_equal_definitions(

@@ -8,17 +8,18 @@ that package.
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
+from functools import partial
 from typing import Any, Final
 
 from trellis.cli.api_client import ApiClient, add_login, credentials
 from trellis.cli.history_arguments import (
-    JOBS,
     OWN_JOURNAL,
     add_check,
     add_definitions,
+    add_jobs,
     add_json,
     add_question,
+    imported,
 )
 from trellis.cli.parsing import (
     CommandError,
@@ -64,19 +65,12 @@ def add(commands: Commands) -> None:
     add_definitions(tool)
     add_json(tool)
     add_check(tool, "a message reached no queue")
-    for name, job in JOBS.items():
-        job.add(_add(tools, name, job.text, job.usage.removeprefix("HISTORY ")))
+    add_jobs(partial(_add, tools))
 
 
 def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
-    tool: Parser = tools.add_parser(
-        name,
-        prog=f"trellis ask {name}",
-        usage=f"trellis ask {name} [--journal PLACE] {usage} [--since TIME] [--until TIME]",
-        help=text,
-        description=text[:1].upper() + text[1:] + ".",
-    )
-    tool.set_defaults(run=run, parser=tool)
+    usage = f"[--journal PLACE] {usage.removeprefix('HISTORY ')} [--since TIME] [--until TIME]"
+    tool = add_command(tools, name, run, text, usage, group="ask")
     add_history(tool)
     return tool
 
@@ -114,15 +108,7 @@ def answer(arguments: argparse.Namespace, module: str) -> int:
 
     `module` is the full name of the module. Raises CommandError.
     """
-    try:
-        errors: Any = import_module("pyspark_trellis.errors")
-        runner: Any = import_module(module)
-    except ImportError as error:
-        raise CommandError(
-            f"`trellis {arguments.command}` needs {error.name or 'packages'}, which is not "
-            "installed here: pip install 'trellis-broker[arrow]'",
-            2,
-        ) from None
+    errors, runner = imported(arguments, module, "arrow")
     _find_journal(arguments)
     try:
         code: int = runner.run(arguments)

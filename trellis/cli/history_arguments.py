@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from trellis.cli.parsing import Parser, number
+from trellis.cli.parsing import CommandError, Parser, number
 
 #: The journal that a command reads by default, if it asks the broker of the settings.
 OWN_JOURNAL: Final = "the journal of the broker of --url"
@@ -205,3 +206,27 @@ JOBS: Final = {
         _add_advise,
     ),
 }
+
+
+def add_jobs(add_job: Callable[[str, str, str], Parser]) -> None:
+    """Add whatif, audit and advise with their arguments.
+
+    `add_job` takes the name, the help and the usage of a job, and returns its parser.
+    """
+    for name, job in JOBS.items():
+        job.add(add_job(name, job.text, job.usage))
+
+
+def imported(arguments: argparse.Namespace, module: str, extra: str) -> tuple[Any, Any]:
+    """Import a module of pyspark_trellis by name; return the module with errors, and this module.
+
+    Raises CommandError, which names the extra that the module needs, if a package is missing.
+    """
+    try:
+        return import_module("pyspark_trellis.errors"), import_module(module)
+    except ImportError as error:
+        raise CommandError(
+            f"`trellis {arguments.command}` needs {error.name or 'packages'}, which is not "
+            f"installed here: pip install 'trellis-broker[{extra}]'",
+            2,
+        ) from None

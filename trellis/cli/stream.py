@@ -9,10 +9,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import msgspec
-
 from broker.stream.arrow import END_OF_STREAM
 from broker.stream.template import COLUMNS
+from trellis.cli.actions import add_result, print_json, print_result
 from trellis.cli.api_client import add_login
 from trellis.cli.parsing import CommandError, Commands, Parser, add_command, number
 from trellis.cli.stream_source import StreamSource, add_range
@@ -57,9 +56,10 @@ def add(commands: Commands) -> None:
         "export",
         export_rows,
         "write rows of a stream to a file: Parquet (.parquet, needs pyarrow) or Arrow (.arrow)",
-        "QUEUE FILE [--from N] [--to N] ",
+        "QUEUE FILE [--from N] [--to N] [--json] ",
     )
     add_range(export)
+    add_result(export)
     export.add_argument(
         "file", metavar="FILE", type=Path, help="new file with the suffix .parquet or .arrow"
     )
@@ -68,14 +68,8 @@ def add(commands: Commands) -> None:
 def _add(
     tools: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, arguments: str = ""
 ) -> Parser:
-    tool: Parser = tools.add_parser(
-        name,
-        prog=f"trellis stream {name}",
-        help=text,
-        description=text[:1].upper() + text[1:] + ".",
-        usage=f"trellis stream {name} {arguments}[--url URL] [--user NAME --password WORD]",
-    )
-    tool.set_defaults(run=run, parser=tool)
+    usage = f"{arguments}[--url URL] [--user NAME --password WORD]"
+    tool = add_command(tools, name, run, text, usage, group="stream")
     add_login(tool)
     return tool
 
@@ -88,7 +82,7 @@ def list_streams(arguments: argparse.Namespace) -> int:
     """Print a list of the streams that the user may read."""
     rows = StreamSource(arguments).rows("streams")
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(rows)).decode())
+        print_json(rows)
     else:
         print(table(rows, columns_of(rows)) if rows else "no streams that this user may read")
     return 0
@@ -152,7 +146,8 @@ def export_rows(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{path} exists already; name a new file") from None
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror or error}") from None
-    print(f"{count} rows written to {path}")
+    text = f"{count} rows written to {path}"
+    print_result(arguments, text, rows=count, file=str(path))
     return 0
 
 

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from broker.replication.adoption import (
     AdoptedDirectory,
@@ -139,12 +139,21 @@ class Adoption:
 
     def positions(self) -> Iterator[str]:
         """Yield a line for each node that has reported: its position and the age of its report."""
-        for name, report in sorted(self._log.reports().items()):
-            age = (self._wall() - report.wall) / 1000
+        for row in self.report_rows():
             yield (
-                f"node '{name}' has reported position {report.position} (batch {report.batch}), "
-                f"{age:.0f} s ago"
+                f"node '{row['node']}' has reported position {row['position']} (batch "
+                f"{row['batch']}), {row['seconds_ago']:.0f} s ago"
             )
+
+    def report_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the report of each node: its position, its batch and the age of the report."""
+        for name, report in sorted(self._log.reports().items()):
+            yield {
+                "node": name,
+                "position": report.position,
+                "batch": report.batch,
+                "seconds_ago": (self._wall() - report.wall) / 1000,
+            }
 
     def carry_out(
         self, survey: DirectorySurvey, directory: AdoptedDirectory, found: LogSurvey

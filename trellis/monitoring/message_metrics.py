@@ -134,6 +134,13 @@ def add_topic_history(page: MetricsPage, node: BrokerNode) -> None:
         "minutes (`trellis list topics`).",
         len(history),
     )
+    page.gauge(
+        "trellis_topic_history_queues",
+        "Number of queues to which messages were published by name (through the default exchange) "
+        "in the last hour, each counted once in every slot of 10 minutes (`trellis queues "
+        "delete`).",
+        history.queues,
+    )
     page.counter(
         "trellis_topic_history_left_out_messages",
         "Total number of messages whose topic the history did not remember, because a slot had too "

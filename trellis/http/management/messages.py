@@ -78,8 +78,10 @@ class DirectClient:
         self._turn.schedule()
         peer = Peer("http", 0, True)
         peer.listener = "http"
+        peer.http_client = call.request.address
         connection = call.node.amqp.connect(peer)
         assert isinstance(connection, AmqpConnection)
+        connection.client_protocol = "http"
         self.connection = connection
         self._awake = asyncio.Event()
         #: Output of the broker to this client, and the number of its bytes that the client has

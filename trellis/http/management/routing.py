@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from trellis.http.management.answers import Call, SectionedRows, bad_request, text
 from trellis.http.management.topology import exchange_name
 from trellis.monitoring import trial_rows
@@ -43,11 +45,18 @@ async def try_changes(call: Call) -> SectionedRows:
 
     The messages are those of the last hour. The body of the request has `vhost` (default `/`) and
     `changes`, a list of bindings to add or remove. Each has `change` (add or remove), `source`,
-    `destination`, `destination_type` (queue or exchange), `routing_key` and `arguments`. Nothing in
-    the broker changes.
+    `destination`, `destination_type` (queue or exchange), `routing_key` and `arguments`. `deleted`
+    is a list of objects to delete, each with `type` (queue, exchange or session) and `name`.
+    Nothing in the broker changes.
     """
     body = call.body()
     vhost = call.vhost(text(body, "vhost", "/"))
     await call.node.topic_collector.collect()
-    answer = trial_rows.TrialAnswer(vhost, trial_rows.changes_of(body), call.broker.history)
+    answer = trial_rows.TrialAnswer(
+        vhost,
+        trial_rows.changes_of(body),
+        call.broker.history,
+        trial_rows.deleted_of(body),
+        partial(call.node.mqtt.sessions.find, vhost),
+    )
     return SectionedRows(answer.head, trial_rows.SECTIONS, answer.rows())
