@@ -49,6 +49,8 @@ class Slices:
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
         self._budget = RestBudget()
+        #: Number of slices so far.
+        self.taken = 0
         #: When the last slice ended, in seconds of the monotonic clock.
         self._ended = 0.0
 
@@ -56,6 +58,7 @@ class Slices:
         """Wait for the next slice, and return when it ends, in seconds of the monotonic clock."""
         idle = not self._turn.locked()
         await self._turn.acquire()
+        self.taken += 1
         now = perf_counter()
         if idle:
             self._budget.add_idle(now - self._ended)
