@@ -20,8 +20,8 @@ SLICE_SECONDS: Final = 0.0005
 #: After this number of slices, the work of all API calls rests for REST_SECONDS.
 SLICES: Final = 4
 REST_SECONDS: Final = 0.001
-#: The most slices without a rest, after a time without calls: 40 ms of work.
-BURST: Final = 80
+#: The most slices without a rest, after a time without calls: 50 ms of work.
+BURST: Final = 100
 
 
 class RestBudget:
