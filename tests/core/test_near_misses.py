@@ -142,7 +142,7 @@ def test_the_filter_takes_both_separators_and_both_wildcards_as_one(words: list[
     assert NearKeyFilter(swap(key)).passing(keys) == [0, 1, 2]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.integers(0, 3) | st.integers(250, 600), max_size=6),
     st.booleans(),
