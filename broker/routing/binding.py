@@ -20,6 +20,8 @@ NO_LOCAL: Final = "no-local"
 #: that match the key. The planner asks `Subscriber.may_read` about each topic when it resolves
 #: a route.
 PARTLY: Final = "partly-allowed"
+#: The character between the key and the arguments in `Binding.identity`.
+ARGUMENTS_MARK: Final = "\0"
 
 
 class Binding:
@@ -51,4 +53,6 @@ class Binding:
 
         An exchange has at most one binding with this identity to each destination.
         """
-        return f"{self.key}\0{sorted(self.arguments.items())!r}" if self.arguments else self.key
+        if not self.arguments:
+            return self.key
+        return f"{self.key}{ARGUMENTS_MARK}{sorted(self.arguments.items())!r}"

@@ -74,15 +74,10 @@ class RouteExplanation:
         self.targets: list[tuple[Queue | Subscriber, int]] = []
         #: The subscribers and queues that match, but cannot represent the routing key.
         self.unrepresentable: list[Queue | Subscriber] = []
+        #: The queues, subscribers and exchanges that the message reaches.
+        self.reached: set[Destination] = set()
         #: True if bindings changed while the explanation was computed.
         self.outdated = False
-
-    @property
-    def reached(self) -> set[Destination]:
-        """The queues, subscribers and exchanges that the message reaches."""
-        found: set[Destination] = {target for target, _ in self.targets}
-        found.update([one.exchange for one in self.walked])
-        return found
 
     def steps(self) -> Iterator[None]:
         """Compute the explanation; each `next` on the iterator does one bounded step."""
@@ -96,6 +91,11 @@ class RouteExplanation:
                 self.missing.append(name)
             else:
                 self.walked.append(WalkedExchange(exchange))
+                self.reached.add(exchange)
+        for number, (target, _) in enumerate(self.targets):
+            self.reached.add(target)
+            if number % STEPS == STEPS - 1:
+                yield None
         for walked in self.walked:
             yield from self._look_up(walked)
         yield from self._connect()

@@ -23,9 +23,13 @@ def matching_bindings(
     append a binding to the queue that the key names.
     """
     if isinstance(exchange, FanoutExchange):
+        ahead = STEPS
         for mine in list(exchange.bindings.values()):
             found += mine.values()
-            yield None
+            if len(found) >= ahead:
+                ahead = len(found) + STEPS
+                yield None
+        yield None
     elif exchange.needs_search:
         for lookup in exchange.searches(key, properties, found):
             while not lookup.done:

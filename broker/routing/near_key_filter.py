@@ -74,20 +74,30 @@ class NearKeyFilter:
 
     def passing(self, keys: list[str]) -> list[int]:
         """Return the indices of those keys in `keys` that may be near misses of the routing key."""
-        same = _uniform("\n".join(keys)).split("\n")
-        if len(same) != len(keys):  # A key contains a line feed.
-            same = [_uniform(key) for key in keys]
+        whole = "\n".join(keys)
+        folded = _uniform(whole)
+        if folded == whole:
+            same = keys
+        else:
+            same = folded.split("\n")
+            if len(same) != len(keys):  # A key contains a line feed.
+                same = [_uniform(key) for key in keys]
         known = self._known
         size: i64 = len(self._words)
         found: list[int] = []
         plain = not self._wildcards
         starts, end = self._halves_start, self._halves_end
         for number, key in enumerate(same):
-            if plain and not key.startswith(starts) and not key.endswith(end):
+            many = _MANY in key
+            if (
+                (plain or not many and _ONE not in key)
+                and not key.startswith(starts)
+                and not key.endswith(end)
+            ):
                 continue
             words = key.split(".")
             gap: i64 = len(words) - size
-            if _MANY in key and _MANY in words:
+            if many and _MANY in words:
                 gap -= 1
                 if gap < -1:
                     gap = 0  # The wildcard stands for the missing words.

@@ -38,6 +38,8 @@ ROW_MAX: Final = 64 << 10
 #: call ends later than its connection.
 CALLS_MAX: Final = 512
 
+#: Number of rows in a page of a list, if the query has no `page_size`.
+PAGE_SIZE: Final = 100
 #: Query parameters that a request may give several times.
 REPEATED: Final = frozenset({"header"})
 

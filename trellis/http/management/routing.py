@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from trellis.http.management.answers import Call, SectionedRows, bad_request, text
+from trellis.http.management.messages import whole_number
 from trellis.http.management.topology import exchange_name
 from trellis.monitoring import trial_rows
 from trellis.monitoring.route_rows import SECTIONS, RouteAnswer, RouteQuestion, headers_of_lines
+
+#: Largest value of `limit` in the query.
+LIMIT_MAX: Final = 1_000_000
 
 
 async def route(call: Call) -> SectionedRows:
     """Explain where a message would go: the bindings, rights and near misses that decide.
 
     The message is given by the query: `exchange` and `key`, or `mqtt` (a topic); `vhost` (default
-    `/`), `header` (NAME=VALUE, may be repeated), `user` and `client_id`. Nothing is published.
+    `/`), `header` (NAME=VALUE, may be repeated), `user` and `client_id`. With `limit`, the answer
+    lists at most this number of matching bindings of each exchange, and of queues with each
+    verdict. Nothing is published.
     """
     query = call.query
     mqtt = query.get("mqtt")
@@ -36,6 +43,7 @@ async def route(call: Call) -> SectionedRows:
         question,
         call.broker.authenticator.identity_of,
         call.node.mqtt.options.max_levels,
+        whole_number(query, "limit", 0, LIMIT_MAX),
     )
     return SectionedRows(answer.head, SECTIONS, answer.rows())
 
