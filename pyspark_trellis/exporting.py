@@ -11,7 +11,6 @@ PART_BYTES, and the batches are copies, so that no part stays in memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Final
 
 import pyarrow as pa
@@ -97,22 +96,43 @@ class RowSelection:
                 f"offset {self._first} of {stream.name} is not written yet: the next offset is "
                 f"{following}"
             )
-        found = []
+        found: list[tuple[JournalSpan, int, int]] = []
+        after = 0  # The offset after the segment before.
+        lost: tuple[int, int] | None = None
         for span in spans:
+            if found and lost is None and after < span.low:
+                lost = (after, span.low)
+            after = span.high
             low = max(span.low, self._first or 0)
             high = span.high if self._end is None else min(span.high, self._end)
-            early = since is not None and span.last_at is not None and span.last_at < since
-            late = until is not None and span.first_at is not None and span.first_at >= until
-            if low < high and not early and not late:
-                found.append((span, low, high))
-        for (_, _, before), (_, after, _) in pairwise(found):
-            if before < after:
+            if (
+                low >= high
+                or since is not None
+                and span.last_at is not None
+                and span.last_at < since
+                or until is not None
+                and self._first_at(span) >= until
+            ):
+                continue
+            if lost is not None:
                 raise PipelineError(
-                    f"offsets {before} to {after - 1} of {stream.name} are lost, because a segment "
-                    f"is damaged: export the rows before them with --until {before}, and the rows "
-                    f"after them with --from {after}"
+                    f"offsets {lost[0]} to {lost[1] - 1} of {stream.name} are lost, because a "
+                    f"segment is damaged: export the rows before them with --until {lost[0]}, and "
+                    f"the rows after them with --from {lost[1]}"
                 )
+            found.append((span, low, high))
         return found
+
+    def _first_at(self, span: JournalSpan) -> int:
+        """Return the time in microseconds of the first row of a segment.
+
+        Only full segments have an index with this time.
+        """
+        if span.first_at is not None:
+            return span.first_at
+        cut = self._stream.scanned(span, span.high).cut(span.low, span.low + 1)
+        [batch] = self._stream.piece(span, cut).batches(["published_at"], verify=False)
+        return int(pc.cast(batch.column("published_at"), pa.int64())[0].as_py())
 
     def _part(
         self, span: JournalSpan, scan: SegmentScan, low: int, high: int

@@ -264,15 +264,21 @@ def _write(selection: Any, out: BinaryIO, kind: str, tables: Any, progress: Prog
     rows = 0
     interval = Interval(_EVERY)
     progress.begin("export")
-    for batch in selection.batches():
-        if table is None:
-            table = tables.TableFile(out, kind, batch.schema)
-        table.write(batch)
-        rows += batch.num_rows
-        if interval.due():
-            progress.bar(selection.share, f"{rows:,} rows  {rows / interval.elapsed:,.0f} rows/s")
-    if table is not None:
-        table.close()
+    try:
+        for batch in selection.batches():
+            if table is None:
+                table = tables.TableFile(out, kind, batch.schema)
+            table.write(batch)
+            rows += batch.num_rows
+            if interval.due():
+                rate = rows / interval.elapsed
+                progress.bar(selection.share, f"{rows:,} rows  {rate:,.0f} rows/s")
+        if table is not None:
+            table.close()
+    except BaseException:
+        if table is not None:
+            table.cancel()
+        raise
     return table
 
 
