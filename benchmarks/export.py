@@ -42,7 +42,7 @@ CHUNK: Final = 5_000
 ACK, COMMITTED, DECLARED = b"\x00\x3c\x00\x50", b"\x00\x5a\x00\x15", b"\x00\x32\x00\x0b"
 FORMATS: Final = ("parquet", "arrow", "arrows")
 PART: Final = "export"
-#: Runs the command in its arguments, and prints the command's CPU seconds and peak of memory in KiB.
+#: Runs the command in its arguments; prints the command's CPU seconds and peak of memory in KiB.
 _RUN: Final = """
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True)

@@ -70,7 +70,10 @@ class RowSelection:
         self._topics: Final = None if pattern is None else _filter_of(*pattern)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Iterate over the selected rows, in the order of their offsets. Raises PipelineError."""
+        """Iterate over the selected rows, in the order of their offsets. Raises PipelineError.
+
+        A batch has no rows if no row of a part is selected, so that a caller can show progress.
+        """
         spans = self._spans()
         rows = sum(high - low for _, low, high in spans)
         done = 0
@@ -156,7 +159,7 @@ class RowSelection:
                 self.last_offset = offsets[-1].as_py()
                 if self.first_offset is None:
                     self.first_offset = offsets[0].as_py()
-                yield _copied(batch.select(self._columns))
+            yield _copied(batch.select(self._columns))
 
     def _selected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         for at, compare in zip(self._times, (pc.greater_equal, pc.less), strict=True):

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 
+from matching.grammar import MQTT, swap
 from pyspark_trellis import PipelineError, read_table
 from tests.pipeline.traffic import definitions, rows
 from tests.pipeline.written import Row, journal, row
@@ -94,6 +95,12 @@ def test_a_journal_is_a_table(tmp_path: Path) -> None:
     some = read_table(str(tmp_path), ["offset"], startingOffsets="30", endingOffsets="60")
     assert some.to_pydict() == {"offset": list(range(30, 60))}
     assert read_table(str(tmp_path), ["topic"], startingOffsets="latest").num_rows == 0
+    for pattern, grammar, topic_filter in (("a.*", "amqp", "a/+"), ("a/#", "mqtt", "a/#")):
+        matching = read_table(str(tmp_path), ["offset"], pattern=pattern, grammar=grammar)
+        assert 0 < matching.num_rows < len(messages)
+        assert matching.column("offset").to_pylist() == [
+            each["offset"] for each in messages if MQTT.matches(topic_filter, swap(each["topic"]))
+        ]
     for columns, options, text in (
         (["topics"], {}, "a journal has no column 'topics'; the nearest is 'topic'"),
         (["topic"], {"startingOffsets": "no"}, "and should be earliest, latest or an offset"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import threading
@@ -24,6 +25,9 @@ from broker.store.disk import RealDisk
 from broker.stream.arrow import SCHEMA_SIZE, view_batch
 from broker.stream.segments import Segment
 from matching.grammar import AMQP, MQTT, swap
+from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.exporting import RowSelection
+from pyspark_trellis.journal import Directory
 from tests import forks
 from tests.broker import environment, run_command
 from tests.pipeline.written import SCHEMA, START, Row, journal, row
@@ -211,6 +215,24 @@ def test_a_closing_line_and_a_json_object_name_rows_groups_and_bytes(
     assert answer.err == ""
 
 
+def test_a_terminal_shows_the_progress_and_at_the_end_only_the_closing_line(tmp_path: Path) -> None:
+    directory = data_directory(tmp_path, [row(n, "t") for n in range(10)])
+    path = tmp_path / "rows.arrows"
+    master, terminal = os.openpty()
+    words = ("stream", "export", "s", str(path), "--directory", str(directory))
+    process = forks.start(
+        "trellis", *words, stdout=terminal, stderr=terminal, environment=environment()
+    )
+    assert process.wait(30) == 0
+    shown = os.read(master, 10_000).decode()
+    os.close(terminal)
+    os.close(master)
+    assert shown.startswith(f"\rexport  [{'.' * 24}] 0 rows\x1b[K\r")
+    assert re.fullmatch(
+        rf"10 rows in 1 batch, \d.* written to {path}\r\n", shown.split("\x1b[K")[-1]
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
@@ -252,6 +274,17 @@ def test_lost_rows_are_an_error_that_names_both_sides(
     error = capsys.readouterr().err
     assert "offsets 80 to 119 of" in error and "--until 80" in error and "--from 120" in error
     assert exported(directory, path, "--from", "120") == 0
+
+
+def test_rows_that_retention_removes_meanwhile_are_an_error(tmp_path: Path) -> None:
+    place = data_directory(tmp_path, [row(n, "t") for n in range(200)]) / "streams" / "%2F" / "s"
+    batches = RowSelection(Directory(str(place)), ["topic"]).batches()
+    assert next(batches).num_rows == 40
+    for file in sorted(place.glob("*"))[:4]:  # Two segments and their indexes.
+        file.unlink()
+    text = f"retention removed offsets 40 to 79 of {re.escape(str(place))} while it was exported"
+    with pytest.raises(PipelineError, match=text):
+        next(batches)
 
 
 def test_no_file_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -264,15 +264,17 @@ def _write(selection: Any, out: BinaryIO, kind: str, tables: Any, progress: Prog
     rows = 0
     interval = Interval(_EVERY)
     progress.begin("export")
+    progress.bar(0, "0 rows")
     try:
         for batch in selection.batches():
-            if table is None:
-                table = tables.TableFile(out, kind, batch.schema)
-            table.write(batch)
-            rows += batch.num_rows
+            if batch.num_rows:
+                if table is None:
+                    table = tables.TableFile(out, kind, batch.schema)
+                table.write(batch)
+                rows += batch.num_rows
             if interval.due():
-                rate = rows / interval.elapsed
-                progress.bar(selection.share, f"{rows:,} rows  {rate:,.0f} rows/s")
+                share, rate = selection.share, rows / interval.elapsed
+                progress.bar(share, f"{share:.0%}  {rows:,} rows  {rate:,.0f} rows/s")
         if table is not None:
             table.close()
     except BaseException:
