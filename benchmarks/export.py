@@ -81,7 +81,7 @@ def frame(kind: int, payload: bytes) -> bytes:
 async def publish(port: int, queue: str, count: int, slowly: bool) -> None:
     """Declare a stream, and publish messages to it: one by one, or in transactions."""
     client = await AmqpSocket.connect(port, 1)
-    arguments = {"x-queue-type": "stream"}
+    arguments: Any = {"x-queue-type": "stream"}
     client.write(marshal(1, spec.Queue.Declare(queue=queue, durable=True, arguments=arguments)))
     await client.wait_for(DECLARED, 1)
     client.write(marshal(1, spec.Queue.Bind(queue=queue, exchange="amq.topic", routing_key="#")))

@@ -74,15 +74,19 @@ class RowSelection:
 
         A batch has no rows if no row of a part is selected, so that a caller can show progress.
         """
-        spans = self._spans()
-        rows = sum(high - low for _, low, high in spans)
-        done = 0
-        for span, low, high in spans:
-            scan = self._stream.scanned(span, high)
-            for at, stop in _parts(scan, low, high):
-                yield from self._part(span, scan, at, stop)
-                done += stop - at
-                self.share = done / rows
+        try:
+            spans = self._spans()
+            rows = sum(high - low for _, low, high in spans)
+            done = 0
+            for span, low, high in spans:
+                scan = self._stream.scanned(span, high)
+                for at, stop in _parts(scan, low, high):
+                    yield from self._part(span, scan, at, stop)
+                    done += stop - at
+                    self.share = done / rows
+        except OSError as error:
+            reason = error.strerror or error
+            raise PipelineError(f"cannot read {self._stream.name}: {reason}") from None
 
     def _spans(self) -> list[tuple[JournalSpan, int, int]]:
         """Return the segments that may have selected rows, each with the offsets to read."""

@@ -287,6 +287,21 @@ def test_rows_that_retention_removes_meanwhile_are_an_error(tmp_path: Path) -> N
         next(batches)
 
 
+def test_an_error_names_the_file_that_cannot_be_read_or_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = data_directory(tmp_path, [row(0, "t")])
+    [segment] = (directory / "streams" / "%2F" / "s").iterdir()
+    segment.unlink()
+    segment.symlink_to(segment)
+    path = tmp_path / "rows.parquet"
+    assert exported(directory, path) == 1
+    assert "cannot read" in (error := capsys.readouterr().err) and str(segment.parent) in error
+    assert exported(directory, tmp_path / f"{'long' * 100}.parquet") == 1
+    assert "cannot write" in (error := capsys.readouterr().err) and "too long" in error
+    assert [each.name for each in tmp_path.iterdir()] == ["data"]
+
+
 def test_no_file_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = data_directory(tmp_path, [row(0, "t")])
     path = tmp_path / "rows.parquet"

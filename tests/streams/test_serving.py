@@ -424,7 +424,7 @@ def test_stopped_replay_prints_the_offset_to_continue_at(served: Served) -> None
 
 
 def test_rows_are_exported(served: Served, tmp_path: Path) -> None:
-    """The same rows come over HTTP and from the files of the running broker."""
+    """Exports over HTTP and from the files of the running broker have equal rows."""
     for suffix, read in (
         ("parquet", pq.read_table),
         ("arrow", lambda path: pa.ipc.open_file(path).read_all()),

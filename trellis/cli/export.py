@@ -229,11 +229,15 @@ def _selection(arguments: argparse.Namespace, reading: Any) -> Any:
             / directory_name(arguments.vhost)
             / directory_name(arguments.queue)
         )
-        if not place.is_dir():
+        try:
+            place.stat()
+        except (FileNotFoundError, NotADirectoryError):
             raise CommandError(
                 f"the data directory {arguments.directory} has no stream '{arguments.queue}' in "
                 f"vhost '{arguments.vhost}': there is no directory {place}"
-            )
+            ) from None
+        except OSError as error:
+            raise CommandError(f"cannot read {place}: {error.strerror}") from None
         stream = reading.stream_in(str(place))
     else:
         client = ApiClient(arguments)
@@ -292,9 +296,9 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
     CommandError.
     """
     partial = path.with_name(f"{path.name}.partial")
-    if path.exists():
-        raise CommandError(f"{path} exists already; name a new file")
     try:
+        if path.exists():
+            raise CommandError(f"{path} exists already; name a new file")
         with partial.open("xb") as out:
             try:
                 yield out
