@@ -240,7 +240,12 @@ def test_a_terminal_shows_the_progress_and_at_the_end_only_the_closing_line(tmp_
         (["--from", "9", "--until", "3"], 2, "trellis: --until 3 is before --from 9"),
         (["--from", "1h", "--until", "2h"], 2, "trellis: --until 2h is before --from 1h"),
         (["--from", "11"], 1, "is not written yet: the next offset is 10"),
-        (["--topic", "a/b#"], 1, "'#' must be a whole level"),
+        (
+            ["--topic", "a/b#"],
+            2,
+            "trellis: --topic: invalid pattern 'a/b#': '#' must be a whole level",
+        ),
+        (["--key", "k" * 256], 2, "must not be longer than 255 bytes"),
         (["--topic", "a", "--key", "a"], 2, "not allowed with argument"),
         (["--columns", "topic,boddy"], 2, "no column 'boddy'; the nearest is body"),
         (["--columns", "topic,topic"], 2, "column 'topic' is named twice"),

@@ -19,6 +19,7 @@ import msgspec
 
 from broker.stream.archive import directory_name
 from broker.stream.template import COLUMNS
+from matching.grammar import AMQP, MQTT, InvalidPattern
 from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.parsing import CommandError, time_of
 from trellis.cli.readable import count_text, size_text
@@ -152,7 +153,7 @@ def export_rows(arguments: argparse.Namespace) -> int:
     command fails.
     """
     kind = _format_of(arguments)
-    _check_bounds(arguments)
+    _check(arguments)
     try:
         errors: Any = import_module("pyspark_trellis.errors")
         reading: Any = import_module("pyspark_trellis.exporting")
@@ -210,8 +211,15 @@ def _format_of(arguments: argparse.Namespace) -> str:
     return str(arguments.format or suffix)
 
 
-def _check_bounds(arguments: argparse.Namespace) -> None:
-    """Raise CommandError if the arguments contradict each other."""
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise CommandError if a pattern is invalid, or the arguments contradict each other."""
+    for flag, grammar in (("topic", MQTT), ("key", AMQP)):
+        pattern = getattr(arguments, flag)
+        try:
+            if pattern is not None:
+                grammar.check(pattern)
+        except InvalidPattern as error:
+            raise CommandError(f"--{flag}: {error}", 2) from None
     first, end = arguments.first, arguments.end
     for low, high in ((first.offset, end.offset), (first.time, end.time)):
         if low is not None and high is not None and high < low:
