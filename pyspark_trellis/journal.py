@@ -136,9 +136,9 @@ class JournalStream:
     def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
         """Return the offsets from `low` up to, not including, `high`, as pieces.
 
-        A piece has `rows` rows; the last piece of a segment may have fewer. The pieces are the same
-        with and without an index, because a batch that Spark repeats must be divided as before (see
-        `sink`). Raises PipelineError if an offset is missing.
+        A piece has `rows` rows; the last piece of a segment may have fewer. The pieces do not
+        depend on the index, because Spark may repeat a batch after a crash and must then get the
+        same pieces (see `sink`). Raises PipelineError if an offset is missing.
         """
         if high <= low:
             return []
@@ -166,11 +166,11 @@ class JournalStream:
         return spans[-1].high if spans else 0
 
     def rewritten(self, offset: int, epoch: int) -> bool:
-        """True if rows before this offset were replaced after they had been read in `epoch`.
+        """True if a crash replaced rows before this offset after they had been read in `epoch`.
 
-        They were replaced if a later epoch begins before the offset: a crash removed them, and
-        other rows got their offsets. A query that read them then has rows that are no longer in the
-        stream. The answer is as of the last call of `bounds`.
+        In this case, a later epoch begins before the offset: the crash removed rows that were read,
+        and other rows got their offsets. A query that read the removed rows has data that is no
+        longer in the stream. The answer is as of the last call of `bounds`.
         """
         raise NotImplementedError
 
@@ -183,10 +183,10 @@ class JournalStream:
 class Directory(JournalStream):
     """A stream in a directory, to which a broker may be writing.
 
-    All complete batches are assumed to be durable. They are durable if the broker is stopped, and
-    in a copy. Read a running broker over HTTP instead, which returns durable rows only: if the
-    machine fails, rows that were read from the directory before they were durable may be lost
-    (`offsets.remembered` reports that).
+    All complete batches are read as if they were durable. That is correct if the broker is stopped,
+    or if the directory is a copy. If the broker runs and its machine fails, rows that were read may
+    be lost (`offsets.remembered` reports that). So read the stream of a running broker over HTTP,
+    which returns durable rows only.
     """
 
     def __init__(self, path: str) -> None:
@@ -247,8 +247,8 @@ class Directory(JournalStream):
 def _counting(names: list[SegmentName], scans: dict[SegmentName, SegmentScan]) -> list[JournalSpan]:
     """Return the parts of the segments whose rows are valid, sorted by epoch and base offset.
 
-    If an offset is in two segments, it is valid only in the later segment. `names` must be sorted
-    by epoch and base offset.
+    If two segments have the same offset, only the row in the later segment is valid. `names` must
+    be sorted by epoch and base offset.
     """
     spans: list[JournalSpan] = []
     limit: int | None = None

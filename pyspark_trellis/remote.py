@@ -31,7 +31,7 @@ PATIENCE: Final = 30
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A handler that follows no redirection. Otherwise another server could get the password."""
+    """A handler that refuses redirections, because another server could get the password."""
 
     def redirect_request(self, *arguments: Any) -> None:
         """Return None, so that the redirection is an error."""
@@ -51,7 +51,7 @@ class RemoteBroker:
 
     @classmethod
     def of(cls, place: str, options: Mapping[str, str] = MappingProxyType({})) -> RemoteBroker:
-        """Parse http://HOST:15672, and find the credentials (credentials.py).
+        """Return the broker at the URL `place`, with the credentials for it (credentials.py).
 
         Raises PipelineError.
         """
@@ -158,10 +158,10 @@ class Remote(JournalStream):
 
     @classmethod
     def of(cls, place: str, options: Mapping[str, str]) -> Remote:
-        """Return the stream of http://HOST:15672 that the option `stream` names.
+        """Return the stream that the option `stream` names, of the broker at the URL `place`.
 
-        `place` is the URL http://HOST:15672. The option is VHOST/QUEUE, or QUEUE for the vhost /.
-        Raises PipelineError.
+        `place` is http://HOST:15672. The option is VHOST/QUEUE, or QUEUE for the vhost /. Raises
+        PipelineError.
         """
         stream = options.get("stream", "")
         if not stream:

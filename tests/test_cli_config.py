@@ -34,8 +34,9 @@ ROWS: list[Row] = [
 
 @pytest.fixture(autouse=True)
 def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the settings file and the TRELLIS_ variables of this machine, and set a proxy that is
-    not used.
+    """Hide the settings file and the TRELLIS_ variables of this machine from the tests.
+
+    Also set `http_proxy` to a port where nothing listens: commands must not use a proxy.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("trellis.settings.loading.SEARCHED", (Path("broker.toml"),))
@@ -129,7 +130,7 @@ def test_help_exits_with_0_and_has_no_colour(
     code, out, err = run(capsys, "serve", "--help")
     assert (code, err) == (0, "")
     assert "\x1b" not in out
-    assert "\nMQTT 3.1, 3.1.1 and 5:\n" in out
+    assert "\nThe listener for MQTT 3.1, 3.1.1 and 5, and limits of MQTT clients:\n" in out
     assert "  --amqp-port PORT " in out
     assert "[16 MiB]" in out
     assert "[14 days]" in out

@@ -61,7 +61,7 @@ def script(shell: str, tmp_path: Path) -> Path:
 
 
 def run(*words: str) -> list[str]:
-    """Run a program of a shell, and return the words that it prints, one in a line."""
+    """Run a command, and return the lines that it prints."""
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == ""
     return done.stdout.splitlines()

@@ -112,7 +112,7 @@ def statements(text: str, form: re.Pattern[str] = _STATEMENT) -> list[Statement]
 
 
 def listed(numbers: str) -> list[Statement]:
-    """Return the statements that a text such as `Version.statements` lists."""
+    """Return the statements in a list of numbers: a text in the form of `Version.statements`."""
     return statements(numbers, re.compile(_NUMBER))
 
 

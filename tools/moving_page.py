@@ -38,9 +38,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 HEAD = """# Moving from RabbitMQ
 
-For operators and developers who replace RabbitMQ 3.8 to 4.x. After this page you know how to move
-definitions, and what is equal, different or missing: definitions, settings, commands, metrics and
-behaviours.
+This page is for operators and developers who replace RabbitMQ 3.8 to 4.x. After this page you know
+how to move definitions, and which definitions, settings, commands, metrics and behaviours are
+equal, different or missing in Trellis.
 
 `tools/moving_page.py` generates this page, and a test checks that it is up to date.
 
@@ -54,9 +54,9 @@ behaviours.
 `trellis doctor` prints one line for the equal objects of each section, and one line for each
 difference, with the objects concerned. `--all` prints a line for each object. The exit code is 1 if
 a part of an object is missing in Trellis. The import takes every object and key that Trellis knows,
-and prints a line for each of the others: one unknown key does not prevent the import of its policy,
-queue or virtual host. The import moves no messages: let the consumers of the old broker finish, or
-connect the consumers to both brokers for a while.
+and prints a line for each unknown object and key. A policy, queue or virtual host with an unknown
+key is imported without this key. The import moves no messages: let the consumers of the old broker
+finish, or connect the consumers to both brokers for a while.
 """
 
 TOOLS = """## Terraform and KEDA
@@ -91,7 +91,8 @@ KEDA's own code:
 ```yaml
 {keda}```
 
-- The lengths are exact at any time. With `amqp`, the length is the number of ready messages.
+- The lengths of queues are exact at any time. With the protocol `amqp`, the length is the number of
+  ready messages.
 - A rate is computed from two answers that are at least 5 s and at most 5 min apart, so the
   `pollingInterval` must be below 300. The rate is 0 in the first answer about a queue, and in the
   first answer after messages begin to flow. In the mode `MessageRate`, waiting messages activate
@@ -227,7 +228,8 @@ def definitions() -> str:
             compared(QUEUE_TYPES),
             compared(arguments),
             "### Exchanges\n",
-            f"Types: {kinds}. The import reports an exchange of another type, and leaves it out.\n",
+            f"Exchange types: {kinds}.",
+            "The import reports an exchange of another type, and leaves it out.\n",
             compared(EXCHANGE_ARGUMENTS),
             "### Parameters\n",
             compared({**COMPONENTS, "any other component": OTHER_PARAMETER}),
@@ -260,8 +262,8 @@ def metrics() -> str:
     return "\n".join(
         [
             "## Metrics\n",
-            "In a name, `*` stands for any text: metrics that have no line of their own.",
-            "`/metrics/detailed` puts `detailed_` into each name.\n",
+            "In the name of a metric, `*` stands for any text: such a line is for all metrics",
+            "without a line of their own. `/metrics/detailed` puts `detailed_` into each name.\n",
             table(("in RabbitMQ", "here", "instead"), rows),
             METRICS_TEXT,
             "| label | metrics | why it is missing |\n|---|---|---|",
@@ -291,7 +293,7 @@ def main() -> None:
     print(
         "## Behaviours\n\n"
         "[amqp.md](amqp.md#what-differs-from-rabbitmq) explains each difference of AMQP, and\n"
-        "[http-api.md](http-api.md#what-differs-from-rabbitmq) those of the HTTP API.\n\n"
+        "[http-api.md](http-api.md#what-differs-from-rabbitmq) each difference of the HTTP API.\n\n"
         + table(("subject", "RabbitMQ", "Trellis"), BEHAVIOURS),
         end="",
     )

@@ -138,7 +138,7 @@ DASHBOARDS = [
     ("Erlang-BEAM", "no data: no Erlang schedulers, processes, ports and atoms"),
 ]
 METRICS_TEXT = """\
-Other differences:
+The metrics also differ in these points:
 
 - `/metrics/detailed` lists connections and channels by virtual host too, and the parameter `vhost`
   selects among all objects, not only among queues.

@@ -305,7 +305,10 @@ def _exceptions(results: Results) -> str:
 
 
 def _where(why: str, workloads: Sequence[str]) -> str:
-    """Return the list of workloads to show after a reason; "" if the peer lacks the protocol."""
+    """Return the workloads to which a reason applies, as text in parentheses.
+
+    Return "" if the reason is a missing protocol, because the reader knows its workloads.
+    """
     return "" if why.startswith("it does not support ") else f" ({', '.join(workloads)})"
 
 

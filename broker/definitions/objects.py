@@ -62,7 +62,11 @@ _MQTT_PREFIX: Final = "mqtt-subscription-"
 
 
 class ObjectImport:
-    """The import of single objects. `verdicts` lists the differences of the last object."""
+    """The import of single objects of a definitions document into the broker.
+
+    `verdicts` lists the parts of the last object that were left out, or that have another effect
+    than in RabbitMQ.
+    """
 
     def __init__(
         self, broker: Broker, check_hash: Callable[[str, str], str], ticket: Ticket | None

@@ -115,7 +115,7 @@ class Outlet:
         raise NotImplementedError
 
     def resume_publishing(self) -> None:
-        """Read the connection again, because a queue is no longer behind with its dead letters."""
+        """Read the publisher's connection again, after a pause because of too many dead letters."""
         raise NotImplementedError
 
     def unblock(self) -> None:

@@ -9,8 +9,9 @@ are big-endian.
                  definition as text (values.py), or, if the object was removed, null and its number
     records      the bytes of the records, as in the log
     streams      the size of the header; the header; the bytes of the rows of all streams,
-                 concatenated. The header is JSON, with two lists: for the rows of each stream, the
-                 stream, the place in its file, the offsets and the size; the segments to remove
+                 concatenated. The header is JSON with two lists. The first list has an element for
+                 the rows of each stream: stream, byte position in the file, offsets, size. The
+                 second list has the segments to remove.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Change = tuple[int, StoreEntry]
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """The content of a batch."""
+    """The content of a batch of the replicated log: records, definitions and rows of streams."""
 
     #: Definitions that were made, changed or removed.
     changes: list[Change]
@@ -130,7 +131,7 @@ def _garbage_row(garbage: StreamGarbage) -> list[object]:
 
 
 def _streams(data: bytes) -> tuple[list[ShippedRows], list[StreamGarbage]]:
-    """Return the rows of streams, and the segments to remove, from a section."""
+    """Return the rows of streams and the segments to remove; `data` is the section of streams."""
     if not data:
         return [], []
     at = _HEADER_SIZE.size + _HEADER_SIZE.unpack_from(data)[0]

@@ -25,8 +25,8 @@ PARTLY: Final = "partly-allowed"
 class Binding:
     """A rule of one exchange: messages that match `key` and `arguments` go to `destination`.
 
-    `grammar` defines the wildcards that the key may contain: those of AMQP or of MQTT. If the
-    destination is a subscriber, it gets the messages with at most QoS `qos`.
+    `grammar` defines the wildcards that the key may contain: those of AMQP or of MQTT. `qos` is the
+    highest QoS with which a subscriber gets the messages.
     """
 
     __slots__ = ("arguments", "destination", "grammar", "key", "qos")

@@ -171,7 +171,10 @@ class BindingTrial:
 
     @property
     def complete(self) -> bool:
-        """True if all topics were routed; False if the trial ended at BINDINGS_MAX bindings."""
+        """True if all topics were routed; False if the trial was ended, because it took too long.
+
+        A trial ends after it has followed BINDINGS_MAX bindings.
+        """
         return self.topics == self.topics_known
 
     def _prepare(self, change: BindingChange) -> None:
@@ -207,7 +210,10 @@ class BindingTrial:
         self._adding[added] = change
 
     def steps(self) -> Iterator[None]:
-        """Route all topics twice; the iterator does one bounded step for each element."""
+        """Route all topics, with and without the changed bindings.
+
+        Each `next` on the iterator does one bounded step of the work.
+        """
         yield from self._history.steps()
         mine = [
             (exchange, keys)
@@ -263,8 +269,8 @@ class BindingTrial:
     def _walk(self, walk: _Walk, exchange: Exchange, key: str, changed: bool) -> Iterator[None]:
         """Find the destinations of a routing key, from an exchange on, and add them to `walk`.
 
-        If `changed` is True, the bindings that the trial adds count, and those that it removes do
-        not. Each yield ends a slice of the work.
+        If `changed` is True, follow also the bindings that the trial adds, and skip the bindings
+        that it removes. Each `next` on the iterator does one bounded step of the work.
         """
         ahead, seen = [exchange], {exchange.name}
         while ahead:

@@ -1,4 +1,4 @@
-"""A fast filter of binding keys: those that may differ from a routing key in one small change.
+"""Finds binding keys that may differ from a routing key in one small change: a fast filter.
 
     sensors.kitchen.temp      routing key
     sensors.kitchen.tmep      passes: only `tmep` is unknown, and it resembles `temp`
@@ -110,10 +110,10 @@ class NearKeyFilter:
         return found
 
     def _resembles(self, words: list[str], unknown: str) -> bool:
-        """True if one change may turn the word `unknown` into a word of the routing key.
+        """True if one change may turn the word `unknown` of a binding key into the word at the
+        same index of the routing key.
 
-        `words` are the words of the binding key. The word of the routing key is the one at the
-        same index as `unknown`. After a `#`, the index counts from the end.
+        `words` are the words of the binding key. After a `#`, the index is counted from the end.
         """
         at: i64 = words.index(unknown)
         size: i64 = len(self._words)
@@ -131,7 +131,10 @@ class NearKeyFilter:
 
 
 def _without_each_word(key: str) -> list[str]:
-    """Return one key for each word of a routing key: `_uniform` of the key without this word."""
+    """Return all keys that result if one word of a routing key is left out, one for each word.
+
+    The keys are in lowercase (see `_uniform`). Return an empty list for a key of one word.
+    """
     words = key.split(".")
     if len(words) == 1:
         return []

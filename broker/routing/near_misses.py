@@ -118,7 +118,7 @@ class NearMissSearch:
         return found[:NEAR_MISSES_MAX]
 
     def steps(self) -> Iterator[None]:
-        """Search for near misses; the iterator does one bounded step for each element."""
+        """Search for near misses; each `next` on the iterator does one bounded step of the work."""
         for exchange in self._walked:
             inner = exchange.inner if isinstance(exchange, DelayedExchange) else exchange
             if exchange.name == "":
@@ -201,9 +201,7 @@ class NearMissSearch:
             yield None
 
     def _ask_others(self) -> Iterator[None]:
-        """Search the exchanges that the message does not reach for a binding that matches the
-        message.
-        """
+        """Find bindings that match the message, but belong to exchanges that it does not reach."""
         asked = 0
         for exchange in list(self._scope.exchanges.values()):
             if exchange in self._walked or exchange.dead:
@@ -237,7 +235,10 @@ class NearMissSearch:
     def _ask_default(self) -> None:
         queue = self._scope.default_target(self._key)
         if queue is not None and queue not in self._reached:
-            text = "the routing key is the name of this queue: publish it to the default exchange"
+            text = (
+                "the routing key is the name of this queue: publish the message to the default "
+                "exchange"
+            )
             difference = NearDifference(OTHER_EXCHANGE, text)
             self._add(NearMiss("", self._key, queue, difference))
 

@@ -161,13 +161,15 @@ class PublishContext:
             self._resolver.remember(route, 1)
 
     def count_fate(self, fate: i64) -> None:
-        """Count a message that has no plan, or a fate other than its plan's."""
+        """Count a message with this fate. Called if the message has no plan, or if its fate differs
+        from the plan's fate.
+        """
         self._fates[fate] += 1
 
     def count_copies(self, copies: i64, unrepresentable: i64) -> None:
         """Count copies that `count` has not counted, for example of delivered retained messages.
 
-        `unrepresentable` of these copies could not be represented by their destination.
+        `unrepresentable` is the number of copies that their destination could not represent.
         """
         self._copies += copies
         self._unrepresentable += unrepresentable
@@ -287,7 +289,7 @@ class PublishContexts:
         return context
 
     def join(self, context: PublishContext) -> None:
-        """Increment the use count of the context, for a connection or for a will that waits."""
+        """Increment the use count of the context: a connection or a waiting will needs it."""
         context.users += 1
         self.users += 1
         name = context.identity.name

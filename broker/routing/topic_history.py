@@ -63,7 +63,7 @@ class TopicHistory:
         self.left_out: i64 = 0
 
     def __len__(self) -> int:
-        """Return the sum of the numbers of topics of all slots."""
+        """Return the number of topics; a topic counts once in each slot that has it."""
         return sum(int(slot.topics) for slot in self.slots)
 
     def advance(self, wall: float) -> None:
@@ -109,7 +109,7 @@ class HistorySum:
         self.counts: dict[tuple[str, str], KeyCounts] = {}
 
     def steps(self) -> Iterator[None]:
-        """Sum the slots; the iterator does one bounded step of the work for each element."""
+        """Sum the slots; each `next` on the iterator does one bounded step of the work."""
         for slot in self._slots:
             places = slot.unroutable if self._unroutable else slot.published
             for place, keys in list(places.items()):

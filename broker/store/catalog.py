@@ -198,7 +198,7 @@ class Catalog:
         if magic == MAGIC:
             row = db.execute("SELECT value FROM meta WHERE name = 'version'").fetchone()
             if row is None or not isinstance(row[0], int):
-                raise self._damage_error("it has no schema version")
+                raise self._damage_error("no schema version is stored in it")
             return row[0]
         [tables] = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if magic or tables:

@@ -173,9 +173,8 @@ class RecordReader:
     def seek(self, wanted: i64) -> bool:
         """Go to the record that holds the position `wanted`, and return True. Read only headers.
 
-        Return False if no record in `data` holds the position. If the search only reached the end
-        of `data`, the record may come later: then `at` is the index of the next record, whose
-        header `data` does not have in full.
+        Return False if no record in `data` holds the position. If `data` ends before the position,
+        `at` is then the index from which the search must continue with further data.
         """
         data = self.data
         at: i64 = self.at
@@ -201,7 +200,7 @@ class RecordReader:
 def group_size(data: bytes, start: i64) -> i64:
     """Return the number of members of the group whose payload begins at `start`.
 
-    Each member has a position of its own.
+    A group has as many positions as members.
     """
     return i64(read_i32_be(data, start)) & _U32
 
@@ -250,7 +249,7 @@ def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[Grou
 
 
 class Decoder:
-    """A decoder of payloads into entries."""
+    """A decoder that makes entries of the payloads of records."""
 
     def __init__(self, codecs: Codecs) -> None:
         self._codecs = codecs

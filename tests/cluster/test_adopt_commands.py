@@ -41,7 +41,7 @@ def adopt(cluster: ClusterSettings, directory: Path, *words: str) -> tuple[int, 
 def adopted(cluster: ClusterSettings, directory: Path) -> str:
     """Repeat `trellis cluster adopt` until it succeeds, and return its output.
 
-    It refuses as long as a node has reported in the last 12 s.
+    The command refuses as long as a node has reported in the last 12 s.
     """
     end = time.monotonic() + PATIENCE
     while True:

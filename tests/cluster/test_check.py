@@ -47,7 +47,10 @@ def _handlers_of_this_process() -> Iterator[None]:
 def check(
     kfake: Kfake | KafkaNodes, name: str, capsys: pytest.CaptureFixture[str], *flags: str
 ) -> tuple[int, list[str]]:
-    """Run the command; return its exit code, and its lines without the name of the topic."""
+    """Run `trellis cluster check`; return its exit code and the lines that it prints.
+
+    In the lines, TOPIC and SERVERS stand for the name of the topic and the addresses of Kafka.
+    """
     where = ["--cluster-servers", kfake.servers, "--cluster-name", name]
     code = main(["cluster", "check", *where, *flags])
     printed = capsys.readouterr().out.replace(f"topic 'trellis-{name}'", "TOPIC")

@@ -168,6 +168,6 @@ def test_a_standby_with_other_rows_stops(
     second = start(nodes, server, tmp_path / "second")
     assert second.process.wait(PATIENCE) == 2
     text = second.errors.read_text()
-    assert "streams/%2F/s: the rows from offset 10 on belong behind" in text
+    assert "streams/%2F/s: the rows from offset 10 on belong after" in text
     assert "trellis cluster seed" in text
     assert first.process.poll() is None

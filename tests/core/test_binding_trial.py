@@ -1,4 +1,7 @@
-"""Tests that a trial of changed bindings foretells the effect of the real change exactly."""
+"""Tests of binding trials, which predict the effect of a change of bindings.
+
+The prediction must equal the effect of the real change.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ KINDS = ("direct", "fanout", "topic")
 
 
 def tried(world: World, changes: list[BindingChange], history: TopicHistory) -> BindingTrial:
-    """Return a trial of changed bindings in the virtual host of a world, with all steps done."""
+    """Return a completed trial: a prediction of how changed bindings would route messages."""
     scope = world.vhost.declarations.planner.scope
     trial = BindingTrial("/", scope, changes, HistorySum(history))
     for _ in trial.steps():

@@ -71,7 +71,7 @@ def near_misses(
 def topology(
     kinds: list[str], alternates: list[int | None], bindings: list[Any], filters: list[str]
 ) -> World:
-    """Return a world with exchanges x0 to x4, queues q0 to q4, and two MQTT sessions."""
+    """Return a broker with exchanges x0 to x4, queues q0 to q4, and two MQTT sessions."""
     world = World()
     for number, kind in enumerate(kinds):
         alternate = alternates[number]

@@ -60,9 +60,9 @@ _framed: dict[int, PlainEncoding] = {}
 
 
 def framed(channel: int) -> PlainEncoding:
-    """Return an encoding with a channel number, as the encodings of the protocols have.
+    """Return an encoding of message contents for one channel, in place of the encoding of AMQP.
 
-    Compiled classes cannot have subclasses here, so this is a PlainEncoding with a property.
+    A PlainEncoding keeps the channel number as a property of the message.
     """
     return _framed.setdefault(channel, PlainEncoding({"channel": channel}))
 
@@ -131,9 +131,9 @@ def kepts(draw: st.DrawFn) -> MessageStored:
 
 
 def wrapped(serials: list[int] | None) -> list[int] | None:
-    """Return annotations as a reader of their record gets them.
+    """Return annotations, the numbers that queues store with a message, as a recovery reads them.
 
-    Annotations wrap around: their absolute values are from 1 to ANNOTATION_MODULUS.
+    Their absolute values wrap around at ANNOTATION_MODULUS. If all are 0, return None.
     """
     if not serials or not any(serials):
         return None

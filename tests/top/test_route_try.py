@@ -1,4 +1,6 @@
-"""Tests of trials of changed bindings over HTTP, and of the topic history that they use.
+"""Tests of binding trials over HTTP, and of the topic history that they use.
+
+A trial predicts how changed bindings would route the messages of the topic history.
 
 The topic history has the topics of the last hour, each with its number of messages.
 """

@@ -30,7 +30,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Import:
-    """Return a function that imports a text; the result is the exit code and the two outputs."""
+    """Return a function that imports a text and returns (exit code, output, errors)."""
     monkeypatch.setenv("TRELLIS_HTTP_PORT", str(broker.port("http")))
 
     async def run(text: str, *flags: str) -> tuple[int, str, str]:

@@ -1,5 +1,4 @@
-"""The rows with which the broker explains a route, for topics with MQTT sessions and queues of all
-kinds."""
+"""Tests of the explanation of a route: the list of matching bindings, sessions and queues."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
             )
             raise SettingsError(key, f"unknown option{hint}")
         if name in given:
-            raise SettingsError(key, "is given twice, with - and with _")
+            raise SettingsError(key, "the option is given twice, with - and with _")
         given[name] = value
     for name, field in fields.items():
         if name not in given and _required(field):

@@ -27,7 +27,7 @@ GENERATED_USER_FILE: Final = "generated-user.json"
 
 
 class GeneratedUser(msgspec.Struct):
-    """The generated user, as GENERATED_USER_FILE stores it."""
+    """The user that the broker makes if the settings name no user; stored as a JSON file."""
 
     name: str
     password_hash: str

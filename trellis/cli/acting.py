@@ -121,8 +121,8 @@ def close(arguments: argparse.Namespace) -> int:
     rows = [row for row in client.json("GET", "connections") if _is_named(row, arguments.name)]
     if not rows:
         raise CommandError(
-            f"no open connection has the name or the client '{arguments.name}': "
-            "`trellis list connections` shows them"
+            f"no open connection has the name or the client identifier '{arguments.name}': "
+            "`trellis list connections` shows the open connections"
         )
     confirm(arguments, [_close_line(client, row) for row in rows])
     for row in rows:

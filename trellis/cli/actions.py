@@ -64,7 +64,7 @@ def add_json(action: Parser) -> None:
 
 
 def add_patterns(command: Parser) -> None:
-    """Add the arguments CONFIGURE, WRITE and READ."""
+    """Add the arguments CONFIGURE, WRITE and READ: the patterns of permissions."""
     for name in PERMISSIONS:
         command.add_argument(
             name,

@@ -152,7 +152,10 @@ def _find_journal(arguments: argparse.Namespace) -> None:
 
 
 def _journal_of(client: ApiClient) -> str:
-    """Return the only journal that the user may read, as VHOST/QUEUE."""
+    """Return the only journal that the user may read, as VHOST/QUEUE.
+
+    Raises CommandError if the user may read no journal, or several.
+    """
     rows = client.json("GET", "streams")
     found = [f"{row['vhost']}/{row['name']}" for row in rows if row["journal"]]
     if len(found) == 1:

@@ -180,14 +180,17 @@ def show_status(arguments: argparse.Namespace) -> int:
 
 
 def switch_cluster(arguments: argparse.Namespace) -> int:
-    """Ask the active node to hand the replicated log over to a standby, and print its name."""
+    """Ask the active node to hand over to a standby, and print the name of the standby."""
     answer = ask(arguments, "POST", "trellis", "cluster", "switch", body={"to": arguments.node})
     print(f"handed over to node '{answer['to']}'")
     return 0
 
 
 def seed_node(arguments: argparse.Namespace) -> int:
-    """Copy this node's data directory for another node, and keep the log for that node."""
+    """Copy this node's data directory for a new node of the cluster.
+
+    From then on, the replicated log keeps all records that the new node lacks.
+    """
     cluster, directory = cluster_settings(arguments), str(data_directory(arguments))
     from trellis.cluster import status
 
@@ -205,7 +208,7 @@ def seed_node(arguments: argparse.Namespace) -> int:
 
 
 def forget_node(arguments: argparse.Namespace) -> int:
-    """Remove a node from the cluster: the log keeps no records for it."""
+    """Remove a node from the cluster: the replicated log keeps no more records for the node."""
     cluster = cluster_settings(arguments)
     from trellis.cluster import status
 

@@ -76,7 +76,9 @@ def adopt(arguments: argparse.Namespace) -> int:
         finally:
             lock.release()
     except OutcomeUnknown as error:
-        raise CommandError(f"{error}; the data directory is unchanged, so repeat it") from None
+        raise CommandError(
+            f"{error}; the data directory is unchanged, so repeat this command"
+        ) from None
     except (LogUnreachable, ReplicationError, StoreError) as error:
         raise CommandError(str(error)) from None
 
@@ -84,7 +86,8 @@ def adopt(arguments: argparse.Namespace) -> int:
 def _survey(directory: Path) -> DirectorySurvey:
     """Return the state, the last position and the number of definitions of a data directory.
 
-    Raises CommandError if it has no store, StoreError, and ReplicationError for damage.
+    Raises CommandError if the directory has no store, ReplicationError if the store is damaged, and
+    StoreError.
     """
     from broker.replication.adoption import survey_directory
     from broker.store.disk import RealDisk
@@ -171,7 +174,7 @@ def _show(arguments: argparse.Namespace, settings: Settings, survey: DirectorySu
 def _carry_out(
     settings: Settings, survey: DirectorySurvey, adoption: Adoption, found: LogSurvey
 ) -> int:
-    """Open the directory, begin the log with it, and return the epoch with which it begins."""
+    """Begin the log with the directory. Return the epoch: the number of the claim in the log."""
     from broker.replication.adoption import AdoptedDirectory
     from broker.store.disk import RealDisk
     from trellis.server.recovery import codecs

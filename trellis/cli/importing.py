@@ -33,7 +33,10 @@ def add(commands: Commands) -> None:
     command.add_argument("broker", metavar="BROKER", choices=("mosquitto",), help="mosquitto")
     command.add_argument("path", metavar="PATH", help=f"{_CONF}, or its directory")
     command.add_argument(
-        "--output", metavar="DIR", default=".", help="directory of the two written files [.]"
+        "--output",
+        metavar="DIR",
+        default=".",
+        help="directory for broker.toml and definitions.json [.]",
     )
     command.add_argument(
         "--force", action="store_true", help="overwrite files that exist in the directory"

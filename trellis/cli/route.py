@@ -46,7 +46,7 @@ class RouteSource(Protocol):
 
 
 class LiveRoutes:
-    """Routes in a running broker."""
+    """A RouteSource that asks a running broker."""
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
@@ -71,7 +71,7 @@ class LiveRoutes:
 
 
 class RoutesInMemory:
-    """Routes in a broker in memory that has imported definitions."""
+    """A RouteSource that uses a broker in memory, which has imported definitions."""
 
     def __init__(self, trial: TrialImport) -> None:
         self._broker = trial.broker
@@ -80,7 +80,7 @@ class RoutesInMemory:
 
     @classmethod
     def of_file(cls, path: str) -> RoutesInMemory:
-        """Import a definitions file. Raises CommandError."""
+        """Import a definitions file, and return the source of routes. Raises CommandError."""
         trial = TrialImport(check_hash)
         refused = 0
         try:

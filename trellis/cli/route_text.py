@@ -103,7 +103,7 @@ def _tree(answer: Answer) -> Iterator[str]:
 
 
 def _order(row: Answer) -> tuple[str, str, str]:
-    """Return the sort key of a binding: the broker lists an exchange's bindings in no order."""
+    """Return the sort key of a binding, because the broker lists bindings in no order."""
     return row["binding_key"], row["destination_type"], row["destination"]
 
 

@@ -231,9 +231,10 @@ def _new_password(arguments: argparse.Namespace) -> str:
 
 
 def _ask_before_password(arguments: argparse.Namespace, *request: str) -> Any:
-    """Send the first request of a command that gives NAME a new password. Raises CommandError.
+    """Send the first request of a command that sets a password, and return the answer.
 
-    If the login fails, the error says that --password is not the new password.
+    An operator may confuse the new password with --password, the password for the login. So the
+    error of a failed login explains the difference. Raises CommandError.
     """
     try:
         return ask(arguments, *request)

@@ -62,12 +62,12 @@ class LogSurvey:
 
     @property
     def records(self) -> int:
-        """Number of records."""
+        """Number of records that the replicated log holds."""
         return self.tip - self.low
 
 
 class Adoption:
-    """The adoption of a data directory: a replicated log begins with its content.
+    """The adoption of a data directory: a replicated log begins with the directory's content.
 
     `sleep` waits for a number of seconds, and `wall` returns the wall clock in ms.
     """
@@ -81,7 +81,7 @@ class Adoption:
         sleep: Callable[[float], None] = time.sleep,
         wall: Callable[[], int] = wall_ms,
     ) -> None:
-        """Prepare the adoption: `log` is the replicated log that will begin with the directory.
+        """Prepare to begin the empty replicated log `log` with the state of a data directory.
 
         `name` is the name of the broker, the same on all nodes; `node` is the name of this node.
         """
@@ -149,12 +149,11 @@ class Adoption:
     def carry_out(
         self, survey: DirectorySurvey, directory: AdoptedDirectory, found: LogSurvey
     ) -> int:
-        """Begin the log with an open directory. Return the epoch with which the log begins.
+        """Begin the log with an open directory: append a claim, then store the directory's state.
 
-        `found` is the result of `examine`. The claim is appended to the log first, then the state
-        is stored in the directory. If this program ends between both writes, the next adoption of
-        the directory finds the claim, and only stores the state. Raises ReplicationError,
-        OutcomeUnknown, StoreError.
+        Return the epoch, which is the number of the claim. `found` is the result of `examine`. If
+        this program ends between both writes, the next adoption of the directory finds the claim,
+        and only stores the state. Raises ReplicationError, OutcomeUnknown, StoreError.
         """
         claim, offset = found.interrupted, found.tip - 1
         if claim is None:
@@ -193,7 +192,7 @@ class Adoption:
             )
 
     def _refuse_running(self) -> None:
-        """Raise ReplicationError if a node has reported in the last LOST_SECONDS: it may run."""
+        """Raise ReplicationError if a node may run: it has reported in the last LOST_SECONDS."""
         for name, report in sorted(self._log.reports().items()):
             age = (self._wall() - report.wall) / 1000
             if not report.forgotten and abs(age) <= LOST_SECONDS:

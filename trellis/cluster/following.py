@@ -128,7 +128,7 @@ class Following:
                 logs.error(
                     "cluster_blocked",
                     reason=str(error),
-                    note="this node follows no further until there is space",
+                    note="this node follows no further until its disk has space",
                 )
             self.blocked_reason = str(error)
             raise
@@ -157,7 +157,7 @@ class Following:
         logs.info("cluster_active", node=owner.node, host=owner.host)
 
     def _note_clock(self) -> None:
-        """Log that the clock of this node and that of the active node differ by too much."""
+        """Log a warning if the clocks of this node and of the active node differ by too much."""
         ahead = self.standby.clock_ahead
         differs = abs(ahead) > CLOCK_MOST
         if differs and not self._clock_differs:

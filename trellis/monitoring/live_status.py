@@ -1,4 +1,4 @@
-"""The present state of the broker for its web page: rates, totals, alarms, remarkable queues.
+"""The present state of the broker for its web page: rates, totals, alarms, deepest queues.
 
 One sample serves all pages that are open. Counters of messages are read for each sample. The
 objects (queues and sessions) are counted in slices, and so rarely that the counting takes at most
@@ -120,8 +120,9 @@ class LiveStatus:
     async def _count(self) -> None:
         """Count all queues and sessions in slices, and find the deepest queues.
 
-        The work is measured in CPU time: the clock of the loop stands still in a turn.
+        The more CPU time the count takes, the later the next count is due.
         """
+        # The clock of the event loop stands still in a turn, so it cannot measure the work.
         totals, spent = ObjectTotals(), 0.0
         for vhost in list(self._node.broker.vhosts.values()):
             totals.queues += len(vhost.queues)

@@ -48,7 +48,7 @@ class RouteQuestion(msgspec.Struct):
     """A question: where would this message go? It names the exchange, key, headers and publisher.
 
     With `mqtt`, the message is a publication of an MQTT client to this topic; `exchange` and `key`
-    are not used then. If `user` is None, no rights are checked. `client_id` stands for {client_id}
+    are not used then. If `user` is None, no rights are checked. `client_id` replaces {client_id}
     in the user's topic rules.
     """
 
@@ -61,10 +61,10 @@ class RouteQuestion(msgspec.Struct):
 
 
 class RouteAnswer:
-    """The answer to a question about a virtual host. Raises NotFound, PreconditionFailed.
+    """The answer to a RouteQuestion in one virtual host: where the message would go, and why.
 
     `max_levels` is the largest number of levels of an MQTT topic. `identity_of` returns the user of
-    a name, or None.
+    a name, or None. The constructor raises NotFound or PreconditionFailed.
     """
 
     def __init__(

@@ -194,7 +194,9 @@ def _read(path: Path, report: Report, main: bool = True) -> list[Line]:
             lines.append(line)
             continue
         if not main:
-            report.not_taken(line.place, line.text, "Mosquitto reads it in the main file only")
+            report.not_taken(
+                line.place, line.text, "Mosquitto reads this option in the main file only"
+            )
             continue
         directory = beside(path, line.value)
         try:

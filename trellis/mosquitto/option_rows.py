@@ -1,7 +1,7 @@
 """The rows of the table in options.py: name | verdict | defaults | Trellis | note.
 
-`defaults` are values, separated by spaces, that need no note. An indented line belongs to the row
-above it.
+`defaults` are values of the option, separated by spaces, with which Trellis behaves like Mosquitto.
+An indented line continues the row above it.
 """
 
 from typing import Final

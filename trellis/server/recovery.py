@@ -145,7 +145,7 @@ def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> Res
             name=refused.name,
             vhost=refused.vhost,
             reason=refused.reason,
-            note="its definition and its messages stay in the store",
+            note="the definition of this object, and its messages, stay in the store",
         )
     if len(result.refused) > MAX_LOGGED:
         logs.warning("not_restored", more=len(result.refused) - MAX_LOGGED)

@@ -40,32 +40,33 @@ def _parts(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) ->
             yield f"### {title}"
             yield _picture(pictures, f"lookup-{workload}")
             yield (
-                "Nanoseconds per lookup, after a first lookup of each topic. Columns: number of "
-                "patterns.\n\n"
+                "The table shows nanoseconds per lookup, after a first lookup of each topic, for "
+                "each number of patterns.\n\n"
                 f"{_by_size(results, keys, 'lookup')}"
             )
             yield (
-                "Bytes per subscription.\n\n"
+                "The table shows the bytes of memory per subscription.\n\n"
                 f"{_by_size(results, _keys(results, workload, 'memory'), 'octets')}"
             )
             yield "<details><summary>Subscribing, first lookups, testing for any match</summary>"
             for name, words in _FURTHER.items():
-                yield f"Nanoseconds {words}.\n\n{_by_size(results, keys, name)}"
+                yield f"The table shows nanoseconds {words}.\n\n{_by_size(results, keys, name)}"
             yield "</details>"
     if _keys(results, "article", "cold"):
         yield "### Article 1"
         yield _picture(pictures, "article")
         yield _article(results)
         yield (
-            "All contenders in the same test: nanoseconds cold and hot, and bytes per "
-            f"subscription.\n\n{_article_all(results)}"
+            "The table has all contenders in the test of article 1: nanoseconds cold and hot, and "
+            f"bytes per subscription.\n\n{_article_all(results)}"
         )
     yield _picture(pictures, "memory")
     threads = [key for key, case in results.cases.items() if case.part == "threads"]
     if threads:
         yield "### Threads: articles 1 and 2"
         yield (
-            "Milliseconds of wall-clock time until all workers have done 1,000 operations each:\n\n"
+            "The table shows the milliseconds of wall-clock time until all workers have done 1,000 "
+            "operations each:\n\n"
             "- `50/50 N`: of N workers, half subscribe and half look up;\n"
             "- `90/10 N`: of ten operations of each worker, one subscribes and nine look up;\n"
             "- `1:1 N`: N workers subscribe, N look up;\n"
@@ -78,7 +79,10 @@ def _parts(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) ->
     if churn:
         yield "### Cached answers while subscriptions change"
         yield _picture(pictures, "churn")
-        yield "Nanoseconds per publication, including its share of the changes."
+        yield (
+            "The tables show nanoseconds per publication, including its share of the time of the "
+            "changes."
+        )
         for workload in dict.fromkeys(results.cases[key].workload for key in churn):
             keys = [key for key in churn if results.cases[key].workload == workload]
             yield (
@@ -93,8 +97,8 @@ def _parts(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) ->
             f"- `{results.cases[key].workload}`: {results.cases[key].text}" for key in attack
         )
         yield (
-            "Nanoseconds per lookup. Each of the first four attacks has only one topic, whose "
-            "lookup is timed alone; this adds about 400 ns.\n\n"
+            "The table shows nanoseconds per lookup. Each of the first four attacks has only one "
+            "topic, whose lookup is timed alone; this adds about 400 ns.\n\n"
             + _table(results, {results.cases[key].workload: key for key in attack}, "lookup")
         )
     yield from _one_filter(results)
@@ -191,8 +195,8 @@ def _variants(results: MatchingResults, keys: Sequence[str], which: str) -> str:
 def _targets(results: MatchingResults) -> str:
     words = {True: "yes", False: "**no**", None: "not measured"}
     return (
-        "Unless a target names another figure, its figure is the time of a lookup, divided by that "
-        "of the library named after ×.\n\n"
+        "A target compares an algorithm with the library named after ×. Most targets are a ratio "
+        "of lookup times; the other targets name their figure.\n\n"
     ) + rows(
         ["target", "bound", "measured", "met"],
         [[each.what, each.bound, each.found, words[each.met]] for each in targets(results)],

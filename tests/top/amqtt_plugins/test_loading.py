@@ -119,7 +119,7 @@ def _key(kind: type | str, option: str = "") -> str:
         (
             FILE,
             {"password-file": "x", "password_file": "y"},
-            f"{_key(FILE, 'password_file')}: is given twice, with - and with _",
+            f"{_key(FILE, 'password_file')}: the option is given twice, with - and with _",
         ),
         (FILE, {"password_file": 7}, f"{_key(FILE, 'password_file')}: must be str | Path | None"),
         (

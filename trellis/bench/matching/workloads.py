@@ -57,9 +57,10 @@ def _seed(size: int, random: Random) -> Words:
 
 
 def _threads(size: int, random: Random) -> Words:
-    """Return the patterns of the workload `seed`, with further patterns for all writing threads.
+    """Return the patterns and topics of a workload in which threads subscribe and look up.
 
-    Each topic is one of the patterns, so that each lookup finds a subscriber.
+    The patterns are those of the workload `seed`. Each topic is one of the patterns, so that each
+    lookup finds a subscriber. The further patterns are for the threads that subscribe.
     """
     words = _seed(size, random)
     further = [
@@ -151,7 +152,7 @@ def _adv(size: int, random: Random) -> Words:
 
 
 def _zipf(exponent: float) -> Callable[[int, Random], Words]:
-    """Return a function that makes `iot` with topics drawn by Zipf's law.
+    """Return a function that makes the workload `iot`, with topics drawn by Zipf's law.
 
     The n-th topic has the weight 1 / n^exponent.
     """

@@ -147,7 +147,7 @@ def _here(connection: Connection) -> bool:
 
 
 async def _named(call: Call) -> Connection:
-    """Return the open connection that the path names, found in slices. Raises ApiRefusal."""
+    """Return the open connection that the path names. Searches in slices. Raises ApiRefusal."""
     async with call.slice() as work:
         for connection in _seen(call):
             if connection is not None and name_of(connection) == call.path_parameters[0]:
@@ -352,7 +352,12 @@ async def consumers(call: Call) -> Listing:
     queue = call.query.get("queue")
     vhost = call.vhost(call.path_parameters[0]) if call.path_parameters else None
     if vhost is None and not call.sees_everything and not call.vhosts:
-        raise ApiRefusal(403, "not_authorised", "the user has no permissions in any virtual host")
+        raise ApiRefusal(
+            403,
+            "not_authorised",
+            f"user '{call.identity.name}' has no permissions in any virtual host: grant "
+            "permissions with `trellis permissions set`",
+        )
 
     async def rows() -> AsyncIterator[Row | None]:
         for pair in _channels(call):

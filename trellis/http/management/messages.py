@@ -316,7 +316,10 @@ async def publish(call: Call) -> Row:
                 elif isinstance(answer, spec.Basic.Ack):
                     return {"routed": routed, "queues": client.reached(publication)}
                 elif isinstance(answer, spec.Basic.Nack):
-                    raise bad_request("a full queue refused the message")
+                    raise bad_request(
+                        f"a full queue refused the message with routing key '{shown(key)}' to "
+                        f"exchange '{exchange}'"
+                    )
         finally:
             client.close()
 

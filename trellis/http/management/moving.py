@@ -136,7 +136,11 @@ async def _survey(
     """
     identity = _PresentIdentity(call, vhost)()
     if identity is None:
-        raise ApiRefusal(403, "not_authorised", "the user lost its permissions")
+        raise ApiRefusal(
+            403,
+            "not_authorised",
+            f"user '{call.identity.name}' has no permissions in vhost '{vhost.name}' any more",
+        )
     survey = MoveSurvey(vhost, identity, destination, source, count)
     try:
         async with call.slice() as work:

@@ -1,8 +1,8 @@
 """Message statistics with rates, as RabbitMQ's API shows them.
 
-The broker keeps no history of its counters. A rate is the growth of a counter since the same object
-was in an earlier answer, at least SAMPLE_SECONDS ago, divided by the time. The first answer about
-an object has rates of 0.
+A rate is computed from two samples of a counter, which were taken for two answers about the object
+at least SAMPLE_SECONDS apart: the growth of the counter, divided by the time between the samples.
+The first answer about an object has rates of 0. The broker keeps no other history of its counters.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Rates:
     def of(self, key: Key, counts: Sequence[int], now: float, counters: int) -> list[float]:
         """Return the growth per second of each count of an object, and remember the counts.
 
-        `counts` begins with a number of `counters`, which never fall. If one has fallen, the object
-        was deleted and created again, and all rates are 0. The other counts may fall.
+        The first `counters` items of `counts` never fall while the object exists. If one of them
+        has fallen, the object was deleted and created again, and all rates are 0. The other items
+        may fall.
         """
         last, before = self._samples.pop(key, (None, None))
         base = before
