@@ -183,7 +183,7 @@ async def test_segments_are_served_as_they_stand(served: Served) -> None:
             410,
             "the first offset is 0",
         ),
-        ("/api/streams/segments?queue=s&offset=x", "guest:guest", 400, "not a number"),
+        ("/api/streams/segments?queue=s&offset=x", "guest:guest", 400, "must be a number"),
         ("/api/streams/segments", "guest:guest", 400, "queue=NAME is missing"),
         (
             "/api/streams/segments?queue=s&ofset=7",
