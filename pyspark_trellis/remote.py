@@ -19,15 +19,12 @@ import pyarrow as pa
 from pyspark_trellis.credentials import credentials_of
 from pyspark_trellis.errors import PipelineError, shown
 from pyspark_trellis.journal import (
-    ROWS_PER_TASK,
     JournalSpan,
     JournalStream,
-    OffsetRange,
     Piece,
-    check_whole,
 )
 from pyspark_trellis.messages import DamagedSegment
-from pyspark_trellis.segments import SegmentName, SegmentScan, damaged
+from pyspark_trellis.segments import Cut, SegmentName, SegmentScan, damaged
 
 #: The time in seconds to wait for an answer.
 PATIENCE: Final = 30
@@ -156,6 +153,8 @@ class Remote(JournalStream):
         self._question: Final = urlencode({"vhost": vhost, "queue": queue})
         self._name: Final = f"stream '{queue}' in vhost '{vhost}' of {broker.url}"
         self._scans: dict[SegmentName, SegmentScan] = {}
+        #: The segments by the last call of `spans`.
+        self._rows: dict[SegmentName, dict[str, Any]] = {}
 
     @classmethod
     def of(cls, place: str, options: Mapping[str, str]) -> Remote:
@@ -177,57 +176,34 @@ class Remote(JournalStream):
     def name(self) -> str:
         return self._name
 
-    def bounds(self) -> OffsetRange:
-        rows = self._segments()
-        return (
-            OffsetRange(rows[0]["first"], rows[-1]["end"], rows[-1]["epoch"])
-            if rows
-            else OffsetRange(0, 0, 0)
+    def spans(self) -> list[JournalSpan]:
+        rows: list[dict[str, Any]] = self._broker.document(
+            f"/api/streams/segments?{self._question}"
         )
-
-    def first_since(self, micros: int) -> int:
-        rows = self._segments()
-        later = [row["first"] for row in rows if row["to"] >= micros]
-        return int(later[0] if later else rows[-1]["end"] if rows else 0)
+        self._rows = {SegmentName(row["epoch"], row["first"]): row for row in rows}
+        return [
+            JournalSpan(name, row["first"], row["end"], row["from"], row["to"])
+            for name, row in self._rows.items()
+            if row["end"] > row["first"]
+        ]
 
     def rewritten(self, offset: int, epoch: int) -> bool:
         return False  # The broker returns only durable rows, which a crash cannot remove.
 
-    def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
-        if high <= low:
-            return []
-        found = [row for row in self._segments() if row["first"] < high and row["end"] > low]
-        check_whole(
-            self.name,
-            [
-                JournalSpan(SegmentName(row["epoch"], row["first"]), row["first"], row["end"])
-                for row in found
-            ],
-            low,
-            high,
-        )
-        pieces: list[Piece] = []
-        for row in found:
-            path = f"/api/streams/segment?{self._question}&segment={row['name']}"
-            begin, last = max(low, row["first"]), min(high, row["end"])
-            scan = self._scans.setdefault(
-                SegmentName(row["epoch"], row["first"]), SegmentScan(row["first"])
-            )
-            self._scan(scan, path, row["bytes"], last)
-            pieces += [RemotePiece(cut, self._broker, path) for cut in scan.cut(begin, last, rows)]
-        return pieces
+    def piece(self, span: JournalSpan, cut: Cut) -> Piece:
+        return RemotePiece(cut, self._broker, self._path(span))
 
-    def _segments(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._broker.document(
-            f"/api/streams/segments?{self._question}"
-        )
-        return found
+    def _path(self, span: JournalSpan) -> str:
+        name = self._rows[span.name]["name"]
+        return f"/api/streams/segment?{self._question}&segment={name}"
 
-    def _scan(self, scan: SegmentScan, path: str, size: int, until: int) -> None:
+    def scanned(self, span: JournalSpan, until: int) -> SegmentScan:
         """Read the headers of batches up to the offset `until`.
 
         Each header gives the position of the next header.
         """
+        scan = self._scans.setdefault(span.name, SegmentScan(span.low))
+        path, size = self._path(span), self._rows[span.name]["bytes"]
         some = _HEADS
         while not scan.schema or scan.end < until:
             start, known = scan.size, len(scan.places)
@@ -242,3 +218,4 @@ class Remote(JournalStream):
             except (DamagedSegment, struct.error) as error:
                 raise damaged(f"{self._broker.url}{path}", error) from error
             some = min(2 * some, _HEADS_MAX) if len(scan.places) > known + 1 else _HEADS
+        return scan

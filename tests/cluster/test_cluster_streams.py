@@ -93,7 +93,7 @@ def test_a_new_active_node_has_all_confirmed_rows_and_the_journal(
     url = f"http://{second.addresses['http']}"
     listed = run("stream", "list", "--url", url)
     assert {"all", "$topology", STREAM} <= set(listed.split())
-    exported = tmp_path / "all.arrow"
+    exported = tmp_path / "all.arrows"
     run("stream", "export", "all", str(exported), "--to", "310", "--url", url)
     with pyarrow.OSFile(os.fspath(exported)) as file:
         rows = pyarrow.ipc.open_stream(file).read_all().to_pylist()

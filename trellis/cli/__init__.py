@@ -33,6 +33,7 @@
                                         cluster_adopt.py     cluster adopt
                                         cluster_log.py       settings of the cluster
     stream.py            stream         stream_source.py     rows of a stream over HTTP
+                                        export.py            stream export
     replay.py            replay         replay_publisher.py  a small AMQP client
     matching.py          matchers, bench matching
     bench.py             bench load
