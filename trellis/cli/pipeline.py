@@ -79,13 +79,15 @@ def add(commands: Commands) -> None:
     )
     add_question(tool)
     add_definitions(tool)
-    tool.add_argument("--proposed", metavar="FILE", help="proposed definitions, as in whatif")
+    tool.add_argument(
+        "--proposed", metavar="FILE", help="proposed definitions, for a section as from whatif"
+    )
     tool.add_argument(
         "--output",
         metavar="FILE",
         type=Path,
         default=Path("report.html"),
-        help="page to write [report.html]",
+        help="HTML file to write [report.html]",
     )
     tool = _add(
         tools,
@@ -139,7 +141,7 @@ def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="Spark setting; may be given several times",
+        help="a setting of Spark; may be given several times",
     )
     return tool
 
