@@ -95,8 +95,8 @@ def _parts(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) ->
         yield "### Cached answers while subscriptions change"
         yield _picture(pictures, "churn")
         yield (
-            "The tables show nanoseconds per publication. The time of the changes of "
-            "subscriptions is divided among the publications, and included."
+            "The tables show nanoseconds per publication. A figure includes the time of the "
+            "changes of subscriptions, divided by the number of publications."
         )
         for workload in dict.fromkeys(results.cases[key].workload for key in churn):
             keys = [key for key in churn if results.cases[key].workload == workload]
@@ -255,7 +255,7 @@ def _article(results: MatchingResults) -> str:
                 )
     words = (
         "A row whose name is in quotation marks has the figures printed in the article (Go, a 2.6 "
-        "GHz Core i7). Below it are the equivalent contenders of our run. Times are in "
+        "GHz Core i7). The rows below it have the equivalent contenders of our run. Times are in "
         "nanoseconds: cold (in an empty matcher) and hot (with 1,000 subscriptions). The last "
         "column has the lookups per second in the part `tp` with 1,000 patterns. The article "
         "subscribes the same pattern again and again; here each pattern is new."
