@@ -319,7 +319,7 @@ def test_competing_consumers_receive_each_message_once_and_in_order() -> None:
         (
             1,
             b"\x40\x02\x00\x63",
-            "packet identifier of an acknowledgement is wrong: expected a number from 1 to 64, got 99",
+            "identifier of an acknowledgement is wrong: expected a number from 1 to 64, got 99",
         ),
         (
             1,
