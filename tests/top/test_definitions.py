@@ -395,7 +395,9 @@ async def test_a_file_is_taken_in_at_the_start(tmp_path: Path) -> None:
     assert running.app.node is not None and "new" in running.app.node.broker.vhosts["shop"].queues
     await running.stop()
     path.write_text("nonsense")
-    with pytest.raises(SettingsError, match=r"definitions.file: .*definitions.json: not JSON"):
+    with pytest.raises(
+        SettingsError, match=r"definitions.file: .*definitions.json: the document is not JSON"
+    ):
         await Running(settings(definitions={"file": str(path)})).start()
 
 
