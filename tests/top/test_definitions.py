@@ -299,7 +299,7 @@ def test_passwords_hashed_by_mosquitto_are_known(kept: str) -> None:
         (mosquitto_hash(b"x", b"s" * 65, 0), "65 bytes"),
         (mosquitto_hash(b"x", b"s", 1).replace("$7$1$", "$7$1000001$"), "1000001 iterations"),
         (mosquitto_hash(b"x", b"s", 1).replace("$7$1$", "$7$0$"), "0 iterations"),
-        (mosquitto_hash(b"x", b"s", 1).replace("$7$1$", "$7$one$"), "no number"),
+        (mosquitto_hash(b"x", b"s", 1).replace("$7$1$", "$7$one$"), "not a number"),
         ("$6$a", "neither"),
         ("$6$!$!", "not base64"),
         ("$argon2id$v=19$m=262145,t=1,p=1$c2FsdHNhbHQ$AAAAAAAAAAAAAAAAAAAAAA", "m=262145"),
