@@ -134,15 +134,15 @@ use_identity_as_username | different | false | `certificate_user` | applies to c
 use_subject_as_username | missing | false | `tls.user_from` | a user is named by the common name,
     the DNS name, the email address or the URI
 [plugin]
-auth_opt_* | different | | - | like `plugin_opt_*`
-auth_plugin | different | | - | like `plugin`
-global_plugin | different | | - | like `plugin`
+auth_opt_* | different | | - | see `plugin_opt_*`
+auth_plugin | different | | - | see `plugin`
+global_plugin | different | | - | see `plugin`
 plugin | different | | users, topic rules | dynamic security, password file and ACL file are
     imported; other plugins are not
-plugin_load | different | | users, topic rules | like `plugin`, for the listeners that name it with
-    `plugin_use`
+plugin_load | different | | users, topic rules | see `plugin`; applies to the listeners that name it
+    with `plugin_use`
 plugin_opt_* | different | | - | the files of the plugins that are imported
-plugin_use | different | | - | like `plugin`, for one listener
+plugin_use | different | | - | see `plugin`; applies to one listener
 [bridge]
 address | missing | | - | Trellis has no bridges: run a bridge on the other broker, or a client
     that copies messages
