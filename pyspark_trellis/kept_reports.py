@@ -125,10 +125,10 @@ def _read(path: Path) -> KeptReport:
     try:
         document = json.loads(path.read_bytes())
         if document.pop("format") != _FORMAT:
-            raise ValueError("it was written by another version")
+            raise ValueError("it is from another version of Trellis")
         report = KeptReport(**document)
         if report.ends_at.tzinfo is None or set(report.findings) != set(KINDS):
-            raise ValueError("it was written by another version")
+            raise ValueError("it is from another version of Trellis")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PipelineError(
             f"the kept report {path} cannot be read ({error}): move it away to start anew"

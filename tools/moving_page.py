@@ -52,11 +52,11 @@ equal, different or missing in Trellis.
     trellis definitions import all.json
 
 `trellis doctor` prints one line for the equal objects of each section, and one line for each
-difference, with the objects concerned. `--all` prints a line for each object. The exit code is 1 if
-a part of an object is missing in Trellis. The import takes every object and key that Trellis knows,
-and prints a line for each unknown object and key. A policy, queue or virtual host with an unknown
-key is imported without this key. The import moves no messages: let the consumers of the old broker
-finish, or connect the consumers to both brokers for a while.
+difference, with the names of the objects. With `--all`, it prints a line for each object. The exit
+code is 1 if a part of an object is missing in Trellis. The import takes every object and key that
+Trellis knows, and prints a line for each unknown object and key. A policy, queue or virtual host
+with an unknown key is imported without this key. The import moves no messages. So let the consumers
+empty the queues of the old broker, or connect the consumers to both brokers for a while.
 """
 
 TOOLS = """## Terraform and KEDA
@@ -76,8 +76,10 @@ topic permissions, exchanges, queues, bindings, policies and operator policies o
 - `rabbitmq_shovel` and `rabbitmq_federation_upstream` are kept without effect. Remove these
   resources. The broker's log names each of them.
 - If a virtual host has a `default_queue_type`, name `x-queue-type` in the arguments of each queue.
-  Otherwise Terraform plans to replace the queue, because the queue has this argument.
-- Users of the settings, such as `guest`, cannot be changed by Terraform, but their permissions can.
+  Otherwise Terraform plans to replace the queue, because the broker reports this argument and the
+  configuration lacks it.
+- Terraform cannot change users that the settings define, such as `guest`, but it can change their
+  permissions.
 
 ### KEDA
 
@@ -93,10 +95,10 @@ KEDA's own code:
 
 - The lengths of queues are exact at any time. With the protocol `amqp`, the length is the number of
   ready messages.
-- A rate is computed from two answers that are at least 5 s and at most 5 min apart, so the
-  `pollingInterval` must be below 300. The rate is 0 in the first answer about a queue, and in the
-  first answer after messages begin to flow. In the mode `MessageRate`, waiting messages activate
-  the target even if the rate is 0.
+- A rate is computed from two answers that are at least 5 s and at most 5 min apart, so
+  `pollingInterval` must be below 300 seconds. The rate is 0 in the first answer about a queue, and
+  in the first answer after messages begin to flow. In the mode `MessageRate`, KEDA starts the
+  scaled program if messages wait, even if the rate is 0.
 """
 
 #: RabbitMQ's settings and those of Trellis, with a remark.
@@ -177,10 +179,10 @@ BEHAVIOURS = [
     (
         "default queue type",
         "added to durable declarations",
-        "the same; an older queue keeps its type",
+        "equal; an existing queue keeps its type",
     ),
     ("limit of 0 connections", "no connection", "no connection"),
-    ("operator policy", "bounds policies: of two numbers, the lower", "the same"),
+    ("operator policy", "restricts policies: the lower of two numbers applies", "equal"),
     ("MQTT sessions", "queues `mqtt-subscription-...`", "listed with type `MQTT`, not importable"),
     ("`amq.rabbitmq.trace`", "firehose tracer", "journals: [streams.md](streams.md)"),
     (
@@ -224,8 +226,8 @@ def definitions() -> str:
     return "\n".join(
         [
             "## Definitions\n",
-            "The import and `trellis doctor` report these differences. An item that is kept",
-            "without effect appears in answers of the HTTP API and in exports.\n",
+            "The import and `trellis doctor` report the differences in the following tables. An",
+            "item that is kept without effect appears in answers of the HTTP API and in exports.\n",
             "### Policies\n",
             compared(keys),
             "### Queues\n",
@@ -266,8 +268,9 @@ def metrics() -> str:
     return "\n".join(
         [
             "## Metrics\n",
-            "In the name of a metric, `*` stands for any text: such a line is for all metrics",
-            "without a line of their own. `/metrics/detailed` puts `detailed_` into each name.\n",
+            "In the name of a metric, `*` stands for any text: a row with `*` is for all metrics",
+            "that match it and have no row of their own. `/metrics/detailed` inserts `detailed_`",
+            "into each name.\n",
             table(("in RabbitMQ", "here", "instead"), rows),
             METRICS_TEXT,
             "| label | metrics | why it is missing |\n|---|---|---|",
@@ -296,8 +299,9 @@ def main() -> None:
     print(text)
     print(
         "## Behaviours\n\n"
-        "[amqp.md](amqp.md#what-differs-from-rabbitmq) explains each difference of AMQP, and\n"
-        "[http-api.md](http-api.md#what-differs-from-rabbitmq) each difference of the HTTP API.\n\n"
+        "[amqp.md](amqp.md#what-differs-from-rabbitmq) explains each difference in AMQP, and\n"
+        "[http-api.md](http-api.md#what-differs-from-rabbitmq) explains each difference in the\n"
+        "HTTP API. This table has the most important differences in behaviour:\n\n"
         + table(("subject", "RabbitMQ", "Trellis"), BEHAVIOURS),
         end="",
     )

@@ -231,7 +231,8 @@ class ObjectImport:
             return
         if component == GLOBAL:
             raise PreconditionFailed(
-                "a parameter needs a component; one without it belongs to global_parameters"
+                "a parameter needs a component; put a parameter without component into "
+                "global_parameters"
             )
         vhost.parameters.set(component, name, value, self._ticket)
         self._note(COMPONENTS.get(component, OTHER_PARAMETER), component)

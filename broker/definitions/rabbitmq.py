@@ -172,7 +172,9 @@ class Import:
             if not isinstance(row, dict):
                 raise PreconditionFailed("not an object")
             if is_nested_too_deep(row):
-                raise PreconditionFailed(f"nested more than {NESTING_MAX} levels deep")
+                raise PreconditionFailed(
+                    f"the object is nested more than {NESTING_MAX} levels deep"
+                )
             objects.add(section, row)
         except (BrokerError, ValueError) as error:
             findings.append(Difference(section, at, name, REFUSED, str(error)))

@@ -85,8 +85,8 @@ def _refuse_damage(path: str, findings: list[Finding]) -> None:
             raise ReplicationError(
                 f"the data directory '{path}' is damaged, and a cluster cannot begin with it: "
                 f"{finding}; take the directory of another node, or repair this one with `trellis "
-                "store repair`; before a repair of the directory of a cluster's node, run `trellis "
-                "serve --adopt` once"
+                "store repair`; if this one belongs to a node of a cluster, run `trellis serve "
+                "--adopt` once before the repair"
             )
 
 

@@ -142,7 +142,7 @@ class ReplicaDirectory:
         log = SegmentLog(self._disk, f"{self.path}/{LOG}", self._segment_size, salt)
         self._check(log.open(warm.survivors, ignore_progress))
         if log.salt != salt:
-            raise self._diverged(f"the log has the salt {log.salt}, and its cluster has {salt}")
+            raise self._diverged(f"its log has the salt {log.salt}, and the cluster has {salt}")
         self._stream_ends = {number: end for number, (end, _) in warm.survivors.streams.items()}
         warm.follow(log)
         self._received = ReceivedRecords(self._codecs, log.seed)
@@ -282,7 +282,10 @@ class ReplicaDirectory:
         """Raise ReplicaDiverged if an entry of a batch has a position outside the batch's range."""
         last = max(int(records.last), changes[-1][0] if changes else 0)
         if last > batch.position or changes and changes[0][0] <= batch.position_before:
-            raise self._diverged(f"batch {batch.number} has entries outside of its positions")
+            raise self._diverged(
+                f"batch {batch.number} has entries outside of its range of positions, which is "
+                f"{batch.position_before + 1} to {batch.position}"
+            )
 
     def _has(self, log: SegmentLog, batch: ReceivedBatch, records: Records, data: bytes) -> bool:
         """True if the local log has all records of a batch.
@@ -292,7 +295,7 @@ class ReplicaDirectory:
         end, number = int(log.last), batch.number
         if not records.count:
             if batch.position_before < end <= batch.position:
-                raise self._diverged(f"the log's position {end} is not that of batch {number}")
+                raise self._diverged(f"its log's last position {end} is not that of batch {number}")
             return True
         if end >= records.last:
             self._compare(log, batch, records, data)
@@ -300,7 +303,7 @@ class ReplicaDirectory:
         if end >= records.first:
             self._cut(log, int(records.first))
         elif end > batch.position_before:
-            raise self._diverged(f"the log's position {end} is not that of batch {number}")
+            raise self._diverged(f"its log's last position {end} is not that of batch {number}")
         return False
 
     def _compare(

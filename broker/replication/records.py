@@ -282,7 +282,7 @@ def _decode_body(kind: int, epoch: int, nonce: int, wall: int, body: bytes) -> L
         number, at, chunks, before, offset_before, position = _BATCH.unpack_from(body)
         if at >= chunks:
             raise ForeignRecord(
-                f"the record holds chunk {at} of {chunks}; chunks are numbered from 0"
+                f"the record has chunk number {at}, which must be below {chunks} (number of chunks)"
             )
         payload = body[_BATCH.size :]
         return BatchChunk(

@@ -344,13 +344,13 @@ class Decoder:
     def _message(self, data: bytes, start: i64, end: i64) -> tuple[str, Message]:
         names: i64 = start + MESSAGE_HEADER_SIZE
         if names > end:
-            raise DamagedStore("a message is cut off")
+            raise DamagedStore("the record ends within the message that it stores")
         exchange: i64 = names + (i64(read_i16_be(data, start + 14)) & _U16)
         key: i64 = exchange + (i64(read_i16_be(data, start + 16)) & _U16)
         parameters: i64 = key + (i64(read_i16_be(data, start + 18)) & _U16)
         content_start: i64 = parameters + (i64(read_i32_be(data, start + 10)) & _U32)
         if content_start > end:
-            raise DamagedStore("a message is cut off")
+            raise DamagedStore("the record ends within the message that it stores")
         address_bytes = data[start + 14 : parameters]
         known = self._addresses.get(address_bytes)
         if known is None:
@@ -371,7 +371,9 @@ class Decoder:
             try:
                 encoding = self._codecs.load(tag, data[parameters:content_start], content)
             except ValueError as error:
-                raise DamagedStore(f"the encoding of a message cannot be read: {error}") from error
+                raise DamagedStore(
+                    f"the stored message has an invalid encoding: {error}"
+                ) from error
         qos: i64 = data[start]
         message = Message(known[1], content, encoding, qos & ~RETAINED_FLAG)
         message.retained = qos >= RETAINED_FLAG

@@ -116,7 +116,7 @@ def _copy_numbers(out: BytesWriter, data: bytes, start: i64) -> None:
 def _count_copies(records: Records, position: i64, data: bytes, start: i64, end: i64) -> None:
     count: i64 = i64(read_i32_be(data, start)) & 0xFFFFFFFF
     if start + 4 + count * QUEUE_SIZE > end:
-        raise DamagedStore(f"the message at position {position} is cut off")
+        raise DamagedStore(f"the record ends within the message at position {position}")
     records.copies += count
     at: i64 = start + 4
     balance: i64 = records.balance

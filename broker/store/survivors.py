@@ -101,7 +101,7 @@ class Survivors(Replay):
             left: i64 = i64(read_i32_be(data, start)) & _U32
             start += 4
             if start + left * QUEUE_SIZE > end:
-                raise DamagedStore("a message is cut off")
+                raise DamagedStore("the record ends within the message that it stores")
             queues: list[int] = []
             while left > 0:
                 queue: i64 = read_i64_be(data, start)
@@ -121,7 +121,7 @@ class Survivors(Replay):
                 return
             if kind == DELIVERY_COUNTED:
                 if end - start != COUNTED_SIZE:
-                    raise DamagedStore("a delivery count has a wrong size")
+                    raise DamagedStore("the record of a delivery count has a wrong size")
                 if self.copies.is_held(read_i64_be(data, start), settled):
                     self.counts[read_i64_be(data, start), settled] = (
                         read_i32_be(data, start + 16),

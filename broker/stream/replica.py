@@ -137,7 +137,7 @@ class StreamCopy:
             if self._trim(active):
                 raise self._differs(
                     f"the rows from offset {rows.base} on belong to segment '{active.name}', "
-                    "which is finished"
+                    "which already has its end marker"
                 )
         else:
             self._check_end(rows, int(active.end), "offset", rows.segment_base)
@@ -228,7 +228,8 @@ class StreamCopy:
             raise self._differs(f"all rows before offset {end} are missing")
         if int(active.end) != end:
             raise self._differs(
-                f"the rows in the files end at offset {active.end}, and those in the log at {end}"
+                f"the rows in its files end at offset {active.end}, and the rows in the log end "
+                f"at offset {end}"
             )
         try:
             file = self._disk.open(active.path, False)

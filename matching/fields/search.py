@@ -1,13 +1,15 @@
-"""A lookup that can pause, for very many rows; it continues in a later turn of an event loop.
+"""A lookup that can pause, and continues in a later turn of the event loop.
 
-    rows that accept every message     taken without a comparison
-    ``all`` rows                       candidates, compared criterion by criterion
-    ``any`` rows                       taken at their first met criterion
+`Rarest.find` is faster, but answers in a single call. A `FieldsSearch` is for a matcher with so
+many criteria that a single call might take too long. The search goes through the matcher's rows. A
+row stands for all bindings with equal arguments:
 
-A row stands for all bindings with equal arguments. `Rarest.find` answers at once and is faster. A
-`FieldsSearch` is for a matcher with so many criteria that a single call might take too long. The
-rows may change during a pause: the search finds every subscriber that was bound during the whole
-search, and may also find subscribers that were added meanwhile.
+    rows that accept every message     match without a comparison
+    ``all`` rows                       match if every criterion is met
+    ``any`` rows                       match at the first criterion that is met
+
+The rows may change during a pause: the search finds every subscriber that was bound during the
+whole search, and may also find subscribers that were added meanwhile.
 """
 
 from __future__ import annotations

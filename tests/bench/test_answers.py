@@ -202,7 +202,7 @@ def test_message_that_was_never_sent_is_an_error(kind: Callable[[], Mqtt | Amqp]
         (mqtt.publish(NAMES.topic(0), b"x"), "size of a body is wrong: expected 24, got 1"),
         (
             mqtt.publish(NAMES.topic(0), body(7, 0, Mqtt().script.filler)),
-            "a body has an invalid publisher number: expected less than 1, got 7",
+            "a body has an invalid publisher number: expected a number below 1, got 7",
         ),
         (
             mqtt.publish(NAMES.topic(0), body(0, 900, Mqtt().script.filler)),
@@ -302,7 +302,7 @@ def test_competing_consumers_receive_each_message_once_and_in_order() -> None:
     one.accept(0, 3, 0)
     with pytest.raises(
         WrongAnswer,
-        match="order of messages is wrong: expected one after message 67 of publisher 0, got "
+        match="order of messages is wrong: expected a message after message 67 of publisher 0, got "
         "message 66",
     ):
         one.accept(0, 2, 0)
@@ -319,7 +319,7 @@ def test_competing_consumers_receive_each_message_once_and_in_order() -> None:
         (
             1,
             b"\x40\x02\x00\x63",
-            "packet identifier of an acknowledgement is wrong: expected 1 to 64, got 99",
+            "identifier of an acknowledgement is wrong: expected a number from 1 to 64, got 99",
         ),
         (
             1,
@@ -355,7 +355,7 @@ def test_qos_2_subscriber_waits_for_pubrels() -> None:
         flow.reader.out.getvalue()
         == b"\x50\x02\x00\x01\x50\x02\x00\x02\x70\x02\x00\x01\x70\x02\x00\x02"
     )
-    with pytest.raises(WrongAnswer, match=r"more PUBRELs than messages: .* than 2, got 3"):
+    with pytest.raises(WrongAnswer, match=r"more PUBRELs than messages: .* than 2 PUBRELs, got 3"):
         flow.reader.receive(b"\x62\x02\x00\x03", 0)
 
 

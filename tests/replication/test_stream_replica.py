@@ -98,7 +98,7 @@ def test_half_a_batch_is_cut_back_and_written_again(copy: Copy) -> None:
     copy.streams.write(rows)
     assert copy.content == whole
     copy.change(whole[:-7])
-    with pytest.raises(StreamDiffers, match="rows in the files end at offset 1, "):
+    with pytest.raises(StreamDiffers, match="rows in its files end at offset 1, "):
         copy.check(2)
 
 
@@ -126,7 +126,7 @@ def test_rows_behind_a_gap_stop_the_node(copy: Copy) -> None:
 def test_rows_for_a_finished_segment_stop_the_node(copy: Copy) -> None:
     copy.streams.write(copy.ship(b"a"))
     copy.change(copy.content + END_OF_STREAM)
-    with pytest.raises(StreamDiffers, match="which is finished"):
+    with pytest.raises(StreamDiffers, match="which already has its end marker"):
         copy.streams.write(copy.ship(b"b"))
 
 

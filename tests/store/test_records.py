@@ -373,7 +373,7 @@ def test_a_newer_record_and_an_unknown_encoding_are_refused_by_name() -> None:
         Decoder(CODECS).entry(STORED, 1, bytes(data), HEADER_SIZE, len(data))
     broken = bytes(data).replace(b"\x01\x09", b"\x01\x01").replace(b"q1x", b"qyx")
     with pytest.raises(
-        DamagedStore, match="the encoding of a message cannot be read: invalid literal"
+        DamagedStore, match="the stored message has an invalid encoding: invalid literal"
     ):
         Decoder(CODECS).entry(STORED, 1, broken, HEADER_SIZE, len(broken))
 

@@ -185,7 +185,7 @@ class Tokens:
         from joserfc.errors import JoseError
 
         if len(token) > MAX_TOKEN:
-            raise ValueError(f"longer than {MAX_TOKEN} bytes")
+            raise ValueError(f"the token is longer than {MAX_TOKEN} bytes")
         try:
             decoded = self._verified(token)
             claims: dict[str, Any] = decoded.claims

@@ -189,5 +189,6 @@ def _write_generated_user(path: Path, kept: GeneratedUser) -> None:
         new.replace(path)
     except OSError as error:
         raise SettingsError(
-            f"{path}: cannot be written ({error.strerror}); set user and password to do without it"
+            f"{path}: cannot be written ({error.strerror}); with user and password in the "
+            "settings, the broker needs no such file"
         ) from error

@@ -160,7 +160,7 @@ class Checker:
         raise WrongAnswer(
             self.where,
             f"the body of {self.expected()} is too long",
-            f"{len(wanted) + offset} bytes after the numbers",
+            f"{len(wanted) + offset} bytes after the two numbers",
             "more",
         )
 
@@ -179,7 +179,7 @@ class Ordered(Checker):
             raise WrongAnswer(
                 self.where,
                 "a body has an invalid publisher number",
-                f"less than {len(self._orders)}",
+                f"a number below {len(self._orders)}",
                 publisher,
             )
         order = self._orders[publisher]
@@ -272,14 +272,14 @@ class Competing(Checker):
             raise WrongAnswer(
                 self.where,
                 "a body has an invalid publisher number",
-                f"less than {len(script.published)}",
+                f"a number below {len(script.published)}",
                 publisher,
             )
         if number < 0 or number >= script.ring:
             raise WrongAnswer(
                 self.where,
                 f"a body of publisher {publisher} has an invalid message number",
-                f"less than {script.ring}",
+                f"a number below {script.ring}",
                 number,
             )
         laps = self._counts.laps[publisher]
@@ -297,7 +297,7 @@ class Competing(Checker):
             raise WrongAnswer(
                 self.where,
                 "the order of messages is wrong",
-                f"one after message {last} of publisher {publisher}",
+                f"a message after message {last} of publisher {publisher}",
                 f"message {message}",
             )
         laps[number] += 1

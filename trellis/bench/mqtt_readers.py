@@ -160,7 +160,7 @@ class MqttSubscriber(BenchReader):
                 raise WrongAnswer(
                     self.where,
                     "there are more PUBRELs than messages",
-                    f"no more than {self.checker.received}",
+                    f"no more than {self.checker.received} PUBRELs",
                     self.released,
                 )
             self._answer(_PUBCOMP, data, at + 2)
@@ -220,7 +220,7 @@ class MqttPublisher(BenchReader):
                 raise WrongAnswer(
                     self.where,
                     "the packet identifier of an acknowledgement is wrong",
-                    f"1 to {self._ring}",
+                    f"a number from 1 to {self._ring}",
                     number + 1,
                 )
             if first == _PUBACK and self._qos == 1:

@@ -83,7 +83,10 @@ def add_history(tool: Parser) -> None:
         ("--until", "read only messages that the broker received before this time"),
     ):
         tool.add_argument(
-            flag, type=time_of, metavar="TIME", help=f"{text}: 15m, 2h or 7d ago, or ISO 8601"
+            flag,
+            type=time_of,
+            metavar="TIME",
+            help=f"{text}; TIME is an age such as 15m, 2h or 7d, or an ISO 8601 time",
         )
     add_login(tool)
 

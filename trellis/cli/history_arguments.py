@@ -34,7 +34,7 @@ def add_json(tool: Parser) -> None:
     tool.add_argument(
         "--json",
         metavar="FILE",
-        help="write the whole answer to FILE; - is standard output, without the table",
+        help="write the whole answer as JSON to FILE; - prints the JSON instead of the table",
     )
 
 

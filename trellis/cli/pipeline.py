@@ -76,13 +76,15 @@ def add(commands: Commands) -> None:
         "[--once|--follow]",
     )
     add_definitions(tool)
-    tool.add_argument("--proposed", metavar="FILE", help="proposed definitions, as in whatif")
+    tool.add_argument(
+        "--proposed", metavar="FILE", help="proposed definitions, for a section as from whatif"
+    )
     tool.add_argument(
         "--output",
         metavar="FILE",
         type=Path,
         default=Path("report.html"),
-        help="page to write [report.html]",
+        help="HTML file to write [report.html]",
     )
     tool = _add(
         tools,
@@ -129,7 +131,7 @@ def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="Spark setting; may be given several times",
+        help="a setting of Spark; may be given several times",
     )
     return tool
 

@@ -130,11 +130,11 @@ def add(commands: Commands) -> None:
         "[--login NAME --password WORD]",
     )
     command.add_argument(
-        "exchange", metavar="EXCHANGE", nargs="?", help="exchange; amq.default for the default one"
+        "exchange", metavar="EXCHANGE", nargs="?", help="exchange; amq.default is the default one"
     )
     command.add_argument("key", metavar="KEY", nargs="?", help="routing key")
     command.add_argument(
-        "--mqtt", metavar="TOPIC", help="instead of EXCHANGE and KEY: topic of an MQTT client"
+        "--mqtt", metavar="TOPIC", help="topic of an MQTT message, instead of EXCHANGE and KEY"
     )
     command.add_argument(
         "--header",

@@ -34,7 +34,10 @@ class TopicAbsent(LogUnreachable):
 
 
 class GroupAbsent(LogUnreachable):
-    """An error: a consumer group does not exist, because its node has reported no offset."""
+    """An error: Kafka has no consumer group of this name.
+
+    A node's group exists only after the node has reported an offset.
+    """
 
 
 class TopicReplaced(ReplicationError):

@@ -151,8 +151,9 @@ class Following:
             logs.warning(
                 "cluster_settings_differ",
                 node=owner.node,
-                note="the sections limits and mqtt of that node and of this one differ, so this "
-                "node may refuse definitions when it takes over; compare `trellis config` of both",
+                note="the active node has other settings than this node in the sections limits and "
+                "mqtt, so this node may refuse definitions when it takes over; compare the output "
+                "of `trellis config` on both nodes",
             )
         logs.info("cluster_active", node=owner.node, host=owner.host)
 

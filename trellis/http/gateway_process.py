@@ -174,7 +174,7 @@ class GatewayProcess:
             self._log(
                 "http_gateway_lost",
                 status=status,
-                note="requests were cut off; the next request starts the gateway again",
+                note="its open requests failed; the next request starts the gateway again",
             )
 
     def _log(self, event: str, **fields: object) -> None:

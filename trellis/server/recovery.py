@@ -101,8 +101,8 @@ def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> Open
         opened.store.close()
         raise StoreError(
             f"the data directory '{directory}' belongs to a node of a cluster, and another node "
-            "may have settled its messages: start it with the settings of its cluster (section "
-            "[cluster]), or, if the cluster is given up, with `trellis serve --adopt`"
+            "may have settled its messages: start the broker with the settings of the cluster "
+            "(section [cluster]), or, if the cluster is given up, with `trellis serve --adopt`"
         )
     opened.store.window = settings.window
     for finding in opened.recovery.findings[:MAX_LOGGED]:

@@ -30,7 +30,7 @@ class MqttCodec(Codec):
 
     def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:
         if len(parameters) != 1:
-            raise ValueError(f"an MQTT content has {len(parameters)} bytes of parameters, not 1")
+            raise ValueError(f"a stored MQTT message has {len(parameters)} parameter bytes, not 1")
         return numbered(parameters[0])
 
 

@@ -89,7 +89,7 @@ async def _begin(
         problem = (
             f"move {other} of queue '{source.name}' runs" if other else f"{RUNNING_MAX} moves run"
         )
-        raise ApiRefusal(409, "conflict", f"{problem}: wait for its end, or cancel it")
+        raise ApiRefusal(409, "conflict", f"{problem}: wait until a move ends, or cancel one")
     begun = MessageMove(
         vhost, source, destination, _identity_now(call, vhost), count, rate, call.identity.name
     )
