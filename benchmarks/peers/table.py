@@ -271,8 +271,9 @@ def _memory(results: Results) -> str:
     table = rows(["", "least", "most", "peak", "peak in"], lines)
     words = (
         "Resident memory of all processes of a broker, in MB: the least and the most memory after "
-        "a workload, and the peak during a workload, which the last column names. In a round, all "
-        "workloads run on the same process of the broker, one after the other."
+        "a workload, and the peak during a workload. The last column names the workload with the "
+        "peak. In a round, all workloads run on the same process of the broker, one after the "
+        "other."
     )
     return f"{words}\n\n{table}"
 
