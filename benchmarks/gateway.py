@@ -130,8 +130,7 @@ async def messages(port: int, seconds: float) -> list[float]:
 
 
 def load(port: int, seconds: float) -> None:
-    """Make requests to the HTTP port for this many seconds; print the number of requests and their
-    times.
+    """Make requests to the HTTP port for `seconds`; print their number and median times in s.
 
     A separate process runs this function.
     """
@@ -167,7 +166,7 @@ def load(port: int, seconds: float) -> None:
 
 
 def shown(name: str, took: list[float]) -> float:
-    """Print percentiles of the latencies `took` (in milliseconds), and return the p99.9."""
+    """Print percentiles of the latencies `took` (in ms), and return the 99.9th percentile."""
     took.sort()
     parts = [took[min(len(took) - 1, int(len(took) * share))] for share in (0.5, 0.99, 0.999)]
     print(
@@ -178,9 +177,10 @@ def shown(name: str, took: list[float]) -> float:
 
 
 async def loaded(name: str, measured: MeasuredProcess, target: MeasuredProcess, s: float) -> float:
-    """Measure the latency of messages for `s` seconds; return the p99.9.
+    """Measure the latency of messages for `s` seconds; return the 99.9th percentile in ms.
 
-    Messages go through the broker `measured`, while another process makes requests to `target`.
+    Messages go through the broker `measured`, while another process makes HTTP requests to the
+    broker `target`.
     """
     seconds = str(s + 2)
     loading = await asyncio.create_subprocess_exec(

@@ -50,10 +50,11 @@ DECLARERS: Final = 50
 
 
 async def serve(directory: str, report: Connection, limits: dict[str, Any]) -> None:
-    """Run the broker with these limits, and report over a pipe.
+    """Run the broker with these limits, and send its measurements over the pipe `report`.
 
-    The first report has the ports. After that, each true value received from the pipe is answered
-    with the clock's records since the last answer; a false value stops the broker.
+    First, send the ports. Then wait for values from the pipe. After a true value, send the
+    measurements since the previous ones: for how long the event loop was held, and others. After a
+    false value, stop the broker.
     """
     host = "127.0.0.1"
     settings = Settings(
@@ -123,7 +124,7 @@ class Scale:
         self._clients: list[AmqpSocket] = []
 
     async def phase(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Run one phase and print the clock's records."""
+        """Run one phase, and print for how long the broker's event loop was held meanwhile."""
         await asyncio.sleep(0.05)
         self._ask()
         began = time.perf_counter()

@@ -112,10 +112,11 @@ class Composite(Matcher[S]):
         self._pattern_pairs = 0
 
     def stats(self) -> dict[str, int]:
-        """Return the sizes of the matcher and the dict.
+        """Return sizes by name, for operators.
 
-        `subscriptions` is the number of all pairs, in the matcher and in the dict. `plain` is the
-        number of pairs in the dict: their patterns have no wildcard.
+        `subscriptions` is the number of all (pattern, subscriber) pairs. `plain` is the number of
+        the pairs whose pattern has no wildcard. The other sizes are those of the data structure
+        that finds patterns with wildcards, such as a trie.
         """
         return {**self._patterns.stats(), "subscriptions": len(self), "plain": self._plain_pairs}
 

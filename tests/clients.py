@@ -162,10 +162,11 @@ class World:
         return self.mqtt_front.connect(Peer())
 
     def fates(self) -> dict[str, int]:
-        """Return fate -> number of received messages that ended with it.
+        """Return, for each fate, how many received messages ended with this fate.
 
-        Asserts that the fates of messages add up to the number of received messages, and those of
-        copies to the number of copies.
+        Fates of no message are left out. Asserts that the counts of all fates of messages add up to
+        the number of received messages. Asserts that the counts of all fates of copies, and the
+        copies that are still in queues, add up to the number of copies.
         """
         ingress = list(self.vhost.contexts.ingress_counters().values())
         fates = {
@@ -178,7 +179,10 @@ class World:
         return {fate: count for fate, count in fates.items() if count}
 
     def copies(self) -> dict[str, int]:
-        """Return fate -> number of copies of messages in queues that ended with it."""
+        """Return, for each fate, how many copies of messages in queues ended with this fate.
+
+        Fates of no copy are left out.
+        """
         census = self.vhost.totals().whole()
         return {fate: census.fates[at] for at, fate in enumerate(COPY_FATES) if census.fates[at]}
 

@@ -3,8 +3,10 @@
 Reading order:
 
     restore    restores the broker from the store: definitions first, then messages
-    objects    imports one object of a definitions document, and notes its differences
-    rabbitmq   imports a document in RabbitMQ's JSON format, and reports
+    objects    imports one object of a definitions document, and lists the parts of the object that
+               Trellis leaves out, or that have another effect than in RabbitMQ
+    rabbitmq   imports a document in RabbitMQ's JSON format, and makes a report: which objects were
+               imported, refused or changed
     trial      imports a document into a broker in memory: dry runs and `trellis doctor`
     exporting  exports definitions in RabbitMQ's JSON format
 

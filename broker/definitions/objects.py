@@ -110,7 +110,10 @@ class ObjectImport:
                 self._note(Comparison(MISSING, f"unknown field '{field}', left out"))
 
     def _note(self, verdict: Comparison, item: str = "") -> None:
-        """Add a verdict, unless it is EQUAL; `item` names the part of the object."""
+        """Add an entry to `verdicts`, unless its kind is EQUAL (no difference from RabbitMQ).
+
+        `item` names the part of the object that the verdict is about.
+        """
         if verdict.kind != EQUAL:
             text = f"{item}: {verdict.text}" if item else verdict.text
             self.verdicts.append(Comparison(verdict.kind, text))
@@ -170,7 +173,11 @@ class ObjectImport:
         self._broker.users.define_role(_text(row, "name"), grants, self._ticket)
 
     def _limits(self, thing: str, known: tuple[str, ...], given: object) -> dict[str, int]:
-        """Return the valid limits in `given`; drop each invalid one, with a verdict."""
+        """Return the valid limits in `given`.
+
+        Leave each invalid limit out, and add the reason to `verdicts`. `thing` names the owner of
+        the limits in errors, and `known` has the names of all limits.
+        """
         if not isinstance(given, dict):
             return limits_of(thing, known, given or [])
         taken: dict[str, int] = {}
@@ -206,7 +213,9 @@ class ObjectImport:
         self._vhost(row)
         rules = row.get("rules")
         if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
-            raise PreconditionFailed(f"'rules' is {rules!r}, not a list of strings")
+            raise PreconditionFailed(
+                f"the definition's field 'rules' is {rules!r}, not a list of strings"
+            )
         self._broker.users.set_rules(
             _text(row, "vhost"), _text(row, "user"), [str(rule) for rule in rules], self._ticket
         )
@@ -223,7 +232,9 @@ class ObjectImport:
             return
         if component in (OPERATOR_POLICY, _POLICY):
             if not isinstance(value, dict):
-                raise PreconditionFailed(f"'value' is {value!r}, not an object")
+                raise PreconditionFailed(
+                    f"the definition's field 'value' is {value!r}, not an object"
+                )
             if component == _POLICY:
                 self._set_policy(vhost, name, value)
             else:
@@ -373,19 +384,21 @@ def _argument_order(argument: str) -> tuple[int, str]:
 def _text(row: Row, field: str) -> str:
     value = row.get(field)
     if not isinstance(value, str):
-        raise PreconditionFailed(f"'{field}' is {value!r}, not a string")
+        raise PreconditionFailed(f"the definition's field '{field}' is {value!r}, not a string")
     return value
 
 
 def _flag(row: Row, field: str) -> bool:
     value = row.get(field, False)
     if not isinstance(value, bool):
-        raise PreconditionFailed(f"'{field}' is {value!r}, not true or false")
+        raise PreconditionFailed(
+            f"the definition's field '{field}' is {value!r}, not true or false"
+        )
     return value
 
 
 def _table(row: Row, field: str) -> dict[str, object]:
     value = row.get(field, {})
     if not isinstance(value, dict):
-        raise PreconditionFailed(f"'{field}' is {value!r}, not an object")
+        raise PreconditionFailed(f"the definition's field '{field}' is {value!r}, not an object")
     return value

@@ -245,9 +245,10 @@ class PagedTail:
 def read_stored(
     store: Store, queue: i64, positions: array[int], expiring: bool
 ) -> Iterator[Message | None]:
-    """Yield the messages of a queue at these positions, read in chunks; None if unreadable.
+    """Yield the messages of a queue at these positions of the log, which is read in chunks.
 
-    `expiring` is True if the queue's annotations in the store are expiry times.
+    Yield None for a message that cannot be read. `expiring` is True if the queue has a message TTL:
+    then the log has an expiry time for each of its messages.
     """
     at: i64 = 0
     while at < len(positions):

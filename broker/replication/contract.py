@@ -1,8 +1,9 @@
 """The contract of replication: the steps that an engine carries out, and their results.
 
-`LogOwner` and `Standby` are generators: they yield a step, and the engine sends its result back, or
-throws its error. The engine of the server carries steps out in a thread and may block. The engine
-of a simulation may delay, lose or reorder steps, and may stop the node between any two steps.
+The engine does all input and output of a node. `LogOwner` and `Standby` are generators: they yield
+a step, such as Read, and the engine sends the result back, or throws an error. The engine of the
+server carries steps out in a thread and may block. The engine of a simulation may delay, lose or
+reorder steps, and may stop the node between any two steps.
 
     step                     result                                 errors
     Append(data)             offset of the record                   OutcomeUnknown
@@ -82,16 +83,20 @@ class LogSpan:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A step: append a record, and wait until the log has committed it."""
+    """A step that the engine carries out for a node: append a record to the replicated log.
+
+    The step ends when the log has committed the record. Its result is the offset of the record.
+    """
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A step: read records from an offset on.
+    """A step that the engine carries out for a node: read the replicated log from `offset` on.
 
-    The engine chooses the number of records: at least one, if the log has a record there.
+    Its result is a LogSpan. The engine decides how many records it reads. It reads at least one if
+    the log has a record at `offset`.
     """
 
     offset: int
@@ -99,12 +104,12 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """A step: make a batch durable in the data directory, together with the state after the batch.
+    """A step that the engine carries out for a node: make a batch durable in the data directory.
 
-    If `batch` is None, only the state is stored. A stored state is always a state between two
-    batches. If the node crashes within this step, the directory still has the state before the
-    batch. So the node reads and applies the batch again, which is safe even if a part of the batch
-    is already in the directory.
+    The state after the batch becomes durable together with it. If `batch` is None, only the state
+    is stored. A stored state is always a state between two batches. If the node crashes within this
+    step, the directory still has the state before the batch. So the node reads and applies the
+    batch again, which is safe even if a part of the batch is already in the directory.
     """
 
     batch: ReceivedBatch | None
@@ -113,7 +118,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """A step: wait for a number of seconds."""
+    """A step that the engine carries out for a node: wait for a number of seconds."""
 
     seconds: float
 

@@ -128,7 +128,11 @@ def read_head(data: bytes) -> Head | None:
 
 
 def parse_name(name: str) -> tuple[int, int] | None:
-    """Return (kind, first) from the name of a file; None if it is not a file of the log."""
+    """Return the kind and the position in the name of a file of the log.
+
+    The kind is SEGMENT or CHECKPOINT. The position is the first one in a segment, and the last one
+    that a checkpoint covers. Return None if the name is not that of a file of the log.
+    """
     match = _NAME.fullmatch(name)
     return None if match is None else (int(CHECKPOINT if match[1] else SEGMENT), int(match[2]))
 

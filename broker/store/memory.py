@@ -25,7 +25,7 @@ class MemoryBatch(WriteBatch):
         self._root = root
 
     def write(self) -> None:
-        """Write the rows of streams to the disk in memory."""
+        """Write the rows of streams to their files in memory, and remove files no longer needed."""
         self.write_streams()
         for garbage in self.garbage:
             garbage.remove(self._disk, self._root)

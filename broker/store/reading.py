@@ -198,15 +198,19 @@ class RecordReader:
 
 
 def group_size(data: bytes, start: i64) -> i64:
-    """Return the number of members of the group whose payload begins at `start`.
+    """Return the number of entries in the group record whose payload begins at `start`.
 
-    A group has as many positions as members.
+    A group record holds several entries of which a crash leaves all or none. The entries have
+    consecutive positions.
     """
     return i64(read_i32_be(data, start)) & _U32
 
 
 class GroupMember:
-    """One member of an encoded group: its kind, its position, and the place of its payload."""
+    """One entry in an encoded group record: its kind and position, and where its payload is.
+
+    The payload is the bytes from `start` to `end` in the bytes that were decoded.
+    """
 
     def __init__(self, kind: i64, position: i64, start: i64, end: i64) -> None:
         self.kind: i64 = kind
@@ -216,10 +220,10 @@ class GroupMember:
 
 
 def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[GroupMember]:
-    """Return the members of the group in `data[start:end]`. The first member has `position`.
+    """Return the entries of the group record whose payload is `data[start:end]`.
 
-    Raise DamagedStore if the group has no member, if a member has an impossible kind, or if the
-    sizes of the members do not add up to the size of the group.
+    The first entry has the position `position`. Raise DamagedStore if the group has no entry, if an
+    entry has an impossible kind, or if the entries do not fill the payload exactly.
     """
     found: list[GroupMember] = []
     left: i64 = group_size(data, start) if end - start >= COUNT_SIZE else 0

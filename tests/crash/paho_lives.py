@@ -2,7 +2,8 @@
 
     publisher --> Relay --> broker --> Relay --> subscriber      one relay, kill -9 at any packet
 
-Both sessions are persistent. The relay's record shows which side repeats a message.
+Both sessions are persistent. The Relay is a network proxy (tests/crash/relay.py). It records all
+packets, which shows whether a client or the broker repeats a message.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ class Lives:
         )
 
     def _open(self) -> None:
-        """Tell the relay the MQTT port of the new broker, so that clients can connect."""
+        """Let clients connect: tell the network proxy the MQTT port of the new broker."""
         assert self._broker is not None
         self.relay.upstream = self._broker.mqtt.port
 
@@ -175,7 +176,7 @@ class Lives:
         await asyncio.to_thread(self._broker.stop)
 
     async def _live(self, publisher: paho.Client) -> None:
-        """Publish until a packet of a random kind passes the relay; kill the broker at that
+        """Publish until a packet of a random kind passes the network proxy; kill the broker at that
         packet."""
         random, broker = self._random, self._broker
         assert broker is not None

@@ -1,9 +1,9 @@
-"""A TCP relay between MQTT clients and a broker, which records all packets of both directions.
+"""A TCP proxy between MQTT clients and a broker, which records all packets of both directions.
 
     client --> Relay --> broker        a packet is recorded before it is forwarded
     client <-- Relay <-- broker
 
-Clients keep one address while the broker behind the relay is killed and started again.
+Clients keep one address while the broker behind the proxy is killed and started again.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _RETRY: Final = 0.01
 
 
 class Recorded(NamedTuple):
-    """A packet that passed the relay.
+    """A packet that passed the network proxy.
 
-    `moment` is in seconds since the start of the relay. `connection` is the number of the
-    connection; the relay numbers the connections of all clients.
+    `moment` is in seconds since the start of the proxy. `connection` is the number of the
+    connection; the proxy numbers the connections of all clients.
     """
 
     moment: float
@@ -51,14 +51,15 @@ class Recorded(NamedTuple):
 
 
 class Relay:
-    """A relay that listens on one port for the whole test, and connects to the present port of a
-    broker.
+    """A network proxy that listens on one port for the whole test.
+
+    For each connection of a client, it connects to the present port of the broker.
     """
 
     def __init__(self, patient: bool, level: int) -> None:
-        """Create a relay for clients of one protocol level: 4 or 5.
+        """Create a proxy for clients of one protocol level: 4 or 5.
 
-        While the broker is down, a `patient` relay keeps new connections waiting; a relay that is
+        While the broker is down, a `patient` proxy keeps new connections waiting; a proxy that is
         not patient ends them.
         """
         self.records: list[Recorded] = []

@@ -1,8 +1,8 @@
-"""RabbitMQ PerfTest (Maven Central) runs against a broker in its modes, and counts each message.
+"""Tests with RabbitMQ PerfTest (from Maven Central): the broker handles each message once.
 
-PerfTest ends by itself when its producers have sent, and its consumers have received, as many
-messages as the test wants; its last lines say so. It prints rates, but no counts. So the test reads
-the counts from the broker, which serves only this one PerfTest.
+A test runs PerfTest with the options of one mode, such as "auto-ack" or "polling". PerfTest sends
+and receives a fixed number of messages, and ends. It prints rates, but no counts. So the test reads
+the counts of messages from the broker, which serves only this one PerfTest.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """A second judge of the replicated log, written from the rules alone.
 
-A judge decides for each record of the log: the record counts, or it is void (readers ignore it), or
-the reader must stop. `broker.replication.judge` is the judge of the broker. Tests compare both, so
-that a mistake in one of them shows. The two share no code and no method. For each record, this
-judge looks at all earlier records again; it keeps no state between records.
+A judge gives each record of the log one of three verdicts: the record counts (it has an effect), or
+it is void (readers ignore it), or the reader must stop. `broker.replication.judge` is the judge of
+the broker. Tests compare the verdicts of both, so that a mistake in one judge shows. The two share
+no code and no method. For each record, this judge looks at all earlier records again; it keeps no
+state between records.
 
 Records are of these kinds. A claim is a standby's request to own the log; it begins an epoch, and
 `seen` is the last offset that its writer has read. The claim in force is the last claim that
@@ -24,24 +25,28 @@ Where the rules are ambiguous, this judge reads them as follows:
 1.  A mark is a beat, "a beat that carries the whole state". Its state has no part in the verdict:
     a mark counts even if its state is not the reader's. A mark of a higher epoch stops a reader,
     which has no right to go on from the mark's state: its directory lacks the data.
-2.  "Only if" is read as "if and only if": a batch that has epoch and nonce of the claim in force
-    counts, even if its number, its positions or its chunk index do not follow those before. The
-    standby finds such a hole, because it compares them with its directory.
+2.  A batch with the epoch and nonce of the claim in force always counts. The rules say "only if",
+    and this judge reads "if and only if". So a batch counts even if batches before it are missing.
+    The standby finds such a hole itself: it compares the batch's number, positions and chunk index
+    with its directory.
 3.  A chunk is a record: each chunk of a batch counts alone, so half a batch moves the last offset
     that counts, and a claim must have seen it.
 4.  Before the first claim no claim is in force. A batch, beat or mark of epoch 0 is void, even
     with nonce 0, which is the nonce of an empty state.
 5.  A call is void whatever its epoch is. A call of a higher epoch would prove a gap too, but
     the rules name only batches, beats and claims as proofs.
-6.  `seen` at or above the claim's own offset is impossible for an honest writer. No record behind
-    it counts, so the claim wins.
-7.  `seen` is compared with the last offset that counts in the reader's first state too, so that a
-    reader which begins in the middle agrees with one that has read everything.
-8.  A claim with the name of another broker stops the reader; the rules do not mention this case.
-    If such a claim would win, it can neither count nor be void: the other broker's batches would
-    count too, or they would stop all readers. If it would lose, it could be void. But a node with
-    the wrong topic, whose directory knows a higher epoch, would then take the log's own claims for
-    old ones, and claim the log. So the reader stops here too, as the judge under test does.
+6.  A correct writer never writes a claim whose `seen` is at or above the claim's own offset. If
+    such a claim is in the log, no earlier record has an offset above its `seen`. So it counts if
+    its epoch is right.
+7.  A reader may begin in the middle of the log, with a stored state. A claim is void if its `seen`
+    is below the last offset that counts in this state. So this reader agrees with a reader that
+    has read the whole log.
+8.  A claim with the name of another broker stops the reader. The rules do not mention this case.
+    A claim of the next epoch must not count: the other broker's batches would then count too. It
+    must not be void either: its batches have a higher epoch, and would stop all readers. A claim
+    of an old epoch could be void. But a node may follow the wrong topic while its directory knows a
+    higher epoch. If all claims in this topic were void, the node would claim the log of the other
+    broker. So the reader stops in all these cases, as `broker.replication.judge` does.
 9.  A claim with another salt, format or digest counts. In the rules, these fields do not decide
     which claim wins.
 10. If a claim is in the log twice, because a client sent it twice, the second copy is void. The
@@ -78,8 +83,8 @@ Entry = tuple[int, LogRecord]
 def verdicts(state: ClusterState, records: list[Entry]) -> tuple[list[str], tuple[int, int, int]]:
     """Return a verdict (counts, void or stop) for each record, and the end of the log.
 
-    The end is (epoch, nonce, offset of the last record that counts). Records after a "stop" get no
-    verdict.
+    The end is (epoch, nonce, offset of the last record with the verdict "counts"). Records after a
+    record with the verdict "stop" get no verdict.
     """
     given: list[str] = []
     for index in range(len(records)):
@@ -116,21 +121,32 @@ def proves_gap(record: LogRecord, epoch: int) -> bool:
 
 
 def counting(earlier: list[Entry], given: list[str]) -> list[Entry]:
-    """Return the earlier records whose verdict in `given` is that they count."""
+    """Return the earlier records whose verdict in `given` is "counts"."""
     return [entry for entry, word in zip(earlier, given, strict=False) if word == COUNTS]
 
 
 def in_force(state: ClusterState, counted: list[Entry]) -> tuple[int, int]:
-    """Return epoch and nonce of the claim in force: the claim of the highest epoch."""
+    """Return (epoch, nonce) of the claim in force: the claim of the highest epoch in `counted`.
+
+    `counted` are the records with the verdict "counts". Without a claim in them, the claim in force
+    is that of `state`, the reader's first state.
+    """
     claims = [(record.epoch, record.nonce) for _, record in counted if record.kind == CLAIM]
     return max(claims, default=(state.epoch, state.nonce))
 
 
 def last_offset(state: ClusterState, counted: list[Entry]) -> int:
-    """Return the highest offset of a record that counts."""
+    """Return the highest offset of a record with the verdict "counts".
+
+    `counted` are the records with this verdict. Without any, the offset is the last one in `state`,
+    the reader's first state.
+    """
     return max([state.last, *(offset for offset, _ in counted)])
 
 
 def unseen(claim: Claim, state: ClusterState, counted: list[Entry]) -> bool:
-    """True if the writer of this claim had not read all records that count."""
+    """True if the claim's writer had not read all earlier records with the verdict "counts".
+
+    `counted` are these records, except those in `state`, the reader's first state.
+    """
     return any(offset > claim.seen for offset in [state.last, *(offset for offset, _ in counted)])

@@ -75,10 +75,16 @@ FILES = [
     ("users = 1", "users: must be a list of tables, written [[users]]"),
     ("users = [1]", "users: must be a list of tables, written [[users]]"),
     ("[[users]]\nnme = 1", "users[1].nme: unknown key; the nearest is name"),
-    ("[[users]]", "users[1].name: is missing (name given at login)"),
+    (
+        "[[users]]",
+        "users[1].name: the key 'name' of this user is missing; set it to the name given at login",
+    ),
     (
         '[[users]]\nname = "a"',
-        "users[1].password_hash: is missing (output of `trellis hash-password`)",
+        (
+            "users[1].password_hash: the key 'password_hash' of this user is missing; set it to "
+            "the output of `trellis hash-password`"
+        ),
     ),
     (
         '[[users]]\nname = "a"\npassword_hash = "hunter2"',

@@ -318,7 +318,10 @@ def never(log: Log, files: list[LogFile]) -> Iterator[None]:
 
 
 def drop_early(log: SegmentLog) -> int:
-    """Wrong on purpose: drop dead files although they settle messages of files that stay."""
+    """Wrong on purpose: drop a dead file although it settles messages of a file that stays.
+
+    After a restart, these messages are live again.
+    """
     for file in log.files:
         file.needs.clear()
     return drop_dead_files(log)

@@ -434,7 +434,7 @@ async def test_definitions_are_imported_in_slices(broker: Running) -> None:
     assert (status, report["taken"]) == (200, {"queues": 2_999})
     assert report["refused"] == [
         "parameters[0] '': not an object",
-        "queues[1000] 'q1000': 'vhost' is None, not a string",
+        "queues[1000] 'q1000': the definition's field 'vhost' is None, not a string",
         "queues: row 3000 has 65591 bytes, more than 65536",
         "bindings: not a list",
     ]

@@ -20,7 +20,10 @@ from trellis.auth.settings_users import accounts_from_settings
 
 @pytest.fixture
 def kept() -> Iterator[None]:
-    """Keep the events of the log in memory, as a broker process does."""
+    """Keep the broker's last log events in memory, as a broker process does.
+
+    The HTTP API lists these events (`trellis/log`).
+    """
     logs.recent.clear()
     handler, root = logs.RecentEvents(), logging.getLogger()
     root.addHandler(handler)

@@ -105,7 +105,7 @@ async def test_a_message_without_a_queue_fails_and_names_the_next_command(
         (["--mqtt", "$SYS/x", "--body", ""], 2, "reserved"),
         (["amq.topic", "k", "--mqtt", "a"], 2, "either EXCHANGE and KEY"),
         (["amq.topic", "k", "--qos", "1"], 2, "need --mqtt"),
-        (["amq.topic", "k", "--property", "colour=red"], 2, "is not NAME=VALUE with NAME content"),
+        (["amq.topic", "k", "--property", "colour=red"], 2, "NAME=VALUE, with NAME one of c"),
         (["amq.topic", "k", "--property", "priority=x"], 2, "priority must be a whole number"),
         (["amq.topic", "k", "--header", "x"], 2, "--header: header 'x'"),
         (["amq.topic", "k", "--file", "/none"], 2, "--file: /none: No such file"),

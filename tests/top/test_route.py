@@ -151,8 +151,8 @@ async def test_a_topic_of_an_mqtt_client_is_explained(broker: Running) -> None:
 @pytest.mark.parametrize(
     ("user", "query", "status", "reason"),
     [
-        ("admin", "", 400, "give either 'exchange' (and 'key'), or 'mqtt'"),
-        ("admin", "exchange=a&mqtt=b", 400, "give either 'exchange'"),
+        ("admin", "", 400, "give the message's address: either 'exchange'"),
+        ("admin", "exchange=a&mqtt=b", 400, "address: either 'exchange'"),
         ("admin", "exchange=none", 404, "no exchange 'none' in vhost '/'"),
         ("admin", "exchange=&vhost=none", 404, "there is no vhost 'none'"),
         ("admin", "exchange=&limit=-1", 400, "'limit' is not a number from 0 to"),

@@ -288,7 +288,7 @@ class Competing(Checker):
         if message >= published.count:
             raise WrongAnswer(
                 self.where,
-                "a duplicate message came",
+                f"a message of publisher {publisher} came twice to the consumers of the queue",
                 f"a new message of publisher {publisher}",
                 f"message {message - script.ring}",
             )

@@ -49,7 +49,9 @@ class MqttClient(BenchConversation):
                 if answer[4] == 128
                 else f"granted QoS {answer[4]} instead of {qos}"
             )
-            raise BenchError(f"{self.where}: {self.target} {granted}")
+            raise BenchError(
+                f"{self.where}: cannot subscribe to '{topic_filter}': {self.target} {granted}"
+            )
 
     def disconnect(self) -> None:
         """Close the connection as the protocol demands."""

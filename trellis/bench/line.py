@@ -1,7 +1,7 @@
 """One connection of the load generator: its socket, its reader and its unsent data. Hot path.
 
-The messages of a publisher are encoded once, one for each number. They are sent again and again
-from one buffer, the lap:
+The messages of a publisher are encoded once, into one buffer, the lap. The lap is sent again and
+again:
 
     lap      | packet 0 | packet 1 | ... | packet ring-1 |        all of one size
                               ^ at                    ^ target    bytes, counted over all laps
@@ -19,11 +19,11 @@ from trellis.bench.reader import CHUNK, BenchReader
 
 
 class PublishFeed:
-    """The encoded messages of a publisher, and how far they are sent.
+    """The encoded messages of a publisher, in one buffer that is sent again and again.
 
-    The messages are in one buffer, the lap: one message of `packet` bytes for each message number.
-    The lap is sent again and again. `at` counts the bytes that were sent, and `target` the bytes
-    that may be sent. Both count all laps together.
+    Each message in the buffer has `packet` bytes, and `lap` is the size of the buffer in bytes.
+    `at` is the number of bytes that were sent since the start, and `target` the number of bytes
+    that may be sent. Both go on counting each time the buffer is sent again.
     """
 
     def __init__(self, lap: bytes, packet: i64, published: PublishedMessages) -> None:

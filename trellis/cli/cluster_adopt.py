@@ -89,7 +89,7 @@ def _survey(directory: Path) -> DirectorySurvey:
     """Return the state, the last position and the number of definitions of a data directory.
 
     Raises CommandError if the directory has no store, ReplicationError if the store is damaged, and
-    StoreError.
+    StoreError if the store cannot be read.
     """
     from broker.replication.adoption import survey_directory
     from broker.store.disk import RealDisk

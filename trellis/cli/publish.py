@@ -167,7 +167,7 @@ def _property(text: str) -> tuple[str, Any]:
     known = [property_name for property_name, _ in LAYOUT if property_name != "headers"]
     if not equals or name not in known:
         raise CommandError(
-            f"--property: '{text}' is not NAME=VALUE with NAME {', '.join(known)}", 2
+            f"--property: '{text}' must be NAME=VALUE, with NAME one of {', '.join(known)}", 2
         )
     if name not in _NUMBERS:
         return name, value

@@ -54,8 +54,8 @@ class LogBehind(LogUnreachable):
 class LogShorter(ReplicationError):
     """An error: the log lost records, or its topic was created again.
 
-    Raised if the end of the log stays before the offset to read for longer than a change of the
-    partition's leader explains.
+    Raised if the log ends before the offset to read, and still does after several seconds. A change
+    of the partition's leader explains this only for a moment (LogBehind).
     """
 
 

@@ -1,4 +1,6 @@
-"""Checks for cross-site and proxied HTTP requests, which never get the privileges of this machine.
+"""Checks for cross-site and proxied HTTP requests, which never count as local requests.
+
+A local request comes from a client on this machine, and may do more than a request from elsewhere.
 
 A web page of another site can send requests to the broker through the browser of a user on this
 machine. With DNS rebinding, the host name of the page resolves to 127.0.0.1, and the browser sends
@@ -18,7 +20,7 @@ _HOST: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]@/]+))(?::\d{1,5})?")
 
 
 def is_direct(headers: Mapping[bytes, bytes], hosts: Collection[str]) -> bool:
-    """True if a request over loopback may have the privileges of this machine.
+    """True if a request over loopback may count as a request of a client on this machine.
 
     Three conditions must hold. The header `Host` names localhost, a loopback address or one of
     `hosts`. No web page of another site sent the request (`is_cross_origin`). No proxy has added

@@ -1,4 +1,7 @@
-"""One scrape of the metrics of single objects: the objects that it lists, and their labels."""
+"""One scrape of metrics with a sample for each object, such as a queue or a connection.
+
+The module selects the objects to list, and makes their labels.
+"""
 
 from __future__ import annotations
 
@@ -70,11 +73,17 @@ class DetailedScrape:
                     yield channel, labels
 
     def gauge(self, name: str, text: str, value: float, labels: Labels) -> None:
-        """Add a sample to a gauge of single objects."""
+        """Add the value of one object, such as a queue, to the gauge `name`.
+
+        `labels` identify the object. `text` is the HELP text of the metric.
+        """
         self.page.listed(f"{self.prefix}_{name}", "gauge", text, value, labels)
 
     def counter(self, name: str, text: str, value: float, labels: Labels) -> None:
-        """Add a sample to a counter of single objects."""
+        """Add the value of one object, such as a queue, to the counter `name`.
+
+        `labels` identify the object. `text` is the HELP text of the metric.
+        """
         self.page.listed(f"{self.prefix}_{name}", "counter", text, value, labels)
 
     def deliveries(self, kind: str, counts: dict[str, int], labels: Labels) -> bool:

@@ -51,9 +51,10 @@ def load(
 ) -> Settings:
     """Return the settings from files, environment and flags.
 
-    Without `files`, those in the variable TRELLIS_CONFIG are read, else the first of SEARCHED that
-    exists. `environ` is os.environ by default. `flags` maps keys such as `amqp.port` to texts.
-    Raises SettingsError.
+    A flag overrides the environment, and the environment overrides the files. If no `files` are
+    given, the files that the environment variable TRELLIS_CONFIG names are read. If the variable is
+    not set either, the first existing file of SEARCHED is read. `environ` is os.environ by default.
+    `flags` maps keys such as `amqp.port` to their values as text. Raises SettingsError.
     """
     return load_with_sources(files, environ, flags).settings
 
@@ -165,7 +166,8 @@ def _read_users(value: object, where: str) -> tuple[UserSettings, ...]:
                 raise SettingsError(where, f"{place}.{name}", problem)
         for name, option in USER_OPTIONS.items():
             if option.default is msgspec.NODEFAULT and not table.get(name):
-                raise SettingsError(where, f"{place}.{name}", f"is missing ({option.help})")
+                problem = f"the key '{name}' of this user is missing; set it to the {option.help}"
+                raise SettingsError(where, f"{place}.{name}", problem)
         users.append(
             UserSettings(
                 **{

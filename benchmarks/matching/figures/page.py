@@ -21,7 +21,7 @@ _GROWING = {
 _FURTHER = {
     "subscribe": ("of one subscription", "ns per subscription"),
     "unsubscribe": ("of one unsubscription", "ns per unsubscription"),
-    "any": ("of a test if any subscriber matches a topic", "ns per test"),
+    "any": ("of a test whether any subscriber matches a topic", "ns per test"),
     "first": ("of the first lookup of each topic", "ns per first lookup"),
     "load": (
         "of each subscription while an empty matcher gets all its subscriptions",

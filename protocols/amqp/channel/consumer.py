@@ -232,7 +232,7 @@ def requeue(delivery: Delivery, failed: bool) -> None:
     """Requeue an unacknowledged message: return it to its old position in its queue.
 
     `failed` is True after basic.reject or the end of the channel. The delivery then counts as a
-    failure: a queue with delayed retry delivers the message again only after a delay.
+    failure, and a queue with delayed retry waits before it delivers the message again.
     """
     queue = _release_credit(delivery.consumer)
     if failed:

@@ -361,8 +361,8 @@ class ChannelReceiver(ConsumerOwner):
     def nack(self, number: i64, multiple: bool, requeued: bool, failed: bool) -> None:
         """Handle basic.nack and basic.reject: requeue or reject deliveries.
 
-        `failed` is True for basic.reject. A requeued delivery then counts as a failure, except in a
-        transaction: a queue with delayed retry delivers the message again only after a delay.
+        `failed` is True for basic.reject. Outside a transaction, a requeued delivery then counts as
+        a failure, and a queue with delayed retry waits before it delivers the message again.
         Raises AmqpError for an unknown delivery tag.
         """
         how = REQUEUED if requeued else REJECTED
@@ -390,8 +390,8 @@ class ChannelReceiver(ConsumerOwner):
     def _recovery(self, failed: bool) -> Settlement:
         """Return the settlement that requeues all outstanding deliveries.
 
-        `failed` is True if the channel has ended. The deliveries then count as failures: a queue
-        with delayed retry delivers their messages again only after a delay.
+        `failed` is True if the channel has ended. The deliveries then count as failures, and a
+        queue with delayed retry waits before it delivers their messages again.
         """
         transaction = self.transaction
         return Settlement(

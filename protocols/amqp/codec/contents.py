@@ -308,17 +308,20 @@ def content_for(message: Message, frames: Frames) -> bytes:
 
 
 def encoded_content(encoding: Encoding, content: bytes, frames: Frames, qos: i64) -> bytes:
-    """Return a content of any encoding, encoded in `frames`.
+    """Return the content of a message as AMQP frames: a header frame, then body frames.
 
-    `qos` determines the delivery_mode if the message was not published through AMQP.
+    `content` is encoded in any `encoding`, such as that of an MQTT message. `frames` gives the
+    channel number and the largest frame size. `qos` is the QoS of the message; it determines the
+    delivery_mode if the message was not published through AMQP.
     """
     return split_content(written_properties(encoding, content, qos), encoding.body(content), frames)
 
 
 def written_properties(encoding: Encoding, content: bytes, qos: i64) -> bytes:
-    """Return the flags and properties of a content of any encoding, as AMQP properties.
+    """Return a message's property flags and properties as bytes of an AMQP content header.
 
-    `qos` determines the delivery_mode if the message was not published through AMQP.
+    `content` is encoded in any `encoding`, such as that of an MQTT message. `qos` is the QoS of the
+    message; it determines the delivery_mode if the message was not published through AMQP.
     """
     if isinstance(encoding, Frames):
         return encoding.header(content)
@@ -336,8 +339,9 @@ def written_properties(encoding: Encoding, content: bytes, qos: i64) -> bytes:
 
 
 def split_content(flags_and_properties: bytes, body: bytes, frames: Frames) -> bytes:
-    """Return a content: a header frame, and body frames of at most frame_max bytes. No body frame
-    is empty.
+    """Return the content of a message as AMQP frames: a header frame, then body frames.
+
+    A body frame has at most `frames.frame_max` bytes and is not empty.
     """
     channel = int(frames.channel).to_bytes(2, "big")
     header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + flags_and_properties

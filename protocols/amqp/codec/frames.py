@@ -116,7 +116,7 @@ def _argument(kind: str, frame: bytes, at: int, end: int) -> tuple[object, int]:
         return read_table(frame, at, end)
     stop = at + _SIZES[kind]
     if stop > end:
-        raise ValueError("the value is cut off")
+        raise ValueError("the number is cut off")
     return int.from_bytes(frame[at:stop], "big", signed=kind == "longlong"), stop
 
 

@@ -122,7 +122,7 @@ def _read_array(data: bytes, at: int, end: int, depth: int) -> tuple[list[object
 def _skip(data: bytes, at: int, end: int) -> int:
     """Return the position after the value at position `at`. Raises ValueError."""
     if at >= end:
-        raise ValueError("an entry has no value")
+        raise ValueError("an entry of a table has no value")
     kind = data[at]
     at += 1
     number = _NUMBERS.get(kind)
@@ -141,7 +141,7 @@ def _skip(data: bytes, at: int, end: int) -> int:
     else:
         raise ValueError(f"unknown type {bytes([kind])!r} in a table")
     if stop > end:
-        raise ValueError("a value is cut off")
+        raise ValueError("a value in a table or array is cut off")
     return stop
 
 

@@ -127,7 +127,10 @@ def encoding_of(described: bool, retain: bool, exactly_once: bool) -> Encoding:
 
 
 def number_of(encoding: MqttEncoding) -> int:
-    """Return the number of the encoding in the store's log."""
+    """Return the code (1 to 7) that stands for this encoding in the store's log.
+
+    The code is the sum of 1 for `described`, 2 for `retain` and 4 for `exactly_once`.
+    """
     return (
         (1 if encoding.described else 0)
         | (2 if encoding.retain else 0)
@@ -136,9 +139,9 @@ def number_of(encoding: MqttEncoding) -> int:
 
 
 def numbered(number: int) -> Encoding:
-    """Return the encoding that has this number in the store's log.
+    """Return the encoding for which the code `number` stands in the store's log.
 
-    Raises ValueError if no encoding has the number.
+    Raises ValueError if no encoding has this code.
     """
     if not 0 < number < len(_ENCODINGS):
         raise ValueError(f"no encoding of MQTT messages has the number {number}")

@@ -1,4 +1,7 @@
-"""Tests of the immutable subscriber set: no earlier value changes."""
+"""Tests of the immutable subscriber set: adding or removing a subscriber makes a new set.
+
+The old set stays unchanged.
+"""
 
 from __future__ import annotations
 

@@ -118,7 +118,8 @@ class ShippedAgain(Node):
 class OwnSalt(Node):
     """Wrong on purpose: each node chooses a salt for its segment log itself.
 
-    The first claim in the log gives the salt, so that all nodes write the same bytes.
+    In a correct design, all nodes use the salt in the first claim of the replicated log. So they
+    write the same bytes to their segment logs.
     """
 
     def start(self) -> None:

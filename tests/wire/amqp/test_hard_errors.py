@@ -47,7 +47,7 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     (
         method(2, 50, 10, b"\0"),
         501,
-        "FRAME_ERROR - ticket of Queue.Declare: the value is cut off",
+        "FRAME_ERROR - ticket of Queue.Declare: the number is cut off",
         50,
         10,
     ),
@@ -68,7 +68,7 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     (
         method(2, 50, 10, b"\0\0" + short("q") + b"\0" + long(short("a"))),
         501,
-        "FRAME_ERROR - arguments of Queue.Declare: an entry has no value",
+        "FRAME_ERROR - arguments of Queue.Declare: an entry of a table has no value",
         50,
         10,
     ),
@@ -82,14 +82,14 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     (
         method(2, 50, 10, b"\0\0" + short("q") + b"\0" + long(short("a") + b"S\xff\xff\xff\xff")),
         501,
-        "FRAME_ERROR - arguments of Queue.Declare: a value is cut off",
+        "FRAME_ERROR - arguments of Queue.Declare: a value in a table or array is cut off",
         50,
         10,
     ),
     (
         method(2, 60, 80, b"\0"),
         501,
-        "FRAME_ERROR - delivery_tag of Basic.Ack: the value is cut off",
+        "FRAME_ERROR - delivery_tag of Basic.Ack: the number is cut off",
         60,
         80,
     ),

@@ -151,7 +151,10 @@ def test_many_methods_with_bytes_changed_are_read_alike_or_refused(data: Any) ->
 
 
 def changed(data: Any) -> bytes:
-    """Return a method frame, some bytes of whose arguments are changed, cut off or added."""
+    """Return a random AMQP method frame with damaged arguments.
+
+    Some bytes of the arguments are overwritten, inserted or removed, or the end is cut off.
+    """
     payload = bytearray(split(pamqp.frame.marshal(data.draw(methods()), 1))[0].payload)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(4, len(payload)))

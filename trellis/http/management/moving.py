@@ -42,7 +42,9 @@ async def move(call: Call) -> Row:
     vhost, source = _source(call)
     row = call.body()
     if ("queue" in row) == ("exchange" in row):
-        raise bad_request("give either 'queue', or 'exchange' (and 'key')")
+        raise bad_request(
+            "the body must name one destination: give either 'queue', or 'exchange' (and 'key')"
+        )
     destination: MoveDestination
     if "queue" in row:
         name = text(row, "queue")

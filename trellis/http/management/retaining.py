@@ -136,7 +136,9 @@ async def clear(call: Call) -> Row:
     its topic.
     """
     if "filter" not in call.query:
-        raise bad_request("give 'filter', the MQTT filter of the topics; # for all")
+        raise bad_request(
+            "the query has no 'filter': give the MQTT filter of the topics to clear; # for all"
+        )
     selection = RetainedSelection(call)
     vhost, identity = selection.vhost, _identity(call, selection.vhost)
     identity.may("write", "exchange", EXCHANGE, vhost.name)

@@ -26,7 +26,10 @@ async def route(call: Call) -> SectionedRows:
     query = call.query
     mqtt = query.get("mqtt")
     if (mqtt is None) == ("exchange" not in query):
-        raise bad_request("give either 'exchange' (and 'key'), or 'mqtt' (a topic)")
+        raise bad_request(
+            "the query must give the message's address: either 'exchange' (and 'key'), or 'mqtt' "
+            "(a topic)"
+        )
     question = RouteQuestion(
         exchange_name(query.get("exchange", "")),
         query.get("key", ""),
