@@ -20,7 +20,8 @@ import trustme
 from broker.messages.message import AT_MOST_ONCE, PLAIN, Address, Message
 from broker.queues.consumer import Consumer
 from broker.replication.figures import ClusterFigures
-from broker.stream.queue import QueueStreamReader, StreamQueue
+from broker.stream.queue import StreamQueue
+from broker.stream.reader import QueueStreamReader
 from protocols.amqp.connection.handshake import GREETING
 from protocols.end_reasons import SHUTDOWN
 from protocols.peer import Peer

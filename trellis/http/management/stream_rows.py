@@ -11,7 +11,7 @@ import pamqp.commands as spec
 from broker.errors import BrokerError
 from broker.names import shown
 from broker.store.disk import OutOfDescriptors, StoreError
-from broker.stream.archive import RowsUnavailable
+from broker.stream.archived import RowsUnavailable
 from broker.stream.arrow import BatchView
 from broker.stream.offsets import resolve_offset
 from broker.stream.queue import StreamQueue
