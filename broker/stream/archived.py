@@ -90,6 +90,8 @@ class ArchivedRows:
         self.first: i64 = -1
         #: True if `first` is known.
         self.first_known = False
+        #: The first offset on the disk.
+        self.local_first: i64 = 0
         #: The full segments that wait for their upload, oldest first.
         self.waiting: list[Segment] = []
         #: The fetched segments; the one that was used last comes first.
@@ -118,6 +120,8 @@ class ArchivedRows:
 
     def add_full(self, segments: list[Segment]) -> None:
         """Let the full segments at the end of a list wait for their upload."""
+        if segments:
+            self.local_first = segments[0].base
         found: list[Segment] = []
         for segment in reversed(segments):
             if not segment.full:
@@ -170,6 +174,11 @@ class ArchivedRows:
             if segment.base <= offset < segment.end:
                 if number:
                     restored.insert(0, restored.pop(number))
+                if 2 * offset > segment.base + segment.end and not segment.waits:
+                    # A reader comes near the end, so fetch the next file before it is needed.
+                    segment.waits = True
+                    if segment.end < self.local_first:
+                        self.backend.fetch(self, segment.end)
                 return segment
         reason = self._failures.pop(int(offset), "")
         if reason:

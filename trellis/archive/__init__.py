@@ -11,6 +11,7 @@ Modules, in reading order:
 
     names           names of the files in the archive
     contract        the messages between service and worker
+    counters        counts for the metrics
     service         the broker's end: what to upload and to fetch next; retries, cache, counters
     process         starts the worker, and starts it again after its end
     progress        how far each stream is uploaded, for the next start
@@ -19,7 +20,6 @@ In the worker:
 
     storage         the files of the archive: in an object store, or in a directory
     listing         finds the files of a stream by offset and by time, with few requests
-    parquet         rows --> Parquet files
     uploading       a segment --> Parquet files in the archive
     restoring       a Parquet file --> a segment in the cache
     worker          serves the messages of the service

@@ -20,8 +20,8 @@ from broker.stream.batch_scan import BatchScan
 from trellis.archive.contract import Upload
 from trellis.archive.listing import StreamListing
 from trellis.archive.names import ArchivedFile, day_of
-from trellis.archive.parquet import write_parquet
 from trellis.archive.storage import FileMissing, Storage
+from trellis.table_files import TableFile
 
 #: Size of the rows, as they are in a segment, at which a file is complete, in bytes. A reader
 #: fetches whole files.
@@ -74,7 +74,11 @@ class Uploader:
         day = listing.day_before(low)
         while low < high:
             part = _Part(source, low, high, day)
-            write_parquet(self._partial, part.batches())
+            with self._partial.open("wb") as out:
+                table = TableFile(out, "parquet", source.schema)
+                for batch in part.batches():
+                    table.write(batch)
+                table.close()
             day = part.day
             file = ArchivedFile(
                 low, part.end, part.from_us, part.to_us, self._partial.stat().st_size, day
@@ -95,7 +99,7 @@ class Uploader:
         theirs = theirs.slice(low - known.first, high - low).replace_schema_metadata(None)
         ours = pa.Table.from_batches(
             batch.select(list(_COMPARED)) for batch, _ in source.batches(low, high)
-        ).replace_schema_metadata(None)
+        )
         if not ours.equals(theirs):
             raise UnfitRows(
                 f"the archive has other rows at the offsets {low} to {high - 1}, in "
@@ -118,7 +122,7 @@ class SegmentRows:
         if found is None or found[0] != wanted.stream_number or found[2] != wanted.base:
             # Another stream got the name of the deleted stream, and this file name.
             raise FileNotFoundError(wanted.path)
-        self._schema = pa.ipc.read_schema(pa.py_buffer(head))
+        self.schema = pa.ipc.read_schema(pa.py_buffer(head)).remove_metadata()
 
     def spans(self, file: ArchivedFile) -> bool:
         """True if the first and the last row of the segment have the times of a file."""
@@ -150,7 +154,7 @@ class SegmentRows:
             if base >= high:
                 return
             data = pa.py_buffer(memoryview(view.data)[int(view.at) : int(view.end)])
-            batch = pa.ipc.read_record_batch(pa.ipc.read_message(data), self._schema)
+            batch = pa.ipc.read_record_batch(pa.ipc.read_message(data), self.schema)
             first, after = max(low - base, 0), min(high - base, rows)
             yield batch.slice(first, after - first), int(view.end - view.at)
 

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ from protocols.amqp.options import AmqpOptions
 from protocols.mqtt.front import MqttFront
 from protocols.mqtt.options import MqttOptions
 from trellis import logs
+from trellis.archive.service import ArchiveService
 from trellis.auth.authenticate import Accounts
 from trellis.auth.jwt import TokenAuthenticator
 from trellis.auth.rates import PublishRates
@@ -105,6 +107,9 @@ class BrokerNode:
                 SEGMENTS * settings.store.segment + CATALOG_BYTES if settings.store.reserve else 0,
             )
         )
+        #: The archive of streams; None if the settings name none.
+        self.archive = _archive(settings, directory, disk)
+        self.broker.streams.archive = self.archive
         self.store_writer = (
             StoreWriter(self.broker.store)
             if opened is None
@@ -190,6 +195,9 @@ class BrokerNode:
             self.store_writer,
         )
 
+        if self.archive is not None:
+            self.archive.start(self.broker.agenda)
+
     def _audited(self) -> AbstractContextManager[None]:
         """Begin the audit trail; return a context manager for changes that the settings request.
 
@@ -226,9 +234,11 @@ class BrokerNode:
         )
 
     def close(self) -> None:
-        """Release the disk reserve and the spare file descriptors, because the broker ends."""
+        """Release the disk reserve and the spare file descriptors, and end the archive's worker."""
         if self.reserve is not None:
             self.reserve.close()
+        if self.archive is not None:
+            self.archive.close()
         self.disk.close_spares()
 
     def review(self, user: str = "") -> None:
@@ -263,6 +273,34 @@ def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
             broker.create_vhost(vhost).declarations.journals.record_in(name)
         except BrokerError as error:
             raise SettingsError(f"stream.journals: {error}") from error
+
+
+def _archive(settings: Settings, directory: Path | None, disk: Disk) -> ArchiveService | None:
+    """Return the archive that the settings name, None without one. Raises SettingsError."""
+    stream = settings.stream
+    if not stream.archive:
+        return None
+    if directory is None:
+        raise SettingsError(
+            "stream.archive: data.dir is :memory:, so there are no segments to upload; set a data "
+            "directory"
+        )
+    if find_spec("pyarrow") is None:
+        raise SettingsError(
+            "stream.archive: pyarrow is not installed; pip install 'trellis-broker[archive]'"
+        )
+    try:
+        return ArchiveService(
+            stream.archive,
+            directory / "archive",
+            stream.archive_backlog,
+            stream.archive_cache,
+            disk,
+        )
+    except OSError as error:
+        raise SettingsError(
+            f"stream.archive: {directory / 'archive'} cannot be made: {error.strerror}"
+        ) from error
 
 
 def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
