@@ -8,14 +8,15 @@ import json
 import struct
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 
+from pyspark_trellis import messages
 from pyspark_trellis.credentials import credentials_of
 from pyspark_trellis.errors import PipelineError, shown
 from pyspark_trellis.journal import (
@@ -27,10 +28,15 @@ from pyspark_trellis.journal import (
     check_whole,
 )
 from pyspark_trellis.messages import DamagedSegment
-from pyspark_trellis.segments import SegmentName, SegmentScan, damaged
+from pyspark_trellis.segments import Cut, SegmentName, SegmentScan, damaged, rows_of
 
 #: The time in seconds to wait for an answer.
 PATIENCE: Final = 30
+#: The status with which a broker answers that it is busy, or that its archive has not delivered
+#: rows in time; and the number of attempts to read rows from an archive, each of which may wait for
+#: several seconds.
+BUSY: Final = 503
+ARCHIVE_ATTEMPTS: Final = 5
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -84,8 +90,11 @@ class RemoteBroker:
         except ValueError as error:
             raise self._unexpected(path, error) from None
 
-    def fetch(self, path: str) -> bytes:
-        """Return the bytes that the broker serves at this HTTP path. Raises PipelineError."""
+    def fetch(self, path: str, attempts: int = 1) -> bytes:
+        """Return the bytes that the broker serves at this HTTP path. Raises PipelineError.
+
+        Try up to `attempts` times while the broker answers that it is busy.
+        """
         request = urllib.request.Request(self.url + path)
         request.add_header(
             "Authorization",
@@ -97,6 +106,8 @@ class RemoteBroker:
                 return found
         except urllib.error.HTTPError as error:
             with error:
+                if error.code == BUSY and attempts > 1:
+                    return self.fetch(path, attempts - 1)
                 raise PipelineError(
                     f"{self.url} answered {error.code} to user '{self.user}': {_reason(error)}"
                 ) from None
@@ -146,6 +157,34 @@ class RemotePiece(Piece):
         return pa.py_buffer(
             self.broker.fetch(f"{self.path}&start={self.cut.start}&end={self.cut.end}")
         )
+
+
+@dataclass(frozen=True)
+class ArchivedPiece(Piece):
+    """Rows that only the archive of a running broker has: a part of a file in the archive.
+
+    The broker fetches the file when a task reads the piece, so that planning a query fetches
+    nothing. `cut` has no positions of bytes; the task finds them in the data.
+    """
+
+    broker: RemoteBroker
+    path: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.broker.url}{self.path}"
+
+    def batches(self, columns: Sequence[str], verify: bool = True) -> Iterator[pa.RecordBatch]:
+        data = self.data()
+        try:
+            size = messages.end_of(memoryview(data), 0, data.size)
+        except (DamagedSegment, struct.error) as error:
+            raise damaged(self.where, error) from error
+        whole = replace(self.cut, schema=bytes(data[:size]), start=size, end=data.size)
+        return rows_of(whole, data.slice(size), self.where, columns, verify)
+
+    def data(self) -> pa.Buffer:
+        return pa.py_buffer(self.broker.fetch(self.path, ARCHIVE_ATTEMPTS))
 
 
 class Remote(JournalStream):
@@ -210,6 +249,14 @@ class Remote(JournalStream):
         for row in found:
             path = f"/api/streams/segment?{self._question}&segment={row['name']}"
             begin, last = max(low, row["first"]), min(high, row["end"])
+            if row.get("archived"):
+                pieces += [
+                    ArchivedPiece(
+                        Cut(b"", 0, 0, row["first"], at, min(at + rows, last)), self._broker, path
+                    )
+                    for at in range(begin, last, rows)
+                ]
+                continue
             scan = self._scans.setdefault(
                 SegmentName(row["epoch"], row["first"]), SegmentScan(row["first"])
             )

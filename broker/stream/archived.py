@@ -1,6 +1,6 @@
-"""The archive of a stream: its rows in files of an object store or a directory, outside the broker.
+"""The archive of a stream: its rows in files of an object store, or of a directory elsewhere.
 
-    a segment is full --> ArchivedRows.waiting --> upload --> on_uploaded --> retention may remove it
+    a segment is full --> ArchivedRows.waiting --> upload --> on_uploaded --> retention removes it
     a reader needs a row that retention removed --> RowsPending --> fetch --> on_fetched --> retry
 
 The archive is slow and may be away, so nothing here waits. ArchiveBackend, which `trellis.archive`

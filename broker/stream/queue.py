@@ -306,7 +306,7 @@ class StreamQueue(Queue):
         self._apply_retention()
 
     def on_archive_changed(self) -> None:
-        """Remove what was uploaded and is too old, and serve readers that waited for the archive."""
+        """Apply retention after an upload, and serve readers that waited for the archive."""
         self._apply_retention()
         if self.readers:
             self.schedule_drain()

@@ -71,8 +71,8 @@ class Segment(FileUser):
         self.full = False
         #: True if this process wrote the segment. Then its checksums need not be checked.
         self.written_here = False
-        #: True if the archive has the segment, and True while it waits for its upload, or, if it was
-        #: fetched, once the next one was requested (archived.py).
+        #: `archived`: the archive has the segment. `waits`: it waits for its upload, or, if it was
+        #: fetched, the next one was requested (archived.py).
         self.archived = False
         self.waits = False
         self._offsets: array[int] = array("q")

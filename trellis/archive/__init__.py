@@ -1,4 +1,4 @@
-"""The archive: uploads full segments of streams as Parquet, and fetches rows that retention removed.
+"""The archive: uploads full segments of streams as Parquet, and fetches what retention removed.
 
     event loop                                      worker, a child process
     ArchiveService  --Upload, Fetch, Find, List-->  Worker --> Uploader, restore_file --> Storage

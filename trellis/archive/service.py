@@ -28,8 +28,6 @@ from trellis.archive.progress import read_progress
 #: Seconds between two attempts while the archive is away: doubled from the first to the last.
 RETRY_MIN: Final = 1.0
 RETRY_MAX: Final = 30.0
-#: Seconds that a request over HTTP waits for the archive.
-PATIENCE: Final = 20.0
 #: Largest number of fetches that the worker gets at once; further fetches wait.
 FETCHES_MAX: Final = 4
 #: Shortest time in seconds between two log lines about an archive that is away.
@@ -45,10 +43,13 @@ class ArchiveUnavailable(Exception):
 class ArchiveService(ArchiveBackend):
     """The archive of a broker. Built before the broker restores its streams."""
 
-    def __init__(self, url: str, directory: Path, backlog: int, cache: int, disk: Disk) -> None:
+    def __init__(
+        self, url: str, directory: Path, backlog: int, cache: int, patience: float, disk: Disk
+    ) -> None:
         """`backlog` and `cache` are the settings stream.archive_backlog and stream.archive_cache.
 
-        `directory` is for the files of the archive in the data directory. Raises OSError.
+        `directory` is for the files of the archive in the data directory. A request over HTTP waits
+        up to `patience` seconds for the archive. Raises OSError.
         """
         directory.mkdir(mode=0o700, exist_ok=True)
         self.url = url
@@ -58,6 +59,7 @@ class ArchiveService(ArchiveBackend):
         self._directory = directory
         self._backlog = backlog
         self._cache_max = cache
+        self._patience = patience
         self._disk = disk
         self._progress = read_progress(directory, url)
         self._agenda: Agenda | None = None
@@ -155,10 +157,10 @@ class ArchiveService(ArchiveBackend):
     async def retried(self, rows: ArchivedRows, attempt: Callable[[], Result]) -> Result:
         """Return the result of `attempt`, repeated while it raises RowsPending.
 
-        Raises ArchiveUnavailable after PATIENCE seconds.
+        Raises ArchiveUnavailable after `patience` seconds.
         """
         loop = asyncio.get_running_loop()
-        end = loop.time() + PATIENCE
+        end = loop.time() + self._patience
         while True:
             try:
                 return attempt()
@@ -187,7 +189,7 @@ class ArchiveService(ArchiveBackend):
         self._open[number] = contract.ListFiles(number, path, offset, count), rows
         self._send(self._open[number][0])
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self._patience):
                 return await answer
         except TimeoutError:
             raise ArchiveUnavailable(self._unavailable(rows)) from None
@@ -199,7 +201,7 @@ class ArchiveService(ArchiveBackend):
         reason = self.counters.last_error or "its worker does not answer"
         return (
             f"the archive {self.url} did not deliver rows of stream '{rows.name}' in vhost "
-            f"'{rows.vhost}' within {PATIENCE:g} s ({reason}); try again later"
+            f"'{rows.vhost}' within {self._patience:g} s ({reason})"
         )
 
     # -- messages to the worker

@@ -181,7 +181,9 @@ class _Part:
                 self.day = max(self.day, day_of(self.from_us))
             last = pc.max(times).as_py()
             if day_of(last) > self.day:
-                count = next(row for row, time in enumerate(times) if day_of(time.as_py()) > self.day)
+                count = next(
+                    row for row, time in enumerate(times) if day_of(time.as_py()) > self.day
+                )
                 if count:
                     self._add(batch.slice(0, count), times.slice(0, count))
                     yield batch.slice(0, count)

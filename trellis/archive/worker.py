@@ -96,7 +96,9 @@ class Worker:
         except FileNotFoundError as error:
             found = contract.Failed(message.number, contract.GONE, str(error))
         except Exception as error:  # noqa: BLE001 - the broker logs it, and tries again
-            found = contract.Failed(message.number, contract.AWAY, f"{type(error).__name__}: {error}")
+            found = contract.Failed(
+                message.number, contract.AWAY, f"{type(error).__name__}: {error}"
+            )
         self._send(found)
 
     def _listing(self, stream: str) -> StreamListing:

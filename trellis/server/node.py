@@ -56,6 +56,8 @@ TOPIC_GROUPS_MAX: Final = 100
 #: After a change of a role, 1 / ROLE_SHARE of the usual number of connections and sessions is
 #: reviewed in a turn, because the permissions of each user are made anew, in 50 to 150 us.
 ROLE_SHARE: Final = 16
+#: Share of the time in which the gateway must answer that an HTTP request waits for the archive.
+HTTP_SHARE: Final = 0.8
 
 
 class BrokerNode:
@@ -295,6 +297,7 @@ def _archive(settings: Settings, directory: Path | None, disk: Disk) -> ArchiveS
             directory / "archive",
             stream.archive_backlog,
             stream.archive_cache,
+            HTTP_SHARE * settings.limits.handshake,
             disk,
         )
     except OSError as error:

@@ -62,11 +62,11 @@ class Listing:
     If `shape` is PAGED, the gateway filters, sorts and pages the rows; with any other shape
     (contract.py), it leaves them unchanged. `rows` yields None for each object that is skipped, so
     that the work of skipping is done in slices, too. `rows` yields bytes for a part of the payload
-    of the next row.
+    of the next row, and an event to wait for it outside a slice.
     """
 
     def __init__(
-        self, rows: AsyncIterator[Row | bytes | None], shape: int = contract.PAGED
+        self, rows: AsyncIterator[Row | bytes | asyncio.Event | None], shape: int = contract.PAGED
     ) -> None:
         self.rows = rows
         self.shape = shape
