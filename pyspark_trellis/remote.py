@@ -16,7 +16,7 @@ from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 
-from pyspark_trellis import messages
+from pyspark_trellis.archived import ArchivedPiece, archived_pieces
 from pyspark_trellis.credentials import credentials_of
 from pyspark_trellis.errors import PipelineError, shown
 from pyspark_trellis.journal import (
@@ -32,11 +32,15 @@ from pyspark_trellis.segments import Cut, SegmentName, SegmentScan, damaged, row
 
 #: The time in seconds to wait for an answer.
 PATIENCE: Final = 30
-#: The status with which a broker answers that it is busy, or that its archive has not delivered
-#: rows in time; and the number of attempts to read rows from an archive, each of which may wait for
-#: several seconds.
+#: The status with which a broker answers that it is busy.
 BUSY: Final = 503
+#: The status with which a broker answers that retention has removed a segment.
+GONE: Final = 410
 ARCHIVE_ATTEMPTS: Final = 5
+
+
+class GoneError(PipelineError):
+    """Retention has removed the segment."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -108,7 +112,8 @@ class RemoteBroker:
             with error:
                 if error.code == BUSY and attempts > 1:
                     return self.fetch(path, attempts - 1)
-                raise PipelineError(
+                kind = GoneError if error.code == GONE else PipelineError
+                raise kind(
                     f"{self.url} answered {error.code} to user '{self.user}': {_reason(error)}"
                 ) from None
         except urllib.error.URLError as error:
@@ -144,10 +149,14 @@ _HEADS_MAX: Final = 1 << 20
 
 @dataclass(frozen=True)
 class RemotePiece(Piece):
-    """Rows of a segment of a running broker; `path` is the HTTP path of the segment."""
+    """Rows of a segment of a running broker; `path` is the HTTP path of the segment.
+
+    `base` is the first offset of the segment.
+    """
 
     broker: RemoteBroker
     path: str
+    base: int
 
     @property
     def where(self) -> str:
@@ -158,33 +167,16 @@ class RemotePiece(Piece):
             self.broker.fetch(f"{self.path}&start={self.cut.start}&end={self.cut.end}")
         )
 
-
-@dataclass(frozen=True)
-class ArchivedPiece(Piece):
-    """Rows that only the archive of a running broker has: a part of a file in the archive.
-
-    The broker fetches the file when a task reads the piece, so that planning a query fetches
-    nothing. `cut` has no positions of bytes; the task finds them in the data.
-    """
-
-    broker: RemoteBroker
-    path: str
-
-    @property
-    def where(self) -> str:
-        return f"{self.broker.url}{self.path}"
-
     def batches(self, columns: Sequence[str], verify: bool = True) -> Iterator[pa.RecordBatch]:
-        data = self.data()
         try:
-            size = messages.end_of(memoryview(data), 0, data.size)
-        except (DamagedSegment, struct.error) as error:
-            raise damaged(self.where, error) from error
-        whole = replace(self.cut, schema=bytes(data[:size]), start=size, end=data.size)
-        return rows_of(whole, data.slice(size), self.where, columns, verify)
-
-    def data(self) -> pa.Buffer:
-        return pa.py_buffer(self.broker.fetch(self.path, ARCHIVE_ATTEMPTS))
+            data = self.data()
+        except GoneError:
+            # Retention has removed the segment since the query was planned: ask for all of it,
+            # which the broker may have in its archive.
+            cut = replace(self.cut, first=self.base)
+            yield from ArchivedPiece(cut, self.broker, self.path).batches(columns, verify)
+            return
+        yield from rows_of(self.cut, data, self.where, columns, verify)
 
 
 class Remote(JournalStream):
@@ -250,18 +242,17 @@ class Remote(JournalStream):
             path = f"/api/streams/segment?{self._question}&segment={row['name']}"
             begin, last = max(low, row["first"]), min(high, row["end"])
             if row.get("archived"):
-                pieces += [
-                    ArchivedPiece(
-                        Cut(b"", 0, 0, row["first"], at, min(at + rows, last)), self._broker, path
-                    )
-                    for at in range(begin, last, rows)
-                ]
+                cut = Cut(b"", 0, 0, row["first"], begin, last)
+                pieces += archived_pieces(cut, rows, self._broker, path)
                 continue
             scan = self._scans.setdefault(
                 SegmentName(row["epoch"], row["first"]), SegmentScan(row["first"])
             )
             self._scan(scan, path, row["bytes"], last)
-            pieces += [RemotePiece(cut, self._broker, path) for cut in scan.cut(begin, last, rows)]
+            pieces += [
+                RemotePiece(cut, self._broker, path, row["first"])
+                for cut in scan.cut(begin, last, rows)
+            ]
         return pieces
 
     def _segments(self) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from broker.stream.reader import QueueStreamReader
 from protocols.amqp.connection.handshake import GREETING
 from protocols.end_reasons import SHUTDOWN
 from protocols.peer import Peer
+from trellis.archive.service import ArchiveService
 from trellis.auth.settings_users import authenticator_from_settings
 from trellis.monitoring import detailed, metrics
 from trellis.monitoring.http_counters import HttpCounters
@@ -66,6 +67,7 @@ in the query:
   the page is the number of families that were cut for this reason.
 - `trellis_topic_unroutable_total` exists if `metrics.topics` names topic filters.
 - A broker with an [audit log](security.md#audit-log) has `trellis_audit_...`.
+- A broker with an [archive of streams](streams.md#the-archive) has `trellis_archive_...`.
 - A node of a cluster ([high-availability.md](high-availability.md)) has `trellis_cluster_...`, also
   while it is a standby. Brokers without a cluster do not have these metrics.
 
@@ -99,6 +101,9 @@ async def pages() -> list[tuple[str, MetricsPage]]:
         )
         accounts = authenticator_from_settings(settings, None)
         node = BrokerNode(settings, accounts, Path(directory), print)
+        node.archive = ArchiveService(
+            "file:///archive", Path(directory, "archive"), 0, 0, 0, node.disk
+        )
         node.cluster_figures = lambda: ClusterFigures("orders", "active")
         try:
             mqtt = node.mqtt.connect(Peer())

@@ -3,13 +3,13 @@
     broker -> worker                           worker -> broker
     Open      the archive, once                Ready     the worker serves messages
     Upload    a full segment                   Uploaded  the segment is in the archive
-    Fetch     the file with an offset          Fetched   the file is a segment in the cache
+    FetchFile the file with an offset          Fetched   the file is a segment in the cache
     FindTime  the first file of a time         Found     an offset, or -1
     FindFirst the first offset of a stream
     ListFiles the files of a stream            Listed    some of the files
     Remove    a segment from the cache
     Forget    the progress of a deleted stream
-                                               Failed    a message cannot be served
+                                               RequestFailed  a message cannot be served
 
 Messages with a `number` get an answer with the same number. `stream` is the path of a stream below
 the prefix of the archive (names.py).
@@ -47,7 +47,7 @@ class Upload(Struct, tag=True):
     size: int
 
 
-class Fetch(Struct, tag=True):
+class FetchFile(Struct, tag=True):
     """A request for the file that has the row at an offset."""
 
     number: int
@@ -148,7 +148,7 @@ class Listed(Struct, tag=True):
     files: list[FileRow]
 
 
-class Failed(Struct, tag=True):
+class RequestFailed(Struct, tag=True):
     """The reason why a message cannot be served; `kind` is AWAY, GONE, MISSING or BAD."""
 
     number: int
@@ -157,9 +157,9 @@ class Failed(Struct, tag=True):
 
 
 #: The messages that get an answer.
-Request = Upload | Fetch | FindTime | FindFirst | ListFiles
+Request = Upload | FetchFile | FindTime | FindFirst | ListFiles
 ToWorker = Open | Request | Remove | Forget
-FromWorker = Ready | Uploaded | Fetched | Found | Listed | Failed
+FromWorker = Ready | Uploaded | Fetched | Found | Listed | RequestFailed
 
 _encoder: Final = msgspec.json.Encoder()
 to_worker: Final = msgspec.json.Decoder(ToWorker)

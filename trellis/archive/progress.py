@@ -1,4 +1,4 @@
-"""How far each stream is uploaded: a text file, so that a start needs no answer of the archive.
+"""The progress of uploads of each stream: a file, so that a start needs no answer of the archive.
 
     s3://bucket/prefix          the URL of the archive
     17 0 250000                 number of a stream, its first offset in the archive, end of uploads

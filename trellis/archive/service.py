@@ -57,7 +57,7 @@ class ArchiveService(ArchiveBackend):
         #: True unless the last attempt failed because the archive is away.
         self.up = True
         self._directory = directory
-        self._backlog = backlog
+        self.backlog = backlog
         self._cache_max = cache
         self._patience = patience
         self._disk = disk
@@ -134,7 +134,7 @@ class ArchiveService(ArchiveBackend):
             )
 
     def backlog_full(self) -> bool:
-        return self.counters.waiting_bytes > self._backlog
+        return self.counters.waiting_bytes > self.backlog
 
     def fetch(self, rows: ArchivedRows, offset: i64) -> None:
         self._want(rows, "fetch", int(offset))
@@ -252,7 +252,7 @@ class ArchiveService(ArchiveBackend):
             rows, (_, kind, value) = self._wanted[key], key
             path, number = stream_path(rows.vhost, rows.name, rows.number), self._next_number()
             message: contract.Request = (
-                contract.Fetch(number, path, rows.number, value)
+                contract.FetchFile(number, path, rows.number, value)
                 if kind == "fetch"
                 else contract.FindTime(number, path, value)
                 if kind == "time"
@@ -276,7 +276,7 @@ class ArchiveService(ArchiveBackend):
         if known is None:
             return
         request, rows = known
-        if isinstance(message, contract.Failed):
+        if isinstance(message, contract.RequestFailed):
             self._on_failed(request, rows, message)
             return
         self._on_answer()
@@ -336,7 +336,7 @@ class ArchiveService(ArchiveBackend):
         rows.on_fetched(segment)
 
     def _on_failed(
-        self, request: contract.Request, rows: ArchivedRows, failure: contract.Failed
+        self, request: contract.Request, rows: ArchivedRows, failure: contract.RequestFailed
     ) -> None:
         upload = isinstance(request, contract.Upload)
         if failure.kind != contract.GONE:
@@ -358,7 +358,7 @@ class ArchiveService(ArchiveBackend):
             elif segment.waits:
                 # The file was removed without the stream's knowledge: a later start notices.
                 self._refuse(rows, f"the segment {segment.path} is missing")
-        elif isinstance(request, contract.Fetch):
+        elif isinstance(request, contract.FetchFile):
             self._finish(request, rows)
             rows.keep_failure(
                 request.offset,
@@ -443,7 +443,7 @@ class ArchiveService(ArchiveBackend):
 
 def _key(request: contract.Request, rows: ArchivedRows) -> tuple[int, str, int]:
     """Return the key under which a fetch or a search is wanted."""
-    if isinstance(request, contract.Fetch):
+    if isinstance(request, contract.FetchFile):
         return rows.number, "fetch", request.offset
     if isinstance(request, contract.FindTime):
         return rows.number, "time", request.moment

@@ -32,7 +32,7 @@ NICE: Final = 5
 Message = TypeVar(
     "Message",
     contract.Upload,
-    contract.Fetch,
+    contract.FetchFile,
     contract.FindTime | contract.FindFirst | contract.ListFiles,
 )
 
@@ -68,7 +68,7 @@ class Worker:
                 self._uploads.submit(self._progress.add, message.stream_number, -1, -1)
             elif isinstance(message, contract.Upload):
                 self._uploads.submit(self._serve, message, self._upload)
-            elif isinstance(message, contract.Fetch):
+            elif isinstance(message, contract.FetchFile):
                 self._fetches.submit(self._serve, message, self._fetch)
             elif not isinstance(message, contract.Open):
                 self._fetches.submit(self._serve, message, self._find)
@@ -86,17 +86,17 @@ class Worker:
             found = answer(message, listing)
         except ArchiveAway as error:
             listing.forget()
-            found = contract.Failed(message.number, contract.AWAY, str(error))
+            found = contract.RequestFailed(message.number, contract.AWAY, str(error))
         except FileMissing as error:
             listing.forget()
-            found = contract.Failed(message.number, contract.MISSING, str(error))
+            found = contract.RequestFailed(message.number, contract.MISSING, str(error))
         except (UnfitRows, DamagedFile) as error:
             listing.forget()
-            found = contract.Failed(message.number, contract.BAD, str(error))
+            found = contract.RequestFailed(message.number, contract.BAD, str(error))
         except FileNotFoundError as error:
-            found = contract.Failed(message.number, contract.GONE, str(error))
+            found = contract.RequestFailed(message.number, contract.GONE, str(error))
         except Exception as error:  # noqa: BLE001 - the broker logs it, and tries again
-            found = contract.Failed(
+            found = contract.RequestFailed(
                 message.number, contract.AWAY, f"{type(error).__name__}: {error}"
             )
         self._send(found)
@@ -116,11 +116,11 @@ class Worker:
         pa.default_memory_pool().release_unused()
         return contract.Uploaded(message.number, first, *written)
 
-    def _fetch(self, message: contract.Fetch, listing: StreamListing) -> contract.FromWorker:
+    def _fetch(self, message: contract.FetchFile, listing: StreamListing) -> contract.FromWorker:
         file = listing.covering(message.offset)
         if file is None:
             later = listing.page(message.offset, 1)
-            return contract.Failed(
+            return contract.RequestFailed(
                 message.number,
                 contract.MISSING,
                 f"the archive has no row with offset {message.offset}"

@@ -18,7 +18,7 @@ from broker.stream.archive import Archive
 from broker.stream.archived import RowsPending
 from broker.stream.offsets import first_available
 from broker.stream.queue import StreamQueue
-from broker.stream.segments import Segment
+from broker.stream.segments import Segment, parse_segment
 from trellis.archive.contract import FileRow
 
 Row = dict[str, object]
@@ -166,10 +166,19 @@ def wanted_segment(
     return archive, name
 
 
-def archived_offset(name: str) -> int:
-    """Return the first offset of an archived segment from its name; -1 for another name."""
+def archived_offset(archive: Archive, name: str, query: Mapping[str, str]) -> int:
+    """Return the first offset of a segment that must be read from the archive; -1 for another one.
+
+    This may be a segment that retention removed from the disk after a client got its name. The
+    bytes are then arranged differently, so no range of them can be read.
+    """
     number = name.removeprefix(ARCHIVED).removesuffix(".arrow")
-    return int(number) if name.startswith(ARCHIVED) and number.isdecimal() else -1
+    if name.startswith(ARCHIVED) and number.isdecimal():
+        return int(number)
+    known = parse_segment(name)
+    if known is None or "start" in query or "end" in query or known[1] >= int(archive.first_offset):
+        return -1
+    return known[1]
 
 
 def open_range(archive: Archive, segment: Segment | None, query: Mapping[str, str]) -> SegmentRange:

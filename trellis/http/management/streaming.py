@@ -30,6 +30,34 @@ async def list_streams(call: Call) -> Listing:
     return Listing(iterate(stream_files.list_streams(call.broker, call.identity)), contract.PLAIN)
 
 
+async def show_archive(call: Call) -> Row:
+    """Return the state of the archive: what waits, what was uploaded, and the last error."""
+    archive = call.node.archive
+    if archive is None:
+        raise not_found("the setting stream.archive names no archive")
+    counters = archive.counters
+    return {
+        "url": archive.url,
+        "up": archive.up,
+        "last_error": counters.last_error,
+        "waiting_segments": counters.waiting_segments,
+        "waiting_bytes": counters.waiting_bytes,
+        "backlog": archive.backlog,
+        "uploaded_segments": counters.uploaded_segments,
+        "uploaded_bytes": counters.uploaded_bytes,
+        "upload_failures": counters.upload_failures,
+        "fetched_files": counters.fetched_files,
+        "fetched_bytes": counters.fetched_bytes,
+        "fetch_failures": counters.fetch_failures,
+        "cached_bytes": counters.cached_bytes,
+        "dropped_segments": counters.dropped_segments,
+        "dropped_rows": counters.dropped_rows,
+        "refused_streams": counters.refused_streams,
+        "workers_lost": archive.workers_lost,
+        "worker_pid": archive.worker_pid,
+    }
+
+
 async def list_segments(call: Call) -> Listing:
     """List the segments of the stream that the query names, those in the archive first."""
     archive, wanted = stream_result(
@@ -85,7 +113,8 @@ async def read_segment(call: Call) -> SegmentRange:
         lambda: stream_files.wanted_segment(call.broker, call.identity, call.query)
     )
     segment: Segment | None = None
-    archived, first = archive.archived, stream_files.archived_offset(name)
+    archived = archive.archived
+    first = stream_files.archived_offset(archive, name, call.query)
     if archived is not None and first >= 0:
         segment = await archived_result(call, archive, partial(archived.segment_with, first))
     return stream_result(lambda: stream_files.open_range(archive, segment, call.query))
