@@ -36,7 +36,10 @@ class Open(Struct, tag=True):
 
 
 class Upload(Struct, tag=True):
-    """A full segment: the rows from offset `base` up to, but not including, `end`."""
+    """A full segment: the rows from offset `base` up to, but not including, `end`.
+
+    They were published between the times `from_us` and `to_us`, in microseconds.
+    """
 
     number: int
     stream: str
@@ -45,6 +48,8 @@ class Upload(Struct, tag=True):
     base: int
     end: int
     size: int
+    from_us: int
+    to_us: int
 
 
 class FetchFile(Struct, tag=True):

@@ -232,6 +232,8 @@ class ArchiveService(ArchiveBackend):
             int(segment.base),
             int(segment.end),
             int(segment.size),
+            int(segment.first_at),
+            int(segment.last_at),
         )
         self._open[number] = message, rows
         self._send(message)
@@ -322,7 +324,9 @@ class ArchiveService(ArchiveBackend):
     def _on_fetched(self, rows: ArchivedRows, message: contract.Fetched) -> None:
         segment = Segment(self._disk, message.path, 0, message.base)
         loaded = segment.load_index(message.index, message.size)
-        if rows.changed is None or not loaded:  # The stream was deleted meanwhile.
+        same = any(other.base == segment.base for other in rows.restored)
+        if rows.changed is None or same or not loaded:
+            # The stream was deleted meanwhile, or two readers needed this file.
             self._send(contract.Remove(message.path))
             return
         segment.written_here = True
@@ -334,6 +338,10 @@ class ArchiveService(ArchiveBackend):
         while counters.cached_bytes > self._cache_max and len(self._cache) > 1:
             self._evict(next(iter(self._cache)))
         rows.on_fetched(segment)
+        for key in [key for key in self._unsent if key[:2] == (rows.number, "fetch")]:
+            if segment.base <= key[2] < segment.end:
+                self._unsent.remove(key)
+                del self._wanted[key]
 
     def _on_failed(
         self, request: contract.Request, rows: ArchivedRows, failure: contract.RequestFailed
@@ -360,6 +368,8 @@ class ArchiveService(ArchiveBackend):
                 self._refuse(rows, f"the segment {segment.path} is missing")
         elif isinstance(request, contract.FetchFile):
             self._finish(request, rows)
+            if failure.kind == contract.MISSING:
+                rows.first_known = False  # Files may have been removed from the archive.
             rows.keep_failure(
                 request.offset,
                 f"offset {request.offset} of stream '{rows.name}' in vhost '{rows.vhost}' cannot "

@@ -44,8 +44,9 @@ class Written(NamedTuple):
 class Uploader:
     """Uploads segments; `directory` is for files that are not complete yet."""
 
-    def __init__(self, storage: Storage, directory: Path) -> None:
+    def __init__(self, storage: Storage, directory: Path, file_bytes: int = FILE_BYTES) -> None:
         self._storage = storage
+        self._file_bytes = file_bytes
         self._partial = directory / "upload.parquet"
 
     def upload(self, wanted: Upload, listing: StreamListing) -> Written:
@@ -63,7 +64,8 @@ class Uploader:
                     files, size = files + 1, size + file.size
             if known is not None:
                 low = min(known.end, wanted.end)
-                if (known.first, known.end) != (wanted.base, wanted.end) or not source.spans(known):
+                span = known.first, known.end, known.from_us, known.to_us
+                if span != (wanted.base, wanted.end, wanted.from_us, wanted.to_us):
                     self._compare(source, known, listing.stream)
         return Written(files, size)
 
@@ -73,12 +75,14 @@ class Uploader:
         """Write the rows from offset `low` up to, not including, `high`, as one or more files."""
         day = listing.day_before(low)
         while low < high:
-            part = _Part(source, low, high, day)
+            part = _Part(source, low, high, day, self._file_bytes)
             with self._partial.open("wb") as out:
                 table = TableFile(out, "parquet", source.schema)
-                for batch in part.batches():
-                    table.write(batch)
-                table.close()
+                try:
+                    for batch in part.batches():
+                        table.write(batch)
+                finally:
+                    table.close()
             day = part.day
             file = ArchivedFile(
                 low, part.end, part.from_us, part.to_us, self._partial.stat().st_size, day
@@ -124,11 +128,6 @@ class SegmentRows:
             raise FileNotFoundError(wanted.path)
         self.schema = pa.ipc.read_schema(pa.py_buffer(head)).remove_metadata()
 
-    def spans(self, file: ArchivedFile) -> bool:
-        """True if the first and the last row of the segment have the times of a file."""
-        first = next(self.views(self.base))
-        return int(first.published_at(0)) == file.from_us
-
     def views(self, low: int) -> Iterator[BatchView]:
         """Iterate over the batches, from that with the offset `low` on. Raises UnfitRows."""
         scan = BatchScan(self._file, SCHEMA_SIZE, self._size)
@@ -160,20 +159,20 @@ class SegmentRows:
 
 
 class _Part:
-    """The rows of one file, from offset `low` on: rows of one day, up to FILE_BYTES."""
+    """The rows of one file, from offset `low` on: rows of one day, up to `most` bytes."""
 
-    def __init__(self, source: SegmentRows, low: int, high: int, day: str) -> None:
+    def __init__(self, source: SegmentRows, low: int, high: int, day: str, most: int) -> None:
         """Begin a file. `day` is the day of the rows before: days never decrease with offsets."""
         self.end = low
         self.from_us = self.to_us = 0
         self.day = day
-        self._source, self._low, self._high = source, low, high
+        self._source, self._low, self._high, self._most = source, low, high, most
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Iterate over the rows of the file. Afterwards the attributes describe the file."""
         size = 0
         for batch, stored in self._source.batches(self._low, self._high):
-            if self.end > self._low and size + stored > FILE_BYTES:
+            if self.end > self._low and size + stored > self._most:
                 return
             times: Any = batch.column("published_at").cast(pa.int64())
             if self.end == self._low:

@@ -28,6 +28,8 @@ FETCH_THREADS: Final = 2
 LISTINGS_MAX: Final = 64
 #: The priority of the process is lowered by this number, so that the broker goes first.
 NICE: Final = 5
+#: Files of an archive in a directory can be read by the group of the directory, not by all users.
+UMASK: Final = 0o027
 
 Message = TypeVar(
     "Message",
@@ -161,6 +163,7 @@ def _row(stream: str, file: ArchivedFile) -> contract.FileRow:
 def main(descriptor: int) -> None:
     """Run the worker on an inherited socket, and end with the broker."""
     os.nice(NICE)
+    os.umask(UMASK)
     pa.set_cpu_count(1)
     try:
         Worker(socket.socket(fileno=descriptor)).run()
