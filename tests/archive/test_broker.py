@@ -14,7 +14,7 @@ from pyspark_trellis import read_table
 from tests.archive.running import ArchivingBroker, body
 from tests.archive.s3_server import S3Server
 
-ROWS = 400
+ROWS = 600
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,11 @@ def test_streams_are_uploaded_and_read_after_retention(tmp_path: Path, directory
         assert broker.trellis("stream", "export", "s", str(exported)).returncode == 0
         assert parquet.read_table(exported)["body"].to_pylist() == [body(n) for n in range(ROWS)]
         assert broker.trellis("stream", "archive").returncode == 0
+
+        broker.stop()
+        broker = ArchivingBroker(tmp_path / "data", f"file://{directory}")
+        check_readers(broker, ROWS)
+        assert broker.wait_uploaded()["uploaded_files"] == 1, "the segment that was active"
 
         archived = pyarrow.dataset.dataset(directory, partitioning="hive").to_table()
         assert archived["offset"].to_pylist() == list(range(archived.num_rows))

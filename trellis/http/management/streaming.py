@@ -44,6 +44,7 @@ async def show_archive(call: Call) -> Row:
         "waiting_bytes": counters.waiting_bytes,
         "backlog": archive.backlog,
         "uploaded_segments": counters.uploaded_segments,
+        "uploaded_files": counters.uploaded_files,
         "uploaded_bytes": counters.uploaded_bytes,
         "upload_failures": counters.upload_failures,
         "fetched_files": counters.fetched_files,
