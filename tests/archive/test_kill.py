@@ -84,7 +84,7 @@ def survive(data: Path, url: str, kills: int, random: Random) -> tuple[int, list
             if random.random() < 0.4:
                 state = broker.wait(lambda state: state["worker_pid"] > 0)
                 os.kill(state["worker_pid"], signal.SIGKILL)
-            broker.wait(lambda state, target=target: state["uploaded_segments"] >= target)
+            next(state for state in broker.states() if state["uploaded_segments"] >= target)
             if life < kills:
                 broker.kill()
                 publishing.join()
