@@ -11,6 +11,7 @@ Modules, in reading order:
 
     names           names of the files in the archive
     contract        the messages between service and worker
+    cache           the fetched segments
     counters        counts for the metrics
     service         the broker's end: what to upload and to fetch next; retries, cache, counters
     process         starts the worker, and starts it again after its end

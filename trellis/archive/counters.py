@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Counters:
-    """Counts of uploads and fetches since the start, and the present backlog and cache."""
+    """Counts of uploads and fetches since the start, and the present backlog."""
 
     def __init__(self) -> None:
         self.uploaded_segments = 0
@@ -20,8 +20,6 @@ class Counters:
         #: Segments that wait for their upload, and their size in bytes.
         self.waiting_segments = 0
         self.waiting_bytes = 0
-        #: Size of the fetched segments in the cache, in bytes.
-        self.cached_bytes = 0
         #: Streams that are not uploaded any more, because their rows do not fit the archive.
         self.refused_streams = 0
         #: Text of the last failure; "" if there was none.

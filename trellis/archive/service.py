@@ -20,6 +20,7 @@ from broker.stream.archived import ArchiveBackend, ArchivedRows, RowsPending
 from broker.stream.segments import Segment
 from trellis import logs
 from trellis.archive import contract
+from trellis.archive.cache import SegmentCache
 from trellis.archive.counters import Counters
 from trellis.archive.names import stream_path
 from trellis.archive.process import WorkerProcess
@@ -58,7 +59,6 @@ class ArchiveService(ArchiveBackend):
         self.up = True
         self._directory = directory
         self.backlog = backlog
-        self._cache_max = cache
         self._patience = patience
         self._disk = disk
         self._progress = read_progress(directory, url)
@@ -76,7 +76,7 @@ class ArchiveService(ArchiveBackend):
         self._retry: asyncio.TimerHandle | None = None
         self._delay = RETRY_MIN
         self._logged_at = -LOG_INTERVAL
-        self._cache: dict[Segment, ArchivedRows] = {}
+        self.cache = SegmentCache(cache, lambda path: self._send(contract.Remove(path)))
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
         self._listings: dict[int, asyncio.Future[list[contract.FileRow]]] = {}
 
@@ -147,7 +147,7 @@ class ArchiveService(ArchiveBackend):
 
     def remove_stream(self, rows: ArchivedRows) -> None:
         for segment in list(rows.restored):
-            self._evict(segment)
+            self.cache.evict(segment)
         if rows.refused:
             self.counters.refused_streams -= 1
         self._send(contract.Forget(rows.number))
@@ -269,8 +269,7 @@ class ArchiveService(ArchiveBackend):
         if isinstance(message, contract.Ready):
             for request, _ in list(self._open.values()):
                 self._send(request)  # A worker that ended has not answered these.
-            for segment in list(self._cache):
-                self._evict(segment)  # The worker begins with an empty cache.
+            self.cache.clear()  # The worker begins with an empty cache.
             self._send_upload()
             self._send_fetches()
             return
@@ -333,10 +332,7 @@ class ArchiveService(ArchiveBackend):
         counters = self.counters
         counters.fetched_files += 1
         counters.fetched_bytes += message.archived
-        counters.cached_bytes += int(segment.size)
-        self._cache[segment] = rows
-        while counters.cached_bytes > self._cache_max and len(self._cache) > 1:
-            self._evict(next(iter(self._cache)))
+        self.cache.add(segment, rows)
         rows.on_fetched(segment)
         for key in [key for key in self._unsent if key[:2] == (rows.number, "fetch")]:
             if segment.base <= key[2] < segment.end:
@@ -442,13 +438,6 @@ class ArchiveService(ArchiveBackend):
     def _count_gone(self, segment: Segment) -> None:
         self.counters.waiting_segments -= 1
         self.counters.waiting_bytes -= int(segment.size)
-
-    def _evict(self, segment: Segment) -> None:
-        """Remove a segment from the cache."""
-        rows = self._cache.pop(segment)
-        self.counters.cached_bytes -= int(segment.size)
-        rows.drop_restored(segment)
-        self._send(contract.Remove(segment.path))
 
 
 def _key(request: contract.Request, rows: ArchivedRows) -> tuple[int, str, int]:

@@ -69,7 +69,7 @@ def add_archive(page: MetricsPage, archive: ArchiveService) -> None:
     page.gauge(
         "trellis_archive_cache_bytes",
         "Size of the fetched stream segments in the data directory, in bytes.",
-        counters.cached_bytes,
+        archive.cache.size,
     )
     page.counter(
         "trellis_archive_dropped_segments",

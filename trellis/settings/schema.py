@@ -157,7 +157,7 @@ class StreamSettings(Section, frozen=True, kw_only=True):
         int,
         option(
             "size of the segments that were fetched from the archive and are kept in the data "
-            "directory for readers; at least one stays",
+            "directory for readers; at least two stay",
             ge=0,
             unit="bytes",
         ),

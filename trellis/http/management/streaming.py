@@ -50,7 +50,7 @@ async def show_archive(call: Call) -> Row:
         "fetched_files": counters.fetched_files,
         "fetched_bytes": counters.fetched_bytes,
         "fetch_failures": counters.fetch_failures,
-        "cached_bytes": counters.cached_bytes,
+        "cached_bytes": archive.cache.size,
         "dropped_segments": counters.dropped_segments,
         "dropped_rows": counters.dropped_rows,
         "refused_streams": counters.refused_streams,
