@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from broker.agenda import Task
 from broker.stream.open_files import OpenFiles
@@ -34,6 +34,7 @@ class RowsPending(Exception):
     """Rows must be fetched from the archive first. The stream is read again once they are there."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ArchiveBackend:
     """The archive of all streams of a broker. Its methods return at once."""
 
