@@ -25,6 +25,7 @@ from broker.stream.reader import QueueStreamReader
 from protocols.amqp.connection.handshake import GREETING
 from protocols.end_reasons import SHUTDOWN
 from protocols.peer import Peer
+from trellis.archive.contract import Open
 from trellis.archive.service import ArchiveService
 from trellis.auth.settings_users import authenticator_from_settings
 from trellis.monitoring import detailed, metrics
@@ -102,7 +103,7 @@ async def pages() -> list[tuple[str, MetricsPage]]:
         accounts = authenticator_from_settings(settings, None)
         node = BrokerNode(settings, accounts, Path(directory), print)
         node.archive = ArchiveService(
-            "file:///archive", Path(directory, "archive"), 0, 0, 0, node.disk
+            Open("file:///archive", str(Path(directory, "archive")), 0), 0, 0, 0, node.disk
         )
         node.cluster_figures = lambda: ClusterFigures("orders", "active")
         try:

@@ -29,10 +29,14 @@ AWAY, GONE, MISSING, BAD = "away", "gone", "missing", "bad"
 
 
 class Open(Struct, tag=True):
-    """The archive to work with: its URL, and the directory for the worker's own files."""
+    """The archive to work with: its URL, and the directory for the worker's own files.
+
+    The worker fetches no file while the disk of this directory has less than `disk_free` bytes.
+    """
 
     url: str
     directory: str
+    disk_free: int
 
 
 class Upload(Struct, tag=True):

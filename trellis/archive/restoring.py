@@ -36,22 +36,25 @@ def restore_file(source: Any, path: Path, stream: int, first: int, end: int) -> 
     partial = path.with_name(path.name + ".partial")
     schema = encode_schema(stream, 0, first)
     types = pa.ipc.read_schema(pa.py_buffer(schema)).remove_metadata()
-    with partial.open("wb") as out:
-        out.write(schema)
-        for batch in _batches(source, types):
-            data = encode_batch(batch)
-            view = view_batch(data, 0)
-            if view is None or view.base != segment.end:
-                raise DamagedFile(f"offset {int(segment.end)} is missing")
-            rows = view.rows
-            times = view.published_at(0), view.published_at(rows - 1)
-            segment.add_batch(view.base, rows, segment.size, len(data), *times)
-            out.write(data)
-        out.write(END_OF_STREAM)
-    if segment.end != end:
-        partial.unlink()
-        raise DamagedFile(f"the last offset is {int(segment.end) - 1}, not {end - 1}")
-    partial.replace(path)
+    try:
+        with partial.open("wb") as out:
+            out.write(schema)
+            for batch in _batches(source, types):
+                data = encode_batch(batch)
+                view = view_batch(data, 0)
+                if view is None or view.base != segment.end:
+                    raise DamagedFile(f"offset {int(segment.end)} is missing")
+                rows = view.rows
+                times = view.published_at(0), view.published_at(rows - 1)
+                segment.add_batch(view.base, rows, segment.size, len(data), *times)
+                out.write(data)
+            out.write(END_OF_STREAM)
+        if segment.end != end:
+            raise DamagedFile(f"the last offset is {int(segment.end) - 1}, not {end - 1}")
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)  # The disk may be full.
+        raise
     segment.full = True
     return segment
 

@@ -45,25 +45,32 @@ class ArchiveService(ArchiveBackend):
     """The archive of a broker. Built before the broker restores its streams."""
 
     def __init__(
-        self, url: str, directory: Path, backlog: int, cache: int, patience: float, disk: Disk
+        self,
+        opening: contract.Open,
+        backlog: int,
+        cache: int,
+        patience: float,
+        disk: Disk,
     ) -> None:
         """`backlog` and `cache` are the settings stream.archive_backlog and stream.archive_cache.
 
-        `directory` is for the files of the archive in the data directory. A request over HTTP waits
-        up to `patience` seconds for the archive. Raises OSError.
+        `opening` names the archive, and the directory for its files in the data directory. A
+        request over HTTP waits up to `patience` seconds for the archive. Raises OSError.
         """
+        directory = Path(opening.directory)
         directory.mkdir(mode=0o700, exist_ok=True)
-        self.url = url
+        self.url = opening.url
         self.counters = Counters()
         #: True unless the last attempt failed because the archive is away.
         self.up = True
-        self._directory = directory
+        self._opening = opening
         self.backlog = backlog
         self._patience = patience
         self._disk = disk
-        self._progress = read_progress(directory, url)
+        self._progress = read_progress(directory, opening.url)
         self._agenda: Agenda | None = None
-        self._worker: WorkerProcess | None = None
+        #: The worker; None before `start`.
+        self.worker: WorkerProcess | None = None
         #: The segments that wait for their upload; the first one may be under way.
         self._uploads: deque[tuple[ArchivedRows, Segment]] = deque()
         #: The messages without an answer, by number.
@@ -85,25 +92,14 @@ class ArchiveService(ArchiveBackend):
     def start(self, agenda: Agenda) -> None:
         """Start the worker. Called in the event loop, after the broker is restored."""
         self._agenda = agenda
-        opening = contract.Open(self.url, str(self._directory))
-        self._worker = WorkerProcess(opening, self._on_message)
+        self.worker = WorkerProcess(self._opening, self._on_message)
 
     def close(self) -> None:
         """End the worker."""
         if self._retry is not None:
             self._retry.cancel()
-        if self._worker is not None:
-            self._worker.close()
-
-    @property
-    def worker_pid(self) -> int:
-        """The process number of the worker; 0 while no worker runs."""
-        return 0 if self._worker is None else self._worker.pid
-
-    @property
-    def workers_lost(self) -> int:
-        """The number of workers that ended unexpectedly."""
-        return 0 if self._worker is None else self._worker.lost
+        if self.worker is not None:
+            self.worker.close()
 
     # -- the stream's side
 
@@ -211,12 +207,12 @@ class ArchiveService(ArchiveBackend):
         return self._number
 
     def _send(self, message: contract.ToWorker) -> None:
-        if self._worker is not None:
-            self._worker.send(message)
+        if self.worker is not None:
+            self.worker.send(message)
 
     def _send_upload(self) -> None:
         """Send the next segment to the worker, unless an upload is under way or must wait."""
-        if self._upload_number or self._retry is not None or self._worker is None:
+        if self._upload_number or self._retry is not None or self.worker is None:
             return
         while self._uploads and not self._uploads[0][1].waits:
             self._uploads.popleft()
@@ -247,7 +243,7 @@ class ArchiveService(ArchiveBackend):
 
     def _send_fetches(self) -> None:
         """Send waiting fetches to the worker, up to FETCHES_MAX."""
-        if self._worker is None or self._retry is not None:
+        if self.worker is None or self._retry is not None:
             return
         while self._unsent and len(self._wanted) - len(self._unsent) < FETCHES_MAX:
             key = self._unsent.popleft()

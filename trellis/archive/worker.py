@@ -51,6 +51,7 @@ class Worker:
         self._cache = directory / "cache"
         shutil.rmtree(self._cache, ignore_errors=True)
         self._cache.mkdir(parents=True)
+        self._disk_free = opened.disk_free
         self._progress = ProgressFile(directory, opened.url)
         self._storage = Storage(parse_location(opened.url))
         self._uploader = Uploader(self._storage, directory)
@@ -127,6 +128,11 @@ class Worker:
                 contract.MISSING,
                 f"the archive has no row with offset {message.offset}"
                 + (f"; the next one has offset {later[0].first}" if later else ""),
+            )
+        if shutil.disk_usage(self._cache).free < self._disk_free:
+            raise ArchiveAway(
+                f"{self._cache} has less than {self._disk_free} free bytes (limits.disk_free and "
+                "the size of a few files), so no file is fetched"
             )
         path = self._cache / f"{message.stream_number}-{file.first:020d}-{message.number}.arrow"
         with self._storage.open(f"{listing.stream}/{file.path}") as source:

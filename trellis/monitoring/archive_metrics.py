@@ -91,5 +91,5 @@ def add_archive(page: MetricsPage, archive: ArchiveService) -> None:
     page.counter(
         "trellis_archive_workers_lost",
         "Total number of worker processes of the archive that ended unexpectedly.",
-        archive.workers_lost,
+        0 if archive.worker is None else archive.worker.lost,
     )

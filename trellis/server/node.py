@@ -27,6 +27,7 @@ from protocols.amqp.options import AmqpOptions
 from protocols.mqtt.front import MqttFront
 from protocols.mqtt.options import MqttOptions
 from trellis import logs
+from trellis.archive.contract import Open
 from trellis.archive.service import ArchiveService
 from trellis.auth.authenticate import Accounts
 from trellis.auth.jwt import TokenAuthenticator
@@ -56,6 +57,9 @@ TOPIC_GROUPS_MAX: Final = 100
 #: After a change of a role, 1 / ROLE_SHARE of the usual number of connections and sessions is
 #: reviewed in a turn, because the permissions of each user are made anew, in 50 to 150 us.
 ROLE_SHARE: Final = 16
+#: Free bytes, beyond `limits.disk_free`, that files fetched from the archive leave on the disk, so
+#: that they do not raise the disk alarm.
+ARCHIVE_DISK_FREE: Final = 512 << 20
 #: Share of the time in which the gateway must answer that an HTTP request waits for the archive.
 HTTP_SHARE: Final = 0.8
 
@@ -293,8 +297,11 @@ def _archive(settings: Settings, directory: Path | None, disk: Disk) -> ArchiveS
         )
     try:
         return ArchiveService(
-            stream.archive,
-            directory / "archive",
+            Open(
+                stream.archive,
+                str(directory / "archive"),
+                settings.limits.disk_free + ARCHIVE_DISK_FREE,
+            ),
             stream.archive_backlog,
             stream.archive_cache,
             HTTP_SHARE * settings.limits.handshake,

@@ -54,8 +54,8 @@ async def show_archive(call: Call) -> Row:
         "dropped_segments": counters.dropped_segments,
         "dropped_rows": counters.dropped_rows,
         "refused_streams": counters.refused_streams,
-        "workers_lost": archive.workers_lost,
-        "worker_pid": archive.worker_pid,
+        "workers_lost": 0 if archive.worker is None else archive.worker.lost,
+        "worker_pid": 0 if archive.worker is None else archive.worker.pid,
     }
 
 
