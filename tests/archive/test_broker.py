@@ -173,3 +173,27 @@ def test_the_archive_of_another_data_directory_is_refused(tmp_path: Path, s3: S3
             assert broker.read(ROWS) == [(number, body(number)) for number in range(ROWS)]
         finally:
             broker.kill()
+
+
+@pytest.mark.long
+def test_old_files_may_be_removed_from_the_archive(tmp_path: Path, directory: Path) -> None:
+    broker = ArchivingBroker(tmp_path / "data", f"file://{directory}")
+    try:
+        broker.declare()
+        broker.publish(0, ROWS)
+        broker.wait_uploaded()
+        files = sorted(directory.rglob("*.parquet"))
+        assert broker.get("streams/rows", queue="s", offset=0, count=1)[0]["offset"] == 0
+        for path in files[:3]:
+            path.unlink()
+        first = int(files[3].name.partition("-")[0])
+        status, reason = broker.refusal("streams/rows", queue="s", offset=first - 1)
+        assert status == 410 and "does not exist any more" in reason
+        status, reason = broker.refusal("streams/rows", queue="s", offset=first - 1)
+        assert status == 410 and f"the next one has offset {first}" in reason
+        rows = broker.get("streams/rows", queue="s", offset="first", count=5)
+        assert [row["offset"] for row in rows] == list(range(first, first + 5))
+        assert [offset for offset, _ in broker.read(ROWS)] == list(range(first, ROWS))
+        assert "archive_fetch_failed" in broker.log
+    finally:
+        broker.kill()
