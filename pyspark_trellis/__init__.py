@@ -18,7 +18,9 @@ Reading order:
     journal       a stream in a directory, divided into pieces for tasks
     remote        a stream that a running broker serves over HTTP
     offsets       where a query begins and ends
+    topic_filter  the rows whose topics match a pattern
     rows          the rows of a journal that a query selects
+    exporting     the rows that `trellis stream export` writes
     counts        sums by topic, from the rows of a journal
     definitions   exchanges and bindings of a definitions file
     topology      bindings and MQTT subscriptions as of a time

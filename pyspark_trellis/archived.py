@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pyspark_trellis import messages
 from pyspark_trellis.journal import Piece
-from pyspark_trellis.segments import Cut, damaged, rows_of
+from pyspark_trellis.segments import Cut, SegmentScan, damaged, rows_of
 
 #: Number of attempts to read rows, each of which waits several seconds for the archive.
 ATTEMPTS: Final = 5
@@ -60,8 +60,9 @@ class ArchivedPiece(Piece):
         return rows_of(whole, data.slice(size), self.where, columns, verify)
 
 
-def archived_pieces(cut: Cut, rows: int, broker: SegmentServer, path: str) -> Iterator[Piece]:
-    """Divide the rows of a file in the archive into pieces of `rows` rows."""
-    for low in range(cut.low, cut.high, rows):
-        high = min(low + rows, cut.high)
-        yield ArchivedPiece(replace(cut, low=low, high=high), broker, path)
+class ArchivedScan(SegmentScan):
+    """A scan of a file in the archive, of which nothing is read: its cuts have no positions."""
+
+    def cut(self, low: int, high: int) -> Cut:
+        """Return a cut of the offsets from `low` up to, not including, `high`."""
+        return Cut(b"", 0, 0, self.base, low, high)

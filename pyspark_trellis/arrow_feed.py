@@ -1,5 +1,7 @@
-"""Reads the sums of published messages into memory: from a journal, or from the Parquet files that
-`trellis pipeline traffic` wrote.
+"""Reads the numbers of published messages by topic into memory.
+
+The source is a journal, or the Parquet files that `trellis pipeline traffic` wrote. The tables have
+the columns of counts.py and are called sums.
 """
 
 from __future__ import annotations
@@ -35,10 +37,11 @@ SUMS: Final = pa.schema(
 
 
 class JournalFeed:
-    """The sums of the rows of a journal. Each call of `sums` reads only the rows that are new.
+    """The numbers of messages by topic (sums, see counts.py) in a journal.
 
-    `since` and `until` are times in microseconds since 1970, or None: only rows that the broker
-    received from `since` on and before `until` count.
+    The first call of `sums` reads all rows, each later call only the new rows. `since` and `until`
+    are times in microseconds since 1970, or None: only rows that the broker received from `since`
+    on and before `until` are counted.
     """
 
     def __init__(
@@ -61,7 +64,10 @@ class JournalFeed:
         self._next: int | None = None
 
     def sums(self) -> pa.Table:
-        """Return the sums of all rows so far. Raises PipelineError."""
+        """Return the sums of all rows so far: a table with one row for each combination of keys.
+
+        Raises PipelineError.
+        """
         bounds = self._stream.bounds()
         name = self._stream.name
         if self._next is None:
@@ -104,14 +110,19 @@ class JournalFeed:
 
 
 class RollupFeed:
-    """The sums in the directory that `trellis pipeline traffic --target` wrote."""
+    """The numbers of messages by topic and minute that `trellis pipeline traffic` wrote to a
+    directory.
+    """
 
     def __init__(self, path: str) -> None:
         self._path: Final = Path(path.removeprefix("file://"))
         self._read: frozenset[Path] = frozenset()
 
     def sums(self) -> pa.Table:
-        """Return the sums in all valid files. Raises PipelineError."""
+        """Return the sums in all valid files: a table with the rows of these files.
+
+        Raises PipelineError.
+        """
         from pyarrow import parquet
 
         files = self._files()

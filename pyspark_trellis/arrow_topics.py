@@ -1,4 +1,4 @@
-"""Computes the aggregates of the published topics in this process, on an Arrow table."""
+"""Computes what the jobs ask about the published topics in this process, on an Arrow table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _PAIRS: Final = 1 << 20
 
 
 class ArrowTopics(PublishedTopics):
-    """A table with the sums of each (vhost, exchange, topic), as `counts.TopicSums` makes it."""
+    """The published topics as an Arrow table: one row for each (vhost, exchange, topic).
+
+    Each row has the number of messages and the other sums that `counts.TopicSums` computes.
+    """
 
     def __init__(self, sums: pa.Table) -> None:
         self.table: Final = added(sums, *KEYS).combine_chunks()
@@ -133,8 +136,9 @@ def _reached(group: RoutedGroup) -> NDArray[np.bool_]:
 
 
 class _MetCounts:
-    """For each pair of bindings with one source and one destination: the number of topics, and of
-    their messages, that both bindings match.
+    """Counts, for each pair of bindings, the topics that both match, and the topics' messages.
+
+    Only pairs of bindings with the same source and the same destination are counted.
     """
 
     def __init__(self, definitions: DefinitionsFile) -> None:
@@ -152,7 +156,7 @@ class _MetCounts:
         self._rows = 0
 
     def add(self, rows: Rows, numbers: Rows, messages: Rows) -> None:
-        """Count the topics that several bindings to one destination match.
+        """Count the topics that several bindings from one source to one destination match.
 
         `rows[n]` is a topic, and `numbers[n]` the number of a binding that matches it. A topic is
         an index in `messages`, which has the number of messages of each topic.

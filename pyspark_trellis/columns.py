@@ -1,4 +1,4 @@
-"""Defines the columns of a journal with the types of Spark and Arrow, and their projection."""
+"""Defines the columns of a journal with their types in Spark and Arrow, and selects columns."""
 
 from __future__ import annotations
 
@@ -62,9 +62,8 @@ def projection(names: Sequence[str]) -> pa.Schema:
 
 
 def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """Return the batch with the columns that the schema `wanted` has, and no others.
-
-    The columns get the order and the types of this schema.
+    """Return the batch with exactly the columns of the schema `wanted`, in its order and with its
+    types.
     """
     columns = []
     for field in wanted:

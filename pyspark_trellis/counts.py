@@ -1,4 +1,4 @@
-"""Sums of published messages by topic, computed on Arrow tables.
+"""Sums: the numbers of published messages by topic, as Arrow tables with these columns.
 
     vhost, exchange, topic     each combination once
     messages, size             number, and bytes of bodies
@@ -59,9 +59,10 @@ class Span(NamedTuple):
 
 
 class TopicSums:
-    """Partial sums of journal rows by the columns `keys`, which may include `minute`.
+    """The numbers of messages, bytes and copies in journal rows, summed by the columns `keys`.
 
-    The number of rows in memory is bounded by a multiple of the number of different keys.
+    `keys` may include `minute`. The number of rows in memory is at most a multiple of the number of
+    different keys.
     """
 
     def __init__(self, *keys: str) -> None:
@@ -86,7 +87,7 @@ class TopicSums:
         self.add_sums(added(pa.table(columns), *self._keys))
 
     def add_sums(self, sums: pa.Table) -> None:
-        """Add sums that `table` has returned."""
+        """Add a table of sums, with the columns that `table` returns."""
         self._sums.append(sums)
         self._rows += sums.num_rows
         if self._rows > _ADDED_ABOVE:
@@ -95,7 +96,7 @@ class TopicSums:
             self._rows = self._sums[0].num_rows // 2
 
     def table(self) -> pa.Table | None:
-        """Return one row for each combination of keys; None if no rows were added."""
+        """Return the sums, one row for each combination of keys; None if no rows were added."""
         if not self._sums:
             return None
         self._sums = [added(pa.concat_tables(self._sums), *self._keys)]
@@ -103,7 +104,10 @@ class TopicSums:
 
 
 def added(table: pa.Table, *keys: str) -> pa.Table:
-    """Return the sums of the rows with equal values in the columns `keys`."""
+    """Return a table with one row for each combination of values in the columns `keys`.
+
+    The other columns are the sums of the rows in `table` with these values.
+    """
     found = table.group_by(list(keys)).aggregate(
         [(name, "sum") for name in COUNTS] + [("first_at", "min"), ("last_at", "max")]
     )
@@ -117,9 +121,10 @@ def added(table: pa.Table, *keys: str) -> pa.Table:
 
 
 def partial(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Iterate over the sums of one task's journal rows by minute, vhost, exchange and topic.
+    """Yield the sums of one task's journal rows by minute, vhost, exchange and topic.
 
-    The same minute and topic may occur in several tasks: `history.summed` adds up the tasks' sums.
+    Several tasks may yield a row for the same minute and topic; `history.summed` adds up these
+    rows.
     """
     sums = TopicSums("minute", *KEYS)
     for each in batches:

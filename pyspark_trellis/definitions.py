@@ -36,7 +36,9 @@ SESSION: Final = "\0"
 
 
 def shown(place: str) -> str:
-    """Return the name of a destination (a queue or an MQTT session) as text for users."""
+    """Return the name of a destination as text for users. `place` identifies a queue or MQTT
+    session.
+    """
     name = place.removeprefix(SESSION)
     return (
         place
@@ -49,7 +51,7 @@ def shown(place: str) -> str:
 class BoundQueue:
     """A binding, or a subscription of an MQTT session.
 
-    `number` is the index of the binding in the file. `kind` is the kind of its destination: queue,
+    `number` is the index of the binding in the file. `kind` is the kind of the destination: queue,
     exchange or session. `key` is a pattern of `grammar` (amqp or mqtt).
     """
 
@@ -74,8 +76,9 @@ class BoundQueue:
 
     @property
     def place(self) -> str:
-        """The place of the queue or session to which the binding leads; meaningless if the
-        destination is an exchange.
+        """The text that identifies the destination: the name of a queue, or SESSION and a name.
+
+        Meaningless if the destination is an exchange.
         """
         return SESSION + self.destination if self.kind == "session" else self.destination
 
@@ -95,7 +98,7 @@ class DefinedHost:
 
     @property
     def places(self) -> list[str]:
-        """The places of all queues and sessions, sorted."""
+        """The texts that identify all queues and sessions (see `BoundQueue.place`), sorted."""
         return sorted([*self.queues, *(SESSION + name for name in self.sessions)])
 
 

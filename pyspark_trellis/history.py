@@ -1,9 +1,9 @@
-"""Computes the history of published messages for routing questions: a Spark table with the sums
-(`counts`) of each (vhost, exchange, topic).
+"""Computes the history of published messages for routing questions, on Spark.
 
-A history is computed from a journal, or from the rollup that `traffic` maintains, which has the
-same columns per minute. The event time is the publisher's `timestamp`; if the message has none, it
-is the time at which the broker received the message.
+A history is a table with the numbers of messages, bytes and copies of each (vhost, exchange,
+topic); counts.py explains the columns. It is computed from a journal, or from the rollup that
+`traffic` maintains, which has the same columns per minute. The event time is the publisher's
+`timestamp`; if the message has none, it is the time at which the broker received the message.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ def event_time() -> Column:
 
 
 def rollup(journal: DataFrame) -> DataFrame:
-    """Return the partial sums of a journal's rows by minute and topic.
+    """Return the sums of a journal's rows by minute and topic: messages, bytes and copies.
 
-    `journal` may be a batch or a streaming query.
+    Each task returns its own sums, so a minute and topic may occur several times. `journal` may be
+    a batch or a streaming query.
     """
     return journal.select(*NEEDED).mapInArrow(partial, ROLLUP)
 
 
 def summed(parts: DataFrame, *keys: str) -> DataFrame:
-    """Return the total of the partial sums for each combination of values of `keys`.
+    """Add up partial sums: return one row for each combination of values of the columns `keys`.
 
-    `keys` are names of columns; the default is KEYS.
+    The default of `keys` is KEYS: vhost, exchange and topic.
     """
     return parts.groupBy(*(keys or KEYS)).agg(
         *[F.sum(name).alias(name) for name in COUNTS],
@@ -54,11 +55,12 @@ def summed(parts: DataFrame, *keys: str) -> DataFrame:
 
 
 class TopologyFeed:
-    """A source of the counts of published messages by minute and topic (partial sums).
+    """A source of tables with the number of messages by minute and topic (partial sums).
 
-    The messages are read from the journal that `options` name. If `options` is None, the sums are
-    read from the rollup in the directory `traffic` instead. With `followed`, each call of `parts`
-    reads only the messages that the journal got since the call before, and adds them to the sums.
+    The messages are read from the journal that `options` name. If `options` is None, the table is
+    read from the directory `traffic`, to which `trellis pipeline traffic` wrote it. With
+    `followed`, each later call of `parts` reads only the new messages of the journal, and adds
+    their numbers to the table of the previous call.
     """
 
     def __init__(
@@ -80,7 +82,10 @@ class TopologyFeed:
         self._parts: DataFrame | None = None
 
     def parts(self) -> DataFrame:
-        """Return the partial sums of all messages so far. Raises PipelineError."""
+        """Return the numbers of all messages so far by minute and topic (partial sums).
+
+        Raises PipelineError.
+        """
         if self._options is None:
             assert self._traffic is not None
             self._read = self._there()

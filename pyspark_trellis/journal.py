@@ -38,11 +38,17 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True)
 class JournalSpan:
-    """The valid part of a segment: offsets from `low` up to, not including, `high`."""
+    """The valid part of a segment: offsets from `low` up to, not including, `high`.
+
+    `first_at` and `last_at` are the times of its first and last rows in microseconds, None if they
+    are not known.
+    """
 
     name: SegmentName
     low: int
     high: int
+    first_at: int | None = None
+    last_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -98,33 +104,73 @@ class FilePiece(Piece):
 
 
 class JournalStream:
-    """The interface of a stream, in a directory or remote."""
+    """A stream, in a directory or remote. Its segments are the same for both, so that only the
+    methods that read them differ.
+    """
 
-    def bounds(self) -> OffsetRange:
-        """Return the range of offsets that the stream has at present. Raises PipelineError."""
-        raise NotImplementedError
-
-    def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
-        """Return the offsets from `low` up to, not including, `high`, as pieces.
-
-        A piece has `rows` rows; the last piece of a segment may have fewer. Raises PipelineError if
-        an offset is missing.
-        """
-        raise NotImplementedError
-
-    def first_since(self, micros: int) -> int:
-        """Return an offset before which all rows were published before a time in microseconds.
+    def spans(self) -> list[JournalSpan]:
+        """Return the valid parts of the segments that the stream has at present, by offset.
 
         Raises PipelineError.
         """
         raise NotImplementedError
 
-    def rewritten(self, offset: int, epoch: int) -> bool:
-        """True if rows before this offset were replaced after they had been read in `epoch`.
+    def scanned(self, span: JournalSpan, until: int) -> SegmentScan:
+        """Return the positions of the batches of a segment, at least up to the offset `until`.
 
-        They were replaced if a later epoch begins before the offset: a crash removed them, and
-        other rows got their offsets. A query that read them then has rows that are no longer in the
-        stream. The answer is as of the last call of `bounds`.
+        `span` must be of the last call of `spans`. Raises PipelineError.
+        """
+        raise NotImplementedError
+
+    def piece(self, span: JournalSpan, cut: Cut) -> Piece:
+        """Return rows of a segment as a piece. `span` must be of the last call of `spans`."""
+        raise NotImplementedError
+
+    def bounds(self) -> OffsetRange:
+        """Return the range of offsets that the stream has at present. Raises PipelineError."""
+        spans = self.spans()
+        if not spans:
+            return OffsetRange(0, 0, 0)
+        return OffsetRange(spans[0].low, spans[-1].high, spans[-1].name.epoch)
+
+    def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
+        """Return the offsets from `low` up to, not including, `high`, as pieces.
+
+        A piece has `rows` rows; the last piece of a segment may have fewer. The pieces do not
+        depend on the index, because Spark may repeat a batch after a crash and must then get the
+        same pieces (see `sink`). Raises PipelineError if an offset is missing.
+        """
+        if high <= low:
+            return []
+        spans = [span for span in self.spans() if span.low < high and span.high > low]
+        check_whole(self.name, spans, low, high)
+        pieces: list[Piece] = []
+        for span in spans:
+            at, end = max(low, span.low), min(high, span.high)
+            scan = self.scanned(span, end)
+            while at < end:
+                stop = min(at + rows, end)
+                pieces.append(self.piece(span, scan.cut(at, stop)))
+                at = stop
+        return pieces
+
+    def first_since(self, micros: int) -> int:
+        """Return an offset before which all rows were published before a time in microseconds.
+
+        Only whole segments are before the offset. Raises PipelineError.
+        """
+        spans = self.spans()
+        for span in spans:
+            if span.last_at is None or span.last_at >= micros:
+                return span.low
+        return spans[-1].high if spans else 0
+
+    def rewritten(self, offset: int, epoch: int) -> bool:
+        """True if a crash replaced rows before this offset after they had been read in `epoch`.
+
+        In this case, a later epoch begins before the offset: the crash removed rows that were read,
+        and other rows got their offsets. A query that read the removed rows has data that is no
+        longer in the stream. The answer is as of the last call of `bounds`.
         """
         raise NotImplementedError
 
@@ -137,10 +183,10 @@ class JournalStream:
 class Directory(JournalStream):
     """A stream in a directory, to which a broker may be writing.
 
-    All complete batches are assumed to be durable. They are durable if the broker is stopped, and
-    in a copy. Read a running broker over HTTP instead, which returns durable rows only: if the
-    machine fails, rows that were read from the directory before they were durable may be lost
-    (`offsets.remembered` reports that).
+    All complete batches are read as if they were durable. That is correct if the broker is stopped,
+    or if the directory is a copy. If the broker runs and its machine fails, rows that were read may
+    be lost (`offsets.remembered` reports that). So read the stream of a running broker over HTTP,
+    which returns durable rows only.
     """
 
     def __init__(self, path: str) -> None:
@@ -152,38 +198,16 @@ class Directory(JournalStream):
     def name(self) -> str:
         return str(self._path)
 
-    def bounds(self) -> OffsetRange:
-        spans = self._spans()
-        if not spans:
-            return OffsetRange(0, 0, 0)
-        return OffsetRange(spans[0].low, spans[-1].high, spans[-1].name.epoch)
+    def scanned(self, span: JournalSpan, until: int) -> SegmentScan:
+        return self._scans[span.name]
 
-    def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
-        if high <= low:
-            return []
-        spans = [span for span in self._spans() if span.low < high and span.high > low]
-        check_whole(self.name, spans, low, high)
-        pieces: list[Piece] = []
-        for span in spans:
-            scan = self._scans[span.name]
-            path = str(self._path / self._files[span.name])
-            for cut in scan.cut(max(low, span.low), min(high, span.high), rows):
-                pieces.append(FilePiece(cut, path))
-        return pieces
-
-    def first_since(self, micros: int) -> int:
-        offset = self.bounds().first
-        for span in self._spans():
-            last_at = self._scans[span.name].last_at
-            if last_at is None or last_at >= micros:
-                break
-            offset = span.high
-        return offset
+    def piece(self, span: JournalSpan, cut: Cut) -> Piece:
+        return FilePiece(cut, str(self._path / self._files[span.name]))
 
     def rewritten(self, offset: int, epoch: int) -> bool:
         return any(name.epoch > epoch and name.base < offset for name in self._files)
 
-    def _spans(self) -> list[JournalSpan]:
+    def spans(self) -> list[JournalSpan]:
         try:
             files = {
                 name: file.name
@@ -223,15 +247,16 @@ class Directory(JournalStream):
 def _counting(names: list[SegmentName], scans: dict[SegmentName, SegmentScan]) -> list[JournalSpan]:
     """Return the parts of the segments whose rows are valid, sorted by epoch and base offset.
 
-    If an offset is in two segments, it is valid only in the later segment. `names` must be sorted
-    by epoch and base offset.
+    If two segments have the same offset, only the row in the later segment is valid. `names` must
+    be sorted by epoch and base offset.
     """
     spans: list[JournalSpan] = []
     limit: int | None = None
     for name in reversed(names):
         high = scans[name].end if limit is None else min(scans[name].end, limit)
         if high > name.base:
-            spans.append(JournalSpan(name, name.base, high))
+            scan = scans[name]
+            spans.append(JournalSpan(name, name.base, high, scan.first_at, scan.last_at))
         limit = name.base if limit is None else min(limit, name.base)
     spans.reverse()
     return spans

@@ -79,11 +79,11 @@ def ending(text: str, bounds: OffsetRange, name: str) -> int:
 
 
 def remembered(start: dict[str, int], stream: JournalStream, bounds: OffsetRange) -> None:
-    """Check that a query can continue from its checkpoint. Raises PipelineError.
+    """Check that a query can continue at `start`, the position in its checkpoint.
 
-    The check fails if the query has read rows that are no longer in the stream, because the stream
-    is shorter or was rewritten. The check also fails if retention has removed rows that the query
-    has not read yet.
+    Raises PipelineError in two cases: the query has read rows that are no longer in the stream,
+    because the stream is shorter or was rewritten; or retention has removed rows that the query has
+    not read yet.
     """
     offset = start["next"]
     if offset > bounds.next or stream.rewritten(offset, start["epoch"]):

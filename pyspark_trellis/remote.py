@@ -16,16 +16,13 @@ from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 
-from pyspark_trellis.archived import ArchivedPiece, archived_pieces
+from pyspark_trellis.archived import ArchivedPiece, ArchivedScan
 from pyspark_trellis.credentials import credentials_of
 from pyspark_trellis.errors import PipelineError, shown
 from pyspark_trellis.journal import (
-    ROWS_PER_TASK,
     JournalSpan,
     JournalStream,
-    OffsetRange,
     Piece,
-    check_whole,
 )
 from pyspark_trellis.messages import DamagedSegment
 from pyspark_trellis.segments import Cut, SegmentName, SegmentScan, damaged, rows_of
@@ -44,7 +41,7 @@ class GoneError(PipelineError):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A handler that follows no redirection. Otherwise another server could get the password."""
+    """A handler that refuses redirections, because another server could get the password."""
 
     def redirect_request(self, *arguments: Any) -> None:
         """Return None, so that the redirection is an error."""
@@ -64,7 +61,7 @@ class RemoteBroker:
 
     @classmethod
     def of(cls, place: str, options: Mapping[str, str] = MappingProxyType({})) -> RemoteBroker:
-        """Parse http://HOST:15672, and find the credentials (credentials.py).
+        """Return the broker at the URL `place`, with the credentials for it (credentials.py).
 
         Raises PipelineError.
         """
@@ -187,13 +184,15 @@ class Remote(JournalStream):
         self._question: Final = urlencode({"vhost": vhost, "queue": queue})
         self._name: Final = f"stream '{queue}' in vhost '{vhost}' of {broker.url}"
         self._scans: dict[SegmentName, SegmentScan] = {}
+        #: The segments by the last call of `spans`.
+        self._rows: dict[SegmentName, dict[str, Any]] = {}
 
     @classmethod
     def of(cls, place: str, options: Mapping[str, str]) -> Remote:
-        """Return the stream of http://HOST:15672 that the option `stream` names.
+        """Return the stream that the option `stream` names, of the broker at the URL `place`.
 
-        `place` is the URL http://HOST:15672. The option is VHOST/QUEUE, or QUEUE for the vhost /.
-        Raises PipelineError.
+        `place` is http://HOST:15672. The option is VHOST/QUEUE, or QUEUE for the vhost /. Raises
+        PipelineError.
         """
         stream = options.get("stream", "")
         if not stream:
@@ -208,64 +207,38 @@ class Remote(JournalStream):
     def name(self) -> str:
         return self._name
 
-    def bounds(self) -> OffsetRange:
-        rows = self._segments()
-        return (
-            OffsetRange(rows[0]["first"], rows[-1]["end"], rows[-1]["epoch"])
-            if rows
-            else OffsetRange(0, 0, 0)
+    def spans(self) -> list[JournalSpan]:
+        rows: list[dict[str, Any]] = self._broker.document(
+            f"/api/streams/segments?{self._question}"
         )
-
-    def first_since(self, micros: int) -> int:
-        rows = self._segments()
-        later = [row["first"] for row in rows if row["to"] >= micros]
-        return int(later[0] if later else rows[-1]["end"] if rows else 0)
+        self._rows = {SegmentName(row["epoch"], row["first"]): row for row in rows}
+        return [
+            JournalSpan(name, row["first"], row["end"], row["from"], row["to"])
+            for name, row in self._rows.items()
+            if row["end"] > row["first"]
+        ]
 
     def rewritten(self, offset: int, epoch: int) -> bool:
         return False  # The broker returns only durable rows, which a crash cannot remove.
 
-    def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
-        if high <= low:
-            return []
-        found = [row for row in self._segments() if row["first"] < high and row["end"] > low]
-        check_whole(
-            self.name,
-            [
-                JournalSpan(SegmentName(row["epoch"], row["first"]), row["first"], row["end"])
-                for row in found
-            ],
-            low,
-            high,
-        )
-        pieces: list[Piece] = []
-        for row in found:
-            path = f"/api/streams/segment?{self._question}&segment={row['name']}"
-            begin, last = max(low, row["first"]), min(high, row["end"])
-            if row.get("archived"):
-                cut = Cut(b"", 0, 0, row["first"], begin, last)
-                pieces += archived_pieces(cut, rows, self._broker, path)
-                continue
-            scan = self._scans.setdefault(
-                SegmentName(row["epoch"], row["first"]), SegmentScan(row["first"])
-            )
-            self._scan(scan, path, row["bytes"], last)
-            pieces += [
-                RemotePiece(cut, self._broker, path, row["first"])
-                for cut in scan.cut(begin, last, rows)
-            ]
-        return pieces
+    def piece(self, span: JournalSpan, cut: Cut) -> Piece:
+        if self._rows[span.name].get("archived"):
+            return ArchivedPiece(cut, self._broker, self._path(span))
+        return RemotePiece(cut, self._broker, self._path(span), span.name.base)
 
-    def _segments(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._broker.document(
-            f"/api/streams/segments?{self._question}"
-        )
-        return found
+    def _path(self, span: JournalSpan) -> str:
+        name = self._rows[span.name]["name"]
+        return f"/api/streams/segment?{self._question}&segment={name}"
 
-    def _scan(self, scan: SegmentScan, path: str, size: int, until: int) -> None:
+    def scanned(self, span: JournalSpan, until: int) -> SegmentScan:
         """Read the headers of batches up to the offset `until`.
 
         Each header gives the position of the next header.
         """
+        if self._rows[span.name].get("archived"):
+            return ArchivedScan(span.low)
+        scan = self._scans.setdefault(span.name, SegmentScan(span.low))
+        path, size = self._path(span), self._rows[span.name]["bytes"]
         some = _HEADS
         while not scan.schema or scan.end < until:
             start, known = scan.size, len(scan.places)
@@ -280,3 +253,4 @@ class Remote(JournalStream):
             except (DamagedSegment, struct.error) as error:
                 raise damaged(f"{self._broker.url}{path}", error) from error
             some = min(2 * some, _HEADS_MAX) if len(scan.places) > known + 1 else _HEADS
+        return scan

@@ -148,10 +148,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Delete the digests of earlier batches, because all messages of this batch are confirmed.
+        """Delete the digests of the rows of earlier batches from the checkpoint.
 
-        This method publishes no messages. The messages became durable when the tasks got their
-        confirms; if Spark repeats the batch, the broker deduplicates them.
+        Spark calls this method when all tasks of batch `batchId` have ended. The messages of the
+        batch are durable then, because each task waits for its confirms. If Spark repeats the
+        batch, the broker deduplicates the messages.
         """
         files, root = _place(self._checkpoint)
         for each in files.get_file_info(fs.FileSelector(root, allow_not_found=True)):

@@ -83,7 +83,7 @@ class JournalRows:
     def of(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Return the rows of a task's partition.
 
-        If there are no partitions, Spark calls this method once with None.
+        If there are no partitions, Spark calls this method once with None, and gets no rows.
         """
         if isinstance(partition, JournalTask):
             return self.selected.batches(partition.piece)

@@ -37,7 +37,7 @@ _LAST_SECOND: Final = 253_402_300_799
 
 
 class TableFile:
-    """A file that is being written, in one of FORMATS. Its content is complete after `close`.
+    """A file that is being written, in one of FORMATS; `close` completes it, `cancel` gives it up.
 
     `rows` and `groups` are the numbers of rows and of groups that were written so far. Errors of
     `out` are raised as they are.
@@ -79,6 +79,16 @@ class TableFile:
         if self._waiting:
             self._write_group()
         self._writer.close()
+
+    def cancel(self) -> None:
+        """Give up an incomplete file, so that nothing is written to `out` any more.
+
+        Otherwise pyarrow would try to complete a Parquet file when its writer is freed, and print
+        an error if `out` is closed.
+        """
+        self._waiting.clear()
+        if self._parquet:
+            self._writer.is_open = False
 
     def _write_group(self) -> None:
         group = pa.Table.from_batches(self._waiting, self._schema)

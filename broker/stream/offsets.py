@@ -87,9 +87,9 @@ def first_available(archive: Archive) -> i64:
 
 
 def offset_since(archive: Archive, pages: StreamPages, moment: i64) -> i64:
-    """Return the offset of the first row published at `moment` (us) or later, else the end.
+    """Return the offset of the first row published at `moment` or later, else the end.
 
-    Raise RowsPending if the archive must be asked first.
+    `moment` is a Unix time in microseconds. Raise RowsPending if the archive must be asked first.
     """
     archived, local = archive.archived, archive.first_offset
     if (

@@ -1,4 +1,7 @@
-"""Tests of `writeStream.format("trellis")`: rows become confirmed messages with an identity."""
+"""Tests of the Spark sink `writeStream.format("trellis")`.
+
+The sink publishes each row as a message, with numbers for deduplication, and waits for the confirm.
+"""
 
 from __future__ import annotations
 

@@ -135,13 +135,18 @@ def fill(out: io.BytesIO, kind: str) -> None:
     schema = pa.schema([("body", pa.binary())])
     rng = random.Random(1)
     file = TableFile(out, kind, schema, 100)
-    for _ in range(20):
-        bodies = [rng.randbytes(50) for _ in range(10)]
-        file.write(pa.RecordBatch.from_pydict({"body": bodies}, schema=schema))
-    file.close()
+    try:
+        for _ in range(20):
+            bodies = [rng.randbytes(50) for _ in range(10)]
+            file.write(pa.RecordBatch.from_pydict({"body": bodies}, schema=schema))
+        file.close()
+    except OSError:
+        file.cancel()
+        raise
 
 
 @pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.filterwarnings("error")
 def test_an_error_of_the_file_is_raised_as_it_is(
     kind: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,8 +81,10 @@ class Uploader:
                 try:
                     for batch in part.batches():
                         table.write(batch)
-                finally:
                     table.close()
+                except BaseException:
+                    table.cancel()
+                    raise
             day = part.day
             file = ArchivedFile(
                 low, part.end, part.from_us, part.to_us, self._partial.stat().st_size, day

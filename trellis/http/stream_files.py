@@ -162,7 +162,8 @@ def wanted_segment(
     archive = find_stream(broker, identity, query).archive
     name = query.get("segment", "")
     if not name:
-        raise StreamRefusal(400, "segment=NAME is missing: /api/streams/segments lists them")
+        text = "segment=NAME is missing: /api/streams/segments lists the segments"
+        raise StreamRefusal(400, text)
     return archive, name
 
 
@@ -275,5 +276,5 @@ def _number(query: Mapping[str, str], name: str, default: int) -> int:
     if value is None:
         return default
     if not value.isdecimal():
-        raise StreamRefusal(400, f"'{name}' is '{value}', not a number from 0")
+        raise StreamRefusal(400, f"'{name}' is '{value}', must be a number, 0 or larger")
     return int(value)

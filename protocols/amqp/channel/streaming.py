@@ -220,7 +220,7 @@ class AmqpStreamConsumer(QueueStreamReader):
             start = end
 
     def _split_at_offset(self, properties: bytes) -> None:
-        """Cache these properties, split where the value of x-stream-offset is inserted."""
+        """Cache the parts of these properties before and after the value of x-stream-offset."""
         self._last_properties = properties
         self._before, self._after = with_offset(properties)
 
