@@ -66,3 +66,7 @@ class ArchivedScan(SegmentScan):
     def cut(self, low: int, high: int) -> Cut:
         """Return a cut of the offsets from `low` up to, not including, `high`."""
         return Cut(b"", 0, 0, self.base, low, high)
+
+    def sizes(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """Yield the offset `high` and a size of 0 bytes: the file is read as a whole."""
+        yield high, 0
