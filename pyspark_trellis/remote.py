@@ -8,14 +8,15 @@ import json
 import struct
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 
+from pyspark_trellis.archived import ArchivedPiece, ArchivedScan
 from pyspark_trellis.credentials import credentials_of
 from pyspark_trellis.errors import PipelineError, shown
 from pyspark_trellis.journal import (
@@ -24,10 +25,19 @@ from pyspark_trellis.journal import (
     Piece,
 )
 from pyspark_trellis.messages import DamagedSegment
-from pyspark_trellis.segments import Cut, SegmentName, SegmentScan, damaged
+from pyspark_trellis.segments import Cut, SegmentName, SegmentScan, damaged, rows_of
 
 #: The time in seconds to wait for an answer.
 PATIENCE: Final = 30
+#: The status with which a broker answers that it is busy.
+BUSY: Final = 503
+#: The status with which a broker answers that retention has removed a segment.
+GONE: Final = 410
+ARCHIVE_ATTEMPTS: Final = 5
+
+
+class GoneError(PipelineError):
+    """Retention has removed the segment."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -81,8 +91,11 @@ class RemoteBroker:
         except ValueError as error:
             raise self._unexpected(path, error) from None
 
-    def fetch(self, path: str) -> bytes:
-        """Return the bytes that the broker serves at this HTTP path. Raises PipelineError."""
+    def fetch(self, path: str, attempts: int = 1) -> bytes:
+        """Return the bytes that the broker serves at this HTTP path. Raises PipelineError.
+
+        Try up to `attempts` times while the broker answers that it is busy.
+        """
         request = urllib.request.Request(self.url + path)
         request.add_header(
             "Authorization",
@@ -94,7 +107,10 @@ class RemoteBroker:
                 return found
         except urllib.error.HTTPError as error:
             with error:
-                raise PipelineError(
+                if error.code == BUSY and attempts > 1:
+                    return self.fetch(path, attempts - 1)
+                kind = GoneError if error.code == GONE else PipelineError
+                raise kind(
                     f"{self.url} answered {error.code} to user '{self.user}': {_reason(error)}"
                 ) from None
         except urllib.error.URLError as error:
@@ -130,10 +146,14 @@ _HEADS_MAX: Final = 1 << 20
 
 @dataclass(frozen=True)
 class RemotePiece(Piece):
-    """Rows of a segment of a running broker; `path` is the HTTP path of the segment."""
+    """Rows of a segment of a running broker; `path` is the HTTP path of the segment.
+
+    `base` is the first offset of the segment.
+    """
 
     broker: RemoteBroker
     path: str
+    base: int
 
     @property
     def where(self) -> str:
@@ -143,6 +163,17 @@ class RemotePiece(Piece):
         return pa.py_buffer(
             self.broker.fetch(f"{self.path}&start={self.cut.start}&end={self.cut.end}")
         )
+
+    def batches(self, columns: Sequence[str], verify: bool = True) -> Iterator[pa.RecordBatch]:
+        try:
+            data = self.data()
+        except GoneError:
+            # Retention has removed the segment since the query was planned: ask for all of it,
+            # which the broker may have in its archive.
+            cut = replace(self.cut, first=self.base)
+            yield from ArchivedPiece(cut, self.broker, self.path).batches(columns, verify)
+            return
+        yield from rows_of(self.cut, data, self.where, columns, verify)
 
 
 class Remote(JournalStream):
@@ -191,7 +222,9 @@ class Remote(JournalStream):
         return False  # The broker returns only durable rows, which a crash cannot remove.
 
     def piece(self, span: JournalSpan, cut: Cut) -> Piece:
-        return RemotePiece(cut, self._broker, self._path(span))
+        if self._rows[span.name].get("archived"):
+            return ArchivedPiece(cut, self._broker, self._path(span))
+        return RemotePiece(cut, self._broker, self._path(span), span.name.base)
 
     def _path(self, span: JournalSpan) -> str:
         name = self._rows[span.name]["name"]
@@ -202,6 +235,8 @@ class Remote(JournalStream):
 
         Each header gives the position of the next header.
         """
+        if self._rows[span.name].get("archived"):
+            return ArchivedScan(span.low)
         scan = self._scans.setdefault(span.name, SegmentScan(span.low))
         path, size = self._path(span), self._rows[span.name]["bytes"]
         some = _HEADS

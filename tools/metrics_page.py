@@ -20,10 +20,13 @@ import trustme
 from broker.messages.message import AT_MOST_ONCE, PLAIN, Address, Message
 from broker.queues.consumer import Consumer
 from broker.replication.figures import ClusterFigures
-from broker.stream.queue import QueueStreamReader, StreamQueue
+from broker.stream.queue import StreamQueue
+from broker.stream.reader import QueueStreamReader
 from protocols.amqp.connection.handshake import GREETING
 from protocols.end_reasons import SHUTDOWN
 from protocols.peer import Peer
+from trellis.archive.contract import Open
+from trellis.archive.service import ArchiveService
 from trellis.auth.settings_users import authenticator_from_settings
 from trellis.monitoring import detailed, metrics
 from trellis.monitoring.http_counters import HttpCounters
@@ -66,6 +69,7 @@ channel; a parameter `vhost` restricts the page to the virtual hosts that it nam
   reason.
 - `trellis_topic_unroutable_total` exists if `metrics.topics` names topic filters.
 - A broker with an [audit log](security.md#audit-log) has `trellis_audit_...`.
+- A broker with an [archive of streams](streams.md#the-archive) has `trellis_archive_...`.
 - A node of a cluster ([high-availability.md](high-availability.md)) has `trellis_cluster_...`, also
   while it is a standby. Brokers without a cluster do not have these metrics.
 
@@ -99,6 +103,9 @@ async def pages() -> list[tuple[str, MetricsPage]]:
         )
         accounts = authenticator_from_settings(settings, None)
         node = BrokerNode(settings, accounts, Path(directory), print)
+        node.archive = ArchiveService(
+            Open("file:///archive", str(Path(directory, "archive")), 0), 0, 0, 0, node.disk
+        )
         node.cluster_figures = lambda: ClusterFigures("orders", "active")
         try:
             mqtt = node.mqtt.connect(Peer())

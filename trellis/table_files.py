@@ -112,6 +112,7 @@ def _parquet_writer(out: BinaryIO, schema: pa.Schema) -> Any:
         out,
         schema,
         compression="zstd",
+        write_page_checksum=True,
         write_statistics=without(_WITHOUT_STATISTICS),
         use_dictionary=without((*_INCREASING, *_DISTINCT)),
         column_encoding={

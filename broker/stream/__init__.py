@@ -19,7 +19,8 @@ Modules, in reading order:
     rows         converts messages to rows
     segments     files `<epoch>-<base offset>.arrow` and their indexes
     open_files   the open files of all streams, at most a given number
-    archive      the segments of one stream
+    archived     the rows of one stream that are in the archive, and what the archive must do
+    archive      the segments of one stream on the disk
     archive_write
                  the rows of one stream in one batch of the store
     removal      removes the files that retention drops, and those of a deleted stream
@@ -30,7 +31,8 @@ Modules, in reading order:
     inspect      `trellis store verify` and `repair` for streams
     pages        pieces of segments, read once for several readers
     offsets      finds the offset at which a reader begins
-    queue        the queue, and its readers
+    reader       a reader: one consumer, and the offset of its next row
+    queue        the queue, which serves its readers
     streams      all streams of a broker
 
 StreamQueue.run serves the readers. The reader of an AMQP consumer is AmqpStreamConsumer in

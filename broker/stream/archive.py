@@ -18,6 +18,7 @@ from mypy_extensions import i64
 from broker.store.disk import NO_DESCRIPTORS, TRANSIENT, Disk, File, WriteFailed
 from broker.store.files import os_error_text
 from broker.store.poison import PoisonableWriter
+from broker.stream.archived import ArchivedRows, RowsUnavailable
 from broker.stream.arrow import END_OF_STREAM, SCHEMA_SIZE, encode_schema
 from broker.stream.captured_rows import BatchPlace, EncodedBatch
 from broker.stream.open_files import FileUser, OpenFiles
@@ -328,14 +329,6 @@ def write_index(disk: Disk, segment: Segment) -> None:
     disk.rename(temporary, path)
 
 
-class RowsUnavailable(Exception):
-    """Rows were removed by retention, or are lost. `next_offset` is the next offset with a row."""
-
-    def __init__(self, text: str, first: i64) -> None:
-        super().__init__(text)
-        self.next_offset: i64 = first
-
-
 class Archive:
     """The durable segments of a stream in the order of their offsets; the last one may be active.
 
@@ -367,6 +360,8 @@ class Archive:
             disk, root, vhost, name, number, OpenFiles() if writing is None else writing
         )
         self.row_writer = RowWriter(vhost, codecs)
+        #: The rows that are in the archive (setting `stream.archive`); None without an archive.
+        self.archived: ArchivedRows | None = None
         #: Number of rows, and size of the segments in bytes.
         self.rows: i64 = 0
         self.size: i64 = 0
@@ -414,6 +409,8 @@ class Archive:
         at = bisect_right(self.segments, offset, key=_base)
         after: i64 = self.segments[at].base if at < len(self.segments) else self.end
         subject = f"offset {offset} of stream '{self.name}' in vhost '{self.vhost}'"
+        if at == 0 and self.archived is not None:
+            return self.archived.unavailable_error(subject, offset, after)
         if at == 0:
             return RowsUnavailable(
                 f"{subject} is gone: retention removed all rows before offset {after}, which is the"
@@ -431,12 +428,15 @@ class Archive:
 
         Retention drops segments whose last row is older than `before` (Unix time in microseconds),
         and the oldest segments while the stream is larger than `most` bytes. Retention never drops
-        the last segment. A limit of -1 means no limit. The caller removes the files.
+        the last segment, nor one that waits for its upload. A limit of -1 means no limit. The
+        caller removes the files.
         """
         out: list[Segment] = []
         while len(self.segments) > 1:
             oldest = self.segments[0]
             if not (before >= 0 and oldest.last_at < before) and not 0 <= most < self.size:
+                break
+            if self.archived is not None and not self.archived.take_expired(oldest):
                 break
             out.append(oldest)
             del self.segments[0]

@@ -133,6 +133,12 @@ class BatchBuilder:
         self._add_buffer(b"")
         self._add_buffer(data)
 
+    def add_encoded(self, nulls: i64, buffers: list[bytes]) -> None:
+        """Add a column with `nulls` nulls, whose buffers are encoded already."""
+        self._add_node(nulls)
+        for data in buffers:
+            self._add_buffer(data)
+
     def add_texts(self, ends: bytes, data: bytes) -> None:
         """Add a column of texts without nulls.
 

@@ -42,14 +42,15 @@ def resolve_offset(
 
     `end` is the offset of the next row, `now_us` the time in microseconds; `thing` names the queue
     in error texts. Raise PreconditionFailed if `wanted` is invalid, RowsUnavailable if there is no
-    such row any more, StoreError if the stream cannot be read.
+    such row any more, RowsPending if the archive must be asked first, StoreError if the stream
+    cannot be read.
     """
     if isinstance(wanted, bytes):  # RabbitMQ accepts texts of AMQP's type byte array, too.
         wanted = wanted.decode(errors="replace")
     if wanted is None or wanted == "next":
         return end
     if wanted == "first":
-        return archive.first_offset
+        return first_available(archive)
     if wanted == "last":
         return pages.page_with(archive.end - 1).views[-1].base if archive.rows else archive.end
     if isinstance(wanted, datetime):
@@ -60,7 +61,11 @@ def resolve_offset(
             return offset_since(archive, pages, now_us - i64(seconds) * 1_000_000)
     if isinstance(wanted, int) and not isinstance(wanted, bool) and 0 <= wanted <= _OFFSET_MAX:
         offset: i64 = wanted
-        if offset < archive.end and archive.segment_with(offset) is None:
+        if (
+            offset < archive.end
+            and archive.segment_with(offset) is None
+            and (archive.archived is None or archive.archived.lacks(offset))
+        ):
             raise archive.unavailable_error(offset)
         return offset
     raise PreconditionFailed(
@@ -69,22 +74,55 @@ def resolve_offset(
     )
 
 
+def first_available(archive: Archive) -> i64:
+    """Return the first offset with a row, on the disk or in the archive.
+
+    Raise RowsPending if the archive must be asked first.
+    """
+    local = archive.first_offset
+    if archive.archived is None or local == 0:
+        return local
+    first = archive.archived.first_offset()
+    return first if 0 <= first < local else local
+
+
 def offset_since(archive: Archive, pages: StreamPages, moment: i64) -> i64:
     """Return the offset of the first row published at `moment` or later, else the end.
 
-    `moment` is a Unix time in microseconds.
+    `moment` is a Unix time in microseconds. Raise RowsPending if the archive must be asked first.
     """
+    archived, local = archive.archived, archive.first_offset
+    if (
+        archived is not None
+        and local > 0
+        and (not archive.segments or moment <= archive.segments[0].first_at)
+    ):
+        begin = archived.offset_since(moment)
+        if 0 <= begin < local:
+            found = _row_since(pages, begin, local, moment)
+            if found < local:
+                return found
     for segment in archive.segments:
         if segment.last_at < moment:
             continue
-        offset: i64 = segment.offset_before(moment)
-        while offset < segment.end:
-            page = pages.page_with(offset)
-            for batch in page.views:
-                row: i64 = 0
-                while row < batch.rows:
-                    if batch.published_at(row) >= moment:
-                        return batch.base + row
-                    row += 1
-            offset = page.end
+        found = _row_since(pages, segment.offset_before(moment), segment.end, moment)
+        if found < segment.end:
+            return found
     return archive.end
+
+
+def _row_since(pages: StreamPages, offset: i64, end: i64, moment: i64) -> i64:
+    """Return the first offset from `offset` on whose row was published at `moment` or later.
+
+    Return `end` if no row before `end` was.
+    """
+    while offset < end:
+        page = pages.page_with(offset)
+        for batch in page.views:
+            row: i64 = 0
+            while row < batch.rows:
+                if batch.published_at(row) >= moment:
+                    return batch.base + row
+                row += 1
+        offset = page.end
+    return end

@@ -48,6 +48,8 @@ class StreamPages:
         self._pages = []
         for segment in self._archive.segments:
             self._close(segment)
+        if self._archive.archived is not None:
+            self._archive.archived.close_files()
 
     def drop(self, segments: list[Segment]) -> None:
         """Drop the pages of removed segments."""
@@ -56,7 +58,8 @@ class StreamPages:
     def page_with(self, offset: i64) -> StreamPage:
         """Return a page that has the row at `offset`, which must be below the stream's end.
 
-        Raise RowsUnavailable if the row no longer exists, StoreError if it cannot be read.
+        Raise RowsUnavailable if the row no longer exists, RowsPending if it must be fetched from
+        the archive first, StoreError if it cannot be read.
         """
         pages = self._pages
         for number, page in enumerate(pages):
@@ -65,6 +68,8 @@ class StreamPages:
                     pages.insert(0, pages.pop(number))
                 return page
         segment = self._archive.segment_with(offset)
+        if segment is None and self._archive.archived is not None:
+            segment = self._archive.archived.segment_with(offset)
         if segment is None:
             raise self._archive.unavailable_error(offset)
         place: i64 = segment.place_of(offset)

@@ -24,11 +24,12 @@ from broker.queues.statistics import RESTORED, RETURNED
 from broker.store.contract import Store
 from broker.store.disk import OutOfDescriptors, StoreError
 from broker.store.stream_contract import ShippedRows, StreamIntake, StreamWrite
-from broker.stream.archive import Archive, RowsUnavailable
+from broker.stream.archive import Archive
 from broker.stream.archive_write import ArchiveWrite
-from broker.stream.arrow import BatchView
+from broker.stream.archived import RowsPending, RowsUnavailable
 from broker.stream.captured_rows import CapturedRows
 from broker.stream.pages import StreamPages
+from broker.stream.reader import QueueStreamReader
 from broker.stream.removal import removal_of
 from broker.stream.row_codecs import PublishRun
 
@@ -42,35 +43,6 @@ _CHECK_INTERVAL_MIN: Final[i64] = 1_000
 _CHECKS_PER_AGE: Final[i64] = 10
 #: Time after which a stream is read again if no file descriptor was left, in ms.
 READ_RETRY_MS: Final[i64] = 1_000
-
-
-class QueueStreamReader:
-    """A reader of a stream: one consumer, and the offset of the next row to deliver to it.
-
-    Front ends of protocols subclass it.
-    """
-
-    def __init__(self, consumer: Consumer, offset: i64) -> None:
-        self.consumer = consumer
-        self.offset: i64 = offset
-
-    def ready(self) -> bool:
-        """True if the consumer can take a row now."""
-        consumer = self.consumer
-        pool = consumer.pool
-        return consumer.credit > 0 and (pool is None or pool.credit > 0) and consumer.outlet.open()
-
-    def serve(self, batch: BatchView, row: i64) -> i64:
-        """Deliver rows of a batch, from `row` on, while the consumer is ready.
-
-        Return the number of delivered rows. This method must not call the core, because the queue
-        advances `offset` only after it returns.
-        """
-        raise NotImplementedError
-
-    def fail(self, reason: str) -> None:
-        """Close the consumer with an error, because the row at `offset` cannot be read."""
-        raise NotImplementedError
 
 
 class StreamQueue(Queue):
@@ -91,6 +63,8 @@ class StreamQueue(Queue):
         super().__init__(vhost, name, agenda, store, True)
         self.arguments = terms
         self.archive = archive
+        if archive.archived is not None:
+            archive.archived.changed = ArchiveChange(self)
         self.pages = StreamPages(archive)
         self.pending_rows = PendingRows(self)
         self.readers: list[QueueStreamReader] = []
@@ -214,6 +188,8 @@ class StreamQueue(Queue):
         given: i64 = 0
         end: i64 = self.archive.end
         try:
+            if reader.offset < 0:
+                reader.offset = reader.find_start()
             while given < most and reader.offset < end and reader.ready():
                 for batch in self.pages.page_with(reader.offset).views:
                     row: i64 = reader.offset - batch.base
@@ -225,6 +201,8 @@ class StreamQueue(Queue):
                         given += count
                         if row + count < batch.rows:
                             break
+        except RowsPending:
+            pass  # The reader is served again when the archive has delivered the rows.
         except OutOfDescriptors:
             self._retry_later()
         except (RowsUnavailable, StoreError) as error:
@@ -297,6 +275,8 @@ class StreamQueue(Queue):
         A reader gets an error if the next row that it reads has been removed.
         """
         terms, archive = self.arguments, self.archive
+        if archive.archived is not None:
+            archive.archived.add_full(archive.segments)
         self._retained_segments = len(archive.segments)
         before: i64 = -1
         if terms.max_age >= 0:
@@ -328,6 +308,12 @@ class StreamQueue(Queue):
         self._retention_check = None
         self._apply_retention()
 
+    def on_archive_changed(self) -> None:
+        """Apply retention after an upload, and serve readers that waited for the archive."""
+        self._apply_retention()
+        if self.readers:
+            self.schedule_drain()
+
     def purge(self) -> int:
         """Count all rows as purged; return their number. Called only when the stream is deleted."""
         purged = int(self.depth)
@@ -341,6 +327,8 @@ class StreamQueue(Queue):
         if self._read_retry is not None:
             self._read_retry.queue = None
         self.readers = []
+        if self.archive.archived is not None:
+            self.archive.archived.on_deleted()
         purged = super().on_deleted()
         self.archive.segment_writer.forget()
         self.pages.clear()
@@ -424,6 +412,17 @@ class RetentionCheck(Task):
     def run(self) -> None:
         if self.queue is not None:
             self.queue.check_retention()
+
+
+class ArchiveChange(Task):
+    """Tells a stream that a segment was uploaded, or that rows were fetched or cannot be."""
+
+    def __init__(self, queue: StreamQueue) -> None:
+        self._queue = queue
+
+    def run(self) -> None:
+        if not self._queue.dead:
+            self._queue.on_archive_changed()
 
 
 class ReadRetry(Task):

@@ -71,6 +71,10 @@ class Segment(FileUser):
         self.full = False
         #: True if this process wrote the segment. Then its checksums need not be checked.
         self.written_here = False
+        #: `archived`: the archive has the segment. `waits`: it waits for its upload, or, if it was
+        #: fetched, the next one was requested (archived.py).
+        self.archived = False
+        self.waits = False
         self._offsets: array[int] = array("q")
         self._places: array[int] = array("q")
         self._times: array[int] = array("q")

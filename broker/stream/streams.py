@@ -9,6 +9,7 @@ from broker.queues.arguments import QueueArguments
 from broker.store.contract import Store
 from broker.store.findings import Finding
 from broker.stream.archive import Archive
+from broker.stream.archived import ArchiveBackend, ArchivedRows
 from broker.stream.leftover import remove_deleted_streams
 from broker.stream.open_files import OpenFiles
 from broker.stream.queue import StreamQueue
@@ -29,6 +30,8 @@ class Streams:
         self.served: i64 = 0
         #: Damaged, missing or removed files that were found at the start of the broker.
         self.findings: list[Finding] = []
+        #: The archive of all streams (setting `stream.archive`); None without an archive.
+        self.archive: ArchiveBackend | None = None
 
     def make(self, vhost: str, name: str, agenda: Agenda, terms: QueueArguments) -> StreamQueue:
         """Return a new stream. `assign_number` must then set its number."""
@@ -43,6 +46,8 @@ class Streams:
             self.writing,
             self.reading,
         )
+        if self.archive is not None:
+            archive.archived = ArchivedRows(self.archive, vhost, name, self.reading)
         return StreamQueue(vhost, name, agenda, store, terms, archive)
 
     def assign_number(self, queue: StreamQueue, number: int, known: bool) -> None:
@@ -56,6 +61,8 @@ class Streams:
             archive.segment_writer.number
         ) = number
         archive.segment_writer.is_new = not known
+        if archive.archived is not None:
+            archive.archived.begin(number)
         if known:
             store = self._store
             end = store.stream_ends.pop(number, 0)

@@ -122,6 +122,7 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 SAMPLES: dict[str, st.SearchStrategy[Any]] = {
     "check_addresses": st.lists(st.ip_addresses().map(str), min_size=1, max_size=3).map(",".join),
+    "check_archive": st.sampled_from(["", "file:///a b", "s3://b/p?endpoint=http://h:9&region=r"]),
     "check_name": st.text(string.ascii_letters + "._@-", min_size=1, max_size=5),
     "check_object_name": TEXT.filter(lambda name: not fault_of(name)),
     "check_regex": st.sampled_from([".*", r"^amq\.", '["\\\\]', "é|\n"]),

@@ -23,6 +23,8 @@ from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running, Scrape
 from tests.top.secured import secure
 from tests.wire.mqtt.client import subscribe
+from trellis.archive.contract import Open
+from trellis.archive.service import ArchiveService
 from trellis.monitoring import detailed, metrics
 from trellis.monitoring.detailed import FAMILIES
 from trellis.monitoring.http_counters import HttpCounters
@@ -145,6 +147,8 @@ async def test_every_metric_of_the_rules_and_the_dashboard_is_there(
         log={"audit": str(tmp_path / "audit.log")},
     )
     running.node.cluster_figures = lambda: ClusterFigures("orders", "active")
+    opening = Open("file:///archive", str(tmp_path / "data" / "archive"), 0)
+    running.node.archive = ArchiveService(opening, 0, 0, 0, running.node.disk)
     # A reason has a sample only after a connection was closed for it; so has the metric of refused
     # logins, after a refusal.
     await (await running.amqp()).leave()

@@ -10,13 +10,13 @@ from typing import Any
 
 from broker.stream.template import COLUMNS
 from trellis.cli.actions import print_json
-from trellis.cli.api_client import add_login
+from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.export import add_export
 from trellis.cli.parsing import CommandError, Commands, Parser, add_command, number
 from trellis.cli.stream_source import StreamSource, add_range
 from trellis.cli.table import columns_of, table
 
-_USAGE = "list | head QUEUE | export QUEUE FILE [--url URL] [--user NAME --password WORD]"
+_USAGE = "list | archive | head QUEUE | export QUEUE FILE [--url URL] [--user NAME --password WORD]"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: A time in seconds after the last possible datetime; larger timestamps are cut to it, because a
 #: timedelta cannot hold them.
@@ -35,6 +35,10 @@ def add(commands: Commands) -> None:
     tools = command.add_subparsers(title="tools", metavar="TOOL", dest="tool")
     listing = _add(tools, "list", list_streams, "list the streams that this user may read")
     listing.add_argument("--json", action="store_true", help="print a JSON list of objects")
+    archive = _add(
+        tools, "archive", show_archive, "show the state of the archive (setting stream.archive)"
+    )
+    archive.add_argument("--json", action="store_true", help="print a JSON object")
     head = _add(
         tools,
         "head",
@@ -59,7 +63,9 @@ def _add(
 
 
 def _needs_tool(arguments: argparse.Namespace) -> int:
-    raise CommandError("name a tool: list, head or export (see `trellis stream --help`)", 2)
+    raise CommandError(
+        "name a tool: list, head, export or archive (see `trellis stream --help`)", 2
+    )
 
 
 def list_streams(arguments: argparse.Namespace) -> int:
@@ -70,6 +76,20 @@ def list_streams(arguments: argparse.Namespace) -> int:
     else:
         print(table(rows, columns_of(rows)) if rows else "no streams that this user may read")
     return 0
+
+
+def show_archive(arguments: argparse.Namespace) -> int:
+    """Print the state of the archive of streams: what waits, what was uploaded, the last error.
+
+    The exit code is 1 if the archive is away, a stream is not uploaded any more, or rows were lost.
+    """
+    state = ApiClient(arguments).json("GET", "streams", "archive")
+    if arguments.json:
+        print(json.dumps(state, indent=2))
+    else:
+        for name, value in state.items():
+            print(f"{name.replace('_', ' '):<18} {value if value != '' else '-'}")
+    return 0 if state["up"] and not state["refused_streams"] and not state["dropped_rows"] else 1
 
 
 def show_head(arguments: argparse.Namespace) -> int:

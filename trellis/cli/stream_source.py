@@ -6,9 +6,14 @@ import argparse
 from collections.abc import Iterator
 
 from broker.stream.arrow import SCHEMA_SIZE, BatchView, view_batch
-from trellis.cli.api_client import ApiClient
+from trellis.cli.api_client import ApiClient, ApiRefused
 from trellis.cli.parsing import CommandError, Parser, number
 from trellis.cli.table import Row
+
+#: The status with which the broker answers that the archive has not delivered a segment in time,
+#: and the number of attempts, each of which waits for several seconds.
+BUSY = 503
+ARCHIVE_ATTEMPTS = 5
 
 
 def add_range(tool: Parser) -> None:
@@ -88,7 +93,7 @@ class StreamSource:
             if at >= stop:
                 return
             query = {**stream, "segment": segment["name"]}
-            data = self._client.request("GET", "streams", "segment", query=query)
+            data = self._segment(query)
             schema_size = int(SCHEMA_SIZE)
             place = schema_size
             while at < stop:
@@ -103,6 +108,16 @@ class StreamSource:
                 if base + rows > at:
                     yield data[:schema_size], batch, at - base, min(stop - base, rows)
                     at = min(base + rows, stop)
+
+    def _segment(self, query: dict[str, object]) -> bytes:
+        """Return the bytes of a segment, which the broker may have to fetch from its archive."""
+        for _ in range(ARCHIVE_ATTEMPTS - 1):
+            try:
+                return self._client.request("GET", "streams", "segment", query=query)
+            except ApiRefused as refused:
+                if refused.status != BUSY:
+                    raise
+        return self._client.request("GET", "streams", "segment", query=query)
 
     def _check_reached(self, first: int | None) -> None:
         """Raise CommandError if the durable rows of the stream end before the offset `first`."""

@@ -339,6 +339,9 @@ class CallServer(asyncio.Protocol):
             async for name, row in rows:
                 if work.over or not self._writable.is_set():
                     await work.pause(self._writable)
+                if isinstance(row, asyncio.Event):
+                    await work.pause(row)
+                    continue
                 if row is None:
                     continue
                 if packed and (isinstance(row, bytes) or name != section or size >= ROWS_BYTES):

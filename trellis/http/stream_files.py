@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from broker.access.identity import Identity
 from broker.broker import Broker
 from broker.errors import BrokerError
 from broker.store.disk import OutOfDescriptors, RealFile, StoreError
+from broker.stream.archive import Archive
+from broker.stream.archived import RowsPending
+from broker.stream.offsets import first_available
 from broker.stream.queue import StreamQueue
-from broker.stream.segments import Segment
+from broker.stream.segments import Segment, parse_segment
+from trellis.archive.contract import FileRow
 
 Row = dict[str, object]
+
+#: The beginning of the names of segments in the archive.
+ARCHIVED: Final = "archived-"
 
 
 class StreamRefusal(Exception):
@@ -59,7 +67,8 @@ def list_streams(broker: Broker, identity: Identity) -> Iterator[Row | None]:
                 yield {
                     "vhost": vhost.name,
                     "name": queue.name,
-                    "first": int(archive.first_offset),
+                    "first": _first_offset(archive),
+                    "local": int(archive.first_offset),
                     "durable": int(archive.end),
                     "messages": int(archive.rows),
                     "bytes": int(archive.size),
@@ -74,17 +83,36 @@ def list_streams(broker: Broker, identity: Identity) -> Iterator[Row | None]:
                 yield None
 
 
-def list_segments(broker: Broker, identity: Identity, query: Mapping[str, str]) -> list[Row]:
-    """Return a row for each segment of a stream; the query has `vhost` and `queue`.
+def _first_offset(archive: Archive) -> int:
+    """Return the first offset on the disk, or in the archive if its first offset is known."""
+    try:
+        return int(first_available(archive))
+    except RowsPending:
+        return int(archive.first_offset)
 
-    With `offset` in the query, the list begins with the segment that contains this offset. Raises
+
+def wanted_segments(
+    broker: Broker, identity: Identity, query: Mapping[str, str]
+) -> tuple[Archive, int]:
+    """Return a stream and the offset with which the list of its segments begins.
+
+    The query has `vhost` and `queue`, and may have `offset`; the offset is 0 without it. Raises
     StreamRefusal.
     """
     _check_parameters(query, "offset")
     archive = find_stream(broker, identity, query).archive
     wanted = _number(query, "offset", -1)
-    if 0 <= wanted < int(archive.end) and archive.segment_with(wanted) is None:
+    if (
+        0 <= wanted < int(archive.end)
+        and archive.segment_with(wanted) is None
+        and (archive.archived is None or archive.archived.lacks(wanted))
+    ):
         raise StreamRefusal(410, str(archive.unavailable_error(wanted)))
+    return archive, max(wanted, 0)
+
+
+def local_segments(archive: Archive, wanted: int) -> list[Row]:
+    """Return a row for each segment on the disk with rows from the offset `wanted` on."""
     return [
         {
             "name": segment.name,
@@ -96,17 +124,39 @@ def list_segments(broker: Broker, identity: Identity, query: Mapping[str, str]) 
             "to": int(segment.last_at),
             "full": segment.full,
             "durable": int(archive.end),
+            "archived": False,
         }
         for segment in archive.segments
         if int(segment.end) > wanted
     ]
 
 
-def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> SegmentRange:
-    """Open a range of a segment; the query has `vhost`, `queue` and `segment`.
+def archived_segment(archive: Archive, file: FileRow) -> Row:
+    """Return the row of a file in the archive, which is fetched as a segment when it is read.
 
-    The query may have `start` and `end`, the offsets of the range in bytes; by default the range is
-    the durable part of the segment. Runs in the event loop. Raises StreamRefusal.
+    Its `bytes` are those of the file in the archive.
+    """
+    return {
+        "name": f"{ARCHIVED}{file.first:020d}.arrow",
+        "epoch": 0,
+        "first": file.first,
+        "end": min(file.end, int(archive.first_offset)),
+        "bytes": file.size,
+        "from": file.from_us,
+        "to": file.to_us,
+        "full": True,
+        "durable": int(archive.end),
+        "archived": True,
+        "file": file.path,
+    }
+
+
+def wanted_segment(
+    broker: Broker, identity: Identity, query: Mapping[str, str]
+) -> tuple[Archive, str]:
+    """Return a stream and the name of its segment; the query has `vhost`, `queue` and `segment`.
+
+    Raises StreamRefusal.
     """
     _check_parameters(query, "segment", "start", "end")
     archive = find_stream(broker, identity, query).archive
@@ -114,7 +164,34 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
     if not name:
         text = "segment=NAME is missing: /api/streams/segments lists the segments"
         raise StreamRefusal(400, text)
-    segment: Segment | None = next((one for one in archive.segments if one.name == name), None)
+    return archive, name
+
+
+def archived_offset(archive: Archive, name: str, query: Mapping[str, str]) -> int:
+    """Return the first offset of a segment that must be read from the archive; -1 for another one.
+
+    This may be a segment that retention removed from the disk after a client got its name. The
+    bytes are then arranged differently, so no range of them can be read.
+    """
+    number = name.removeprefix(ARCHIVED).removesuffix(".arrow")
+    if name.startswith(ARCHIVED) and number.isdecimal():
+        return int(number)
+    known = parse_segment(name)
+    if known is None or "start" in query or "end" in query or known[1] >= int(archive.first_offset):
+        return -1
+    return known[1]
+
+
+def open_range(archive: Archive, segment: Segment | None, query: Mapping[str, str]) -> SegmentRange:
+    """Open a range of a segment. If the segment is None, it is the one on the disk that the query
+    names.
+
+    The query may have `start` and `end`, the offsets of the range in bytes; by default the range is
+    the durable part of the segment. Runs in the event loop. Raises StreamRefusal.
+    """
+    name = query.get("segment", "")
+    if segment is None:
+        segment = next((one for one in archive.segments if one.name == name), None)
     if segment is None:
         raise StreamRefusal(
             410 if name.endswith(".arrow") else 404,

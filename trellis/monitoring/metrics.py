@@ -24,6 +24,7 @@ from trellis.monitoring import (
     node_metrics,
     stream_protocol,
 )
+from trellis.monitoring.archive_metrics import add_archive
 from trellis.monitoring.cluster_metrics import add_cluster
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.pace import Pace
@@ -69,6 +70,8 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     _state(page, node)
     if node.cluster_figures is not None:
         add_cluster(page, node.cluster_figures())
+    if node.archive is not None:
+        add_archive(page, node.archive)
     return page
 
 

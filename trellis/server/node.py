@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,8 @@ from protocols.amqp.options import AmqpOptions
 from protocols.mqtt.front import MqttFront
 from protocols.mqtt.options import MqttOptions
 from trellis import logs
+from trellis.archive.contract import Open
+from trellis.archive.service import ArchiveService
 from trellis.auth.authenticate import Accounts
 from trellis.auth.jwt import TokenAuthenticator
 from trellis.auth.rates import PublishRates
@@ -54,6 +57,11 @@ TOPIC_GROUPS_MAX: Final = 100
 #: After a change of a role, 1 / ROLE_SHARE of the usual number of connections and sessions is
 #: reviewed in a turn, because the permissions of each user are made anew, in 50 to 150 us.
 ROLE_SHARE: Final = 16
+#: Free bytes, beyond `limits.disk_free`, that files fetched from the archive leave on the disk, so
+#: that they do not raise the disk alarm.
+ARCHIVE_DISK_FREE: Final = 512 << 20
+#: Share of the time in which the gateway must answer that an HTTP request waits for the archive.
+HTTP_SHARE: Final = 0.8
 
 
 class BrokerNode:
@@ -105,6 +113,9 @@ class BrokerNode:
                 SEGMENTS * settings.store.segment + CATALOG_BYTES if settings.store.reserve else 0,
             )
         )
+        #: The archive of streams; None if the settings name none.
+        self.archive = _archive(settings, directory, disk)
+        self.broker.streams.archive = self.archive
         self.store_writer = (
             StoreWriter(self.broker.store)
             if opened is None
@@ -190,6 +201,9 @@ class BrokerNode:
             self.store_writer,
         )
 
+        if self.archive is not None:
+            self.archive.start(self.broker.agenda)
+
     def _audited(self) -> AbstractContextManager[None]:
         """Begin the audit trail; return a context manager for changes that the settings request.
 
@@ -226,9 +240,11 @@ class BrokerNode:
         )
 
     def close(self) -> None:
-        """Release the disk reserve and the spare file descriptors, because the broker ends."""
+        """Release the disk reserve and the spare file descriptors, and end the archive's worker."""
         if self.reserve is not None:
             self.reserve.close()
+        if self.archive is not None:
+            self.archive.close()
         self.disk.close_spares()
 
     def review(self, user: str = "") -> None:
@@ -263,6 +279,38 @@ def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
             broker.create_vhost(vhost).declarations.journals.record_in(name)
         except BrokerError as error:
             raise SettingsError(f"stream.journals: {error}") from error
+
+
+def _archive(settings: Settings, directory: Path | None, disk: Disk) -> ArchiveService | None:
+    """Return the archive that the settings name, None without one. Raises SettingsError."""
+    stream = settings.stream
+    if not stream.archive:
+        return None
+    if directory is None:
+        raise SettingsError(
+            "stream.archive: data.dir is :memory:, so there are no segments to upload; set a data "
+            "directory"
+        )
+    if find_spec("pyarrow") is None:
+        raise SettingsError(
+            "stream.archive: pyarrow is not installed; pip install 'trellis-broker[archive]'"
+        )
+    try:
+        return ArchiveService(
+            Open(
+                stream.archive,
+                str(directory / "archive"),
+                settings.limits.disk_free + ARCHIVE_DISK_FREE,
+            ),
+            stream.archive_backlog,
+            stream.archive_cache,
+            HTTP_SHARE * settings.limits.handshake,
+            disk,
+        )
+    except OSError as error:
+        raise SettingsError(
+            f"stream.archive: {directory / 'archive'} cannot be made: {error.strerror}"
+        ) from error
 
 
 def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:

@@ -14,6 +14,7 @@ from msgspec import field
 
 from broker.limits import BrokerLimits
 from matching.registry import algorithms
+from trellis.settings.archive_location import check_archive
 from trellis.settings.cluster import ClusterSettings
 from trellis.settings.declaration import KIB, MIB, CoreField, Section, option
 from trellis.settings.limits import Limits, RatesSettings
@@ -139,6 +140,33 @@ class StreamSettings(Section, frozen=True, kw_only=True):
             check=check_journal,
         ),
     ] = ()
+    archive: Annotated[
+        str,
+        option(
+            "upload full segments of all streams as Parquet to this archive, and read from there "
+            'what retention removed: "file:///path" or "s3://bucket/prefix" '
+            '("?endpoint=URL&region=NAME"); "" for none',
+            check=check_archive,
+        ),
+    ] = ""
+    archive_backlog: Annotated[
+        int,
+        option(
+            "retention keeps segments that wait for their upload while all of them together are "
+            "smaller than this; beyond, it removes the oldest one, although its rows are lost then",
+            ge=0,
+            unit="bytes",
+        ),
+    ] = 10 * 1024 * MIB
+    archive_cache: Annotated[
+        int,
+        option(
+            "size of the segments that were fetched from the archive and are kept in the data "
+            "directory for readers; at least two stay",
+            ge=0,
+            unit="bytes",
+        ),
+    ] = 1024 * MIB
 
 
 class Auth(Section, frozen=True, kw_only=True):

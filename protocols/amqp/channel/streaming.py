@@ -19,10 +19,11 @@ from broker.messages.message import PLAIN, Address, Message
 from broker.messages.outlet import LARGE_BODY
 from broker.queues.consumer import Delivery
 from broker.store.disk import StoreError
-from broker.stream.archive import RowsUnavailable
+from broker.stream.archived import RowsPending, RowsUnavailable
 from broker.stream.arrow import FIRST_BUFFER, BatchView
 from broker.stream.offsets import resolve_offset
-from broker.stream.queue import QueueStreamReader, StreamQueue
+from broker.stream.queue import StreamQueue
+from broker.stream.reader import QueueStreamReader
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer
@@ -48,6 +49,40 @@ _HEADER: Final[i64] = FIRST_BUFFER["content_header"]
 _BODY: Final[i64] = FIRST_BUFFER["body"]
 
 
+class StreamStart:
+    """The row at which a consumer wants to begin: `wanted` is its argument x-stream-offset."""
+
+    def __init__(self, queue: StreamQueue, vhost: VirtualHost, wanted: object) -> None:
+        self._queue = queue
+        self._wanted = wanted
+        self._name = f"queue '{queue.name}' in vhost '{vhost.name}'"
+        #: Time of the request in microseconds, from which an interval such as `1h` is counted.
+        self._asked_us = i64(vhost.agenda.wall * 1_000_000)
+
+    def offset(self) -> i64:
+        """Return the offset of the row.
+
+        Raise PreconditionFailed if `wanted` is invalid, RowsPending if the archive must be asked
+        first, RowsUnavailable or StoreError if the rows cannot be read.
+        """
+        queue = self._queue
+        return resolve_offset(
+            queue.archive, queue.pages, self._wanted, queue.end, self._asked_us, self._name
+        )
+
+    def offset_now(self) -> i64:
+        """Return the offset of the row; -1 if the archive must be asked first.
+
+        Raise PreconditionFailed if `wanted` is invalid, AmqpError if the rows cannot be read.
+        """
+        try:
+            return self.offset()
+        except RowsPending:
+            return -1
+        except (RowsUnavailable, StoreError) as error:
+            raise AmqpError(406, str(error)) from error
+
+
 class AmqpStreamConsumer(QueueStreamReader):
     """The reader of a stream for one AMQP consumer.
 
@@ -57,11 +92,13 @@ class AmqpStreamConsumer(QueueStreamReader):
     def __init__(
         self,
         consumer: AmqpConsumer,
+        start: StreamStart,
         offset: i64,
         connection: ConnectionInterface,
         unacked: Window,
     ) -> None:
         super().__init__(consumer, offset)
+        self._start = start
         frames = consumer.frames
         channel = int(frames.channel).to_bytes(2, "big")
         self._connection = connection
@@ -77,6 +114,9 @@ class AmqpStreamConsumer(QueueStreamReader):
         self._last_properties = b""
         self._before = b""
         self._after = b""
+
+    def find_start(self) -> i64:
+        return self._start.offset()
 
     def serve(self, batch: BatchView, row: i64) -> i64:
         """Deliver rows of a batch, from `row` on, while the consumer has credit. Hot path.
@@ -229,23 +269,3 @@ def check_stream_consumer(
         raise AmqpError(406, f"consumer prefetch count is not set for stream {thing}")
     if no_ack:
         raise AmqpError(540, f"automatic acknowledgement not supported by stream {thing}")
-
-
-def first_offset(queue: StreamQueue, vhost: VirtualHost, wanted: object) -> i64:
-    """Return the offset at which a consumer begins.
-
-    `wanted` is the argument x-stream-offset. Raises PreconditionFailed if the argument is invalid,
-    AmqpError if the rows cannot be read.
-    """
-    now_us = i64(vhost.agenda.wall * 1_000_000)
-    try:
-        return resolve_offset(
-            queue.archive,
-            queue.pages,
-            wanted,
-            queue.end,
-            now_us,
-            f"queue '{queue.name}' in vhost '{vhost.name}'",
-        )
-    except (RowsUnavailable, StoreError) as error:
-        raise AmqpError(406, str(error)) from error

@@ -10,7 +10,7 @@ from broker.errors import AccessRefused, NotAllowed, PreconditionFailed
 from broker.stream.queue import StreamQueue
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.consumer import AmqpConsumer
-from protocols.amqp.channel.streaming import AmqpStreamConsumer, check_stream_consumer, first_offset
+from protocols.amqp.channel.streaming import AmqpStreamConsumer, StreamStart, check_stream_consumer
 from protocols.amqp.connection.method_checks import REPLY_QUEUE, permitted_queue, reply
 
 #: Highest priority of a consumer; the lowest is its negative.
@@ -67,17 +67,20 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
             f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use: "
             "a queue with x-single-active-consumer accepts no exclusive consumer"
         )
-    offset = (
-        first_offset(queue, channel.vhost, (method.arguments or {}).get("x-stream-offset"))
-        if isinstance(queue, StreamQueue)
-        else 0
-    )
+    start: StreamStart | None = None
+    offset = 0
+    if isinstance(queue, StreamQueue):
+        wanted = (method.arguments or {}).get("x-stream-offset")
+        start = StreamStart(queue, channel.vhost, wanted)
+        offset = int(start.offset_now())
     reply(channel, method, spec.Basic.ConsumeOk(tag))
     consumer = receiver.consume(queue, tag, method.no_ack, method.exclusive, priority)
     if method.arguments:
         consumer.keep_arguments(method.arguments)
-    if isinstance(queue, StreamQueue):
-        queue.attach(AmqpStreamConsumer(consumer, offset, channel.connection, receiver.unacked))
+    if isinstance(queue, StreamQueue) and start is not None:
+        queue.attach(
+            AmqpStreamConsumer(consumer, start, offset, channel.connection, receiver.unacked)
+        )
 
 
 def _new_consumer_tag(channel: Channel, method: spec.Basic.Consume) -> str:

@@ -59,13 +59,14 @@ def bad_request(reason: str) -> ApiRefusal:
 class Listing:
     """The answer of a handler that returns many rows.
 
-    The iterator `rows` yields rows and two other kinds of values. None stands for a skipped object,
-    so that other work may run. Bytes are a part of the payload of the next row. If `shape` is
-    PAGED, the gateway filters, sorts and pages the rows; see contract.py for other shapes.
+    The iterator `rows` yields rows and three other kinds of values. None stands for a skipped
+    object, so that other work may run. Bytes are a part of the payload of the next row. After an
+    event, the answer goes on when the event is set. If `shape` is PAGED, the gateway filters, sorts
+    and pages the rows; see contract.py for other shapes.
     """
 
     def __init__(
-        self, rows: AsyncIterator[Row | bytes | None], shape: int = contract.PAGED
+        self, rows: AsyncIterator[Row | bytes | asyncio.Event | None], shape: int = contract.PAGED
     ) -> None:
         self.rows = rows
         self.shape = shape

@@ -223,6 +223,7 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("GET", "/api/definitions/{vhost}", ADMINISTRATOR, definitions.export_vhost),
     ("POST", "/api/definitions/{vhost}", ADMINISTRATOR, definitions.import_vhost),
     ("GET", "/api/streams", ANY_USER, streaming.list_streams),
+    ("GET", "/api/streams/archive", MONITORING, streaming.show_archive),
     ("GET", "/api/streams/segments", ANY_USER, streaming.list_segments),
     ("GET", "/api/streams/segment", ANY_USER, streaming.read_segment),
     ("GET", "/api/streams/rows", ANY_USER, stream_rows.rows),

@@ -10,8 +10,6 @@ import pamqp.commands as spec
 
 from broker.errors import BrokerError
 from broker.names import shown
-from broker.store.disk import OutOfDescriptors, StoreError
-from broker.stream.archive import RowsUnavailable
 from broker.stream.arrow import BatchView
 from broker.stream.offsets import resolve_offset
 from broker.stream.queue import StreamQueue
@@ -27,7 +25,12 @@ from trellis.http.management.messages import (
     json_properties,
     whole_number,
 )
-from trellis.http.management.streaming import stream_result
+from trellis.http.management.streaming import (
+    archived_result,
+    fetch_rows,
+    read_result,
+    stream_result,
+)
 from trellis.http.management.topology import exchange_name
 
 #: Largest number of rows in one answer, and default number.
@@ -69,28 +72,24 @@ class StreamCursor:
         while self._batches and self._batches[0].base + self._batches[0].rows <= self.offset:
             self._batches.pop(0)
         if not self._batches:
-            self._batches = list(_page(self._stream, self.offset))
+            self._batches = self._page(self.offset)
         batch = self._batches[0]
         row = self.offset - int(batch.base)
         self.offset += 1
         return batch, row
 
+    def _page(self, offset: int) -> list[BatchView]:
+        """Read up to 256 KiB of the stream; return its batches from that with `offset` on.
 
-def _page(stream: StreamQueue, offset: int) -> list[BatchView]:
-    """Return batches of a stream, of up to 256 KiB; the first batch has the row `offset`.
-
-    Raises ApiRefusal.
-    """
-    try:
-        found = stream.pages.page_with(offset).views
-    except OutOfDescriptors as shortage:
-        raise ApiRefusal(503, "busy", f"{shortage}; try again later") from None
-    except (RowsUnavailable, StoreError) as error:
-        raise ApiRefusal(410, "gone", str(error)) from None
-    finally:
-        if not stream.readers:
-            stream.pages.clear()
-    return [batch for batch in found if batch.base + batch.rows > offset]
+        Raises ApiRefusal.
+        """
+        stream = self._stream
+        try:
+            page = read_result(lambda: stream.pages.page_with(offset))
+        finally:
+            if not stream.readers:
+                stream.pages.clear()
+        return [batch for batch in page.views if batch.base + batch.rows > offset]
 
 
 def _stream_of(call: Call, vhost: str, name: str) -> StreamQueue:
@@ -116,7 +115,8 @@ async def rows(call: Call) -> Listing:
     truncate = whole_number(query, "truncate", BODY, BODY_MAX)
     encoding = query.get("encoding", "auto")
     check_encoding(encoding)
-    cursor = StreamCursor(stream, _first_offset(call, stream))
+    cursor = StreamCursor(stream, await _first_offset(call, stream))
+    await fetch_rows(call, stream.archive, cursor.offset, count)
 
     async def found() -> AsyncIterator[Row]:
         size = 0
@@ -131,7 +131,7 @@ async def rows(call: Call) -> Listing:
     return Listing(found(), contract.MESSAGES)
 
 
-def _first_offset(call: Call, stream: StreamQueue) -> int:
+async def _first_offset(call: Call, stream: StreamQueue) -> int:
     """Return the offset of the first row to return, from the query of `rows`.
 
     Raises ApiRefusal.
@@ -145,13 +145,13 @@ def _first_offset(call: Call, stream: StreamQueue) -> int:
     now = int(call.broker.agenda.wall * 1_000_000)
     end = int(stream.archive.end)
     try:
-        return int(
-            resolve_offset(stream.archive, stream.pages, wanted, end, now, f"'{stream.name}'")
+        return await archived_result(
+            call,
+            stream.archive,
+            lambda: int(
+                resolve_offset(stream.archive, stream.pages, wanted, end, now, f"'{stream.name}'")
+            ),
         )
-    except OutOfDescriptors as shortage:
-        raise ApiRefusal(503, "busy", f"{shortage}; try again later") from None
-    except (RowsUnavailable, StoreError) as error:
-        raise ApiRefusal(410, "gone", str(error)) from None
     except BrokerError:
         raise bad_request(
             f"'offset' is '{shown(str(wanted))}': give a number from 0, first, last, next, or an "
@@ -205,6 +205,7 @@ async def replay(call: Call) -> Row:
         reason = call.broker.alarms.reason
         raise ApiRefusal(503, "busy", f"publishers are blocked: {reason}; try again later")
     cursor = StreamCursor(stream, first)
+    await fetch_rows(call, stream.archive, first, end - first)
     published = refused = 0
     async with call.slice() as work:
         client = DirectClient(call, vhost, work)

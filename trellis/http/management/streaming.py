@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Final, TypeVar
 
+from broker.store.disk import OutOfDescriptors, StoreError
+from broker.stream.archive import Archive
+from broker.stream.archived import ArchivedRows, RowsPending, RowsUnavailable
+from broker.stream.segments import Segment
+from trellis.archive.contract import FileRow
+from trellis.archive.service import ArchiveService, ArchiveUnavailable
 from trellis.http import contract, stream_files
-from trellis.http.management.answers import ApiRefusal, Call, Listing, iterate, not_found
+from trellis.http.management.answers import ApiRefusal, Call, Listing, Row, iterate, not_found
 from trellis.http.stream_files import SegmentRange
 
 Result = TypeVar("Result")
+
+#: Number of files in the archive that are asked for at once.
+FILES: Final = 500
 
 _ERRORS: Final = {403: "not_authorised", 410: "gone", 416: "range_not_satisfiable"}
 
@@ -19,15 +30,145 @@ async def list_streams(call: Call) -> Listing:
     return Listing(iterate(stream_files.list_streams(call.broker, call.identity)), contract.PLAIN)
 
 
+async def show_archive(call: Call) -> Row:
+    """Return the state of the archive: what waits, what was uploaded, and the last error."""
+    archive = call.node.archive
+    if archive is None:
+        raise not_found("the setting stream.archive names no archive")
+    counters = archive.counters
+    return {
+        "url": archive.url,
+        "up": archive.up,
+        "last_error": counters.last_error,
+        "waiting_segments": counters.waiting_segments,
+        "waiting_bytes": counters.waiting_bytes,
+        "backlog": archive.backlog,
+        "uploaded_segments": counters.uploaded_segments,
+        "uploaded_files": counters.uploaded_files,
+        "uploaded_bytes": counters.uploaded_bytes,
+        "upload_failures": counters.upload_failures,
+        "fetched_files": counters.fetched_files,
+        "fetched_bytes": counters.fetched_bytes,
+        "fetch_failures": counters.fetch_failures,
+        "cached_bytes": archive.cache.size,
+        "dropped_segments": counters.dropped_segments,
+        "dropped_rows": counters.dropped_rows,
+        "refused_streams": counters.refused_streams,
+        "workers_lost": 0 if archive.worker is None else archive.worker.lost,
+        "worker_pid": 0 if archive.worker is None else archive.worker.pid,
+    }
+
+
 async def list_segments(call: Call) -> Listing:
-    """List the segments of the stream that the query names."""
-    rows = stream_result(lambda: stream_files.list_segments(call.broker, call.identity, call.query))
-    return Listing(iterate(rows), contract.PLAIN)
+    """List the segments of the stream that the query names, those in the archive first."""
+    archive, wanted = stream_result(
+        lambda: stream_files.wanted_segments(call.broker, call.identity, call.query)
+    )
+    service = call.node.archive
+    if archive.archived is None or service is None or wanted >= archive.first_offset:
+        rows = stream_files.local_segments(archive, wanted)
+        return Listing(iterate(rows), contract.PLAIN)
+    try:
+        files = await service.files(archive.archived, wanted, FILES)
+    except ArchiveUnavailable as error:
+        raise ApiRefusal(503, "busy", f"{error}; try again later") from None
+    if "offset" in call.query and (not files or files[0].first > wanted):
+        raise ApiRefusal(410, "gone", str(archive.unavailable_error(wanted)))
+    return Listing(_all_segments(archive, archive.archived, service, wanted, files), contract.PLAIN)
+
+
+async def _all_segments(
+    archive: Archive, rows: ArchivedRows, service: ArchiveService, at: int, files: list[FileRow]
+) -> AsyncIterator[Row | asyncio.Event]:
+    """Yield the segments of a stream from the offset `at` on; `files` are the first in the archive.
+
+    Yield an event when more files are asked for, to be awaited outside a slice. Retention may
+    remove segments from the disk meanwhile, which are then in the archive. Raises ApiRefusal.
+    """
+    while files and files[0].first < archive.first_offset:
+        for file in files:
+            if file.first < archive.first_offset:
+                yield stream_files.archived_segment(archive, file)
+                at = file.end
+        if at >= archive.first_offset:
+            break
+        arrived = asyncio.Event()
+        asked = asyncio.ensure_future(service.files(rows, at, FILES))
+        asked.add_done_callback(partial(_set, arrived))
+        yield arrived
+        try:
+            files = await asked
+        except ArchiveUnavailable as error:
+            raise ApiRefusal(503, "busy", f"{error}; try again later") from None
+    for row in stream_files.local_segments(archive, at):
+        yield row
+
+
+def _set(arrived: asyncio.Event, _: object) -> None:
+    arrived.set()
 
 
 async def read_segment(call: Call) -> SegmentRange:
     """Return a range of the stream segment that the query names; the gateway sends the bytes."""
-    return stream_result(lambda: stream_files.open_range(call.broker, call.identity, call.query))
+    archive, name = stream_result(
+        lambda: stream_files.wanted_segment(call.broker, call.identity, call.query)
+    )
+    segment: Segment | None = None
+    archived = archive.archived
+    first = stream_files.archived_offset(archive, name, call.query)
+    if archived is not None and first >= 0:
+        segment = await archived_result(call, archive, partial(archived.segment_with, first))
+    return stream_result(lambda: stream_files.open_range(archive, segment, call.query))
+
+
+async def fetch_rows(call: Call, archive: Archive, offset: int, count: int) -> None:
+    """Fetch the rows of a range of offsets that are only in the archive. Raises ApiRefusal."""
+    archived = archive.archived
+    end = min(offset + count, int(archive.first_offset))
+    while archived is not None and offset < end:
+        read = partial(archived.segment_with, offset)
+        segment = await archived_result(call, archive, read)
+        if segment is None:
+            return
+        offset = int(segment.end)
+
+
+async def archived_result(call: Call, archive: Archive, read: Callable[[], Result]) -> Result:
+    """Call a function that reads a stream, again after each RowsPending; return its result.
+
+    Do not await it within a slice, because it may wait for seconds. Raises ApiRefusal if the rows
+    cannot be read.
+    """
+    service, rows = call.node.archive, archive.archived
+    if service is None or rows is None:
+        return read_result(read)
+    try:
+        return await service.retried(rows, lambda: _converted(read))
+    except ArchiveUnavailable as error:
+        raise ApiRefusal(503, "busy", f"{error}; try again later") from None
+
+
+def read_result(read: Callable[[], Result]) -> Result:
+    """Call a function that reads a stream, and return its result.
+
+    Raises ApiRefusal if the rows cannot be read now.
+    """
+    try:
+        return _converted(read)
+    except RowsPending:
+        raise ApiRefusal(
+            503, "busy", "rows from the archive have left the cache again; try again later"
+        ) from None
+
+
+def _converted(read: Callable[[], Result]) -> Result:
+    """Call a function that reads a stream. Raises ApiRefusal, RowsPending."""
+    try:
+        return read()
+    except OutOfDescriptors as shortage:
+        raise ApiRefusal(503, "busy", f"{shortage}; try again later") from None
+    except (RowsUnavailable, StoreError) as error:
+        raise ApiRefusal(410, "gone", str(error)) from None
 
 
 def stream_result(find: Callable[[], Result]) -> Result:

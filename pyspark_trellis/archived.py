@@ -1,0 +1,72 @@
+"""Rows that retention has removed from a broker's disk, read through the broker from its archive.
+
+The broker fetches a file from the archive when a task reads its rows. Planning a query reads
+nothing from the archive.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from pyspark_trellis import messages
+from pyspark_trellis.journal import Piece
+from pyspark_trellis.segments import Cut, SegmentScan, damaged, rows_of
+
+#: Number of attempts to read rows, each of which waits several seconds for the archive.
+ATTEMPTS: Final = 5
+
+
+class SegmentServer(Protocol):
+    """A broker that serves segments over HTTP."""
+
+    @property
+    def url(self) -> str:
+        """The URL of the broker."""
+
+    def fetch(self, path: str, attempts: int = 1) -> bytes:
+        """Return the bytes at an HTTP path. Raises PipelineError."""
+
+
+@dataclass(frozen=True)
+class ArchivedPiece(Piece):
+    """Rows of a file in the archive; `path` is the HTTP path of the segment that it becomes.
+
+    `cut` has no positions of bytes, which the task finds in the data; its `first` is the first
+    offset of the segment.
+    """
+
+    broker: SegmentServer
+    path: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.broker.url}{self.path}"
+
+    def data(self) -> pa.Buffer:
+        return pa.py_buffer(self.broker.fetch(self.path, ATTEMPTS))
+
+    def batches(self, columns: Sequence[str], verify: bool = True) -> Iterator[pa.RecordBatch]:
+        data = self.data()
+        try:
+            size = messages.end_of(memoryview(data), 0, data.size)
+        except (messages.DamagedSegment, struct.error) as error:
+            raise damaged(self.where, error) from error
+        whole = replace(self.cut, schema=bytes(data[:size]), start=size, end=data.size)
+        return rows_of(whole, data.slice(size), self.where, columns, verify)
+
+
+class ArchivedScan(SegmentScan):
+    """A scan of a file in the archive, of which nothing is read: its cuts have no positions."""
+
+    def cut(self, low: int, high: int) -> Cut:
+        """Return a cut of the offsets from `low` up to, not including, `high`."""
+        return Cut(b"", 0, 0, self.base, low, high)
+
+    def sizes(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """Yield the offset `high` and a size of 0 bytes: the file is read as a whole."""
+        yield high, 0

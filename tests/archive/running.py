@@ -1,0 +1,162 @@
+"""A broker process with an archive, and its clients."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tests.archive.s3_server import CREDENTIALS
+from tests.broker import command, environment
+
+#: Size of a segment in bytes: some 40 rows of `body`.
+SEGMENT: Final = 30_000
+#: The stream keeps about three segments.
+KEPT: Final = 3 * SEGMENT
+
+
+def body(number: int) -> bytes:
+    return b"%06d" % number * 50
+
+
+class ArchivingBroker:
+    """A broker that uploads its streams to an archive."""
+
+    def __init__(self, data: Path, url: str, *flags: str) -> None:
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
+        self.process = subprocess.Popen(
+            command("--data-dir", str(data), "--stream-archive", url, *flags),
+            env=environment() | CREDENTIALS,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        words = self.process.stdout.readline().split()
+        assert words[:1] == ["ready"], self.log
+        self.ports = {
+            name: int(address.partition(",")[0].rpartition(":")[2])
+            for name, address in (word.split("=") for word in words[1:])
+        }
+
+    @property
+    def log(self) -> str:
+        size = os.fstat(self._stderr.fileno()).st_size
+        return os.pread(self._stderr.fileno(), size, 0).decode(errors="replace")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.ports['http']}"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._stderr.close()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        assert self.process.wait(20) == 0, self.log
+        assert " error " not in self.log and "Traceback" not in self.log, self.log
+        self.kill()
+
+    # -- clients
+
+    def channel(self) -> BlockingChannel:
+        parameters = pika.ConnectionParameters("127.0.0.1", self.ports["amqp"])
+        return pika.BlockingConnection(parameters).channel()
+
+    def declare(self, name: str = "s", **arguments: Any) -> None:
+        channel = self.channel()
+        channel.queue_declare(
+            name,
+            durable=True,
+            arguments={
+                "x-queue-type": "stream",
+                "x-stream-max-segment-size-bytes": SEGMENT,
+                "x-max-length-bytes": KEPT,
+                **{key.replace("_", "-"): value for key, value in arguments.items()},
+            },
+        )
+        channel.connection.close()
+
+    def publish(self, first: int, end: int, name: str = "s") -> None:
+        """Publish the numbered messages from `first` up to, not including, `end`."""
+        channel = self.channel()
+        confirming = channel.connection.channel()
+        confirming.confirm_delivery()
+        for number in range(first, end):
+            # Every 20th message waits until it is durable, so that no batch has many rows.
+            last = number == end - 1 or number % 20 == 19
+            (confirming if last else channel).basic_publish("", name, body(number))
+        channel.connection.close()
+
+    def read(
+        self, end: int, offset: Any = "first", name: str = "s", seconds: float = 60
+    ) -> list[tuple[int, bytes]]:
+        """Return the rows that a consumer gets, up to the offset before `end`."""
+        channel = self.channel()
+        channel.basic_qos(prefetch_count=100)
+        rows: list[tuple[int, bytes]] = []
+        arguments = {"x-stream-offset": offset}
+        for method, properties, data in channel.consume(
+            name, arguments=arguments, inactivity_timeout=seconds
+        ):
+            assert method is not None, f"no row came after {rows[-1:]}: {self.log}"
+            rows.append((properties.headers["x-stream-offset"], data))
+            channel.basic_ack(method.delivery_tag)
+            if rows[-1][0] >= end - 1:
+                break
+        channel.connection.close()
+        return rows
+
+    def get(self, path: str, **query: Any) -> Any:
+        """Return the JSON of an answer; raise HTTPError for a refusal."""
+        request = urllib.request.Request(f"{self.url}/api/{path}?{urlencode(query)}")
+        request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    def refusal(self, path: str, **query: Any) -> tuple[int, str]:
+        """Return the status and the reason of a refused request."""
+        try:
+            self.get(path, **query)
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())["reason"]
+        raise AssertionError(f"{path} was not refused")
+
+    def trellis(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of trellis against this broker."""
+        return subprocess.run(
+            [sys.executable, "-m", "trellis", *words, "--url", self.url],
+            env=environment(),
+            capture_output=True,
+            text=True,
+        )
+
+    def states(self) -> Iterator[dict[str, Any]]:
+        """Yield the state of the archive again and again."""
+        while self.process.poll() is None:
+            yield self.get("streams/archive")
+        raise AssertionError(self.log)
+
+    def wait(self, reached: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait until the state of the archive fulfils a condition, and return the state."""
+        return next(state for state in self.states() if reached(state))
+
+    def wait_uploaded(self) -> dict[str, Any]:
+        """Wait until no segment waits for its upload."""
+        return self.wait(lambda state: state["waiting_segments"] == 0)

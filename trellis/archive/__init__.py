@@ -1,0 +1,27 @@
+"""The archive: uploads full segments of streams as Parquet, and fetches what retention removed.
+
+    event loop                                      worker, a child process
+    ArchiveService  --Upload, FetchFile, ...-->  Worker --> Uploader, restore_file --> Storage
+                    <--Uploaded, Fetched, ...-----
+
+The worker does all that waits or computes, so that the event loop never does, and pyarrow is not
+loaded into the broker's process. docs/streams.md ("The archive") describes the files.
+
+Modules, in reading order:
+
+    names           names of the files in the archive
+    contract        the messages between service and worker
+    cache           the fetched segments
+    counters        counts for the metrics
+    service         the broker's end: what to upload and to fetch next; retries, cache, counters
+    process         starts the worker, and starts it again after its end
+    progress        how far each stream is uploaded, for the next start
+
+In the worker:
+
+    storage         the files of the archive: in an object store, or in a directory
+    listing         finds the files of a stream by offset and by time, with few requests
+    uploading       a segment --> Parquet files in the archive
+    restoring       a Parquet file --> a segment in the cache
+    worker          serves the messages of the service
+"""

@@ -1,0 +1,45 @@
+"""The cache of the archive: the fetched segments of all streams, up to a total size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.stream.archived import ArchivedRows
+from broker.stream.segments import Segment
+
+#: Number of segments that stay in any case: the one that a reader reads, and the next one.
+LEAST: Final = 2
+
+
+class SegmentCache:
+    """The fetched segments, of at most `most` bytes; the oldest ones are removed first.
+
+    `remove` is called with the path of each segment that leaves the cache.
+    """
+
+    def __init__(self, most: int, remove: Callable[[str], None]) -> None:
+        #: Size of the segments in bytes.
+        self.size = 0
+        self._most = most
+        self._remove = remove
+        self._segments: dict[Segment, ArchivedRows] = {}
+
+    def add(self, segment: Segment, rows: ArchivedRows) -> None:
+        """Add a segment, and remove older ones if the cache is too large."""
+        self._segments[segment] = rows
+        self.size += int(segment.size)
+        while self.size > self._most and len(self._segments) > LEAST:
+            self.evict(next(iter(self._segments)))
+
+    def evict(self, segment: Segment) -> None:
+        """Remove a segment."""
+        rows = self._segments.pop(segment)
+        self.size -= int(segment.size)
+        rows.drop_restored(segment)
+        self._remove(segment.path)
+
+    def clear(self) -> None:
+        """Remove all segments."""
+        for segment in list(self._segments):
+            self.evict(segment)

@@ -1,0 +1,174 @@
+"""Starts the archive's worker, and starts it again after its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, cast
+
+import trellis
+from trellis import logs
+from trellis.archive import contract
+
+#: Seconds before the worker is started again: doubled after each worker that ended within
+#: RESTART_MAX seconds, up to RESTART_MAX.
+RESTART_MIN: Final = 1.0
+RESTART_MAX: Final = 60.0
+#: Seconds in which a worker must end after its connection was closed; then it is killed.
+END_SECONDS: Final = 5.0
+
+
+def start_program(descriptor: int) -> subprocess.Popen[bytes]:
+    """Start the program of the worker, which inherits a socket. Raises OSError.
+
+    The worker gets the environment of the broker, which may have the credentials of an object
+    store, without the settings of the broker.
+    """
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")
+    }
+    environment["PYTHONPATH"] = str(Path(trellis.__file__).parent.parent)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "trellis.archive", str(descriptor)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[descriptor],
+        env=environment,
+        start_new_session=True,
+    )
+
+
+class _Connection(asyncio.Protocol):
+    """The broker's end of the connection to a worker."""
+
+    def __init__(self, received: Callable[[contract.FromWorker], None]) -> None:
+        self._received = received
+        self._data = bytearray()
+        self.transport: asyncio.Transport | None = None
+        #: Set when the worker has closed its end.
+        self.lost = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Handle the complete lines that were received."""
+        self._data += data
+        if b"\n" in data:
+            *lines, rest = bytes(self._data).split(b"\n")
+            self._data = bytearray(rest)
+            for text in lines:
+                self._received(contract.from_worker.decode(text))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report the end of the worker."""
+        self.lost.set()
+
+
+class WorkerProcess:
+    """The worker, restarted after each end until `close`.
+
+    `received` is called with each message of the worker. After a start, the worker sends Ready.
+    """
+
+    def __init__(
+        self, opening: contract.Open, received: Callable[[contract.FromWorker], None]
+    ) -> None:
+        self._opening = opening
+        self._received = received
+        self._connection: _Connection | None = None
+        #: True from the worker's message Ready until its end. Before, nothing is sent to it.
+        self.ready = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
+        #: Number of workers that ended although the broker had not closed them.
+        self.lost = 0
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def pid(self) -> int:
+        """The process number of the worker; 0 while no worker runs."""
+        return 0 if self._process is None else self._process.pid
+
+    def send(self, message: contract.ToWorker) -> None:
+        """Send a message to the worker, if one is ready."""
+        if self.ready:
+            self._write(message)
+
+    def _write(self, message: contract.ToWorker) -> None:
+        if self._connection is not None and self._connection.transport is not None:
+            self._connection.transport.write(contract.line(message))
+
+    def _on_message(self, message: contract.FromWorker) -> None:
+        if isinstance(message, contract.Ready):
+            self.ready = True
+        self._received(message)
+
+    def close(self) -> None:
+        """Kill the worker. An upload in progress is cut off; the next worker repeats it."""
+        self._closed = True
+        self._task.cancel()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        delay = RESTART_MIN
+        while not self._closed:
+            began = loop.time()
+            try:
+                status = await self._serve()
+                reason = f"exit status {status}"
+            except OSError as error:
+                reason = f"not started: {error.strerror or error}"
+            self.lost += 1
+            if loop.time() - began > RESTART_MAX:
+                delay = RESTART_MIN
+            logs.warning(
+                "archive_worker_lost",
+                reason=reason,
+                note=f"uploads and fetches wait; next start in {delay:g} s",
+            )
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, RESTART_MAX)
+
+    async def _serve(self) -> int:
+        """Run one worker from its start to its end; return its exit status. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        try:
+            ours.setblocking(False)
+            with theirs:
+                start = loop.run_in_executor(None, start_program, theirs.fileno())
+                try:
+                    process = self._process = await asyncio.shield(start)
+                except asyncio.CancelledError:
+                    (await start).kill()
+                    raise
+            connection = _Connection(self._on_message)
+            await loop.create_unix_connection(lambda: connection, sock=ours)
+            self._connection = connection
+            try:
+                self._write(self._opening)
+                await connection.lost.wait()
+            finally:
+                self.ready = False
+                self._connection = None
+            return await asyncio.to_thread(_reap, process)
+        finally:
+            ours.close()
+
+
+def _reap(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of the worker's process, or kill it; return its exit status."""
+    try:
+        return process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()

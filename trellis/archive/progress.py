@@ -1,0 +1,52 @@
+"""The progress of uploads of each stream: a file, so that a start needs no answer of the archive.
+
+    s3://bucket/prefix          the URL of the archive
+    17 0 250000                 number of a stream, its first offset in the archive, end of uploads
+
+The last line of a stream counts; `17 -1 -1` is a deleted stream. The file may lose its last lines
+in a crash: then the segments are compared with the archive again. The worker writes the file.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+#: Name of the file in the archive's directory in the data directory.
+NAME: Final = "progress"
+
+
+def read_progress(directory: Path, url: str) -> dict[int, tuple[int, int]]:
+    """Return (first, until) of each stream; nothing if the file is of another archive."""
+    found: dict[int, tuple[int, int]] = {}
+    try:
+        lines = (directory / NAME).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return found
+    if lines[:1] != [url]:
+        return found
+    for text in lines[1:]:
+        words = text.split(" ")
+        if len(words) == 3 and all(word.removeprefix("-").isdecimal() for word in words):
+            number, first, until = map(int, words)
+            found[number] = (first, until)
+    return {number: entry for number, entry in found.items() if entry[1] >= 0}
+
+
+class ProgressFile:
+    """The file, which the worker appends to. Raises OSError."""
+
+    def __init__(self, directory: Path, url: str) -> None:
+        """Open the file, and write it anew without outdated lines."""
+        known = read_progress(directory, url)
+        path = directory / NAME
+        new = path.with_name(f"{NAME}.new")
+        lines = [url, *(f"{number} {first} {until}" for number, (first, until) in known.items())]
+        new.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        new.replace(path)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+
+    def add(self, number: int, first: int, until: int) -> None:
+        """Record how far a stream is uploaded."""
+        os.write(self._descriptor, f"{number} {first} {until}\n".encode())

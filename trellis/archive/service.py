@@ -1,0 +1,445 @@
+"""The broker's end of the archive: decides what to upload and what to fetch, and counts.
+
+One segment at a time is uploaded, in the order in which the segments became full. While the archive
+is away, the upload and the fetches are tried again at growing intervals; readers wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from mypy_extensions import i64
+
+from broker.agenda import Agenda
+from broker.store.disk import Disk
+from broker.stream.archived import ArchiveBackend, ArchivedRows, RowsPending
+from broker.stream.segments import Segment
+from trellis import logs
+from trellis.archive import contract
+from trellis.archive.cache import SegmentCache
+from trellis.archive.counters import Counters
+from trellis.archive.names import stream_path
+from trellis.archive.process import WorkerProcess
+from trellis.archive.progress import read_progress
+
+#: Seconds between two attempts while the archive is away: doubled from the first to the last.
+RETRY_MIN: Final = 1.0
+RETRY_MAX: Final = 30.0
+#: Largest number of fetches that the worker gets at once; further fetches wait.
+FETCHES_MAX: Final = 4
+#: Shortest time in seconds between two log lines about an archive that is away.
+LOG_INTERVAL: Final = 60.0
+
+Result = TypeVar("Result")
+
+
+class ArchiveUnavailable(Exception):
+    """The archive did not deliver rows in time. The text has the reason."""
+
+
+class ArchiveService(ArchiveBackend):
+    """The archive of a broker. Built before the broker restores its streams."""
+
+    def __init__(
+        self,
+        opening: contract.Open,
+        backlog: int,
+        cache: int,
+        patience: float,
+        disk: Disk,
+    ) -> None:
+        """`backlog` and `cache` are the settings stream.archive_backlog and stream.archive_cache.
+
+        `opening` names the archive, and the directory for its files in the data directory. A
+        request over HTTP waits up to `patience` seconds for the archive. Raises OSError.
+        """
+        directory = Path(opening.directory)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        self.url = opening.url
+        self.counters = Counters()
+        #: True unless the last attempt failed because the archive is away.
+        self.up = True
+        self._opening = opening
+        self.backlog = backlog
+        self._patience = patience
+        self._disk = disk
+        self._progress = read_progress(directory, opening.url)
+        self._agenda: Agenda | None = None
+        #: The worker; None before `start`.
+        self.worker: WorkerProcess | None = None
+        #: The segments that wait for their upload; the first one may be under way.
+        self._uploads: deque[tuple[ArchivedRows, Segment]] = deque()
+        #: The messages without an answer, by number.
+        self._open: dict[int, tuple[contract.Request, ArchivedRows]] = {}
+        self._number = 0
+        self._upload_number = 0
+        #: The requests that are open or wait, by stream and content.
+        self._wanted: dict[tuple[int, str, int], ArchivedRows] = {}
+        self._unsent: deque[tuple[int, str, int]] = deque()
+        self._retry: asyncio.TimerHandle | None = None
+        self._delay = RETRY_MIN
+        self._logged_at = -LOG_INTERVAL
+        self.cache = SegmentCache(cache, lambda path: self._send(contract.Remove(path)))
+        self._waiters: dict[int, list[asyncio.Future[None]]] = {}
+        self._listings: dict[int, asyncio.Future[list[contract.FileRow]]] = {}
+
+    # -- start and end
+
+    def start(self, agenda: Agenda) -> None:
+        """Start the worker. Called in the event loop, after the broker is restored."""
+        self._agenda = agenda
+        self.worker = WorkerProcess(self._opening, self._on_message)
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._retry is not None:
+            self._retry.cancel()
+        if self.worker is not None:
+            self.worker.close()
+
+    # -- the stream's side
+
+    def progress(self, number: int) -> tuple[int, int]:
+        return self._progress.get(number, (-1, 0))
+
+    def add_waiting(self, rows: ArchivedRows, segment: Segment) -> None:
+        self.counters.waiting_segments += 1
+        self.counters.waiting_bytes += int(segment.size)
+        if not rows.refused:
+            self._uploads.append((rows, segment))
+            self._send_upload()
+
+    def drop_waiting(self, rows: ArchivedRows, segment: Segment, deleted: bool) -> None:
+        counters = self.counters
+        self._count_gone(segment)
+        if not deleted:
+            counters.dropped_segments += 1
+            counters.dropped_rows += int(segment.end - segment.base)
+            logs.error(
+                "archive_rows_dropped",
+                vhost=rows.vhost,
+                stream=rows.name,
+                first=int(segment.base),
+                end=int(segment.end),
+                note="stream.archive_backlog is full, so retention removed rows that were not "
+                "uploaded",
+            )
+
+    def backlog_full(self) -> bool:
+        return self.counters.waiting_bytes > self.backlog
+
+    def fetch(self, rows: ArchivedRows, offset: i64) -> None:
+        self._want(rows, "fetch", int(offset))
+
+    def find_time(self, rows: ArchivedRows, moment: i64) -> None:
+        self._want(rows, "time", int(moment))
+
+    def find_first(self, rows: ArchivedRows) -> None:
+        self._want(rows, "first", 0)
+
+    def remove_stream(self, rows: ArchivedRows) -> None:
+        for segment in list(rows.restored):
+            self.cache.evict(segment)
+        if rows.refused:
+            self.counters.refused_streams -= 1
+        self._send(contract.Forget(rows.number))
+
+    # -- HTTP requests
+
+    async def retried(self, rows: ArchivedRows, attempt: Callable[[], Result]) -> Result:
+        """Return the result of `attempt`, repeated while it raises RowsPending.
+
+        Raises ArchiveUnavailable after `patience` seconds.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._patience
+        while True:
+            try:
+                return attempt()
+            except RowsPending:
+                changed: asyncio.Future[None] = loop.create_future()
+            waiters = self._waiters.setdefault(rows.number, [])
+            waiters.append(changed)
+            try:
+                async with asyncio.timeout(max(0.0, end - loop.time())):
+                    await changed
+            except TimeoutError:
+                raise ArchiveUnavailable(self._unavailable(rows)) from None
+            finally:
+                if changed in waiters:
+                    waiters.remove(changed)
+
+    async def files(self, rows: ArchivedRows, offset: int, count: int) -> list[contract.FileRow]:
+        """Return at most `count` files of a stream, from the one with the row at `offset` on.
+
+        Raises ArchiveUnavailable.
+        """
+        number = self._next_number()
+        answer: asyncio.Future[list[contract.FileRow]]
+        answer = self._listings[number] = asyncio.get_running_loop().create_future()
+        path = stream_path(rows.vhost, rows.name, rows.number)
+        self._open[number] = contract.ListFiles(number, path, offset, count), rows
+        self._send(self._open[number][0])
+        try:
+            async with asyncio.timeout(self._patience):
+                return await answer
+        except TimeoutError:
+            raise ArchiveUnavailable(self._unavailable(rows)) from None
+        finally:
+            self._listings.pop(number, None)
+            self._open.pop(number, None)
+
+    def _unavailable(self, rows: ArchivedRows) -> str:
+        reason = self.counters.last_error or "its worker does not answer"
+        return (
+            f"the archive {self.url} did not deliver rows of stream '{rows.name}' in vhost "
+            f"'{rows.vhost}' within {self._patience:g} s ({reason})"
+        )
+
+    # -- messages to the worker
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _send(self, message: contract.ToWorker) -> None:
+        if self.worker is not None:
+            self.worker.send(message)
+
+    def _send_upload(self) -> None:
+        """Send the next segment to the worker, unless an upload is under way or must wait."""
+        if self._upload_number or self._retry is not None or self.worker is None:
+            return
+        while self._uploads and not self._uploads[0][1].waits:
+            self._uploads.popleft()
+        if not self._uploads:
+            return
+        rows, segment = self._uploads[0]
+        number = self._upload_number = self._next_number()
+        message = contract.Upload(
+            number,
+            stream_path(rows.vhost, rows.name, rows.number),
+            rows.number,
+            segment.path,
+            int(segment.base),
+            int(segment.end),
+            int(segment.size),
+            int(segment.first_at),
+            int(segment.last_at),
+        )
+        self._open[number] = message, rows
+        self._send(message)
+
+    def _want(self, rows: ArchivedRows, kind: str, value: int) -> None:
+        key = (rows.number, kind, value)
+        if key not in self._wanted:
+            self._wanted[key] = rows
+            self._unsent.append(key)
+            self._send_fetches()
+
+    def _send_fetches(self) -> None:
+        """Send waiting fetches to the worker, up to FETCHES_MAX."""
+        if self.worker is None or self._retry is not None:
+            return
+        while self._unsent and len(self._wanted) - len(self._unsent) < FETCHES_MAX:
+            key = self._unsent.popleft()
+            rows, (_, kind, value) = self._wanted[key], key
+            path, number = stream_path(rows.vhost, rows.name, rows.number), self._next_number()
+            message: contract.Request = (
+                contract.FetchFile(number, path, rows.number, value)
+                if kind == "fetch"
+                else contract.FindTime(number, path, value)
+                if kind == "time"
+                else contract.FindFirst(number, path)
+            )
+            self._open[number] = message, rows
+            self._send(message)
+
+    # -- messages from the worker
+
+    def _on_message(self, message: contract.FromWorker) -> None:
+        if isinstance(message, contract.Ready):
+            for request, _ in list(self._open.values()):
+                self._send(request)  # A worker that ended has not answered these.
+            self.cache.clear()  # The worker begins with an empty cache.
+            self._send_upload()
+            self._send_fetches()
+            return
+        known = self._open.pop(message.number, None)
+        if known is None:
+            return
+        request, rows = known
+        if isinstance(message, contract.RequestFailed):
+            self._on_failed(request, rows, message)
+            return
+        self._on_answer()
+        if isinstance(request, contract.Upload):
+            assert isinstance(message, contract.Uploaded)
+            self._on_uploaded(rows, message)
+        elif isinstance(message, contract.Listed):
+            listing = self._listings.get(message.number)
+            if listing is not None and not listing.done():
+                listing.set_result(message.files)
+            return
+        else:
+            self._finish(request, rows)
+            if isinstance(message, contract.Fetched):
+                self._on_fetched(rows, message)
+            elif isinstance(message, contract.Found):
+                if isinstance(request, contract.FindTime):
+                    rows.keep_start(request.moment, message.offset)
+                elif not rows.first_known:
+                    rows.first, rows.first_known = message.offset, True
+        self._changed(rows)
+        self._send_upload()
+        self._send_fetches()
+
+    def _on_answer(self) -> None:
+        """Record that the archive answers."""
+        self._delay = RETRY_MIN
+        if not self.up:
+            self.up = True
+            logs.info("archive_back", url=self.url)
+
+    def _on_uploaded(self, rows: ArchivedRows, message: contract.Uploaded) -> None:
+        self._upload_number = 0
+        counters = self.counters
+        counters.uploaded_segments += 1
+        counters.uploaded_files += message.files
+        counters.uploaded_bytes += message.size
+        _, segment = self._uploads.popleft()
+        if segment.waits:
+            self._count_gone(segment)
+        rows.on_uploaded(segment, message.first)
+
+    def _on_fetched(self, rows: ArchivedRows, message: contract.Fetched) -> None:
+        segment = Segment(self._disk, message.path, 0, message.base)
+        loaded = segment.load_index(message.index, message.size)
+        same = any(other.base == segment.base for other in rows.restored)
+        if rows.changed is None or same or not loaded:
+            # The stream was deleted meanwhile, or two readers needed this file.
+            self._send(contract.Remove(message.path))
+            return
+        segment.written_here = True
+        counters = self.counters
+        counters.fetched_files += 1
+        counters.fetched_bytes += message.archived
+        self.cache.add(segment, rows)
+        rows.on_fetched(segment)
+        for key in [key for key in self._unsent if key[:2] == (rows.number, "fetch")]:
+            if segment.base <= key[2] < segment.end:
+                self._unsent.remove(key)
+                del self._wanted[key]
+
+    def _on_failed(
+        self, request: contract.Request, rows: ArchivedRows, failure: contract.RequestFailed
+    ) -> None:
+        upload = isinstance(request, contract.Upload)
+        if failure.kind != contract.GONE:
+            self.counters.last_error = failure.reason
+            if upload:
+                self.counters.upload_failures += 1
+            else:
+                self.counters.fetch_failures += 1
+        if upload:
+            self._upload_number = 0
+        if failure.kind == contract.AWAY:
+            self._wait(request, rows, failure.reason)
+            return
+        self._on_answer()
+        if upload:
+            _, segment = self._uploads.popleft()
+            if failure.kind == contract.BAD:
+                self._refuse(rows, failure.reason)
+            elif segment.waits:
+                # The file was removed without the stream's knowledge: a later start notices.
+                self._refuse(rows, f"the segment {segment.path} is missing")
+        elif isinstance(request, contract.FetchFile):
+            self._finish(request, rows)
+            if failure.kind == contract.MISSING:
+                rows.first_known = False  # Files may have been removed from the archive.
+            rows.keep_failure(
+                request.offset,
+                f"offset {request.offset} of stream '{rows.name}' in vhost '{rows.vhost}' cannot "
+                f"be read from the archive {self.url}: {failure.reason}",
+            )
+            logs.warning(
+                "archive_fetch_failed",
+                vhost=rows.vhost,
+                stream=rows.name,
+                offset=request.offset,
+                reason=failure.reason,
+            )
+            self._changed(rows)
+        self._send_upload()
+        self._send_fetches()
+
+    def _wait(self, request: contract.Request, rows: ArchivedRows, reason: str) -> None:
+        """Try everything again later, because the archive is away."""
+        if isinstance(request, contract.ListFiles):
+            self._open[request.number] = request, rows
+        elif not isinstance(request, contract.Upload):
+            self._unsent.appendleft(_key(request, rows))
+        loop = asyncio.get_running_loop()
+        if self.up or loop.time() - self._logged_at >= LOG_INTERVAL:
+            self._logged_at = loop.time()
+            logs.warning(
+                "archive_away",
+                url=self.url,
+                reason=reason,
+                waiting=self.counters.waiting_segments,
+                note="segments stay on the disk, and readers of older rows wait",
+            )
+        self.up = False
+        if self._retry is None:
+            self._retry = loop.call_later(self._delay, self._try_again)
+            self._delay = min(2 * self._delay, RETRY_MAX)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        for number in self._listings:
+            if number in self._open:
+                self._send(self._open[number][0])
+        self._send_upload()
+        self._send_fetches()
+
+    def _refuse(self, rows: ArchivedRows, reason: str) -> None:
+        """Stop the uploads of a stream until the next start."""
+        rows.refused = reason
+        self.counters.refused_streams += 1
+        self._uploads = deque(entry for entry in self._uploads if entry[0] is not rows)
+        logs.error(
+            "archive_stream_refused",
+            vhost=rows.vhost,
+            stream=rows.name,
+            reason=reason,
+            note="the stream is not uploaded until the broker starts again",
+        )
+
+    def _finish(self, request: contract.Request, rows: ArchivedRows) -> None:
+        self._wanted.pop(_key(request, rows), None)
+
+    def _changed(self, rows: ArchivedRows) -> None:
+        """Tell a stream, and the requests that wait for it, that its archived rows changed."""
+        if rows.changed is not None and self._agenda is not None:
+            self._agenda.add(rows.changed)
+        for waiter in self._waiters.pop(rows.number, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _count_gone(self, segment: Segment) -> None:
+        self.counters.waiting_segments -= 1
+        self.counters.waiting_bytes -= int(segment.size)
+
+
+def _key(request: contract.Request, rows: ArchivedRows) -> tuple[int, str, int]:
+    """Return the key under which a fetch or a search is wanted."""
+    if isinstance(request, contract.FetchFile):
+        return rows.number, "fetch", request.offset
+    if isinstance(request, contract.FindTime):
+        return rows.number, "time", request.moment
+    return rows.number, "first", 0
