@@ -17,7 +17,11 @@ Reading order:
     segments      where a segment's batches begin, and their rows
     journal       a stream in a directory, divided into pieces for tasks
     remote        a stream that a running broker serves over HTTP
+    journals      the journals that a query reads: one, several, or all of a pattern
+    options       the options of the source, and their aliases
     offsets       where a query begins and ends
+    trigger       where a micro-batch ends, and its tasks
+    query_lag     how far a query is behind
     rows          the rows of a journal that a query selects
     counts        sums by topic, from the rows of a journal
     definitions   exchanges and bindings of a definitions file
@@ -40,6 +44,7 @@ Without Spark:
 
 On Spark; only these modules import PySpark:
 
+    pushdown      the conditions of a query that the source applies
     source        spark.read, spark.readStream
     sink          writeStream
     bulk          many topics against many patterns
@@ -64,12 +69,15 @@ from pyspark_trellis.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark_trellis.bulk import match_by_shape, match_topics, matches
+    from pyspark_trellis.query_lag import JournalLag, lag
     from pyspark_trellis.rows import read_table
     from pyspark_trellis.source import DefaultSource
 
 __all__ = [
     "DefaultSource",
+    "JournalLag",
     "PipelineError",
+    "lag",
     "match_by_shape",
     "match_topics",
     "matches",
@@ -79,6 +87,8 @@ __all__ = [
 #: The modules of the public names that need further packages.
 _LATER = {
     "DefaultSource": "source",
+    "JournalLag": "query_lag",
+    "lag": "query_lag",
     "match_by_shape": "bulk",
     "match_topics": "bulk",
     "matches": "bulk",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http
 import http.client
 import json
 import struct
@@ -10,24 +11,18 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 
-from pyspark_trellis.credentials import credentials_of
-from pyspark_trellis.errors import PipelineError, shown
-from pyspark_trellis.journal import (
-    ROWS_PER_TASK,
-    JournalSpan,
-    JournalStream,
-    OffsetRange,
-    Piece,
-    check_whole,
-)
+from pyspark_trellis.credentials import credentials_of, tls_context, token_of
+from pyspark_trellis.errors import PipelineError, lost_rows, shown
+from pyspark_trellis.journal import JournalSpan, JournalStream, Piece, journal_name, name_parts
 from pyspark_trellis.messages import DamagedSegment
-from pyspark_trellis.segments import SegmentName, SegmentScan, damaged
+from pyspark_trellis.segments import Cut, SegmentName, SegmentScan, damaged
 
 #: The time in seconds to wait for an answer.
 PATIENCE: Final = 30
@@ -40,17 +35,30 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Return None, so that the redirection is an error."""
 
 
-#: Opens URLs without a proxy. Otherwise a proxy that the environment names would get the password.
-_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+@lru_cache(maxsize=4)
+def _opener(ca_file: str | None) -> urllib.request.OpenerDirector:
+    """Return an object that opens URLs without a proxy. Otherwise a proxy that the environment
+    names would get the password. `ca_file` is None for URLs without TLS.
+    """
+    handlers: list[Any] = [urllib.request.ProxyHandler({}), _NoRedirect]
+    if ca_file is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=tls_context(ca_file)))
+    return urllib.request.build_opener(*handlers)
 
 
 @dataclass(frozen=True)
 class RemoteBroker:
-    """A broker's HTTP listener and the user to authenticate as."""
+    """A broker's HTTP listener and the user to authenticate as.
+
+    A token, if there is one, is used in place of the password. `ca_file` has the certificates of
+    authorities to trust; if it is empty, those of the system are trusted.
+    """
 
     url: str
     user: str
     password: str
+    token: str = ""
+    ca_file: str = ""
 
     @classmethod
     def of(cls, place: str, options: Mapping[str, str] = MappingProxyType({})) -> RemoteBroker:
@@ -71,6 +79,8 @@ class RemoteBroker:
         return cls(
             f"{parts.scheme}://{host}:{port}",
             *credentials_of(parts, options),
+            token_of(options),
+            options.get("cafile", ""),
         )
 
     def document(self, path: str) -> Any:
@@ -87,17 +97,19 @@ class RemoteBroker:
     def fetch(self, path: str) -> bytes:
         """Return the bytes that the broker serves at this HTTP path. Raises PipelineError."""
         request = urllib.request.Request(self.url + path)
+        login = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
         request.add_header(
-            "Authorization",
-            "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode(),
+            "Authorization", f"Bearer {self.token}" if self.token else f"Basic {login}"
         )
+        opener = _opener(self.ca_file if self.url.startswith("https:") else None)
         try:
-            with _OPENER.open(request, timeout=PATIENCE) as answer:
+            with opener.open(request, timeout=PATIENCE) as answer:
                 found: bytes = answer.read()
                 return found
         except urllib.error.HTTPError as error:
             with error:
-                raise PipelineError(
+                gone = error.code == http.HTTPStatus.GONE
+                raise (lost_rows if gone else PipelineError)(
                     f"{self.url} answered {error.code} to user '{self.user}': {_reason(error)}"
                 ) from None
         except urllib.error.URLError as error:
@@ -154,80 +166,55 @@ class Remote(JournalStream):
     def __init__(self, broker: RemoteBroker, vhost: str, queue: str) -> None:
         self._broker: Final = broker
         self._question: Final = urlencode({"vhost": vhost, "queue": queue})
-        self._name: Final = f"stream '{queue}' in vhost '{vhost}' of {broker.url}"
+        self.name = f"stream '{queue}' in vhost '{vhost}' of {broker.url}"
+        self.journal = journal_name(vhost, queue)
         self._scans: dict[SegmentName, SegmentScan] = {}
+        #: The segments by the last call of `spans`.
+        self._rows: dict[SegmentName, dict[str, Any]] = {}
 
     @classmethod
     def of(cls, place: str, options: Mapping[str, str]) -> Remote:
-        """Return the stream of http://HOST:15672 that the option `stream` names.
+        """Return the stream of http://HOST:15672 that the option `journal` or `stream` names.
 
         `place` is the URL http://HOST:15672. The option is VHOST/QUEUE, or QUEUE for the vhost /.
         Raises PipelineError.
         """
-        stream = options.get("stream", "")
+        stream = options.get("journal") or options.get("stream", "")
         if not stream:
             raise PipelineError(
                 f"no stream of {shown(place)} is named: set the option stream to QUEUE or "
                 "VHOST/QUEUE"
             )
-        vhost, _, queue = stream.rpartition("/")
-        return cls(RemoteBroker.of(place, options), vhost or "/", queue)
+        return cls(RemoteBroker.of(place, options), *name_parts(stream))
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def bounds(self) -> OffsetRange:
-        rows = self._segments()
-        return (
-            OffsetRange(rows[0]["first"], rows[-1]["end"], rows[-1]["epoch"])
-            if rows
-            else OffsetRange(0, 0, 0)
-        )
-
-    def first_since(self, micros: int) -> int:
-        rows = self._segments()
-        later = [row["first"] for row in rows if row["to"] >= micros]
-        return int(later[0] if later else rows[-1]["end"] if rows else 0)
-
-    def rewritten(self, offset: int, epoch: int) -> bool:
-        return False  # The broker returns only durable rows, which a crash cannot remove.
-
-    def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
-        if high <= low:
-            return []
-        found = [row for row in self._segments() if row["first"] < high and row["end"] > low]
-        check_whole(
-            self.name,
-            [
-                JournalSpan(SegmentName(row["epoch"], row["first"]), row["first"], row["end"])
-                for row in found
-            ],
-            low,
-            high,
-        )
-        pieces: list[Piece] = []
-        for row in found:
-            path = f"/api/streams/segment?{self._question}&segment={row['name']}"
-            begin, last = max(low, row["first"]), min(high, row["end"])
-            scan = self._scans.setdefault(
-                SegmentName(row["epoch"], row["first"]), SegmentScan(row["first"])
-            )
-            self._scan(scan, path, row["bytes"], last)
-            pieces += [RemotePiece(cut, self._broker, path) for cut in scan.cut(begin, last, rows)]
-        return pieces
-
-    def _segments(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._broker.document(
+    def spans(self) -> list[JournalSpan]:
+        rows: list[dict[str, Any]] = self._broker.document(
             f"/api/streams/segments?{self._question}"
         )
-        return found
+        self._rows = {SegmentName(row["epoch"], row["first"]): row for row in rows}
+        return [
+            JournalSpan(name, row["first"], row["end"], row["from"], row["to"])
+            for name, row in self._rows.items()
+            if row["end"] > row["first"]
+        ]
 
-    def _scan(self, scan: SegmentScan, path: str, size: int, until: int) -> None:
+    def rewritten(self, offset: int, epoch: int) -> int | None:
+        return None  # The broker returns only durable rows, which a crash cannot remove.
+
+    def piece(self, span: JournalSpan, cut: Cut) -> Piece:
+        return RemotePiece(cut, self._broker, self._path(span), journal=self.journal)
+
+    def _path(self, span: JournalSpan) -> str:
+        name = self._rows[span.name]["name"]
+        return f"/api/streams/segment?{self._question}&segment={name}"
+
+    def scanned(self, span: JournalSpan, until: int) -> SegmentScan:
         """Read the headers of batches up to the offset `until`.
 
         Each header gives the position of the next header.
         """
+        scan = self._scans.setdefault(span.name, SegmentScan(span.low))
+        path, size = self._path(span), self._rows[span.name]["bytes"]
         some = _HEADS
         while not scan.schema or scan.end < until:
             start, known = scan.size, len(scan.places)
@@ -242,3 +229,9 @@ class Remote(JournalStream):
             except (DamagedSegment, struct.error) as error:
                 raise damaged(f"{self._broker.url}{path}", error) from error
             some = min(2 * some, _HEADS_MAX) if len(scan.places) > known + 1 else _HEADS
+        return scan
+
+
+def stream_names(broker: RemoteBroker) -> list[str]:
+    """Return the names of the streams that the user may read. Raises PipelineError."""
+    return [journal_name(row["vhost"], row["name"]) for row in broker.document("/api/streams")]

@@ -94,7 +94,8 @@ class SegmentScan:
     end: int = 0
     #: The size of the complete batches and of the schema before them, in bytes.
     size: int = 0
-    #: The time of the last published row in microseconds, if an index has it.
+    #: The times of the first and the last published row in microseconds, if an index has them.
+    first_at: int | None = None
     last_at: int | None = None
 
     def __post_init__(self) -> None:
@@ -126,26 +127,30 @@ class SegmentScan:
             data[: -_INDEX_SUM.size]
         ):
             return
-        magic, version, end, known, _, last_at, count = _INDEX_HEAD.unpack_from(data)
+        magic, version, end, known, first_at, last_at, count = _INDEX_HEAD.unpack_from(data)
         if (magic, version) != (b"TSIX", 1) or known > size or marks != count * _INDEX_MARK.size:
             return
         for offset, place, _ in _INDEX_MARK.iter_unpack(data[_INDEX_HEAD.size : -_INDEX_SUM.size]):
             self.offsets.append(offset)
             self.places.append(place)
-        self.end, self.size, self.last_at = end, known, last_at
+        self.end, self.size = end, known
+        self.first_at, self.last_at = first_at, last_at
 
-    def cut(self, low: int, high: int, rows: int) -> Iterator[Cut]:
-        """Divide the offsets from `low` up to, not including, `high`, into cuts of `rows` rows.
+    def cut(self, low: int, high: int) -> Cut:
+        """Return the offsets from `low` up to, not including, `high`, as a cut."""
+        at, after = bisect_right(self.offsets, low) - 1, bisect_left(self.offsets, high)
+        place = self.places[after] if after < len(self.places) else self.size
+        return Cut(self.schema, self.places[at], place, self.offsets[at], low, high)
 
-        The cuts are the same with and without an index, because a batch that Spark repeats must be
-        divided as before (see `sink`).
+    def sizes(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """Iterate over the known batches with offsets from `low` to before `high`.
+
+        Each comes with the offset after its last row, at most `high`, and with its size in bytes.
         """
-        while low < high:
-            stop = min(low + rows, high)
-            at, after = bisect_right(self.offsets, low) - 1, bisect_left(self.offsets, stop)
-            place = self.places[after] if after < len(self.places) else self.size
-            yield Cut(self.schema, self.places[at], place, self.offsets[at], low, stop)
-            low = stop
+        for at in range(bisect_right(self.offsets, low) - 1, bisect_left(self.offsets, high)):
+            last = at + 1 == len(self.offsets)
+            stop = self.end if last else self.offsets[at + 1]
+            yield min(stop, high), (self.size if last else self.places[at + 1]) - self.places[at]
 
 
 def scan_file(path: Path, scan: SegmentScan) -> None:

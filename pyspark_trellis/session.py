@@ -24,7 +24,7 @@ _ROOT: Final = Path(__file__).resolve().parents[1]
 #: The supported versions of packages: (package, lowest version, first version that is not
 #: supported).
 _NEEDED: Final = (
-    ("pyspark", (4, 1), (5,)),
+    ("pyspark", (4, 2), (5,)),
     ("pandas", (2, 2), (3,)),
     ("pyarrow", (18,), (99,)),
     ("numpy", (2,), (3,)),

@@ -60,7 +60,15 @@ _KINDS: Final = {
     "delivery_mode": ("smallint", "int"),
     "priority": ("smallint", "int"),
 }
-OPTIONS: Final = ("url", "exchange", "checkpointLocation", *credentials.OPTIONS, "path")
+OPTIONS: Final = (
+    "url",
+    "exchange",
+    "checkpointLocation",
+    "user",
+    "password",
+    "passwordFile",
+    "path",
+)
 PRODUCER, SEQUENCE = "x-trellis-producer", "x-trellis-sequence"
 
 

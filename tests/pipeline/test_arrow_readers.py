@@ -65,7 +65,8 @@ def read_by_pipeline(data: bytes, rows_per_task: int) -> Reading:
     except (messages.DamagedSegment, struct.error):
         assert scan.schema == HEAD
     rows: Rows = []
-    for cut in scan.cut(0, scan.end, rows_per_task):
+    for low in range(0, scan.end, rows_per_task):
+        cut = scan.cut(low, min(low + rows_per_task, scan.end))
         part = pa.py_buffer(data[cut.start : cut.end])
         try:
             for batch in rows_of(cut, part, "a segment", list(COLUMNS), verify=True):
