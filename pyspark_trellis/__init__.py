@@ -23,9 +23,13 @@ Reading order:
     trigger       where a micro-batch ends, and its tasks
     query_lag     how far a query is behind
     rows          the rows of a journal that a query selects
+    periods       periods of time in which the same bindings exist
     counts        sums by topic, from the rows of a journal
     definitions   exchanges and bindings of a definitions file
     topology      bindings and MQTT subscriptions as of a time
+    read_scope    which matching messages a session does not receive
+    topology_history, bindings_by_time
+                  how long each binding existed
     job_bindings  the bindings that a job examines, chosen by the command's arguments
     routing       the queues that topics go to
     topics        the aggregates from which the jobs compute their answers

@@ -71,9 +71,8 @@ def _whatif(arguments: argparse.Namespace) -> int:
 
     def answer(question: Question) -> int:
         bindings = question.bindings
-        assert bindings.proposed is not None
         with question.watched() as history:
-            found = what_if(SparkTopics(history), bindings.current, bindings.proposed)
+            found = what_if(SparkTopics(history), bindings.routing, bindings.proposed_routing)
         if not question.json({**asdict(found), "breaks": found.breaks}):
             lines.head(found.span, bindings.sources)
             lines.whatif(found, bindings.current is not None)
@@ -86,8 +85,9 @@ def _audit(arguments: argparse.Namespace) -> int:
     from pyspark_trellis.audit import audit
 
     def answer(question: Question) -> int:
+        bindings = question.bindings
         with question.watched() as history:
-            found = audit(SparkTopics(history), question.bindings.effective)
+            found = audit(SparkTopics(history), bindings.effective, bindings.then)
         if not question.json(asdict(found)):
             lines.head(found.span, question.bindings.sources)
             lines.audit(found)

@@ -19,7 +19,13 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_trellis.periods import RowSplits
+
 KEYS: Final = ("vhost", "exchange", "topic")
+#: The columns that divide the messages of a topic by time and publisher (`RowSplits`).
+PERIOD: Final = "period"
+PUBLISHER: Final = "publisher"
+SPLIT_KEYS: Final = (*KEYS, PERIOD, PUBLISHER)
 COUNTS: Final = ("messages", "size", "fanout", "unroutable")
 #: The columns of a journal from which the sums are computed.
 NEEDED: Final = (
@@ -28,6 +34,7 @@ NEEDED: Final = (
     "vhost",
     "exchange",
     "topic",
+    "publisher",
     "routed",
     "size",
     "timestamp",
@@ -69,8 +76,11 @@ class TopicSums:
         self._sums: list[pa.Table] = []
         self._rows = 0
 
-    def add(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Add the rows of a journal, which have the columns NEEDED."""
+    def add(self, batch: pa.RecordBatch | pa.Table, splits: RowSplits | None = None) -> None:
+        """Add the rows of a journal, which have the columns NEEDED.
+
+        If the keys contain PERIOD and PUBLISHER, `splits` says how to divide the rows.
+        """
         at = pc.coalesce(batch.column("timestamp"), batch.column("published_at"))
         routed = batch.column("routed")
         columns = {name: batch.column(name) for name in KEYS} | {
@@ -83,6 +93,8 @@ class TopicSums:
         }
         if "minute" in self._keys:
             columns["minute"] = pc.floor_temporal(at, unit="minute")
+        if PERIOD in self._keys:
+            columns |= split_columns(batch, "published_at", splits or RowSplits())
         self.add_sums(added(pa.table(columns), *self._keys))
 
     def add_sums(self, sums: pa.Table) -> None:
@@ -102,6 +114,21 @@ class TopicSums:
         return self._sums[0]
 
 
+def split_columns(
+    batch: pa.RecordBatch | pa.Table, time: str, splits: RowSplits
+) -> dict[str, pa.Array]:
+    """Return the columns PERIOD and PUBLISHER of rows. `time` is the column with their times.
+
+    The publisher is "" unless the splits divide by it.
+    """
+    periods = pa.array(splits.periods.numbers(batch.column(time)), pa.int32())
+    if not splits.users or "publisher" not in batch.schema.names:
+        return {PERIOD: periods, PUBLISHER: pa.repeat(pa.scalar("", pa.string()), batch.num_rows)}
+    publishers = batch.column("publisher")
+    named = pc.is_in(publishers, pa.array(sorted(splits.users), pa.string()))
+    return {PERIOD: periods, PUBLISHER: pc.if_else(named, publishers, "")}
+
+
 def added(table: pa.Table, *keys: str) -> pa.Table:
     """Return the sums of the rows with equal values in the columns `keys`."""
     found = table.group_by(list(keys)).aggregate(
@@ -116,14 +143,17 @@ def added(table: pa.Table, *keys: str) -> pa.Table:
     return pa.table({name: found.column(column) for name, column in names})
 
 
-def partial(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def partial(
+    batches: Iterator[pa.RecordBatch], splits: RowSplits | None = None
+) -> Iterator[pa.RecordBatch]:
     """Iterate over the sums of one task's journal rows by minute, vhost, exchange and topic.
 
-    The same minute and topic may occur in several tasks: `history.summed` adds up the tasks' sums.
+    With `splits`, the rows are divided by PERIOD and PUBLISHER, too. The same minute and topic may
+    occur in several tasks: `history.summed` adds up the tasks' sums.
     """
-    sums = TopicSums("minute", *KEYS)
+    sums = TopicSums("minute", *(KEYS if splits is None else SPLIT_KEYS))
     for each in batches:
-        sums.add(each)
+        sums.add(each, splits)
     table = sums.table()
     if table is not None:
         yield from table.to_batches()

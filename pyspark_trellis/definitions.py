@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from matching.grammar import AMQP, InvalidPattern
 from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.read_scope import ReadScope
 
 #: The exchanges that every virtual host has.
 PREDECLARED: Final = {
@@ -50,7 +51,9 @@ class BoundQueue:
     """A binding, or a subscription of an MQTT session.
 
     `number` is the index of the binding in the file. `kind` is the kind of its destination: queue,
-    exchange or session. `key` is a pattern of `grammar` (amqp or mqtt).
+    exchange or session. `key` is a pattern of `grammar` (amqp or mqtt). `lives` are the periods
+    (`topology_history`) at which the binding begins and ceases to exist, alternately; without any,
+    it always exists. `scope` is not None if a session does not receive all matching messages.
     """
 
     number: int
@@ -60,6 +63,8 @@ class BoundQueue:
     kind: str
     key: str
     grammar: str = AMQP.name
+    lives: tuple[int, ...] = ()
+    scope: ReadScope | None = None
 
     def __str__(self) -> str:
         return (
@@ -84,6 +89,8 @@ class BoundQueue:
 class DefinedHost:
     """A virtual host: exchanges with their types, alternate exchanges, queues, and MQTT sessions
     with subscriptions.
+
+    `lives` has the places that do not always exist, as in `BoundQueue`.
     """
 
     types: dict[str, str] = field(default_factory=lambda: dict(PREDECLARED))
@@ -92,6 +99,7 @@ class DefinedHost:
     queues: set[str] = field(default_factory=set)
     sessions: set[str] = field(default_factory=set)
     outgoing: dict[str, list[BoundQueue]] = field(default_factory=dict)
+    lives: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def places(self) -> list[str]:
@@ -115,9 +123,12 @@ class DefinitionsFile:
         kind: str,
         key: str,
         grammar: str = AMQP.name,
+        scope: ReadScope | None = None,
+        lives: tuple[int, ...] = (),
     ) -> None:
         """Add a binding; its source and its destination must exist."""
-        bound = BoundQueue(len(self.bindings), vhost, source, destination, kind, key, grammar)
+        number = len(self.bindings)
+        bound = BoundQueue(number, vhost, source, destination, kind, key, grammar, lives, scope)
         self.bindings.append(bound)
         self.hosts[vhost].outgoing.setdefault(source, []).append(bound)
 

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from matching.batch import Batch
 from matching.grammar import AMQP, MQTT, InvalidTopic, swap
+from pyspark_trellis.counts import PERIOD, PUBLISHER
 from pyspark_trellis.definitions import BY_NAME, BoundQueue, DefinedHost
 from pyspark_trellis.errors import PipelineError
 
@@ -63,10 +64,18 @@ class BatchRouter:
         self._numbers: Final = {name: number for number, name in enumerate(self.names)}
         self._batches: dict[str, list[tuple[list[BoundQueue], Batch]]] = {}
 
-    def route(self, exchange: str, topics: list[str]) -> Routed:
+    def route(
+        self,
+        exchange: str,
+        topics: list[str],
+        periods: Rows | None = None,
+        publishers: list[str] | None = None,
+    ) -> Routed:
         """Return the destinations of topics published to this exchange.
 
-        Raises PipelineError if the exchange does not exist.
+        `periods` has the period in which the messages of each topic were received; without it, all
+        bindings exist. `publishers` has their publishers, if these matter. Raises PipelineError if
+        the exchange does not exist.
         """
         if exchange not in self._host.types:
             raise PipelineError(f"exchange '{exchange}' does not exist")
@@ -87,6 +96,10 @@ class BatchRouter:
                     (row, number)
                     for row in rows.tolist()
                     if (number := self._numbers.get(topics[row])) is not None
+                    and (
+                        periods is None
+                        or alive(self._host.lives.get(topics[row], ()), periods[row : row + 1])[0]
+                    )
                 ]
                 places.append(_columns(found))
                 continue
@@ -96,9 +109,17 @@ class BatchRouter:
             hit = np.zeros(len(topics), bool)
             for bound, matched in self._matched(name, [topics[row] for row in rows.tolist()]):
                 which = rows[matched]
+                if periods is not None and bound.lives:
+                    which = which[alive(bound.lives, periods[which])]
                 hit[which] = True
                 if bound.kind == "session":
-                    which = which[[representable(topics[row]) for row in which.tolist()]]
+                    which = which[
+                        [
+                            representable(topics[row])
+                            and _receives(bound, topics[row], publishers[row] if publishers else "")
+                            for row in which.tolist()
+                        ]
+                    ]
                 bindings.append((which, np.full(len(which), bound.number)))
                 if bound.to_exchange:
                     ahead.append((bound.destination, which))
@@ -182,7 +203,8 @@ class BatchRouters:
     def groups(self, batch: pa.RecordBatch | pa.Table) -> Iterator[RoutedGroup]:
         """Iterate over the topics of a batch, grouped by virtual host and exchange.
 
-        The batch has the columns vhost, exchange and topic.
+        The batch has the columns vhost, exchange and topic. If it has the columns PERIOD and
+        PUBLISHER, a topic is routed by the bindings of its period.
         """
         for vhost, exchange, rows in _by_exchange(batch):
             host = self._hosts.get(vhost)
@@ -190,8 +212,14 @@ class BatchRouters:
                 yield RoutedGroup(vhost, rows, Routed(len(rows)), [], True)
                 continue
             router = self._routers.get(vhost) or self._routers.setdefault(vhost, BatchRouter(host))
-            topics = batch.column("topic").take(pa.array(rows)).to_pylist()
-            yield RoutedGroup(vhost, rows, router.route(exchange, topics), router.names, False)
+            taken = pa.array(rows)
+            topics = batch.column("topic").take(taken).to_pylist()
+            periods = publishers = None
+            if PERIOD in batch.schema.names:
+                periods = batch.column(PERIOD).take(taken).to_numpy().astype(np.int64)
+                publishers = batch.column(PUBLISHER).take(taken).to_pylist()
+            routed = router.route(exchange, topics, periods, publishers)
+            yield RoutedGroup(vhost, rows, routed, router.names, False)
 
 
 def _by_exchange(batch: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, str, Rows]]:
@@ -211,6 +239,22 @@ def _by_exchange(batch: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, str, R
     for group, rows in zip(groups.tolist(), np.split(order, begins[1:]), strict=True):
         vhost, exchange = divmod(group, len(names[1]))
         yield names[0][vhost], names[1][exchange], rows
+
+
+def alive(lives: tuple[int, ...], periods: Rows) -> NDArray[np.bool_]:
+    """Return True for each of the periods in which a binding with these lives exists."""
+    if not lives:
+        return np.ones(len(periods), bool)
+    found: NDArray[np.bool_] = np.searchsorted(np.array(lives), periods, side="right") % 2 == 1
+    return found
+
+
+def _receives(bound: BoundQueue, topic: str, publisher: str) -> bool:
+    """True if a session receives a message that matches its subscription."""
+    scope = bound.scope
+    return scope is None or (
+        scope.allows(swap(topic)) and (scope.not_of is None or scope.not_of != publisher)
+    )
 
 
 @lru_cache(maxsize=100_000)
