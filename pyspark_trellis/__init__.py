@@ -50,7 +50,10 @@ On Spark; only these modules import PySpark:
 
     pushdown      the conditions of a query that the source applies
     source        spark.read, spark.readStream
-    sink          writeStream
+    storage       files beside a checkpoint, on the file systems of Hadoop
+    staging       the rows of a batch, before they are published
+    publisher     messages with confirms, to a broker that may push back
+    sink          write, writeStream
     bulk          many topics against many patterns
     java, session the Java to use; a Spark session, local or on a cluster
     history       topics and counts, from a journal or from `traffic`

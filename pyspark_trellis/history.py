@@ -58,8 +58,10 @@ def rollup(journal: DataFrame, splits: RowSplits | None = None) -> DataFrame:
         return journal.select(*NEEDED).mapInArrow(partial, ROLLUP)
 
     def divided(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return partial(batches, splits)
+        for each in partial(batches, splits):
+            yield each.select(columns)  # Spark takes the columns by their places
 
+    columns = ["minute", *KEYS, *COUNTS, "first_at", "last_at", PERIOD, PUBLISHER]
     return journal.select(*NEEDED).mapInArrow(divided, DIVIDED_ROLLUP)
 
 

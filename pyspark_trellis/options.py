@@ -151,6 +151,43 @@ READING: Final = (
 )
 
 
+WRITING: Final = (
+    SparkOption(
+        "url",
+        "the broker: `amqp://HOST:PORT/VHOST`, or `amqps://...` for TLS",
+        "`amqp://127.0.0.1:5672/`",
+    ),
+    SparkOption("exchange", "the exchange of rows without a column `exchange`", "`amq.topic`"),
+    SparkOption(
+        "checkpointLocation",
+        "a directory that all workers can read and write, on any file system of Hadoop. The sink "
+        "stages the rows of a batch there; for a streaming query, it is the query's checkpoint",
+        "required",
+    ),
+    SparkOption(
+        "publishTimeout",
+        "seconds without a confirm after which the query fails, for example while a queue is full",
+        "60",
+    ),
+    SparkOption(
+        "txnAppId",
+        "`df.write` only: the name of the job. A job that is run again with the same `txnAppId`, "
+        "`txnVersion` and `checkpointLocation` publishes no message twice",
+        "each run is another job",
+        ("producer",),
+    ),
+    SparkOption("txnVersion", "`df.write` only: the number of the job's run, ascending", "0"),
+    SparkOption(
+        "hadoopSecrets",
+        "settings of Hadoop for `checkpointLocation`, as a JSON object, if they are not in the "
+        "files of `HADOOP_CONF_DIR`. Spark redacts this option in its logs",
+        "`{}`",
+    ),
+    *LOGIN,
+    SparkOption("path", "not used"),
+)
+
+
 def known(options: Mapping[str, str], table: Sequence[SparkOption]) -> dict[str, str]:
     """Return the options by their usual names in lowercase.
 

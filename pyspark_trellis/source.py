@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
+    DataSourceWriter,
     Filter,
     InputPartition,
 )
@@ -351,7 +352,13 @@ class DefaultSource(DataSource):
         """Return the writer of a streaming query."""
         from pyspark_trellis.sink import StreamWriter
 
-        return StreamWriter(schema, {name.lower(): value for name, value in self.options.items()})
+        return StreamWriter(schema, dict(self.options.items()))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch query."""
+        from pyspark_trellis.sink import BatchWriter
+
+        return BatchWriter(schema, dict(self.options.items()), overwrite)
 
     def _read(self) -> dict[str, str]:
         return known(dict(self.options.items()), READING)

@@ -5,6 +5,7 @@ in directories.
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import LongType, StringType, StructType
 
@@ -20,7 +29,8 @@ from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import Directory, directory_name, journal_name, name_parts
 from pyspark_trellis.journals import QueryJournals
 from pyspark_trellis.offsets import Position
-from pyspark_trellis.options import READING, known, markdown
+from pyspark_trellis.options import READING, WRITING, known, markdown
+from pyspark_trellis.pushdown import PushedConditions
 from pyspark_trellis.query_lag import JournalLag, lag
 from pyspark_trellis.rows import read_table
 from pyspark_trellis.source import JournalReader, JournalStreamReader, JournalTask
@@ -168,9 +178,10 @@ def test_aliases_are_other_names_of_the_same_option() -> None:
         known({"stream": "a", "journal": "b"}, READING)
 
 
-def test_the_guide_has_the_table_of_options() -> None:
+def test_the_guide_has_the_tables_of_options() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text(encoding="utf-8")
     assert markdown(READING) in guide
+    assert markdown(WRITING) in guide
 
 
 # -- journals in directories
@@ -359,3 +370,59 @@ def test_one_journal_has_its_name_in_a_column_that_a_schema_asks_for(tmp_path: P
     assert table.to_pylist() == [{"journal": "a", "offset": at} for at in range(3)]
     only = read_table(str(path / "%2F" / "a"), ["journal"])
     assert only.column("journal").to_pylist() == ["a"] * 3
+
+
+# -- conditions while reading
+
+
+def conditions(*filters: Any) -> PushedConditions:
+    found = PushedConditions()
+    left = list(found.take(filters))
+    # Spark checks times again, because the clock of the broker's machine may be set back.
+    assert left == [each for each in filters if each.attribute[0] in ("published_at", "size")]
+    return found
+
+
+def test_times_skip_files(tmp_path: Path) -> None:
+    """A condition that holds for 1 % of the segments reads at most 3 % of the bytes."""
+    rows = [
+        row(at, "t", body=bytes(300), published_at=START + timedelta(minutes=at))
+        for at in range(2_000)
+    ]
+    journal(tmp_path, rows, a_batch=5, a_segment=20)
+    streams = QueryJournals({"path": str(tmp_path)}).streams()
+    [(name, stream)] = streams.items()
+    begin, end = (START + timedelta(minutes=at) for at in (1_000, 1_020))
+    found = conditions(
+        GreaterThanOrEqual(("published_at",), begin),
+        LessThan(("published_at",), end),
+        GreaterThan(("size",), 0),
+    )
+    span = found.within(stream, OffsetSpan(0, 2_000))
+    assert span.low <= 1_000
+    assert span.high >= 1_020
+    pieces = [each for task in tasks_of(streams, {name: span}) for each in task]
+    read_bytes = sum(each.cut.end - each.cut.start for each in pieces)
+    assert read_bytes <= 0.03 * sum(file.stat().st_size for file in tmp_path.iterdir())
+    offsets_read = [
+        offset
+        for piece in pieces
+        for batch in piece.batches(["offset"])
+        for offset in batch.column("offset").to_pylist()
+    ]
+    assert set(range(1_000, 1_020)) <= set(offsets_read)
+
+
+def test_conditions_on_offset_topic_and_journal_are_applied_whole(tmp_path: Path) -> None:
+    path = streams(tmp_path, a=50, b=50)
+    found = conditions(
+        GreaterThan(("offset",), 9),
+        LessThanOrEqual(("offset",), 20),
+        EqualTo(("journal",), "a"),
+        In(("topic",), ("t.1", "t.2")),
+        EqualTo(("topic",), "t.1"),
+    )
+    assert found.topics == frozenset({"t.1"})
+    known_streams = QueryJournals({"path": str(path), "journal": "a,b"}).streams()
+    spans = {name: found.within(each, OffsetSpan(0, 50)) for name, each in known_streams.items()}
+    assert spans == {"a": OffsetSpan(10, 21), "b": OffsetSpan(0, 0)}
