@@ -91,6 +91,7 @@ def start(
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.shuffle.partitions": "2"
         if small
         else str(max(2, min(64, 2 * (os.cpu_count() or 1)))),

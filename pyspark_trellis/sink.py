@@ -100,7 +100,7 @@ class MessageSink:
         self._url: Final = url
         self._exchange: Final = self.options.get("exchange", "amq.topic")
         self._checkpoint: Final = self.options.get("checkpointlocation", "")
-        self._patience: Final = offsets.number(self.options, "publishTimeout", 60)
+        self._patience: Final = max(offsets.number(self.options, "publishTimeout", 60), 1)
         if not self._checkpoint:
             raise PipelineError(
                 "option checkpointLocation is missing: set it to a directory that all workers can "
@@ -167,6 +167,21 @@ class MessageSink:
             if other.isdecimal() and int(other) < batch:
                 with suppress(PipelineError):
                     storage.delete(other)
+
+    def discard(
+        self, storage: Storage, batch: int, messages: Iterable[WriterCommitMessage | None]
+    ) -> None:
+        """Delete the staged rows of a batch that failed, unless its publishing has begun.
+
+        Spark calls this after a failed `commit`, too: the rows that the manifest names are needed
+        when the batch is repeated.
+        """
+        manifest = BatchManifest.read(storage, str(batch))
+        kept = () if manifest is None else manifest.files
+        for each in _files(messages):
+            if each.file not in kept:
+                with suppress(PipelineError):
+                    storage.delete(f"{batch}/{each.file}")
 
     def messages(
         self, rows: Iterator[dict[str, Any]], producer: str, first: int
@@ -254,11 +269,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             self._sink.publish(self._sink.storage(), queries[0], batchId, files)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Delete the staged rows of a batch of which a task has failed."""
-        storage = self._sink.storage()
-        for each in _files(messages):
-            with suppress(PipelineError):
-                storage.delete(f"{batchId}/{each.file}")
+        """Delete the staged rows of a failed batch that are not needed to repeat it."""
+        self._sink.discard(self._sink.storage(), batchId, messages)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -303,7 +315,9 @@ class BatchWriter(DataSourceArrowWriter):
             storage.delete()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the staged rows of a query of which a task has failed."""
-        for each in _files(messages):
+        """Delete the staged rows of a failed query that are not needed to repeat it."""
+        storage = self._storage
+        self._sink.discard(storage, self._version, messages)
+        if not self._named:
             with suppress(PipelineError):
-                self._storage.delete(f"{self._version}/{each.file}")
+                storage.delete()

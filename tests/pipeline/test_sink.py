@@ -24,6 +24,7 @@ from pyspark_trellis.publisher import Outgoing, SinkPublisher
 from pyspark_trellis.sink import MessageSink, StagedRows, StreamWriter
 from pyspark_trellis.staging import BatchManifest, stage, staged_rows
 from pyspark_trellis.storage import HadoopStorage, LocalStorage, storage_at
+from tests.authority import Authority
 from tests.broker import BrokerProcess
 from tests.pipeline.written import journal, row
 
@@ -157,7 +158,9 @@ def staged(checkpoint: Path, batch: int, bodies: list[str], tasks: int) -> list[
     for number in range(tasks):
         part = bodies[number::tasks]
         table = pa.table({"topic": ["k"] * len(part), "body": pa.array(part, pa.string())})
-        made.append(StagedRows("query", stage(iter(table.to_batches(4)), storage, str(batch))))
+        made.append(
+            StagedRows(checkpoint.name, stage(iter(table.to_batches(4)), storage, str(batch)))
+        )
     return made
 
 
@@ -176,7 +179,10 @@ def test_a_repeated_batch_that_is_divided_in_another_way_is_published_once(
         sink = writer._sink
         storage = sink.storage()
         some = islice(
-            sink.messages(staged_rows(storage, "3", str(first[0].file)), "query/0", 3 << 32), 5
+            sink.messages(
+                staged_rows(storage, "3", str(first[0].file)), f"{tmp_path.name}/0", 3 << 32
+            ),
+            5,
         )
         sink.publisher().publish(some)
         for tasks in (3, 7):
@@ -185,6 +191,31 @@ def test_a_repeated_batch_that_is_divided_in_another_way_is_published_once(
         writer.commit(staged(tmp_path, 4, texts, 2), 4)
         assert sorted(bodies(), key=int) == texts
     assert storage.directories() == ["4"]
+
+
+def test_a_batch_that_failed_while_it_was_published_goes_on_when_it_is_repeated(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    texts = [str(at) for at in range(30)]
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        queue = channel.queue_declare(
+            "k", exclusive=True, arguments={"x-max-length": 9, "x-overflow": "reject-publish"}
+        ).method.queue
+        writer = writer_of(broker.amqp_url, "", tmp_path, publishTimeout="1")
+        messages = staged(tmp_path, 0, texts, 3)
+        found: list[str] = []
+        for _ in range(3):
+            with pytest.raises(PipelineError, match="a queue is full"):
+                writer.commit(messages, 0)
+            writer.abort(messages, 0)  # as Spark does
+            messages = staged(tmp_path, 0, texts, 2)
+            while (each := channel.basic_get(queue, auto_ack=True))[0] is not None:
+                found.append(each[2].decode())
+        writer.commit(messages, 0)
+        while (each := channel.basic_get(queue, auto_ack=True))[0] is not None:
+            found.append(each[2].decode())
+    assert sorted(found, key=int) == texts
 
 
 def test_staged_rows_are_those_of_the_task_in_order(tmp_path: Path) -> None:
@@ -323,6 +354,29 @@ def test_a_lost_connection_is_made_again(broker: BrokerProcess) -> None:
         assert publisher.publish(messages()) == len(texts)
         assert bodies() == texts
     assert publisher.reconnects == 2
+
+
+def test_messages_are_published_over_tls_to_a_broker_of_the_authority(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
+    flags = {
+        "tls-certificate": str(authority.sign("127.0.0.1")),
+        "amqps-enabled": "true",
+        "amqps-port": "0",
+        "amqps-host": "127.0.0.1",
+    }
+    words = [word for name, value in flags.items() for word in (f"--{name}", value)]
+    broker = BrokerProcess("--data-dir", str(tmp_path / "data"), *words)
+    try:
+        url = f"amqps://127.0.0.1:{broker.addresses['amqps'].port}/"
+        options = {"url": url, "exchange": "amq.topic", "checkpointLocation": str(tmp_path)}
+        sink = MessageSink(SCHEMA, {**options, "caFile": str(authority.file)})
+        rows = [{"topic": "k", "body": "x"}] * 3
+        assert sink.publisher().publish(sink.messages(iter(rows), "tls/0", 0)) == 3
+        sink = MessageSink(SCHEMA, {**options, "caFile": str(other.file)})
+        with pytest.raises(PipelineError, match="no connection"):
+            sink.publisher().publish(sink.messages(iter(rows), "tls/1", 0))
+    finally:
+        broker.stop()
 
 
 # -- file systems
