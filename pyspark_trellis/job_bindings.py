@@ -12,6 +12,7 @@ these sources, for the output of the job.
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from pyspark_trellis.journal import Directory, JournalStream, name_parts
 from pyspark_trellis.periods import RowSplits
 from pyspark_trellis.remote import Remote, RemoteBroker, stream_names
 from pyspark_trellis.segments import name_of
+from pyspark_trellis.topology import TopologyState
 from pyspark_trellis.topology_history import TopologyHistory
 
 #: The jobs that also answer if no bindings are known, from the journal alone.
@@ -97,8 +99,7 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
     login = credentials_of(arguments)
     current = definitions.read(file, login) if file is not None else None
     proposed = definitions.read(wanted, login) if wanted is not None else None
-    streams, reason = _topologies(arguments)
-    states = [topology.replay(stream, until) for stream in streams]
+    streams, states, reason = _topologies(arguments, until)
     if not states:
         if until is not None:
             raise PipelineError(f"--as-of needs the stream $topology: {reason}")
@@ -167,12 +168,35 @@ def moment(text: str | None) -> datetime | None:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
-def _topologies(arguments: argparse.Namespace) -> tuple[list[JournalStream], str]:
+def _topologies(
+    arguments: argparse.Namespace, until: datetime | None
+) -> tuple[list[JournalStream], list[TopologyState], str]:
+    """Return the streams `$topology` and their states, those of the journal's virtual host first;
+    without any, the lists are empty, and the text is the reason.
+
+    Raises PipelineError if the arguments name a stream that cannot be read.
+    """
+    try:
+        streams, reason = _named_streams(arguments)
+        states = [topology.replay(stream, until) for stream in streams[:1]]
+    except PipelineError as error:
+        if arguments.topology is not None:
+            raise
+        return [], [], str(error)
+    read = streams[:1]
+    for stream in streams[1:]:
+        # Another virtual host may have no snapshot of that time; its sessions are unknown then.
+        with suppress(PipelineError):
+            states.append(topology.replay(stream, until))
+            read.append(stream)
+    return read, states, reason
+
+
+def _named_streams(arguments: argparse.Namespace) -> tuple[list[JournalStream], str]:
     """Return the streams `$topology`, that of the journal's virtual host first; without any, the
     list is empty, and the text is the reason.
 
-    Every virtual host with a journal has such a stream. Raises PipelineError if the arguments name
-    a stream that cannot be read.
+    Every virtual host with a journal has such a stream. Raises PipelineError.
     """
     named, journal = arguments.topology, arguments.journal
     if named == NONE:
@@ -180,18 +204,11 @@ def _topologies(arguments: argparse.Namespace) -> tuple[list[JournalStream], str
     if named is not None:
         if not _remote(named):
             return [Directory(named.removeprefix("file://"))], ""
-        own = _remote_stream(named, arguments)
-        own.bounds()
-        return [own, *_other_streams(named, own, arguments)], ""
+        return _remote_streams(named, arguments), ""
     if journal is None:
         return [], "no --topology"
     if _remote(journal):
-        own = _remote_stream(journal, arguments)
-        try:
-            own.bounds()
-        except PipelineError as error:
-            return [], str(error)
-        return [own, *_other_streams(journal, own, arguments)], ""
+        return _remote_streams(journal, arguments), ""
     vhost = Path(journal.removeprefix("file://")).absolute().parent
     beside = vhost / topology.DIRECTORY
     if not beside.is_dir():
@@ -204,34 +221,29 @@ def _topologies(arguments: argparse.Namespace) -> tuple[list[JournalStream], str
         )
         if path != beside and any(name_of(file.name) for file in path.iterdir())
     )
-    found = [Directory(str(path)) for path in [beside, *others]]
-    try:
-        topology.replay(found[0])
-    except PipelineError as error:
-        return [], str(error)
-    return list(found), ""
+    return [Directory(str(path)) for path in [beside, *others]], ""
 
 
 def _remote(place: str) -> bool:
     return place.startswith(("http://", "https://"))
 
 
-def _remote_stream(place: str, arguments: argparse.Namespace) -> JournalStream:
-    """Return the topology stream of the virtual host that --stream (VHOST/QUEUE) names, else of /,
-    of the broker with this URL.
+def _remote_streams(place: str, arguments: argparse.Namespace) -> list[JournalStream]:
+    """Return the topology streams of the broker with this URL: first that of the virtual host which
+    --stream (VHOST/QUEUE) names, else of /, then those of the other virtual hosts that the user may
+    read.
     """
-    vhost = (arguments.stream or "").rpartition("/")[0]
-    name = f"{vhost}/{topology.NAME}" if vhost else topology.NAME
-    return Remote.of(place, {"journal": name} | credentials_of(arguments))
-
-
-def _other_streams(
-    place: str, own: JournalStream, arguments: argparse.Namespace
-) -> list[JournalStream]:
-    """Return the topology streams of the other virtual hosts, as far as the user may read them."""
     login = credentials_of(arguments)
+    vhost = (arguments.stream or "").rpartition("/")[0]
+    own = Remote.of(
+        place, {"journal": f"{vhost}/{topology.NAME}" if vhost else topology.NAME} | login
+    )
+    own.bounds()  # fails with the better reason
     return [
-        Remote.of(place, {"journal": name} | login)
-        for name in sorted(stream_names(RemoteBroker.of(place, login)))
-        if name_parts(name)[1] == topology.NAME and name != own.journal
+        own,
+        *(
+            Remote.of(place, {"journal": name} | login)
+            for name in sorted(stream_names(RemoteBroker.of(place, login)))
+            if name_parts(name)[1] == topology.NAME and name != own.journal
+        ),
     ]
