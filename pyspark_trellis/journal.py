@@ -25,7 +25,7 @@ from pyspark_trellis.errors import PipelineError, lost_rows
 from pyspark_trellis.segments import Cut, SegmentName, SegmentScan, name_of, rows_of, scan_file
 
 #: Approximate number of rows that one task reads.
-ROWS_PER_TASK: Final = 200_000
+ROWS_PER_TASK: Final = 500_000
 #: The broker cuts a longer directory name to this length, and adds a checksum of the whole name.
 _DIRECTORY_NAME_MAX: Final = 120
 

@@ -125,7 +125,7 @@ READING: Final = (
     SparkOption(
         "rowsPerTask",
         "largest number of rows that one task reads, from one or several segments and journals",
-        "200,000",
+        "500,000",
         ("maxRecordsPerPartition",),
     ),
     SparkOption(

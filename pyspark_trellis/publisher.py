@@ -158,6 +158,8 @@ class SinkPublisher:
             self._connection.ioloop.start()
         except AMQPError as error:
             self._lost = self._lost or str(error)
+        finally:
+            self._connection.ioloop.close()
         self._refused += self._in_flight.values()
         self._in_flight.clear()
         self._bytes = 0

@@ -146,6 +146,22 @@ def test_several_journals_in_one_query_until_their_ends(
     assert behind[0].keys() == {"a", "b"}
 
 
+def test_bytes_limit_the_micro_batches(spark: SparkSession, tmp_path: Path) -> None:
+    journal(tmp_path / "s", [row(at, "t", body=bytes(1_000)) for at in range(60)], 6, 30)
+    query = (
+        spark.readStream.format("trellis")
+        .options(maxBytesPerTrigger=30_000, startingTimestamp="2026-03-01T12:00:06Z")
+        .load(str(tmp_path / "s"))
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    rows = [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+    assert rows == [18, 18, 18]
+
+
 def test_a_journal_is_followed_in_steps(spark: SparkSession, tmp_path: Path) -> None:
     """A streaming query reads a journal in several runs, and continues at its checkpoint.
 
