@@ -140,10 +140,12 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
         - {state.vhost for state in states}
     )
     lines += [f"MQTT sessions of vhost '{vhost}': unknown; {UNKNOWN}" for vhost in others]
-    if not timed:
-        return JobBindings(current, proposed, tuple(lines))
-    histories = [TopologyHistory.of(stream) for stream in streams]
+    histories = [TopologyHistory.of(stream) for stream in streams] if timed else []
     splits = splits_of(histories)
+    if not splits.periods.begins:
+        users = _users_not_received(current) if arguments.job in _BY_TIME else frozenset()
+        apart = RowSplits(users=users) if users else None
+        return JobBindings(current, proposed, tuple(lines), splits=apart)
     whatif = arguments.job == "whatif"
     return JobBindings(
         current,
@@ -153,6 +155,12 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
         None if proposed is None else by_time(proposed, histories, splits.periods, False, False),
         splits,
     )
+
+
+def _users_not_received(definitions: DefinitionsFile) -> frozenset[str]:
+    """Return the users whose messages some session does not receive (No Local)."""
+    scopes = [each.scope for each in definitions.bindings if each.scope is not None]
+    return frozenset(scope.not_of for scope in scopes if scope.not_of is not None)
 
 
 def moment(text: str | None) -> datetime | None:
