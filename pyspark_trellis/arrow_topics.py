@@ -35,7 +35,11 @@ class ArrowTopics(PublishedTopics):
 
     def __init__(self, sums: pa.Table) -> None:
         self._divided: Final = PERIOD in sums.schema.names
-        self.table: Final = added(sums, *(SPLIT_KEYS if self._divided else KEYS)).combine_chunks()
+        if self._divided and "minute" not in sums.schema.names:
+            self.table = sums.combine_chunks()  # `TopicSums` has added up the rows
+        else:
+            keys = SPLIT_KEYS if self._divided else KEYS
+            self.table = added(sums, *keys).combine_chunks()
         self._messages: Final[Rows] = self.table.column("messages").to_numpy()
 
     def span(self) -> Span:
