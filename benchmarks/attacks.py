@@ -7,9 +7,9 @@ scale.py. During the attack, another client sends a request (basic.qos) every 5 
 printed for each attack:
 
     held      the most CPU time in ms that the loop's thread used between two ticks of the clock,
-              which ticks every millisecond; 0 if no more than 2 ms
-    slow      as `held`, but for the times when the whole machine was slow (see control.py), which
-              `held` leaves out
+              which ticks every millisecond; 0 if no more than 2 ms. Times when the whole machine
+              was slow (see control.py) are left out
+    slow      the same figure for the times when the whole machine was slow
     answer    the longest time in ms that the other client waited for an answer
     memory    growth of the broker's resident memory in MB, some seconds after the attack
     recovery  for attacks of resource_attacks.py, the time in seconds from the end of the attack's
@@ -64,8 +64,8 @@ ASKING: Final = 0.005
 
 
 async def filters(attack: Attack) -> Prepared:
-    """20 clients subscribe to all 1,024 combinations of `+` and `a` in ten levels; another client
-    publishes to 1,000 topics.
+    """Prepare an attack: 20 clients subscribe to all 1,024 combinations of `+` and `a` in ten
+    levels; another client publishes to 1,000 topics.
     """
     readers: list[MqttSocket] = []
     for number in range(20):
@@ -87,8 +87,8 @@ async def filters(attack: Attack) -> Prepared:
 
 
 async def patterns(attack: Attack) -> Prepared:
-    """3,200 queues have 99,200 bindings with twelve `#` each; a client publishes ten messages with
-    routing keys of 61 words.
+    """Prepare an attack: 3,200 queues have 99,200 bindings with twelve `#` each; a client publishes
+    ten messages with routing keys of 61 words.
     """
     queues = [f"q{number}" for number in range(3_200)]
     await attack.declare(queues)
@@ -120,7 +120,9 @@ async def patterns(attack: Attack) -> Prepared:
 
 
 async def exchanges(attack: Attack) -> Prepared:
-    """150 exchanges are each bound to all 150 by ten keys; a client publishes ten messages."""
+    """Prepare an attack: each of 150 exchanges is bound to each of the 150 by ten bindings; a
+    client publishes ten messages.
+    """
     names = [f"e{number}" for number in range(150)]
     client = attack.client
     await client.ask(
@@ -148,8 +150,8 @@ async def exchanges(attack: Attack) -> Prepared:
 
 
 async def copies(attack: Attack) -> Prepared:
-    """A queue is bound with 5,000 patterns; a client publishes ten messages, each with 5,000
-    routing keys in the header CC.
+    """Prepare an attack: a queue is bound with 5,000 patterns; a client publishes ten messages,
+    each with 5,000 routing keys in the header CC.
     """
     await attack.declare(["q"])
     await attack.client.ask(
@@ -170,7 +172,9 @@ async def copies(attack: Attack) -> Prepared:
 
 
 async def reject(attack: Attack) -> Prepared:
-    """A client rejects 300,000 unacknowledged messages with one basic.nack, without requeue."""
+    """Prepare an attack: a client rejects 300,000 unacknowledged messages with one basic.nack,
+    without requeue.
+    """
     await attack.declare(["q"])
     await attack.fill("q", 300_000)
     reader = await attack.amqp()
@@ -186,7 +190,10 @@ async def reject(attack: Attack) -> Prepared:
 
 
 async def commit(attack: Attack) -> Prepared:
-    """A client commits five transactions of 19,000 messages each (the broker permits 20,000)."""
+    """Prepare an attack: a client commits five transactions of 19,000 messages each.
+
+    The broker permits 20,000 messages in a transaction.
+    """
     await attack.declare(["q"])
     writer = await attack.amqp()
     writer.write(marshal(1, spec.Tx.Select()))
@@ -201,8 +208,8 @@ async def commit(attack: Attack) -> Prepared:
 
 
 async def large_commit(attack: Attack) -> Prepared:
-    """A client commits three transactions of 15,000 persistent messages of 15 KB to a durable
-    queue.
+    """Prepare an attack: a client commits three transactions of 15,000 persistent messages of 15 KB
+    to a durable queue.
     """
     await attack.client.ask([marshal(1, spec.Queue.Declare(queue="q", durable=True))], DECLARED)
     writer = await attack.amqp()
@@ -221,7 +228,7 @@ async def large_commit(attack: Attack) -> Prepared:
 
 
 async def expire(attack: Attack) -> Prepared:
-    """200,000 messages expire together and become dead letters in another queue."""
+    """Prepare an attack: 200,000 messages expire together and become dead letters."""
     await attack.declare(
         ["dying"],
         x_message_ttl=8_000,
@@ -234,7 +241,7 @@ async def expire(attack: Attack) -> Prepared:
 
 
 async def purge(attack: Attack) -> Prepared:
-    """A queue with 500,000 messages is deleted."""
+    """Prepare an attack: a client deletes, and so purges, a queue with 500,000 messages."""
     await attack.declare(["q"])
     await attack.fill("q", 500_000)
 
@@ -246,7 +253,7 @@ async def purge(attack: Attack) -> Prepared:
 
 
 async def subscriptions(attack: Attack) -> Prepared:
-    """A queue with 100,000 bindings is deleted."""
+    """Prepare an attack: a client deletes a queue with 100,000 bindings (subscriptions)."""
     await attack.declare(["q"])
     await attack.client.ask(
         (
@@ -265,7 +272,9 @@ async def subscriptions(attack: Attack) -> Prepared:
 
 
 async def metrics(attack: Attack) -> Prepared:
-    """A client reads /metrics/per-object from a broker with 3,000 queues and 1,000 MQTT clients."""
+    """Prepare an attack: a client reads /metrics/per-object from a broker with 3,000 queues and
+    1,000 MQTT clients.
+    """
     await attack.declare([f"q{number}" for number in range(3_000)])
     clients = [
         await MqttSocket.connect(attack.ports["mqtt"], f"device-{number}")

@@ -72,8 +72,10 @@ def load(trellis: Path, broker: memory.MeasuredBroker, workloads: list[str]) -> 
 def measure(
     trellis: Path, workloads: list[str], idle: int, rounds: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Return us of CPU time per message in every round, without ("few") and with ("many") the
-    idle connections: {workload: {"few": [...], "many": [...]}}.
+    """Measure the broker's CPU time per message in every round, in microseconds.
+
+    Return {workload: {"few": [...], "many": [...]}}: the times without ("few") and with ("many")
+    the idle connections, one for each round.
     """
     found: dict[str, dict[str, list[float]]] = {name: {"few": [], "many": []} for name in workloads}
     with memory.running(trellis) as broker:

@@ -32,9 +32,10 @@ def _copy() -> list[bytes]:
 
 
 def _work(pipe: Connection) -> None:
-    """Do rounds of work until the pipe has input, then send begin, end and CPU time of each.
+    """Do rounds of a fixed amount of work until the pipe has input.
 
-    The process sends True before the first round, so that the rounds cover the whole measurement.
+    First send True, so that the rounds cover the whole measurement. At the end, send the list of
+    rounds: begin, end and CPU time of each, in seconds.
     """
     rounds: list[tuple[float, float, float]] = []
     pipe.send(True)
@@ -47,7 +48,10 @@ def _work(pipe: Connection) -> None:
 
 
 class Control:
-    """The control process of one measurement. The constructor returns when its work begins."""
+    """A second process, which finds out when the whole machine is slow during a measurement.
+
+    The constructor returns when the process has begun its work.
+    """
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")

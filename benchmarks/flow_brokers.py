@@ -1,4 +1,4 @@
-"""The brokers that flows.py measures, and what replaces their disk, threads and timers."""
+"""The brokers that flows.py measures, and the replacements for their disk, threads and timers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Bench:
     """A broker with its AMQP and MQTT front ends, driven by calls instead of sockets.
 
     If `traced`, a trace runs whose filter matches no message of a flow. If `on_disk`, the flows use
-    a `ClusterBench`.
+    a `ClusterBench` in place of this class.
     """
 
     traced = on_disk = False
@@ -295,10 +295,10 @@ class DurableBench(Bench):
 
 
 class ClusterBench(DurableBench):
-    """A broker on the durable store, which does the work of the event loop's turn for a cluster.
+    """A broker on the durable store that can own the replicated log of a cluster.
 
-    If `owned`, the broker owns a replicated log in memory: its lease is tested before the agenda
-    and before each flush, as in trellis/server/turn.py, and batches are shipped. Otherwise the
+    If `owned`, the broker owns a log in memory: it checks its lease before each turn and before
+    each output, as in trellis/server/turn.py, and appends its batches to the log. Otherwise the
     broker has no cluster.
     """
 

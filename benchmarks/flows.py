@@ -79,20 +79,20 @@ class Stamped:
     """BATCH frames in one buffer that are equal except for one number in each."""
 
     def __init__(self, frames: bytes, at: int, width: int) -> None:
-        """Set the frames; the number is at offset `at` of each frame and `width` bytes long."""
+        """Store the frames, each of which has a number of `width` bytes at its offset `at`."""
         self._frames = bytearray(frames)
         self._stride = len(frames) // BATCH
         self._places = [(at + place, place, width) for place in range(width)]
 
     def stamp(self, numbers: bytes) -> bytes:
-        """Return the frames with new numbers. `numbers` holds them as big-endian bytes, joined."""
+        """Return the frames with the new `numbers`, which are joined big-endian integers."""
         for at, place, width in self._places:
             self._frames[at :: self._stride] = numbers[place::width]
         return bytes(self._frames)
 
 
 def new_bench() -> Bench:
-    """Return the broker of a flow without `persistent` in its name."""
+    """Return a new broker; its store is in memory, or durable if the flows run `--on-disk`."""
     return ClusterBench() if Bench.on_disk else Bench()
 
 
@@ -310,14 +310,14 @@ def run(flow: Flow, messages: int) -> float:
 
 
 def prepare_memory() -> list[object]:
-    """Fill the gaps in Python's memory pools, make new pools, and return the objects that hold
-    them.
+    """Prepare Python's memory pools, so that a flow takes the same number of instructions in each
+    run.
 
-    How many instructions an allocation takes depends on the gaps that earlier allocations left: if
-    a pool has one free block, an allocation takes the pool out of its list, and freeing the block
-    puts it back, 40 instructions in all. One additional import changed a count by up to 2 %.
-    While the returned objects exist, the gaps of each size class (16 to 512 bytes, in steps of 16)
-    are filled, and there are further pools with more free blocks than a flow ever uses.
+    Return objects that must be kept during the run. They fill the free blocks that earlier
+    allocations left in the pools of each size class (16 to 512 bytes, in steps of 16). Further
+    pools get more free blocks than a flow ever uses. Without this, an additional import changed a
+    count by up to 2 %: an allocation costs more instructions if it takes the last free block of a
+    pool.
     """
     empty = b"".__sizeof__()
     held: list[object] = []
@@ -359,7 +359,9 @@ def main() -> None:
         "--on-disk", action="store_true", help="measure all flows on the durable store"
     )
     parser.add_argument(
-        "--owned", action="store_true", help="the same in a broker that owns the log of a cluster"
+        "--owned",
+        action="store_true",
+        help="measure all flows on the durable store of a broker that owns the log of a cluster",
     )
     options = parser.parse_args()
     AcceptAll.ruled = options.rules

@@ -166,7 +166,10 @@ def compare(counts: dict[str, int], recorded: dict[str, int]) -> int:
 
 
 def check_reasons(reasons: dict[str, str]) -> None:
-    """End the program unless CHANGELOG.md holds every reason word for word."""
+    """End the program unless CHANGELOG.md has the reason for each flow's recorded count.
+
+    `reasons` maps flows to reasons, which CHANGELOG.md must have word for word.
+    """
     said = " ".join(CHANGELOG.read_text().split())
     for flow, why in reasons.items():
         if not why or " ".join(why.split()) not in said:

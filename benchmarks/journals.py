@@ -161,9 +161,8 @@ def table(results: dict[str, Any]) -> str:
         f"Machine: {facts}.",
         "",
         (
-            "At full speed; `us` is the CPU time of all threads of the broker per message, `loop` "
-            "the "
-            "event loop's part of it:"
+            "At full speed; `us` is the CPU time in microseconds of all threads of the broker per "
+            "message, `loop` the event loop's part of it:"
         ),
         "",
         "| workload | us without | with | loop without | with | messages/s without | with |",
@@ -178,7 +177,7 @@ def table(results: dict[str, Any]) -> str:
         )
     lines += [
         "",
-        "At a fixed rate, latencies in us:",
+        "At a fixed rate, with latencies in microseconds:",
         "",
         (
             "| workload | messages/s | us without | with | p50 without | with | p99 without | with "

@@ -29,7 +29,7 @@ def stolen() -> float:
 
 
 class LoopClock:
-    """A timer in an event loop that records how long the loop was held."""
+    """A timer in an event loop that records for how long other callbacks held the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

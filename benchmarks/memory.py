@@ -103,7 +103,8 @@ Make = Callable[[MeasuredBroker, int, int], None]
 class MemorySubject(NamedTuple):
     """A kind of object to measure.
 
-    `name` is its name on the command line, `text` its name in tables; `make` creates `many` of it.
+    `name` is its name on the command line, `text` its name in tables. `make` creates the objects;
+    `many` is the number of objects that are measured.
     """
 
     name: str

@@ -50,8 +50,8 @@ _FULL_SPEED: Final = 30
 
 
 async def small_frames(attack: Attack) -> Prepared:
-    """Clients with a frame limit of 4 KiB poll a queue of 60,000 messages, each with headers larger
-    than 4 KiB.
+    """Prepare an attack: clients with a frame limit of 4 KiB poll a queue of 60,000 messages, each
+    with headers larger than 4 KiB.
     """
     await attack.declare(["q"])
     writer = await attack.amqp()
@@ -77,7 +77,9 @@ async def small_frames(attack: Attack) -> Prepared:
 
 
 async def cycle(attack: Attack) -> Prepared:
-    """Nine queues with TTL 0 dead-letter to a fanout exchange that is bound to all of them."""
+    """Prepare an attack: nine queues with TTL 0 dead-letter to a fanout exchange that is bound to
+    all of them.
+    """
     await attack.client.ask(
         [marshal(1, spec.Exchange.Declare(exchange="f", exchange_type="fanout"))], EXCHANGE_DECLARED
     )
@@ -127,8 +129,8 @@ async def _outgrow(attack: Attack, one: bytes, count: int) -> None:
 
 
 async def memory(attack: Attack) -> Prepared:
-    """A queue grows to the memory limit (300 MB) and is purged, repeatedly, until 1.2 GB have been
-    published.
+    """Prepare an attack: a queue grows to the memory limit (300 MB) and is purged, repeatedly,
+    until 1.2 GB have been published.
     """
     await attack.declare(["q"])
     attack.rest = 12.0  # The broker gives freed memory back to the system once in 10 s.
@@ -136,8 +138,8 @@ async def memory(attack: Attack) -> Prepared:
 
 
 async def disk(attack: Attack) -> Prepared:
-    """A durable queue grows until 300 MB of disk are used and is purged, repeatedly, until 1.2 GB
-    have been published.
+    """Prepare an attack: a durable queue grows until 300 MB of disk are used and is purged,
+    repeatedly, until 1.2 GB have been published.
     """
     await attack.client.ask([marshal(1, spec.Queue.Declare(queue="q", durable=True))], DECLARED)
     return lambda: _outgrow(attack, publication("", "q", None, 10_000, 2), 120_000)
@@ -152,7 +154,9 @@ def _log_size(directory: str) -> int:
 
 
 async def log(attack: Attack) -> Prepared:
-    """Persistent messages of 4 KB at full speed for 30 s, read by a consumer."""
+    """Prepare an attack: a client publishes persistent messages of 4 KB at full speed for 30 s,
+    while another client consumes them.
+    """
     await attack.client.ask([marshal(1, spec.Queue.Declare(queue="q", durable=True))], DECLARED)
     writer, reader = await attack.amqp(), await attack.amqp()
     reader.write(marshal(1, spec.Basic.Consume(queue="q", no_ack=True)))
@@ -187,8 +191,8 @@ async def log(attack: Attack) -> Prepared:
 
 
 async def descriptors(attack: Attack) -> Prepared:
-    """A client opens 400 connections to a broker with 256 file descriptors, while another client
-    publishes to a durable queue.
+    """Prepare an attack: a client opens 400 connections to a broker with 256 file descriptors,
+    while another client publishes to a durable queue.
     """
     await attack.client.ask([marshal(1, spec.Queue.Declare(queue="q", durable=True))], DECLARED)
     await attack.client.ask(
@@ -225,7 +229,9 @@ async def descriptors(attack: Attack) -> Prepared:
 
 
 async def pause(attack: Attack) -> Prepared:
-    """Pause the broker's process for 30 s, while a client with a keep-alive of 5 s sends pings."""
+    """Prepare an attack: pause the broker's process for 30 s, while a client with a keep-alive of 5
+    s sends pings.
+    """
     client = await MqttSocket.connect(attack.ports["mqtt"], "alive", _KEEP_ALIVE)
 
     async def stop() -> None:
@@ -247,7 +253,9 @@ async def pause(attack: Attack) -> Prepared:
 
 
 async def stop(attack: Attack) -> Prepared:
-    """Stop a broker that holds 1,000,000 dead-lettered and 300,000 delayed messages."""
+    """Prepare an attack: stop a broker that holds 1,000,000 dead-lettered and 300,000 delayed
+    messages.
+    """
     await attack.declare(["dead"])
     await attack.declare(
         ["dying"], x_message_ttl=1, x_dead_letter_exchange="", x_dead_letter_routing_key="dead"

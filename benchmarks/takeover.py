@@ -92,7 +92,10 @@ class Node:
         self._lines.put((0.0, ""))
 
     def wait_for(self, state: str) -> float:
-        """Wait until the node prints the line of a state, such as `ready`; return that time."""
+        """Wait until the node prints the line of a state, such as `ready`.
+
+        Return the time at which the line was printed, in seconds of time.perf_counter.
+        """
         at, line = self._lines.get(timeout=PATIENCE)
         words = line.split()
         if words[:1] != [state]:
@@ -146,7 +149,9 @@ class Prober(threading.Thread):
         self.confirms: list[float] = []
 
     def run(self) -> None:
-        """Publish until `end`, over one connection after another."""
+        """Publish messages until `end` is called; connect to the other node after a lost
+        connection.
+        """
         at = 0
         packet = amqp.publish("", QUEUE, b"probe", FRAME_MAX, True)
         while not self._ended.is_set():

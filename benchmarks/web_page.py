@@ -140,7 +140,7 @@ async def connect(port: int, name: str) -> asyncio.StreamWriter:
 
 
 class PageLoad:
-    """The measurement of one broker process."""
+    """A run of the measurement: fills one broker process, and measures its CPU time by phase."""
 
     def __init__(self, chosen: argparse.Namespace, pid: int, report: Connection) -> None:
         self._chosen = chosen
@@ -154,7 +154,7 @@ class PageLoad:
         self.long: dict[str, int] = {}
 
     async def fill(self, ports: dict[str, int]) -> list[asyncio.StreamWriter]:
-        """Declare the queues and connect the clients."""
+        """Declare the queues, connect the clients, and return the clients' connections."""
         viewer = PageViewer(ports["http"])
         await viewer.log_in()
         rows = [

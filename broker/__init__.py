@@ -2,11 +2,11 @@
 
 The core knows no protocol.
 
-Publishing has two parts. The first runs once for each identity, exchange and routing key: a Planner
-computes all that can be known before a message arrives, namely the destinations, the permissions
-and the durable queues. The result is a Plan, which many Routes share. The second part, the hot
-path, runs for each message: a protocol front end looks up the Route by the bytes that it received,
-and delivers the message to the destinations of the Route's Plan. A message with a feature that the
+Publishing has two parts. The first part runs once for each user, exchange and routing key: a
+Planner finds the destinations, the permissions and the durable queues. The result is a Plan, which
+many Routes share. The second part, the hot path, runs for each message: a protocol front end looks
+up the Route by the bytes that it received, and delivers the message to the destinations of the
+Route's Plan. A message with a feature that the
 plan's `slow_path_mask` names takes the slow path instead. Nothing in the core reads a clock, draws
 a random number or waits; only `store` opens files.
 
@@ -14,7 +14,7 @@ Folders, from the ground up; each folder imports only folders above it in this l
 
     messages/       a message, its fates, the output buffer of a connection
     store/          the log of messages, the catalog of definitions, recovery
-    replication/    the rules of the replicated log, which standbys follow; not used yet
+    replication/    the rules of the replicated log, which standbys follow
     queues/         queues and their limits, consumers, arguments, policies
     access/         identities, topic rules, users
     stream/         queues that keep their messages: segments, offsets, retention

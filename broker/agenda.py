@@ -41,7 +41,7 @@ def _ignore() -> None:
 
 
 class Task:
-    """A piece of deferred work, which the agenda runs once each time it is added."""
+    """A piece of deferred work. The agenda runs a task once for each time the task was added."""
 
     def run(self) -> None:
         """Do the deferred work. The agenda calls this method."""
@@ -58,9 +58,10 @@ class Task:
 class Agenda:
     """The deferred work of a broker, and its clocks `now` and `wall`, which only `advance` sets.
 
-    `now` is monotonic milliseconds, `wall` seconds since the epoch. `clock`, in seconds, only
-    measures how long a turn has lasted: a turn ends after `share` seconds, even if tasks are left.
-    `wake` is called when there is work for `turn`, so that the server calls `turn` soon.
+    `now` is a monotonic time in milliseconds, `wall` is Unix time in seconds. The function `clock`
+    returns seconds, and only measures how long a turn has lasted: a turn ends after `share`
+    seconds, even if tasks are left. The agenda calls `wake` when it gets work, so that the server
+    calls `turn` soon.
     """
 
     def __init__(self) -> None:
@@ -98,7 +99,7 @@ class Agenda:
         self._next_turn.append(task)
 
     def add_bulk(self, task: Task) -> None:
-        """Run the task once, after the deliveries of a turn and the bulk tasks that wait already.
+        """Run the task once, after the deliveries of a turn and the bulk tasks that already wait.
 
         A task that adds itself while it runs gets its next slice in the next turn.
         """
@@ -112,16 +113,17 @@ class Agenda:
     def at(self, when: i64, task: Task) -> None:
         """Run the task once the clock `now` reaches `when` ms.
 
-        The task may run even after `drop_timer`, so it must check whether its work is needed.
+        The task may run even after `drop_timer`, so the task must check if its work is still
+        needed.
         """
         self._timers_added += 1
         heapq.heappush(self._timers, (when, self._timers_added, task))
 
     def drop_timer(self) -> None:
-        """Count one timer that is no longer needed: its task's `needs_timer` returns False now.
+        """Tell the agenda that one timer is no longer needed, so that the agenda can remove it.
 
-        The agenda removes such timers; otherwise a client could add timers for a distant time
-        without a bound.
+        The timer's task must return False from `needs_timer` now. Timers that are not needed would
+        otherwise take memory until their time has come.
         """
         self._timers_dropped += 1
         if 2 * self._timers_dropped > len(self._timers) + TIMER_SLACK:
@@ -203,10 +205,12 @@ class Agenda:
 
 
 class BulkTask(Task):
-    """A piece of bulk work. `run` does one slice of it, and adds the task again if work is left.
+    """A piece of bulk work. `run` does one slice of the work, and adds the task again if work is
+    left.
 
-    An unexpected exception ends the slice, but not the task. So `do_slice` removes each item from
-    the task before it handles the item: the next slice then skips only the item that failed.
+    If a slice raises an unexpected exception, the task goes on with its next slice. So `do_slice`
+    removes each item from the task before it handles the item. The next slice then skips only the
+    item that failed.
 
     If the task waits for a timer, it joins the bulk work when the timer runs out.
     """
@@ -225,7 +229,10 @@ class BulkTask(Task):
         raise NotImplementedError
 
     def on_failure(self) -> None:
-        """React to an unexpected exception in a slice. The caller calls `has_work` afterwards."""
+        """React to an unexpected exception in a slice; by default, do nothing.
+
+        The caller calls `has_work` afterwards.
+        """
 
     def schedule(self) -> None:
         """Add the next slice to the agenda if work is left and no slice waits there already."""
@@ -234,11 +241,9 @@ class BulkTask(Task):
             self._agenda.add_bulk(self)
 
     def run_first_slice(self) -> None:
-        """Run the first slice now. An exception in the slice is reported later, not raised to the
-        caller.
+        """Run the first slice now. If the slice raises an exception, report the exception later.
 
-        The caller is in the middle of a change, such as the deletion of a queue, and must complete
-        the change.
+        So the caller always completes its own change, such as the deletion of a queue.
         """
         try:
             self.run()
@@ -257,7 +262,7 @@ class BulkTask(Task):
 
 
 class FailedSlice(Task):
-    """A task that raises the exception with which a first slice failed, so that it is reported."""
+    """A task that raises the exception of a failed first slice, so that the server reports it."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

@@ -17,8 +17,8 @@ from broker.messages.outlet import Outlet
 class Alarms:
     """The alarms that are on, by name, and the connections that are blocked until no alarm is on.
 
-    Each function in `changed` is called with True when the first alarm starts, and with False when
-    the last alarm ends.
+    `changed` is a list of functions. Each is called with True when the first alarm starts, and with
+    False when the last alarm ends.
     """
 
     def __init__(self) -> None:

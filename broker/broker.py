@@ -78,7 +78,7 @@ class Broker:
         return vhost
 
     def count_topics(self, groups: TopicGroups) -> None:
-        """Count unroutable messages by these groups of topics from now on."""
+        """Set the groups of topics by which all virtual hosts count their unroutable messages."""
         self.topic_groups = groups
         for vhost in self.vhosts.values():
             vhost.declarations.planner.topic_groups = groups
@@ -169,16 +169,19 @@ class Broker:
         return ""
 
     def user_limit(self, user: str, name: str, general: int) -> int:
-        """Return the lower of `general` (0: no limit) and the user's own limit `name`.
+        """Return the limit of this name that applies to a user; -1 if there is no limit.
 
-        Return -1 if there is no limit.
+        `general` is the limit for all users, 0 for none. If the user has a limit of the same name,
+        the lower one of both applies.
         """
         known = self.users.by_name.get(user)
         return lower_limit(general, {} if known is None else known.limits, name)
 
 
 def lower_limit(general: int, limits: Mapping[str, int], name: str) -> int:
-    """Return the lower of `general` (0: no limit) and `limits[name]`; -1 if there is no limit."""
+    """Return the lower of two limits: `general` (0: no limit) and `limits[name]`; -1 without a
+    limit.
+    """
     own = limits.get(name, -1)
     if general <= 0:
         return own

@@ -1,12 +1,12 @@
 """Comparison with RabbitMQ of each item of a definitions document: equal, different or missing.
 
-The tables in this module are the only source of these statements, with their reasons. The import of
-definitions reports differences with these texts, `trellis doctor` prints them before anything runs,
-and `tools/moving_page.py` writes them into docs/moving-from-rabbitmq.md.
+The tables in this module are the only source of these results and their reasons. The import of
+definitions reports differences with the texts of the tables, `trellis doctor` prints the texts
+before anything runs, and `tools/moving_page.py` writes them into docs/moving-from-rabbitmq.md.
 
 The tables list all items that RabbitMQ 3.8 to 4.x knows. A table may say "missing" for a queue
-argument or a policy key that has an effect in Trellis. `judge_argument` and `judge_policy_key` then
-return "equal": their parameter `effective` holds the names that have an effect.
+argument or a policy key that Trellis supports. So `judge_argument` and `judge_policy_key` return
+"equal" for each name in their parameter `effective`, whatever the table says.
 """
 
 from __future__ import annotations
@@ -225,23 +225,25 @@ def judge_global_parameter(name: str) -> Comparison:
 
 
 def judge_policy_key(key: str, effective: Container[str]) -> Comparison:
-    """Return the comparison of a policy key with RabbitMQ's. `effective` holds the keys that have
-    an effect.
+    """Return the comparison of a policy key with RabbitMQ: equal, different or missing.
+
+    `effective` holds the names of all policy keys that have an effect in Trellis.
     """
     return _judge(key, POLICY_KEYS, effective, "left out: the key is unknown")
 
 
 def judge_argument(argument: str, effective: Container[str]) -> Comparison:
-    """Return the comparison of a queue argument with RabbitMQ's. `effective` holds the arguments
-    with an effect.
+    """Return the comparison of a queue argument with RabbitMQ: equal, different or missing.
+
+    `effective` holds the names of all queue arguments that have an effect in Trellis.
     """
     return _judge(argument, QUEUE_ARGUMENTS, effective, "kept, without effect")
 
 
 def judge_exchange_argument(argument: str, effective: Container[str]) -> Comparison:
-    """Return the comparison of an exchange argument with RabbitMQ's.
+    """Return the comparison of an exchange argument with RabbitMQ: equal, different or missing.
 
-    `effective` holds the arguments with an effect.
+    `effective` holds the names of all exchange arguments that have an effect in Trellis.
     """
     return _judge(argument, EXCHANGE_ARGUMENTS, effective, "kept, without effect")
 

@@ -111,7 +111,7 @@ def without_posix(text: str) -> str:
             posix = _POSIX_NAME.match(text, at)
             if posix is not None:
                 if not inside or posix[1] not in _POSIX:
-                    raise re.error(f"{posix[0]} is no POSIX class within a class")
+                    raise re.error(f"{posix[0]} is not a POSIX class within brackets")
                 taken, size = _POSIX[posix[1]], len(posix[0])
             elif inside:
                 taken = "\\["

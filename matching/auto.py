@@ -1,4 +1,7 @@
-"""The default matcher: a trie for few patterns, the tables of `shapes` for many.
+"""The default matcher: a trie for few patterns, hash tables for many.
+
+The hash tables are those of `shapes`: one table for each shape, which is a set of wildcard
+positions.
 
     up to `compact_above` patterns      the trie: the fastest lookups
     more                                the tables: less than half the memory, lookups hardly slower
@@ -43,15 +46,18 @@ _WORDS: Final = 512
 
 
 class Auto(Shapes[S]):
-    """The default matcher: a trie for up to `compact_above` patterns, tables of shapes for more."""
+    """The default matcher: a trie for up to `compact_above` patterns, hash tables for more.
+
+    The hash tables are those of `shapes`, one for each set of wildcard positions.
+    """
 
     def __init__(
         self, grammar: Grammar, compact_above: int = COMPACT_ABOVE, limit: int = LIMIT
     ) -> None:
         """Create an empty matcher.
 
-        Up to `compact_above` patterns are in the trie. More patterns go into tables, of which a
-        topic searches at most `limit`.
+        Up to `compact_above` patterns are in a trie. If there are more, the matcher uses hash
+        tables; the lookup of one topic searches at most `limit` tables.
         """
         self._compact_above: Final = compact_above
         super().__init__(grammar, limit)
@@ -102,14 +108,13 @@ class Auto(Shapes[S]):
         return [AutoSearch(self, topic, found)]
 
     def parts(self, topic: str, found: list[S]) -> list[Search[S]]:
-        """Return a list of searches for this topic: one for each trie, and one for the tables. The
-        caller completes the searches in the order of the list; each appends subscribers to `found`.
+        """Return the searches of one lookup: one for each trie, and one for the hash tables.
 
-        Patterns may move during a pause: from the trie that is being emptied to the tables and to
-        the new trie, or from the tables to the trie. A structure is searched before the structures
-        that its patterns move to, so no pattern is missed while the direction of the move stays the
-        same. The counter `turns` counts the changes of direction; if it has grown, the caller must
-        start again.
+        The caller completes the searches in the order of the list. Each search appends subscribers
+        to `found`. Between two searches, the matcher may move patterns from a trie to the tables or
+        back. The order of the list ensures that no moved pattern is missed. But if the matcher
+        begins to move patterns in the other direction, the lookup may miss patterns. `turns` has
+        then increased, and the caller must start the lookup again.
         """
         leaving, tables = self._leaving, TablesSearch(self, topic, found)
         return [
@@ -134,9 +139,10 @@ class Auto(Shapes[S]):
     def stats(self) -> dict[str, int]:
         """Return the sizes of the tables and of the tries.
 
-        `fallback` is the number of subscriptions in the trie that takes new patterns. `leaving` is
-        the number of subscriptions that are still in the structure that is being emptied. `shared`
-        is the number of subscribers with several patterns.
+        `leaving` is the number of subscriptions that still have to move from a trie to the tables
+        or back; it is 0 if no move is under way. `fallback` is the number of subscriptions in the
+        trie, without those that have to leave it. `shared` is the number of subscribers with
+        several patterns.
         """
         stats = super().stats()
         leaving = self._pairs if self._moving and not self._compact else 0
@@ -158,10 +164,11 @@ class Auto(Shapes[S]):
         return self._compact and super()._takes(form)
 
     def _adapt(self) -> None:
-        """After a change of subscriptions, begin a move if the other structure now suits the number
-        of patterns better.
+        """Begin to move the patterns from the trie to the hash tables, or back, if their number
+        requires it.
 
-        If a move is under way, move up to _BY_CHANGE patterns.
+        The method is called after each change of subscriptions. If a move is under way, the method
+        moves up to _BY_CHANGE patterns.
         """
         self._iterated = False
         patterns = self._patterns + self._fallback.patterns()
@@ -182,8 +189,9 @@ class Auto(Shapes[S]):
             self._move(_BY_CHANGE)
 
     def _move(self, patterns: int) -> None:
-        """Move up to `patterns` patterns from the trie to the tables or back; stop after _WORDS
-        words.
+        """Move up to `patterns` patterns from the trie to the hash tables or back.
+
+        Stop earlier if the moved patterns have _WORDS words in total.
         """
         moved = 0
         while patterns > 0 and moved < _WORDS:
@@ -209,7 +217,10 @@ class Auto(Shapes[S]):
 
 
 class TablesSearch(Search[S]):
-    """A lookup of one topic in the tables of `shapes`; the first call of `advance` completes it."""
+    """A lookup of one topic in the hash tables of `shapes`.
+
+    The lookup never pauses: the first call of `advance` completes it.
+    """
 
     __slots__ = ("_tables", "_topic")
 
@@ -225,11 +236,11 @@ class TablesSearch(Search[S]):
 
 
 class AutoSearch(Search[S]):
-    """A lookup in the tries and tables of an `Auto`, one after the other.
+    """A lookup that can pause, in the tries and hash tables of an `Auto`, one after the other.
 
-    If the direction in which patterns move changes during the lookup, the lookup starts again. Such
-    a restart is rare: between two changes of direction, more patterns are added or removed than is
-    possible in a few turns of an event loop.
+    An `Auto` moves its patterns from a trie to the tables or back. If the direction of this move
+    changes during the lookup, the lookup starts again. A restart is rare, because the direction
+    changes only after very many subscriptions or unsubscriptions.
     """
 
     __slots__ = ("_matcher", "_parts", "_topic", "_turns")

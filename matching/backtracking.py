@@ -1,5 +1,5 @@
-"""The trie search of the articles, with backtracking: at every wildcard it tries each
-continuation, one after the other.
+"""A trie search with backtracking: at every wildcard, the search tries each continuation, one
+after the other.
 
     root --#--> O --b--> o        for a.c.b, `#` is tried with the rests a.c.b, c.b, b and nothing
 
@@ -10,7 +10,7 @@ node, both are followed. So a pattern with n ``#`` costs about L^n steps for a t
 909 ms for 5 ``#`` and 60 words. Memory is bounded: at most (nodes of a branch x words)
 continuations wait to be tried, and each node found is recorded once.
 
-Source: article 5 (its section on the trie), and article 1 for ``*``.
+Source: article 5 (its section on the trie), and article 1 for ``*``; `matching` lists the articles.
 """
 
 from __future__ import annotations

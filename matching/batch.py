@@ -4,11 +4,12 @@
     topics a.b.c, a.x.c                rows 1 2 3 and 1 0 3
     pattern a.*.c (shape word * word)  columns 0 and 2 hold 1 3, combined into one integer
 
-Every word of the patterns has a number, so a topic is a row of numbers. Take the topics of one
-length and the patterns of one shape. At the positions of literal words, the numbers of each topic
-are combined into one integer, and so are the numbers of each pattern. The patterns are sorted by
-this integer, and a binary search finds the integer of each topic among them. Different words may
-give equal integers, so the words of each candidate are compared as well.
+Every word of the patterns has a number, so a topic is a row of numbers. Patterns with wildcards at
+the same positions have the same shape. Take the topics of one length and the patterns of one shape.
+At the positions of literal words, the numbers of each topic are combined into one integer, and so
+are the numbers of each pattern. The patterns are sorted by this integer, and a binary search finds
+the integer of each topic among them. Different words may give equal integers, so the words of each
+candidate are compared as well.
 
 The search takes some twenty numpy calls for each pair of a topic length and a shape, whatever the
 number of topics and patterns. Patterns with two or more ``#`` are matched in a trie, topic by
@@ -192,12 +193,12 @@ class _ShapeColumns:
         return mixed
 
     def search(self, words: list[Any], rows: Any, seen: Any) -> Any:
-        """Return an array of two rows with a column for each match: the number of the topic, and
-        the number of the pattern that matches it.
+        """Return the matches as an array of two rows: the topic numbers, and the numbers of the
+        patterns that match these topics.
 
-        `rows` are the numbers of the topics. `words` has, for each position, the word number of
-        each of these topics. `seen` is True for each topic that patterns with a leading wildcard
-        may match.
+        `rows` has the topic numbers of the topics to search. `words[n]` has the numbers of their
+        words at position n. `seen` has, for each topic number, True if patterns with a leading
+        wildcard may match that topic.
         """
         columns = [words[mark] for mark in self._marks]
         may = numpy.ones(len(rows), bool) if self._rooted else seen[rows]

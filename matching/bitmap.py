@@ -11,10 +11,10 @@ accept the word there.
     rest                                 {2}
 
 A lookup keeps the set of patterns that accept all words so far. At each position, the patterns in
-`rest` (which have a ``#`` here) match whatever follows. The other patterns stay in the set if they
-name the topic's word, or are in `any` because they have a ``*`` here. At the end of the topic, the
-patterns in `end` match. The lookup stops when the set is empty. Article 3 calls the rows `topic and
-children` (rest), `immediate children` (any) and `null` (end). A topic longer than the longest
+`rest` (which have a ``#`` here) match, whatever words follow. The other patterns stay in the set if
+they name the topic's word, or are in `any` because they have a ``*`` here. At the end of the topic,
+the patterns in `end` match. The lookup stops when the set is empty. Article 3 calls the rows `topic
+and children` (rest), `immediate children` (any) and `null` (end). A topic longer than the longest
 pattern is rejected at once, unless some pattern has a ``#``.
 
 Costs: O(words x patterns / 64) per lookup, O(words) per subscription; one bitmap per row. Choose it
@@ -26,8 +26,8 @@ subscription then grows with the number of words and positions. For example, if 
 with ``#`` are present, one more pattern of 30,000 levels would take 375 MB.
 
 A pattern with ``#`` before its last word is kept in a trie. The number of a removed pattern is
-reused, so that the bitmaps stay dense. Source: articles 1, 3 and 4, which allow ``#`` only at the
-end of a pattern.
+reused, so that the bitmaps stay dense. Source: articles 1, 3 and 4 (listed in `matching`), which
+allow ``#`` only at the end of a pattern.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ from matching.numbered import Numbered
 
 
 class _BitmapRows:
-    """The bitmaps of one word position: a row for each word, `any`, `end` and `rest`.
+    """The bitmaps for one word position of the patterns; each bitmap is a set of pattern numbers.
 
-    A row without patterns is None, or missing from `words`.
+    `words` has the patterns with each literal word here, `any` the patterns with a ``*``, and
+    `rest` the patterns with a ``#``. `end` has the patterns that end before this position. A bitmap
+    without patterns is None, or missing from `words`.
     """
 
     __slots__ = ("any", "end", "rest", "words")
@@ -56,7 +58,7 @@ class _BitmapRows:
         self.rest: BitMap | None = None
 
     def rows(self) -> int:
-        """Return the number of rows of this word position, which each have one bitmap."""
+        """Return the number of bitmaps that have at least one pattern."""
         return (
             len(self.words)
             + (self.any is not None)
@@ -98,7 +100,7 @@ class Bitmap(Numbered[S]):
                 position.words[words[at]] = _with(position.words.get(words[at]), number)
 
     def leave(self, pattern: str, words: list[str], number: int) -> None:
-        """Remove the pattern from its rows, and remove trailing positions that have no rows."""
+        """Remove the pattern from its bitmaps, then drop last positions that have no bitmap."""
         grammar = self.grammar
         positions = self._positions
         for at, position in enumerate(positions[: len(words) + 1]):

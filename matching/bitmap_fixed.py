@@ -14,13 +14,13 @@ row at its first lookup, from a trie of all patterns. (The articles try each pat
 subscription visits only topics that begin like its pattern. A subscription to a pattern that begins
 with ``#`` visits all topics (180 ms for 46,000 topics).
 
-At most `capacity` topics have a row. Further topics are matched in the trie each time; no row is
-evicted for them. Rows are kept until the last pattern is removed.
+At most `capacity` topics have a row. Every lookup of another topic searches the trie; no row is
+evicted for such a topic. Rows are kept until the last pattern is removed.
 
 Costs: O(1 + matches) per lookup of a known topic, O(topics) per subscription; memory for one row
 per known topic and two tries. Choose it for a small set of topics and patterns that rarely change.
-Needs the package pyroaring. Source: articles 1 and 4 (in article 4, the directory search of
-Svalgaard and Tveden, 1980).
+Needs the package pyroaring. Source: articles 1 and 4, which `matching` lists. Article 4 describes
+the directory search of Svalgaard and Tveden, 1980.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ new epoch begins, and an answer is valid only in the epoch whose number it has.
 
 Costs: one dict probe per hit; memory for an entry per cached topic, and for the topic's path in a
 trie (in two tries, if patterns of both grammars change). Put the cache in front of any matcher when
-topics recur. Source: article 2 suggests a cache; the invalidation is an own design.
+topics recur. Source: article 2 (listed in `matching`) suggests a cache; the invalidation is an own
+design.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ _NEVER: Final = 0
 class _Answer(Generic[S]):
     """The cached answer for one topic: its subscribers.
 
-    The answer is valid if `epoch` is the cache's current epoch. The cache has a list of up to two
-    indexes, one per grammar; the topic has an entry in the first `indexed` of them.
+    The answer is valid if `epoch` is the cache's current epoch. The cache has one index of topics,
+    or two if patterns of both grammars change. `indexed` is the number of indexes that have an
+    entry for this topic.
     """
 
     __slots__ = ("epoch", "indexed", "subscribers", "topic")
@@ -112,10 +114,9 @@ class RouteCache(Matcher[S]):
     def invalidate(self, pattern: str, grammar: Grammar) -> None:
         """Invalidate the answers for the topics that this pattern matches.
 
-        Call this method when the pattern's subscribers in the source have changed. The cache is
-        made with an index for the source's grammar. The first pattern of the other grammar that has
-        a wildcard creates a second index, which is empty, so this call invalidates all answers.
-        Raises InvalidPattern.
+        Call this method when the pattern's subscribers in the source have changed. The first call
+        with a wildcard pattern of the other grammar invalidates all answers, because the cache
+        cannot find the affected topics yet. Raises InvalidPattern.
         """
         if not grammar.is_pattern(pattern):
             answer = self._answers.get(pattern if grammar is self.grammar else swap(pattern))

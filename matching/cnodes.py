@@ -1,9 +1,10 @@
-"""The nodes of the concurrent trie: permanent I-nodes and immutable C-nodes.
+"""The nodes of the concurrent trie (I-nodes), and their contents (C-nodes).
 
     root -> I -> C -+- a [x] -> I -> C --- b [y]
 
-An I-node is a cell whose content is replaced by compare-and-set; a C-node in a cell is never
-changed. The module `cstrie` explains the algorithm.
+An I-node is a node of the trie: a cell that stays, while threads replace its content by
+compare-and-set. A C-node is such a content: an immutable object with the branches of the node. The
+module `cstrie` explains the algorithm.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from matching.subscriber_set import SubscriberSet
 
 
 class Generation:
-    """The mark of a period between two snapshots. Generations are compared by identity."""
+    """A marker for the time between two snapshots of a trie, compared by object identity."""
 
     __slots__ = ()
 
 
 class Branch(Generic[S]):
-    """An entry of a C-node for one word of a pattern: the subscribers of the pattern that ends with
-    this word, and the I-node for longer patterns.
+    """A branch of a trie node for one word: subscribers, and the node below.
+
+    `subscribers` are those of the pattern that ends with this word. `inode` is the node for longer
+    patterns, or None.
     """
 
     __slots__ = ("inode", "subscribers")
@@ -36,10 +39,10 @@ class Branch(Generic[S]):
 
 
 class CNode(Generic[S]):
-    """The branches of one node, immutable except for `previous`.
+    """The content of a trie node (INode): its branches, immutable except for `previous`.
 
-    A C-node is made to replace another C-node. While the outcome is undecided, `previous` holds the
-    other C-node. Afterwards `previous` holds None if the replacement is valid, or a FailedSwap if
+    A CNode is made to replace another CNode. While the outcome is undecided, `previous` holds the
+    other CNode. Afterwards `previous` holds None if the replacement is valid, or a FailedSwap if
     the replacement must be undone.
     """
 
@@ -58,20 +61,20 @@ class CNode(Generic[S]):
         self.previous = previous
 
     def bare(self) -> bool:
-        """True if the C-node has no branches."""
+        """True if the trie node with this content has no branches."""
         return self.children is None and self.one is None and self.many is None
 
 
 class TNode(CNode[S]):
-    """A tomb: the permanent last content of an I-node that has no branches."""
+    """A tomb: the last content of an emptied trie node (INode), which no thread replaces."""
 
     __slots__ = ()
 
 
 class FailedSwap(Generic[S]):
-    """The mark of a failed replacement of an I-node's content.
+    """The mark of a failed replacement of the content of a trie node (INode).
 
-    `main` is the content from before the replacement, which the I-node must get back.
+    `main` is the content from before the replacement, which the node must get back.
     """
 
     __slots__ = ("main",)
@@ -81,8 +84,9 @@ class FailedSwap(Generic[S]):
 
 
 class INode(Generic[S]):
-    """A permanent node. Its content can be replaced only while the root has the generation of this
-    I-node.
+    """A node of the concurrent trie: a cell (`main`) whose content threads replace.
+
+    The content can be replaced only while the root of the trie has the generation of this node.
     """
 
     __slots__ = ("generation", "main")
@@ -93,9 +97,9 @@ class INode(Generic[S]):
 
 
 class RootSwap(Generic[S]):
-    """A pending replacement of the root by a snapshot.
+    """A pending replacement of the root node, with which a snapshot of the trie begins.
 
-    The replacement succeeds only if the old root's content is still `expected`.
+    The replacement succeeds only if the content of the old root is still `expected`.
     """
 
     __slots__ = ("expected", "new", "old", "outcome")
@@ -110,7 +114,7 @@ class RootSwap(Generic[S]):
 
 
 def branch_of(main: CNode[S], grammar: Grammar, word: str) -> Branch[S] | None:
-    """Return the C-node's branch for a word of a pattern, or None if it has no such branch."""
+    """Return a trie node's branch for a word, or None; `main` is the content of the node."""
     if word == grammar.one:
         return main.one
     if word == grammar.many:
@@ -119,7 +123,7 @@ def branch_of(main: CNode[S], grammar: Grammar, word: str) -> Branch[S] | None:
 
 
 def branches(main: CNode[S], grammar: Grammar) -> list[tuple[str, Branch[S]]]:
-    """Return all branches of the C-node, each with its word."""
+    """Return all branches of a trie node, each with its word; `main` is the node's content."""
     found: list[tuple[str, Branch[S]]] = []
     if main.one is not None:
         found.append((grammar.one, main.one))
@@ -138,7 +142,10 @@ def with_branch(
     branch: Branch[S],
     previous: Cell[CNode[S] | FailedSwap[S] | None],
 ) -> CNode[S]:
-    """Return a copy of the C-node with the branch of this word added or replaced."""
+    """Return a copy of `main`, the content of a trie node, with this branch for the word.
+
+    A branch that `main` has for the word is replaced. `previous` is an attribute of the copy.
+    """
     if word == grammar.one:
         return CNode(main.children, branch, main.many, previous)
     if word == grammar.many:
@@ -150,7 +157,10 @@ def with_branch(
 def without_branch(
     main: CNode[S], grammar: Grammar, word: str, previous: Cell[CNode[S] | FailedSwap[S] | None]
 ) -> CNode[S]:
-    """Return a copy of the C-node without the branch of this word, which it must have."""
+    """Return a copy of `main`, the content of a trie node, without its branch for the word.
+
+    `main` must have this branch. `previous` is an attribute of the copy.
+    """
     if word == grammar.one:
         return CNode(main.children, None, main.many, previous)
     if word == grammar.many:

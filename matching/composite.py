@@ -13,8 +13,8 @@ A topic in the two notations differs only in the characters `/` and `.`, which `
 Patterns are never translated; each is matched in its own grammar.
 
 Costs: one dict probe in addition to the matcher's lookup, and none of the matcher's memory for
-patterns without wildcards. Source: article 3, whose broker keeps such subscriptions in a map beside
-its bitmaps.
+patterns without wildcards. Source: article 3 (listed in `matching`), whose broker keeps such
+subscriptions in a map beside its bitmaps.
 """
 
 from __future__ import annotations
@@ -132,11 +132,12 @@ class Composite(Matcher[S]):
 
 
 class Bilingual(Matcher[S]):
-    """A matcher for subscriptions in both grammars, searched with topics of its own grammar.
+    """A matcher for subscriptions in both grammars, AMQP and MQTT.
 
-    `match`, `matches_any`, `searches`, `snapshot`, `clear` and `stats` include both grammars. All
-    other methods concern the matcher's own grammar; use `side` to change subscriptions of the other
-    grammar.
+    A `Bilingual` is created for one grammar, its own, and is searched with topics in that grammar's
+    notation. `match`, `matches_any`, `searches`, `snapshot`, `clear` and `stats` include both
+    grammars. All other methods concern the own grammar. Subscriptions in the other grammar are
+    changed through the matcher that `side` returns.
     """
 
     def __init__(self, grammar: Grammar = DEFAULT, algorithm: str = "trie") -> None:

@@ -13,12 +13,11 @@ below an I-node cannot overwrite each other. Two cases need more:
   content is therefore a T-node (tomb), which is never replaced. A thread that meets a tomb helps to
   cut it off and restarts.
 - **Snapshots.** A snapshot gives the root a new generation. I-nodes of an older generation belong
-  to snapshots; a change first replaces each of them on its path by a copy of the present generation
-  (an I-node that has this generation already is never copied: its content may still change). A
-  change is valid only if the root still has the generation of the I-node after the new C-node was
-  set. This operation is called GCAS: the new C-node refers to the `previous` one until the outcome
-  is decided. A thread that reads an undecided C-node decides the outcome: `previous` becomes None,
-  or a FailedSwap, which means that the previous C-node must be restored.
+  to snapshots; a change first replaces each of them on its path by a copy of the present
+  generation. A change is valid only if the root still has the generation of the I-node after the
+  new C-node was set. This operation is called GCAS: the new C-node refers to the `previous` one
+  until the outcome is decided. A thread that reads an undecided C-node decides the outcome:
+  `previous` becomes None, or a FailedSwap, which means that the previous C-node must be restored.
 
 **Lookups collect twice.** A lookup reads several I-nodes one after the other, and the contents it
 saw may never have existed at the same time. The published lookup has this flaw and is not
@@ -32,9 +31,9 @@ short lists, see `hamt`). The first subscription on a path after a snapshot also
 word. Choose this matcher when many threads change subscriptions at once; when lookups dominate,
 `snapshot` is faster.
 
-Source: articles 1 and 2, after Prokopec, Bronson, Bagwell, Odersky: "Concurrent Tries with
-Efficient Non-Blocking Snapshots". Unlike in their paper, the outcome of replacing the root is
-decided in a separate cell.
+Source: articles 1 and 2 (listed in `matching`), after Prokopec, Bronson, Bagwell, Odersky:
+"Concurrent Tries with Efficient Non-Blocking Snapshots". Unlike in their paper, the outcome of
+replacing the root is decided in a separate cell.
 """
 
 from __future__ import annotations
@@ -192,7 +191,7 @@ class ConcurrentTrie(Matcher[S]):
         return branch is not None and holds(branch.subscribers, subscriber)
 
     def read(self, inode: INode[S]) -> CNode[S]:
-        """Return the content of an I-node, after deciding a pending replacement."""
+        """Return the content of a trie node, after deciding a pending replacement."""
         main = inode.main.get()
         return main if main.previous.get() is None else self._decide(inode, main)
 
@@ -208,11 +207,11 @@ class ConcurrentTrie(Matcher[S]):
         return words if words else [self.grammar.separator]
 
     def _empty(self) -> INode[S]:
-        """Return a root without branches in a generation of its own."""
+        """Return a new root node without branches, with a new generation."""
         return INode(self._cell(CNode(None, None, None, self._no_previous)), Generation())
 
     def _chain(self, words: list[str], at: int, subscriber: S, generation: Generation) -> INode[S]:
-        """Return a new I-node from which the words from `at` on lead to this single subscriber."""
+        """Return a new node, with further nodes below, for `words[at:]` and one subscriber."""
         depth = len(words) - 1
         nothing: CNode[S] = CNode(None, None, None, self._no_previous)
         branch = Branch(with_added(None, subscriber), None)
@@ -229,14 +228,14 @@ class ConcurrentTrie(Matcher[S]):
             depth -= 1
 
     def _with_branch(self, main: CNode[S], word: str, branch: Branch[S]) -> CNode[S]:
-        """Return a copy of `main` with this branch added or replaced; its `previous` is `main`."""
+        """Return a copy of a node's content `main` with this branch; its `previous` is `main`."""
         return with_branch(main, self.grammar, word, branch, self._cell(main))
 
     def _contracted(self, main: CNode[S], word: str, branch: Branch[S], depth: int) -> CNode[S]:
-        """Return a copy of `main` with this branch, or without the branch if it is empty.
+        """Return a copy of a node's content `main` with this branch, or without an empty branch.
 
-        A branch is empty if it has neither subscribers nor an I-node. A C-node below the root that
-        becomes empty is returned as a tomb.
+        A branch is empty if it has neither subscribers nor a node below. If the copy has no
+        branches, and the node is below the root, return a tomb: a content that is never replaced.
         """
         if branch.subscribers is not None or branch.inode is not None:
             return self._with_branch(main, word, branch)
@@ -244,17 +243,19 @@ class ConcurrentTrie(Matcher[S]):
         return self._tomb(rest) if depth and rest.bare() else rest
 
     def _tomb(self, emptied: CNode[S]) -> CNode[S]:
-        """Return the tomb for an emptied C-node below the root."""
+        """Return a tomb in place of `emptied`, the content of a node that has lost all branches.
+
+        A tomb is never replaced, so no thread can subscribe below a node that is cut off next.
+        """
         return TNode(None, None, None, emptied.previous)
 
     # -- paths, and changes at the end of a path
 
     def _descend(self, words: list[str]) -> _Path[S]:
-        """Return the existing I-nodes along a pattern's words, and the content of the last of these
-        I-nodes.
+        """Return the existing trie nodes along a pattern's words, and the last node's content.
 
-        All returned I-nodes have the root's generation: older ones are first replaced by copies.
-        Only the last may have an older generation, if its content is a tomb.
+        A node of an older generation than the root's belongs to a snapshot. It is first replaced by
+        a copy, unless its content is a tomb: then it is the last node that is returned.
         """
         last = len(words) - 1
         while True:
@@ -279,10 +280,10 @@ class ConcurrentTrie(Matcher[S]):
                 path.append(inode)
 
     def _cut_off(self, words: list[str], path: list[INode[S]]) -> bool:
-        """Remove the tomb at the end of the path, and each parent that becomes empty as a result.
+        """Remove the emptied node at the end of the path, then each parent that becomes empty.
 
-        Return False if a snapshot intervened: the I-nodes of the path then belong to an older
-        generation and cannot be changed.
+        Return False if a snapshot came in between: the nodes of the path then belong to an older
+        generation, and cannot be changed.
         """
         dead = path.pop()
         while True:
@@ -303,11 +304,10 @@ class ConcurrentTrie(Matcher[S]):
             dead = path.pop()
 
     def _gcas(self, inode: INode[S], main: CNode[S], changed: CNode[S]) -> bool:
-        """Replace the content `main` of an I-node by `changed`. Return True if the replacement is
-        valid.
+        """Replace the content `main` of a trie node by `changed`. Return True if that is valid.
 
-        The replacement is valid if the content was still `main` and the root has the I-node's
-        generation. Otherwise the I-node has its former content again, or one that another thread
+        The replacement is valid if the content was still `main`, and the root has the generation of
+        the node. Otherwise the node has its former content again, or a content that another thread
         has set.
         """
         if not inode.main.compare_and_set(main, changed):
@@ -316,7 +316,11 @@ class ConcurrentTrie(Matcher[S]):
         return changed.previous.get() is None
 
     def _decide(self, inode: INode[S], main: CNode[S]) -> CNode[S]:
-        """Decide the replacement whose result is `main`; return the I-node's decided content."""
+        """Decide if a trie node keeps the new content `main`, and return the node's valid content.
+
+        `main.previous` holds the former content. If the replacement fails, the node gets the former
+        content back.
+        """
         while True:
             previous = main.previous.get()
             if previous is None:
@@ -334,11 +338,11 @@ class ConcurrentTrie(Matcher[S]):
     # -- the root, and snapshots
 
     def _current_root(self, refuse_pending: bool) -> INode[S]:
-        """Return the root. A pending snapshot (a RootSwap in the root cell) is decided first.
+        """Return the root, after deciding a pending snapshot (a RootSwap in the root cell).
 
-        The snapshot succeeds if the old root still has the expected content. With `refuse_pending`,
-        an undecided snapshot fails in any case. Code that decides the replacement of a C-node must
-        pass True, because deciding the snapshot may need the outcome of that replacement.
+        A pending snapshot succeeds if the old root still has the expected content, and fails if
+        `refuse_pending` is True. `_decide` must pass True: otherwise the snapshot could wait for
+        the replacement that `_decide` is about to decide.
         """
         while True:
             root = self._root.get()
@@ -354,7 +358,7 @@ class ConcurrentTrie(Matcher[S]):
     def _frozen(self) -> ConcurrentTrie[S]:
         """Return a read-only copy of the trie, which shares the nodes of this trie.
 
-        The copy must not be changed, because its I-nodes are older than its root.
+        The copy must not be changed, because its nodes belong to this trie as well.
         """
         while True:
             root = self._current_root(False)
@@ -368,7 +372,10 @@ class ConcurrentTrie(Matcher[S]):
                     return frozen
 
     def _below(self, inode: INode[S], depth: int) -> list[tuple[str, Branch[S], int]]:
-        """Return the branches of an I-node, each as (its word, the branch, `depth`)."""
+        """Return a tuple (word, branch, depth) for each branch of a trie node.
+
+        `depth` is the same in all tuples: the depth of the node.
+        """
         return [(word, branch, depth) for word, branch in branches(self.read(inode), self.grammar)]
 
     # -- lookups
@@ -388,10 +395,10 @@ class ConcurrentTrie(Matcher[S]):
                 return collect.found
 
     def _unchanged(self, root: INode[S], inodes: list[INode[S]], mains: list[CNode[S]]) -> bool:
-        """True if each content that a lookup read was still in its I-node at the last read.
+        """True if all contents that a lookup has read were present in the trie at the same moment.
 
-        Then all contents were present together at that moment. `mains[n]` is the content that the
-        lookup read from `inodes[n]`. A lookup that read only one I-node needs no check.
+        `inodes` are the trie nodes that the lookup visited, `mains[n]` is the content read from
+        `inodes[n]`. If no content was replaced since, all were present when the last one was read.
         """
         last = len(inodes) - 1
         if last == 0:
@@ -405,7 +412,7 @@ class ConcurrentTrie(Matcher[S]):
 
 
 class _Collect(ConcurrentWalk[S]):
-    """The walk of one lookup, which also records the content read from each I-node."""
+    """The walk of one lookup, which also records the content that it reads from each trie node."""
 
     __slots__ = ("_trie", "inodes", "mains")
 
@@ -416,9 +423,7 @@ class _Collect(ConcurrentWalk[S]):
         self.mains: list[CNode[S]] = []
 
     def read(self, inode: INode[S]) -> CNode[S]:
-        """Return the content of an I-node and record it, so that `_unchanged` can compare it at the
-        end.
-        """
+        """Return the content of a trie node, and record it for the comparison in `_unchanged`."""
         main = self._trie.read(inode)
         self.inodes.append(inode)
         self.mains.append(main)

@@ -1,6 +1,6 @@
 """Searches the concurrent trie for the patterns that match a topic, with the algorithm of `trie`.
 
-This module decides which nodes a lookup visits. Its subclass in `cstrie` decides how an I-node is
+`ConcurrentWalk` decides which nodes a lookup visits. Its subclass in `cstrie` decides how a node is
 read and which reads are recorded.
 """
 
@@ -29,7 +29,7 @@ class ConcurrentWalk(Generic[S]):
         self.found: list[SubscriberSet[S]] = []
 
     def read(self, inode: INode[S]) -> CNode[S]:
-        """Return the content of an I-node. A subclass decides whether it also records the read."""
+        """Return the content of a trie node. A subclass may also record what it read."""
         raise NotImplementedError
 
     def walk(self, root: INode[S], hidden: bool, stop_at_first: bool) -> None:
@@ -87,18 +87,16 @@ class ConcurrentWalk(Generic[S]):
         """Append the subscriber sets of patterns whose part after a ``#`` matches the words from
         `at` on.
 
-        `start` is the branch of the ``#``, whose own set the caller has appended; `inode` is the
-        I-node below that branch. In the code, `stays` are the nodes below all ``#`` entered so far,
-        and `moving` the nodes that the last word led to. Several words may lead to the same node:
-        each I-node is read once.
+        `start` is the branch of the ``#``, and `inode` the node below that branch. The caller has
+        already appended the subscribers of `start` itself. Each node is read only once.
         """
         words = self.words
         end = len(words)
         found = self.found
         entered: set[Branch[S]] = {start}
         behind = self.read(inode)
-        stays: list[CNode[S]] = [behind]
-        moving: list[CNode[S]] = []
+        stays: list[CNode[S]] = [behind]  # the nodes below all `#` entered so far
+        moving: list[CNode[S]] = []  # the nodes that the last word led to
         known: dict[INode[S], CNode[S]] = {}
         self._enter(behind.many, entered, stays)
         while at < end:
@@ -135,8 +133,10 @@ class ConcurrentWalk(Generic[S]):
     def _enter(
         self, branch: Branch[S] | None, entered: set[Branch[S]], stays: list[CNode[S]]
     ) -> None:
-        """Enter a ``#`` branch and the chain of ``#`` branches directly below it, up to one that
-        was entered before.
+        """Enter a ``#`` branch and the chain of ``#`` branches directly below it.
+
+        To enter a branch is to append its subscribers to `found` and the node below it to `stays`.
+        The chain ends at a branch that was entered before.
         """
         while branch is not None and branch not in entered:
             entered.add(branch)

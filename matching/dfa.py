@@ -9,12 +9,12 @@ reached.
 
 A ``#`` node enters a set together with its parent, and stays in all following sets. For a topic
 whose words were looked up before, a lookup is one dict probe per word. All words for which no node
-of a state has a child share the state's single `other` step.
+of a state has a child share one transition, `other`.
 
 A change costs O(words), as in the trie, and touches no state. A clock counts the changes. A change
 stamps the changed node with the clock, and each state records the clock at which it was last
 checked. If a lookup reaches a state with an older clock, it compares the stamps of the state's
-nodes with the state's clock, and discards the state's answer, its steps or the whole state.
+nodes with the state's clock, and discards the state's answer, its transitions or the whole state.
 
 A pattern such as `#.a.*.*.*...` can produce a state for every subset of its wildcards. Therefore
 the automaton has a memory budget, and a lookup creates only a limited number of states before it
@@ -25,8 +25,8 @@ without states and frees the old states a few at a time.
 
 Costs: O(words) per lookup of a known topic, otherwise as in `trie`; memory for the trie and up to
 the budget (96 MiB by default). Choose it if the same topics, or topics with the same beginning,
-recur and subscriptions seldom change. Source: article 5, which rebuilds the whole automaton at each
-new binding.
+recur and subscriptions seldom change. Source: article 5 (listed in `matching`), which rebuilds the
+whole automaton at each new binding.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ _FREED: Final = 16
 
 
 class _Stamped(TrieNode[S]):
-    """A trie node that records the clock of its last changes."""
+    """A trie node that records when its children and its subscribers last changed.
+
+    Such a time is the number of changes that the trie had had by then.
+    """
 
     __slots__ = ("bucket_clock", "children_clock", "number", "stays")
 
@@ -74,8 +77,9 @@ class _Stamped(TrieNode[S]):
 class _DfaState(Generic[S]):
     """A set of trie nodes that a topic may have reached.
 
-    The answer and the steps of the state were valid at the clock `checked`; -1 marks a discarded
-    state.
+    `steps` are the transitions: the next state for each word. `checked` is the number of changes
+    that the trie had had when the answer and the transitions were last found valid; -1 marks a
+    discarded state.
     """
 
     __slots__ = ("answer", "checked", "following", "nodes", "other", "size", "steps", "word")
@@ -122,9 +126,9 @@ class Dfa(Trie[S]):
         return True
 
     def match(self, topic: str) -> list[S]:
-        """Return the subscribers of a topic. Hot path, which follows only existing steps.
+        """Return the subscribers of a topic. Hot path: it follows stored transitions only.
 
-        If a step is missing or outdated, `_match_slowly` handles the topic from its beginning.
+        If a transition is missing or outdated, `_match_slowly` looks up the whole topic.
         """
         state = self._start
         clock = self._clock
@@ -199,11 +203,11 @@ class Dfa(Trie[S]):
     def _step(
         self, state: _DfaState[S], word: str, known: _DfaState[S] | None
     ) -> _DfaState[S] | None:
-        """Return the state that the word leads to from `state`, or None if a limit is reached.
+        """Return the state to which the word leads from `state`.
 
-        `known` is the state that the stored step for this word leads to, None if there is no such
-        step; it is returned if it is still valid. The limits are the nodes visited per lookup
-        (_EFFORT) and the memory budget.
+        `known` is the stored next state for this word, or None. It is returned if it is still
+        valid. Return None if the lookup would visit more than _EFFORT nodes, or if a new state
+        would exceed the memory budget.
         """
         if not self._check(known, len(state.nodes)):
             return None
@@ -281,8 +285,8 @@ class Dfa(Trie[S]):
     def _check(self, state: _DfaState[S] | None, nodes: int) -> bool:
         """Bring a state up to date, or discard it if its set of nodes has changed.
 
-        Return False if visiting its nodes and `nodes` further nodes would exceed the limit of nodes
-        per lookup (_EFFORT); the state is then unchanged.
+        The visited nodes, plus `nodes` further nodes, count towards the lookup's limit (_EFFORT).
+        Return True if the limit permits them; otherwise return False and leave the state unchanged.
         """
         if state is None or state.checked == self._clock or state.checked < 0:
             self._effort -= nodes + 1
@@ -312,7 +316,8 @@ class Dfa(Trie[S]):
     def _answer(self, state: _DfaState[S]) -> list[S]:
         """Return the subscribers of the state's nodes.
 
-        Store them in the state if there are at most _LONGEST_ANSWER, within the memory budget.
+        The state caches the list if it has at most _LONGEST_ANSWER subscribers and the memory
+        budget permits it.
         """
         found: list[S] = []
         for node in state.nodes:
@@ -324,8 +329,9 @@ class Dfa(Trie[S]):
         return found
 
     def _walk_trie(self, nodes: list[_Stamped[S]], words: list[str], at: int) -> list[S]:
-        """Return the subscribers of the patterns that the words from `at` on lead to, by a walk in
-        the trie that starts at these nodes.
+        """Complete a lookup in the trie, without the automaton, and return the subscribers.
+
+        `nodes` are the nodes to which the words of the topic before the index `at` have led.
         """
         found: list[S] = []
         stays: list[TrieNode[S]] = []
@@ -356,7 +362,8 @@ class Dfa(Trie[S]):
     def _discard(self, state: _DfaState[S]) -> None:
         """Discard a state, and set its `checked` to -1.
 
-        Steps of other states may still lead to the state; lookups then see -1 and do not use it.
+        Other states may still refer to the discarded state as their next state. A lookup sees the
+        -1, and does not use the state.
         """
         self._used -= state.size
         state.checked = -1
@@ -383,7 +390,7 @@ class Dfa(Trie[S]):
 
 
 def _drop_steps(state: _DfaState[S]) -> None:
-    """Remove all steps of the state."""
+    """Remove all stored transitions of the state to other states."""
     state.word = ""
     state.following = None
     state.steps = {}
@@ -391,10 +398,10 @@ def _drop_steps(state: _DfaState[S]) -> None:
 
 
 def _other(state: _DfaState[S], word: str) -> _DfaState[S] | None:
-    """Return the target of the state's `other` step if this word takes that step.
+    """Return the next state for a word for which no node of the state has a child.
 
-    Return None if a node of the state has a child for the word, or if the step is unknown or
-    outdated.
+    All such words lead to one next state. Return None if a node of the state has a child for this
+    word, or if the next state is unknown or outdated.
     """
     other = state.other
     if other is None or other.checked != state.checked:
@@ -407,8 +414,9 @@ def _other(state: _DfaState[S], word: str) -> _DfaState[S] | None:
 
 
 def _closure(nodes: list[_Stamped[S]]) -> list[_Stamped[S]]:
-    """Return those of the nodes that are still in the trie, plus the ``#`` nodes directly below
-    them.
+    """Return the nodes that are still in the trie, followed by the ``#`` nodes below them.
+
+    A ``#`` node is included if only ``#`` nodes lie between it and one of the nodes.
     """
     there = [node for node in nodes if not _bare(node)]
     known = set(there)

@@ -9,10 +9,10 @@ with the old one.
 A change copies one leaf and the log16 n forks above it. A lookup takes log16 n steps and probes one
 dict.
 
-Source: article 2. There, a node has 32 branches and a bitmap of the branches present. Here, a fork
-is a list of 16, because counting bits is slow in Python. Keys with colliding hashes need no special
-case (the article has L-nodes for them). Such keys share a leaf, and a leaf may grow beyond 64 pairs
-when all bits of the hash are used.
+Source: article 2 (listed in `matching`). There, a node has 32 branches and a bitmap of the branches
+present. Here, a fork is a list of 16, because counting bits is slow in Python. Keys with colliding
+hashes need no special case (the article has L-nodes for them). Such keys share a leaf, and a leaf
+may grow beyond 64 pairs when all bits of the hash are used.
 """
 
 from __future__ import annotations
@@ -90,8 +90,10 @@ def only(key: K, value: V) -> Hamt[K, V]:
 
 
 def _put(table: Table[K, V], bits: int, depth: int, key: K, value: V) -> Table[K, V]:
-    """Return the table with the pair added; `bits` are the hash bits not used by the forks
-    above.
+    """Return a copy of the table with the pair added.
+
+    `depth` is the number of tables above this one. `bits` are the bits of the key's hash that these
+    tables have not used.
     """
     if isinstance(table, list):
         fork = table.copy()
@@ -121,7 +123,7 @@ def _without(table: Table[K, V], bits: int, key: K) -> Table[K, V]:
 
 
 def _gathered(fork: list[Any]) -> Table[Any, Any]:
-    """Return the fork, or a leaf with all its pairs if they fill at most half a leaf (_LEAF)."""
+    """Return the fork, or a leaf with all its pairs if they are at most half of _LEAF."""
     size = 0
     for table in fork:
         if isinstance(table, list):

@@ -2,7 +2,7 @@
 
     numbers     "a.*" -> 0    "a.b" -> 2         pattern to number
     buckets     [x]   None   [y z]               number to subscribers
-    free        1                                numbers to reuse (article 3's `deletedLocals`)
+    free        1                                numbers to reuse
     fallback    a trie                           patterns that the algorithm's sets cannot hold
 
 A subclass has the sets. It decides which patterns they can hold, adds and removes patterns, and
@@ -44,11 +44,14 @@ class Numbered(Matcher[S]):
         raise NotImplementedError
 
     def leave(self, pattern: str, words: list[str], number: int) -> None:
-        """Remove the number of a pattern from the algorithm's sets. Other patterns remain."""
+        """Remove the number of a pattern from the algorithm's sets.
+
+        The method is called while the sets hold other patterns as well; see `reset`.
+        """
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Clear the algorithm's sets, because no pattern is left."""
+        """Clear the algorithm's sets. The method is called when the last pattern is removed."""
         raise NotImplementedError
 
     def accepting(self, topic: str) -> Iterable[int] | None:

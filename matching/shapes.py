@@ -60,7 +60,10 @@ _POOLED: Final = 65_536
 
 
 class Shape(Generic[S]):
-    """The patterns of one shape. A key is present only while it has subscribers."""
+    """A hash table of the patterns with one shape: with wildcards at the same positions.
+
+    The key of a pattern is the tuple of its literal words; the value is its subscribers.
+    """
 
     __slots__ = ("form", "least", "parts", "pick", "rooted", "table")
 
@@ -77,7 +80,7 @@ class Shape(Generic[S]):
         self.parts: list[dict[Key, Bucket[S]]] | None = None
 
     def place(self, key: Key) -> dict[Key, Bucket[S]]:
-        """Return the dict that has a key, or in which a new key would be stored."""
+        """Return the dict for a key: a large table is divided into several dicts."""
         parts = self.parts
         return self.table if parts is None else parts[hash(key) >> _SHIFT & _PARTS - 1]
 
@@ -86,10 +89,10 @@ class Shape(Generic[S]):
         return self.place(key).get(key)
 
     def put(self, key: Key, bucket: Bucket[S]) -> bool:
-        """Store the bucket of a new key.
+        """Store the subscribers of a new pattern, given by its key.
 
-        A table that has grown too large is divided into several dicts. Return True if that has
-        happened now: results of `probe` from before the call are then invalid.
+        A table that becomes too large is divided into several dicts. Return True if this call has
+        divided the table: functions that `probe` returned earlier are then invalid.
         """
         self.place(key)[key] = bucket
         if len(self.table) <= _LARGE:
@@ -98,7 +101,7 @@ class Shape(Generic[S]):
         return True
 
     def probe(self) -> Probe[S]:
-        """Return the functions that make a key and look it up."""
+        """Return two functions: one makes a key from a topic's words, one looks a key up."""
         return (self.pick, self.table.get if self.parts is None else self.get)
 
     def tables(self) -> list[dict[Key, Bucket[S]]]:
@@ -124,7 +127,7 @@ class Shapes(Matcher[S]):
     """
 
     def __init__(self, grammar: Grammar, limit: int = 512) -> None:
-        """Create an empty matcher in which no topic probes more than `limit` tables."""
+        """Create an empty matcher; the lookup of one topic probes at most `limit` tables."""
         super().__init__(grammar)
         self._limit: Final = limit
         self._start()
@@ -202,8 +205,9 @@ class Shapes(Matcher[S]):
         return self._tally.distinct(found) if self._tally.shared else found
 
     def probe_tables(self, topic: str, found: list[S]) -> None:
-        """Append the subscribers of the patterns in the tables that match the topic: one probe per
-        shape.
+        """Append to `found` the subscribers of the patterns in the tables that match the topic.
+
+        Patterns in the fallback trie are not searched.
         """
         grammar = self.grammar
         words = topic.split(grammar.separator) if topic else grammar.split(topic)
@@ -277,7 +281,7 @@ class Shapes(Matcher[S]):
         return pair in self._fallback
 
     def _plan(self, length: int) -> list[Probe[S]]:
-        """Return the probes for topics of `length` words.
+        """Return, for topics of `length` words, the functions that probe each table that may match.
 
         A negative `length` is the bitwise complement of the length of a hidden topic (`$SYS/...`),
         which patterns that begin with a wildcard do not match.
@@ -295,18 +299,19 @@ class Shapes(Matcher[S]):
         return plan
 
     def _takes(self, form: Form) -> bool:
-        """True if a new pattern of this form (its shape as integers) may go into a table."""
+        """True if a new pattern with this form (a shape, as integers) may go into a table."""
         return form in self._forms or (len(form) <= _LITERALS and self._room(form))
 
     def _room(self, form: Form) -> bool:
-        """True if the limit of tables per topic permits a new table for this form."""
+        """True if the limit of tables per topic permits a new table with this form."""
         if form[1] < 0:
             return len(self._exact.get(form[0], ())) + len(self._open) < self._limit
         return max(map(len, self._exact.values()), default=0) + len(self._open) < self._limit
 
     def _restore(self, form: Form, words: list[str], bucket: Bucket[S]) -> None:
-        """Insert a pattern that is new to these tables. The tally counts the pattern's subscribers
-        already, so they are not added to it.
+        """Insert a pattern, with its subscribers, that is not in the tables yet.
+
+        The counts of patterns per subscriber (the tally) include the pattern already.
         """
         shape = self._forms.get(form)
         if shape is None:
@@ -338,7 +343,7 @@ class Shapes(Matcher[S]):
         return _words(shape.form, key, self.grammar), bucket
 
     def _forget(self, shape: Shape[S]) -> None:
-        """Remove a shape without patterns. If no shape is left, empty the pool of words."""
+        """Remove a shape without patterns. If no shape is left, clear the pool of shared words."""
         self._plans = {}
         del self._forms[shape.form]
         if shape.form[1] >= 0:
@@ -357,8 +362,9 @@ class Shapes(Matcher[S]):
         return None if form is None else self._forms.get(form)
 
     def _pooled(self, word: str) -> str:
-        """Return an equal word from the pool. If there is none, add `word` if it is short and the
-        pool is not full, and return it.
+        """Return the pool's copy of a word, so that equal words share memory.
+
+        If the pool has no copy, return `word`, and add it if it is short and the pool is not full.
         """
         known = self._pool.get(word)
         if known is None:

@@ -241,7 +241,7 @@ def _without(
 def _put(
     node: _FrozenNode[S], grammar: Grammar, word: str, child: _FrozenNode[S]
 ) -> _FrozenNode[S]:
-    """Return the node with the child added or replaced."""
+    """Return a copy of the node that has `child` as its child for this word."""
     if word == grammar.one:
         return _FrozenNode(node.depth, node.subscribers, node.children, child, node.many)
     if word == grammar.many:
@@ -251,7 +251,7 @@ def _put(
 
 
 def _drop(node: _FrozenNode[S], grammar: Grammar, word: str) -> _FrozenNode[S]:
-    """Return the node with the child removed."""
+    """Return a copy of the node without its child for this word."""
     if word == grammar.one:
         return _FrozenNode(node.depth, node.subscribers, node.children, None, node.many)
     if word == grammar.many:
@@ -318,12 +318,11 @@ def _cross(start: _FrozenNode[S], words: list[str], at: int, found: list[Subscri
     """Append the subscriber sets of patterns whose part after a ``#`` matches the words from `at`
     on.
 
-    The caller has already appended the set of the ``#`` node `start` itself. In the code, `stays`
-    are the ``#`` nodes entered so far, and `moving` the nodes that the last word led to.
+    `start` is the node of the ``#``, whose own subscribers the caller has already appended.
     """
     entered: set[_FrozenNode[S]] = {start}
-    stays: list[_FrozenNode[S]] = [start]
-    moving: list[_FrozenNode[S]] = []
+    stays: list[_FrozenNode[S]] = [start]  # the `#` nodes entered so far
+    moving: list[_FrozenNode[S]] = []  # the nodes that the last word led to
     _enter(start.many, entered, stays, found)
     end = len(words)
     while at < end:
@@ -357,8 +356,10 @@ def _enter(
     stays: list[_FrozenNode[S]],
     found: list[SubscriberSet[S]],
 ) -> None:
-    """Enter a ``#`` node and the chain of ``#`` nodes directly below it, up to one that was entered
-    before.
+    """Enter a ``#`` node and the chain of ``#`` nodes directly below it.
+
+    To enter a node is to append its subscribers to `found`, and the node to `stays` if it has
+    children that are not ``#``. The chain ends at a node that was entered before.
     """
     while node is not None and node not in entered:
         entered.add(node)

@@ -16,8 +16,8 @@ few nodes per word. A subscription takes O(words). Memory: 261 bytes per subscri
 device patterns. Choose it for any mix of patterns; above some 250,000 patterns `shapes` needs less
 than half the memory, and `auto` makes that choice.
 
-Source: articles 1 and 5. Their search backtracks at each ``#`` and is exponential in the number of
-``#`` (see `backtracking`).
+Source: articles 1 and 5 (listed in `matching`). Their search backtracks at each ``#`` and is
+exponential in the number of ``#`` (see `backtracking`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Trie(Matcher[S]):
     def __init__(self, grammar: Grammar, tally: PairCounts[S] | None = None) -> None:
         """Create an empty trie.
 
-        A matcher that keeps its patterns partly in this trie and partly elsewhere passes a `tally`
-        that counts all its patterns.
+        `tally` counts the patterns of each subscriber. A matcher that stores only a part of its
+        patterns in this trie passes its own tally, which counts all of them.
         """
         super().__init__(grammar)
         self._root = self._new_node(0, False)
@@ -165,8 +165,8 @@ class Trie(Matcher[S]):
 
         Return None if the trie is empty.
 
-        The caller restores the pattern in another matcher with the same tally, so the tally does
-        not change.
+        The counts of patterns per subscriber (the tally) do not change: the caller inserts the
+        pattern into another matcher that uses the same counts.
         """
         if not self._patterns:
             return None
@@ -198,7 +198,10 @@ class Trie(Matcher[S]):
         return words, bucket
 
     def restore(self, words: list[str], bucket: Bucket[S]) -> None:
-        """Insert a pattern that was popped from another matcher with the same tally."""
+        """Insert a pattern that was popped from another matcher, with its subscribers.
+
+        Both matchers share the counts of patterns per subscriber, so the counts do not change.
+        """
         self._grow(words).bucket = bucket
         self._patterns += 1
         self._pairs += size(bucket)

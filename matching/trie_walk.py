@@ -30,9 +30,9 @@ def advance(
     """Walk on from these nodes and append the subscribers of patterns that match the words from
     `at`.
 
-    `entered` are the ``#`` nodes entered so far; their own subscribers are appended already.
-    `stays` are the entered nodes that have children; `moving` are the nodes that the last word led
-    to.
+    `entered` are the ``#`` nodes that the search has reached; their own subscribers are in `found`
+    already. `stays` are the entered nodes that have children other than ``#``. `moving` are the
+    nodes that the last word led to.
     """
     end = len(words)
     while at < end:
@@ -60,8 +60,10 @@ def advance(
 def _enter(
     node: TrieNode[S] | None, entered: set[TrieNode[S]], stays: list[TrieNode[S]], found: list[S]
 ) -> None:
-    """Enter a ``#`` node and the chain of ``#`` nodes directly below it, up to one that was entered
-    before.
+    """Enter a ``#`` node and the chain of ``#`` nodes directly below it.
+
+    To enter a node is to append its subscribers to `found`, and the node to `stays` if it has
+    children that are not ``#``. The chain ends at a node that was entered before.
     """
     while node is not None and node not in entered:
         entered.add(node)

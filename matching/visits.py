@@ -3,17 +3,16 @@
     a.*.c, b.*.c      one mask: word * word      prefixes: word, word *, word * word      3 nodes
     *.*.c             one more mask              prefixes: *, * *, * * word               6 nodes
 
-The mask of a pattern has only the positions of its words and of its wildcards. The same topic can
-visit two nodes of one level only if their paths differ in the positions of ``*``: at a position
-where both paths have a word, a topic has at most one of the two words. So the number of distinct
-prefixes of masks is an upper bound, however many patterns there are. 100,000 patterns of devices
+The mask of a pattern is the pattern with each literal word replaced by `word`. The lookup of one
+topic visits at most one node for each prefix of a mask: two such nodes differ in a literal word,
+and the topic has only one of the two words at this position. So the number of distinct prefixes is
+an upper bound of the visited nodes, however many patterns there are. 100,000 patterns of devices
 have a handful of masks. But 65,536 patterns that combine ``*`` and ``a`` in all ways in 16 levels
 have 65,536 masks.
 
-After a ``#`` with further words, the rest of the pattern may begin at every position of the topic,
-so a topic can visit as many nodes of one mask as it has words. After a second ``#``, a topic can
-visit every node, each at every position of the topic. There the bound counts nodes instead of
-masks.
+This rule changes behind a ``#``. Behind the first ``#``, the rest of the pattern may begin at every
+word of the topic, so each prefix counts as many nodes as a topic has words. Behind a second ``#``,
+a lookup can visit every node, so patterns are counted there with their literal words.
 """
 
 from __future__ import annotations
@@ -28,9 +27,10 @@ WORDS_MAX: Final = 128
 
 
 class VisitBound:
-    """An upper bound of the nodes that a topic can visit in a trie of a set of patterns.
+    """An upper bound of the number of nodes that the lookup of one topic visits in a trie.
 
-    The patterns have one grammar. Memory: one dict entry per distinct prefix of their masks.
+    The bound is computed for a set of patterns of one grammar, without building the trie. `nodes`
+    is the bound. Memory: one dict entry per distinct prefix, with all literal words taken as equal.
     """
 
     __slots__ = ("_counts", "_words", "grammar", "nodes")
@@ -45,7 +45,7 @@ class VisitBound:
         self._counts: dict[str, int] = {}
 
     def add(self, pattern: str) -> None:
-        """Add a pattern to the set whose bound is computed."""
+        """Add a pattern to the set, and update the bound `nodes`."""
         for prefix, nodes in self._prefixes(pattern):
             count = self._counts.get(prefix, 0)
             self._counts[prefix] = count + 1
@@ -53,7 +53,7 @@ class VisitBound:
                 self.nodes += nodes
 
     def remove(self, pattern: str) -> None:
-        """Remove a pattern from the set whose bound is computed; the pattern must be in the set."""
+        """Remove a pattern, which must be in the set, and update the bound `nodes`."""
         for prefix, nodes in self._prefixes(pattern):
             count = self._counts[prefix] - 1
             if count:
@@ -63,7 +63,7 @@ class VisitBound:
                 self.nodes -= nodes
 
     def with_pattern(self, pattern: str) -> int:
-        """Return the bound that the set would have with this pattern added; change nothing."""
+        """Return the value that the bound `nodes` would have with this pattern; add nothing."""
         counts = self._counts
         return self.nodes + sum(
             nodes for prefix, nodes in self._prefixes(pattern) if prefix not in counts
@@ -72,9 +72,9 @@ class VisitBound:
     def _prefixes(self, pattern: str) -> list[tuple[str, int]]:
         """Return a pair (name, nodes) for each prefix of the pattern.
 
-        `nodes` is the largest number of nodes that one topic can visit at prefixes of this name.
-        Prefixes of several patterns that are counted together have the same name: the mask, or,
-        after a second ``#``, the prefix itself.
+        `name` is the prefix with each literal word replaced by "w". Behind a second ``#``, `name`
+        is the prefix itself. `nodes` is the largest number of trie nodes that the lookup of one
+        topic can visit for all prefixes with this name. So the bound counts each name once.
         """
         grammar = self.grammar
         one, many = grammar.one, grammar.many

@@ -16,9 +16,9 @@ sets are discarded. Later lookups compute them again. A lookup without stored se
 patterns), as in `naive`.
 
 Costs: one intersection per word and lookup; O(stored words) per subscription. Kept for comparison.
-Source: article 5, approach 1, which the AMQP specification suggests. The article calls approaches 1
-and 2 (`word_sets`) "particularly unfit". The algorithm has no ``#``: patterns with ``#`` are in a
-fallback trie.
+Source: article 5 (listed in `matching`), approach 1, which the AMQP specification suggests. The
+article calls approaches 1 and 2 (`word_sets`) "particularly unfit". The algorithm has no ``#``:
+patterns with ``#`` are in a fallback trie.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ CAPACITY: Final = 1_000_000
 
 
 class WordCache(Numbered[S]):
-    """A matcher kept for comparison; fast while topics use few words and patterns do not change."""
+    """A matcher that caches, for each word of a topic, the set of patterns that accept the word.
+
+    The algorithm is kept for comparison. It is fast while topics use few different words and
+    patterns do not change.
+    """
 
     def __init__(self, grammar: Grammar, capacity: int = CAPACITY) -> None:
         super().__init__(grammar)
@@ -133,9 +137,10 @@ class WordCache(Numbered[S]):
         return accepted
 
     def _sets_of(self, words: list[str]) -> list[set[int]]:
-        """Return the stored sets of the words that the pattern accepts, each at its position.
+        """Return all stored sets to which the pattern with these words belongs.
 
-        The pattern belongs to all of these sets.
+        Each stored set has a position and a word: it contains the patterns that accept the word at
+        this position.
         """
         grammar = self.grammar
         sets: list[set[int]] = []

@@ -13,10 +13,10 @@ with the fewest patterns, because the first set is copied. A pattern only matche
 length, so every length has separate positions.
 
 Costs: O(words x patterns at the smallest position) per lookup, O(words) per subscription. Kept for
-comparison. Source: article 5, approach 2, which the article calls "particularly unfit", because the
-sets grow with the number of patterns. The algorithm has no ``#``: patterns with ``#`` are in a
-fallback trie.
-`bitmap` is the same idea with bitmaps, and with ``#`` at the end.
+comparison. Source: article 5 (listed in `matching`), approach 2, which the article calls
+"particularly unfit", because the sets grow with the number of patterns. The algorithm has no ``#``:
+patterns with ``#`` are in a fallback trie. `bitmap` is the same idea with bitmaps, and with ``#``
+at the end.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class _Length:
 
 
 class WordSets(Numbered[S]):
-    """A matcher kept for comparison: sets of integers, intersected at every lookup."""
+    """A matcher that intersects, for each word of a topic, the sets of patterns with this word.
+
+    The algorithm is kept for comparison.
+    """
 
     def __init__(self, grammar: Grammar) -> None:
         super().__init__(grammar)

@@ -1,4 +1,4 @@
-"""The unit that measures a connection's work in one turn of the event loop, and its limit."""
+"""The limit of a connection's work in one turn of the event loop, and the unit of this work."""
 
 from __future__ import annotations
 

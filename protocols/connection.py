@@ -27,8 +27,8 @@ socket, until the network buffers are full and the client has to wait. The reaso
     throttled   The client is above its rate limit. The link does not read for a while, and
                 `throttled` names the limit (trellis/server/rate_limited_link.py).
     backlog     The disk is slower than the publishers: too many bytes wait to be written
-                (BACKLOG_BYTES in trellis/server/store_writer.py). The link of a connection with
-                `persists`, or of each one if a journal records all publications, does not read.
+                (BACKLOG_BYTES in trellis/server/store_writer.py). Then no link reads whose client
+                has published to the store (`persists`); with a journal, no link reads at all.
 
 The opposite direction, a client that reads too slowly, is in broker/messages/outlet.py.
 """
@@ -98,7 +98,7 @@ class ConnectionRegistry:
     def log_refusal(
         self, event: str, connection: Connection, note: str, fields: dict[str, object] | None = None
     ) -> None:
-        """Log that a client was refused something: `note` is the reason and what to do about it.
+        """Log a refusal, such as a failed login: `note` is the reason and what to do about it.
 
         The line has the client's protocol, user, virtual host and address, and `fields`.
         """
@@ -175,7 +175,7 @@ class Connection(Outlet):
         """Number of publications that the connection's publish context has received.
 
         Other connections of the same user share the context. To count the publications of this
-        connection, take the increase of the number during each call of one of its methods.
+        connection alone, add up how much the number grows during calls of its methods.
         """
         return 0
 
@@ -243,8 +243,8 @@ class Connection(Outlet):
     def _check_login_input(self) -> None:
         """Abort the connection if its client sends too much input before the login is complete.
 
-        The limit of LOGIN_INPUT_MAX bytes is for the input that waits while the connection is
-        stalled, as during the check of the client's credentials.
+        While the connection waits, for example for the check of the client's credentials, it keeps
+        at most LOGIN_INPUT_MAX bytes of input.
         """
         if self._input_size > LOGIN_INPUT_MAX and not self.admitted:
             self.abort("too_much_before_login")
@@ -258,7 +258,7 @@ class Connection(Outlet):
         raise NotImplementedError
 
     def search_slot(self) -> SearchSlot:
-        """Return the slot for the searches of the present publication.
+        """Return the object that keeps the unfinished route searches of the present publication.
 
         The caller must call `end_search` when the publication is complete or refused.
         """
@@ -438,7 +438,7 @@ class Connection(Outlet):
             self._release()
 
     def _release(self) -> None:
-        """Release the objects that the connection uses in the broker. Called once, at its end."""
+        """Release the broker's objects that the connection uses. Called once, when it ends."""
         raise NotImplementedError
 
     def client_names(self) -> tuple[str, ...]:

@@ -36,10 +36,9 @@ class DeferredReply(Waiter):
 
 
 def add_reply(ticket: Ticket, reply: bytes) -> None:
-    """Add a reply that is sent once the ticket is settled.
+    """Add a reply to those that a DeferredReply sends once the ticket is settled.
 
-    The waiter of the ticket must be a DeferredReply. It sends the replies in the order in which
-    they were added.
+    The replies are sent in the order in which they were added.
     """
     waiter = ticket.waiter
     assert isinstance(waiter, DeferredReply)

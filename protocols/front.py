@@ -20,12 +20,11 @@ T = TypeVar("T")
 
 
 class Review(Task, Generic[T]):
-    """A task that calls one function, the review, for all connections or for all sessions, in
-    slices.
+    """A task that calls a function, the review, for each connection or session, in slices.
 
-    One review renews permissions. Another one blocks connections that hold much memory, at the
-    start of an alarm. A connection or session that begins while the task runs needs no review. A
-    further `start` while the task runs begins again with all connections or sessions.
+    A review may renew permissions, for example, or block connections that hold much memory during
+    an alarm. A connection or session that begins while the task runs is not reviewed. If `start` is
+    called while the task runs, the task begins again with all connections or sessions.
     """
 
     def __init__(
@@ -35,11 +34,10 @@ class Review(Task, Generic[T]):
         holders: Callable[[], list[T]],
         review: Callable[[T], None],
     ) -> None:
-        """Create a task that checks whether clients still have their permissions.
+        """Create a task that calls `review` for each connection or session (holder).
 
-        The task visits all connections, or all sessions: the holders. `holders` returns the list of
-        all holders; `review` checks the permissions of one holder; `per_turn` is the number of
-        holders that are reviewed in one turn.
+        `holders` returns the list of all connections or sessions; `per_turn` is the number that is
+        reviewed in one turn of the event loop.
         """
         self._agenda = agenda
         self._per_turn = per_turn
@@ -52,10 +50,10 @@ class Review(Task, Generic[T]):
         self._running = False
 
     def start(self, share: int = 1) -> None:
-        """Check the permissions of all connections or sessions (the holders) in later turns.
+        """Begin to review all connections or sessions, in later turns of the event loop.
 
-        Start over if a review is already under way. If the review of one holder is expensive, pass
-        a `share` above 1: the task then reviews `per_turn` / `share` holders in each turn.
+        Start over if the task is running already. If one review is expensive, pass a `share` above
+        1: the task then reviews `per_turn` / `share` connections or sessions in each turn.
         """
         self._left = self._holders()
         self._share = max(share, self._share) if self._running else share
@@ -64,7 +62,7 @@ class Review(Task, Generic[T]):
             self._agenda.add(self)
 
     def run(self) -> None:
-        """Review as many holders as one turn of the event loop may review."""
+        """Review as many connections or sessions as one turn of the event loop may review."""
         left = self._per_turn // self._share
         try:
             while self._left and left > 0:
@@ -94,7 +92,7 @@ class Front(ConnectionRegistry):
         broker.alarms.changed.append(self._alarm_changed)
 
     def _alarm_changed(self, on: bool) -> None:
-        """Block the clients that hold large parts of messages, because an alarm has begun."""
+        """When an alarm begins (`on`), block the clients that hold large parts of messages."""
         if on:
             self._incomplete_messages.start()
 

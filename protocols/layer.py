@@ -43,5 +43,5 @@ class Layer:
         raise NotImplementedError
 
     def on_closed(self, reason: str) -> None:
-        """Handle the loss of the socket, or an end of the connection during the handshake."""
+        """Handle the loss of the socket, or the connection's end during the layer's handshake."""
         raise NotImplementedError

@@ -24,8 +24,13 @@ class Peer:
         #: True for a browser that shows a page of another site. Its user may not know that the page
         #: connects to this broker.
         self.cross_site = False
+        #: Address of the client of the HTTP API whose request the connection serves; "" for the
+        #: connection of a client of AMQP or MQTT.
+        self.http_client = ""
 
     def __str__(self) -> str:
+        if self.http_client:
+            return self.http_client
         if self.port == 0 and self.address == "unix":
             return self.address
         return (

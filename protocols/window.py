@@ -32,7 +32,10 @@ _NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
 
 
 class Window:
-    """The outstanding deliveries of one client or channel, numbered from 1."""
+    """The outstanding deliveries of one client or channel, numbered from 1.
+
+    Recent deliveries are in a list. A few old ones, the stragglers, may be in a dict.
+    """
 
     def __init__(self) -> None:
         #: Number of outstanding deliveries.
@@ -79,7 +82,10 @@ class Window:
 
     @property
     def first(self) -> i64:
-        """Lowest number of an outstanding delivery in the list; `next` if the list has none."""
+        """Lowest number of an outstanding delivery in the list; `next` if the list has none.
+
+        Deliveries in the dict of stragglers have lower numbers.
+        """
         return self.base + self.head
 
     @property
@@ -88,9 +94,10 @@ class Window:
         return self.base + len(self._items)
 
     def span(self) -> i64:
-        """Return `next` minus `first`: the count of numbers that were assigned from `first` on.
+        """Return `next` minus `first`: the length of the list from its first outstanding delivery
+        on.
 
-        Stragglers have lower numbers and do not count.
+        Deliveries in the dict of stragglers do not count.
         """
         return len(self._items) - self.head
 
@@ -144,7 +151,7 @@ class Window:
         return found
 
     def most_up_to(self, number: i64) -> i64:
-        """Return an upper bound of the number of outstanding deliveries up to this number."""
+        """Return an upper limit for the count of outstanding deliveries up to `number`."""
         return len(self._stragglers) + max(0, number + 1 - self.first)
 
     def take_up_to(self, number: i64) -> list[Delivery]:
@@ -200,7 +207,8 @@ class Window:
     def _leave_behind(self) -> None:
         """Move the outstanding deliveries to the dict of stragglers, and empty the list.
 
-        Do nothing if more than one eighth of the entries from `head` on are outstanding.
+        Do nothing if more than one eighth of the list's entries are outstanding, counted from the
+        first outstanding delivery on.
         """
         if (self.count - len(self._stragglers)) * 8 > self.span():
             return

@@ -22,8 +22,10 @@ Reading order:
     offsets       where a query begins and ends
     trigger       where a micro-batch ends, and its tasks
     query_lag     how far a query is behind
+    topic_filter  the rows whose topics match a pattern
     rows          the rows of a journal that a query selects
     periods       periods of time in which the same bindings exist
+    exporting     the rows that `trellis stream export` writes
     counts        sums by topic, from the rows of a journal
     definitions   exchanges and bindings of a definitions file
     topology      bindings and MQTT subscriptions as of a time

@@ -66,11 +66,13 @@ class ExchangeAdvice:
 
 @dataclass(frozen=True)
 class Advice:
-    """Recommended settings of a broker: a matcher and topics to prewarm for each exchange, and
-    `routes`, the number of routes to cache.
+    """Recommended settings of a broker, which the command writes as the profile file.
 
-    `span` has the number of messages and the times of the history. `carried` is the share (0 to 1)
-    of these messages whose topic is prewarmed.
+    `exchanges` has a matcher and topics to prewarm for each exchange. `routes` is the number of
+    routes to cache.
+
+    `span` has the number of messages in the history and the time of its first and last message.
+    `carried` is the share (0 to 1) of these messages whose topic is prewarmed.
     """
 
     span: Span
@@ -157,7 +159,7 @@ def carrying(topics: Sequence[tuple[str, int]], messages: int) -> list[str]:
 
 
 def cache_size(topics: int) -> int:
-    """Return the recommended size of the route cache, in routes.
+    """Return the recommended number of routes in the broker's route cache.
 
     The cache has room for all topics and a quarter more, rounded up to a power of two, between
     LEAST_ROUTES and MOST_ROUTES.

@@ -26,13 +26,16 @@ def options_of(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def credentials_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the options user and password, if the command has read them from its arguments."""
+    """Return the options `user` and `password` that the arguments set, if any."""
     found: dict[str, str] = getattr(arguments, "credentials", {})
     return found
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Check the arguments of a job that examines a history. Raises PipelineError."""
+    """Check the arguments of a job that examines published messages.
+
+    Raises PipelineError if arguments contradict each other, or if an output file has no directory.
+    """
     if (arguments.journal is None) == (arguments.traffic is None):
         raise PipelineError(
             "the messages come from --journal PLACE or from --traffic DIR: name one of the two"

@@ -1,7 +1,7 @@
 """Runs `trellis ask ...`: answers questions about a journal in this process, without Spark.
 
-    traffic       sums of published messages
-    unroutable    topics of which messages reached no queue
+    traffic       numbers of published messages
+    unroutable    topics with messages that reached no queue
     whatif, audit, advise
                   the jobs of `trellis pipeline`, with the same options, JSON and exit codes
 
@@ -33,7 +33,7 @@ from pyspark_trellis.whatif import what_if
 
 
 class AskedQuestion:
-    """The input of a job: the sums of the published messages, and the bindings to examine."""
+    """The input of a job: a table of the published messages by topic (`sums`), and the bindings."""
 
     def __init__(
         self, arguments: argparse.Namespace, bindings: JobBindings, sums: pa.Table
@@ -43,7 +43,10 @@ class AskedQuestion:
         self.sums: Final = sums
 
     def json(self, document: dict[str, Any]) -> bool:
-        """Write the document as `write_json` does; return True if stdout got the document."""
+        """Write `document` as JSON to the file that --json names; return True if this is stdout.
+
+        The caller then prints no text output. Without --json, write nothing and return False.
+        """
         return write_json(self.arguments, document, self.bindings.sources)
 
 
@@ -65,7 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def feed_of(arguments: argparse.Namespace) -> JournalFeed | RollupFeed:
-    """Return the source of the messages that the arguments name. Raises PipelineError."""
+    """Return the journal or the rollup that the arguments name as the source of the messages.
+
+    Raises PipelineError.
+    """
     times = [getattr(arguments, name, None) for name in ("since", "until")]
     if arguments.journal is None:
         if any(time is not None for time in times):
@@ -82,7 +88,7 @@ def feed_of(arguments: argparse.Namespace) -> JournalFeed | RollupFeed:
 def bindings_of(arguments: argparse.Namespace) -> JobBindings:
     """Return the bindings that the job examines. Raises PipelineError.
 
-    `traffic` needs no bindings; `unroutable` uses bindings if there are any.
+    The job `traffic` needs no bindings; `unroutable` uses bindings if the arguments name any.
     """
     if arguments.job == "traffic":
         return JobBindings(None, None, ())

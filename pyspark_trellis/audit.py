@@ -35,7 +35,7 @@ _WHOLE: Final = 1 + _SPELLING
 
 @dataclass(frozen=True)
 class Subsumed:
-    """A binding, and the other binding `by` that makes it redundant."""
+    """A redundant binding, and the other binding `by` that makes it redundant."""
 
     binding: BoundQueue
     by: BoundQueue
@@ -43,7 +43,7 @@ class Subsumed:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Two bindings to the same destination that took the same topics."""
+    """Two bindings to the same destination that both matched topics of the history."""
 
     one: BoundQueue
     other: BoundQueue
@@ -123,9 +123,9 @@ def audit(
 
 
 def _takes_all(one: BoundQueue, other: BoundQueue) -> bool:
-    """True if the first binding takes every topic that the second one takes.
+    """True if the binding `one` takes every topic that the binding `other` takes.
 
-    Bindings to one destination have the same grammar.
+    Both bindings lead to one destination, and have the same grammar.
     """
     return covers(one.key, other.key, GRAMMARS[one.grammar])
 
@@ -156,7 +156,10 @@ def _says(definitions: DefinitionsFile, bound: BoundQueue) -> bool:
 
 
 def needless(definitions: DefinitionsFile) -> tuple[list[Subsumed], list[Subsumed]]:
-    """Return the duplicate and the subsumed bindings of a file, in the order of the file."""
+    """Return the redundant bindings of a file in two lists: duplicate and subsumed bindings.
+
+    The text of this module explains both kinds. The lists are in the order of the file.
+    """
     groups: dict[tuple[str, str, str, str], list[BoundQueue]] = defaultdict(list)
     for each in definitions.bindings:
         groups[each.vhost, each.source, each.destination, each.kind].append(each)
@@ -241,7 +244,7 @@ def nearest(topic: str, patterns: Iterable[str]) -> tuple[str, int] | None:
 
 @lru_cache(maxsize=100_000)
 def _outline(pattern: str) -> tuple[tuple[str, ...], int, bool]:
-    """Return the literal words of a pattern, its number of words, and True if it has no ``#``.
+    """Return a pattern's literal words, its number of words, and True if it has no ``#``.
 
     A topic's distance to the pattern is at least the number of literal words that the topic lacks,
     and without ``#`` at least the difference of the numbers of words.

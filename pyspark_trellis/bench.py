@@ -1,10 +1,10 @@
 """`trellis pipeline bench`: measures reading with the Spark data source, and bulk matching.
 
-Both are compared with hand-written alternatives.
+Both are compared with hand-written code for the same task.
 
 The bench asserts that all variants have equal results. Costs are CPU seconds of all processes of
-this session (driver, JVM and Python workers), read from /proc. An alternative that would take too
-long is measured on a part of the messages; the output says how many messages that part has.
+this session (driver, JVM and Python workers), read from /proc. A variant that would take too long
+is measured on a part of the messages; the output says how many messages that part has.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PipelineFigures:
     targets: list[tuple[str, str, float, bool]] = field(default_factory=list)
 
     def aim(self, name: str, bound: str, value: float, met: bool) -> None:
-        """Record a target value and whether it was met."""
+        """Record a measured value, its target (`bound`), and True if the target was met."""
         self.targets.append((name, bound, round(value, 2), met))
 
     def lines(self) -> list[str]:
@@ -388,9 +388,9 @@ def write(path: Path, count: int, a_batch: int = A_BATCH) -> None:
 
 
 class _RowReader(JournalReader):
-    """A hand-written alternative: a reader that converts each row to a dict, then to a tuple.
+    """A reader for comparison: it converts each row to a dict, then to a tuple.
 
-    This is the obvious implementation.
+    A programmer would first write the reader like this.
     """
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -400,7 +400,7 @@ class _RowReader(JournalReader):
 
 
 class _ColumnReader(JournalReader):
-    """A hand-written alternative: a reader that makes tuples as fast as Python can.
+    """A reader for comparison: it makes tuples as fast as Python can.
 
     Each column becomes a list of Python objects, and `zip` makes the rows.
     """
@@ -411,7 +411,7 @@ class _ColumnReader(JournalReader):
 
 
 class _RowSource(DefaultSource):
-    """A data source that yields the rows of a journal as tuples (_RowReader)."""
+    """A data source for comparison: it yields the rows of a journal as tuples (_RowReader)."""
 
     @classmethod
     def name(cls) -> str:
@@ -422,7 +422,9 @@ class _RowSource(DefaultSource):
 
 
 class _ColumnSource(DefaultSource):
-    """A data source that yields the rows of a journal as tuples, by columns (_ColumnReader)."""
+    """A data source for comparison: it yields a journal's rows as tuples, by columns
+    (_ColumnReader).
+    """
 
     @classmethod
     def name(cls) -> str:

@@ -43,9 +43,9 @@ def regex(pattern: str, grammar: Grammar) -> str:
     """Return a regular expression, for Java and Python, that is equivalent to the pattern.
 
     The expression matches topics in the form that `spelled` gives them. It uses atomic groups,
-    which prevent backtracking: once the words between two ``#`` fit somewhere, no later place is
-    tried. Such a place would not help, because ``#`` matches any words. So a search takes at most
-    (words of the topic) x (words of the pattern) steps, even with many ``#``.
+    which prevent backtracking: for the words between two ``#``, only the first place where they fit
+    is tried. That is enough, because ``#`` matches any words. So a search takes at most (words of
+    the topic) x (words of the pattern) steps, even with many ``#``.
     """
     separator = re.escape(grammar.separator)
     any_word = f"{separator}[^{separator}]*"

@@ -4,7 +4,7 @@ the report before.
     DIRECTORY/report-20260302T120000Z.json     the report whose period ends at this time
 
 A report has the totals of the traffic, and four kinds of findings: dead, duplicate and subsumed
-bindings (see `audit`), and topics of which messages reached no queue when they were published.
+bindings (see `audit`), and topics with messages that reached no queue when they were published.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SHOWN: Final = 10
 
 @dataclass(frozen=True)
 class KeptReport:
-    """The report of a period, as its file has it.
+    """The report of a period, as the report's file contains it.
 
     `findings` has a sorted list of texts for each of KINDS; each text names one binding or topic.
     """
@@ -92,7 +92,7 @@ class KeptReports:
     def before(self, until: datetime | None) -> KeptReport | None:
         """Return the latest report whose period ends before `until`; None if there is none.
 
-        With None, return the latest report. Raises PipelineError.
+        If `until` is None, return the latest report of all. Raises PipelineError.
         """
         for path in reversed(self._files()):
             report = _read(path)
@@ -125,10 +125,10 @@ def _read(path: Path) -> KeptReport:
     try:
         document = json.loads(path.read_bytes())
         if document.pop("format") != _FORMAT:
-            raise ValueError("it was written by another version")
+            raise ValueError("it is from another version of Trellis")
         report = KeptReport(**document)
         if report.ends_at.tzinfo is None or set(report.findings) != set(KINDS):
-            raise ValueError("it was written by another version")
+            raise ValueError("it is from another version of Trellis")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PipelineError(
             f"the kept report {path} cannot be read ({error}): move it away to start anew"
@@ -179,7 +179,7 @@ def changes(before: KeptReport, report: KeptReport) -> ReportChanges:
 
 
 def text_of(report: KeptReport, found: ReportChanges | None) -> list[str]:
-    """Return the lines of text about a report and its differences from the one before."""
+    """Return the lines of text about a report and its differences from the previous report."""
     traffic = report.traffic
     since, until = (datetime.fromisoformat(text) for text in (report.since, report.until))
     lines = [f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC: {_totals(report)}"]

@@ -22,7 +22,7 @@ SHOWN: Final = 20
 
 
 def head(span: Span, sources: Iterable[str]) -> None:
-    """Print the messages, topics and time range of the history, and the sources of the bindings."""
+    """Print the numbers of messages and topics, their time range, and the bindings' sources."""
     when = (
         f", {span.first:%Y-%m-%d %H:%M:%S} to {span.last:%Y-%m-%d %H:%M:%S} UTC"
         if span.first is not None and span.last is not None
@@ -157,7 +157,7 @@ def advise(advice: Advice) -> None:
 
 
 def profile(path: Path) -> None:
-    """Print where the profile is, and how the broker gets it."""
+    """Print the path of the profile file, and how to make the broker read this file."""
     print(
         f"{path} written: set the broker's matcher.profile to this file; if it is set already, "
         "send SIGHUP to the broker"
@@ -165,7 +165,7 @@ def profile(path: Path) -> None:
 
 
 def traffic(found: TrafficTable) -> None:
-    """Print the sums of published messages by group.
+    """Print the numbers of published messages by group.
 
     Groups by time (such as hours) are printed with the latest first, all other groups (such as
     topics) with the largest first.
@@ -200,7 +200,7 @@ def _group(by: str, name: tuple[Any, ...]) -> str:
 
 
 def unroutable(found: UnroutableTopics) -> None:
-    """Print the topics of which messages reached no queue, and the nearest binding of each."""
+    """Print the topics with messages that reached no queue, each with the nearest binding."""
     table(
         "unroutable",
         [

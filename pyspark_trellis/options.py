@@ -109,7 +109,11 @@ READING: Final = (
         "`true`",
     ),
     SparkOption("pattern", "read only topics that match this pattern of bindings", "all topics"),
-    SparkOption("grammar", "the grammar of `pattern`: `amqp` or `mqtt`", "`amqp`"),
+    SparkOption(
+        "grammar",
+        "the grammar of `pattern`: `amqp`, or `mqtt` for a topic filter with `/`",
+        "`amqp`",
+    ),
     SparkOption(
         "maxRowsPerTrigger",
         "largest number of rows in a micro-batch, of all journals together",

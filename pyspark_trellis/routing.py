@@ -1,5 +1,5 @@
 """Computes the destinations of topics according to a definitions file: applies the broker's rules
-to batches of topics.
+to batches of topics. The destinations are found as follows:
 
     topic exchange        `matching.batch`, of each grammar
     direct exchange       a dict
@@ -41,11 +41,12 @@ _RESERVED: Final = ("$SYS", "$share")
 class Routed:
     """The destinations of a batch of topics.
 
-    A row is the index of a topic in the batch. `bindings` has pairs: a row, and the number of a
-    binding that matches its topic. `places` has pairs: a row, and a destination of its topic, given
-    as the index of a queue or MQTT session in `BatchRouter.names`. Each pair occurs once; the pairs
-    are stored as two columns. `unknown` is true for the topics whose destinations depend on more
-    than the topic; `places` may lack some of these destinations.
+    A row is the index of a topic in the batch. `bindings` has pairs (row, number of a binding that
+    matches the topic). `places` has pairs (row, index in `BatchRouter.names` of a queue or MQTT
+    session that the topic goes to). Each pair occurs once; the pairs are stored as two columns.
+
+    `unknown` is true for the topics whose destinations depend on more than the topic; `places` may
+    lack some of these destinations.
     """
 
     def __init__(self, count: int) -> None:
@@ -193,9 +194,9 @@ class BatchRouter:
         return routed
 
     def _matched(self, exchange: str, topics: list[str]) -> Iterator[tuple[BoundQueue, Rows]]:
-        """Iterate over the matching bindings of the exchange.
+        """Iterate over the bindings of the exchange that match a topic.
 
-        Each binding comes with the indexes of the topics that it takes.
+        Each binding comes with the indexes of the topics that it matches.
         """
         outgoing = self._host.outgoing.get(exchange, [])
         kind = self._host.types[exchange]
@@ -242,9 +243,9 @@ class RoutedGroup:
     """The destinations of the topics that were published to one exchange.
 
     `rows` has the indexes of these topics in the batch. `names` are the queues and sessions that
-    can be reached. `routed` has the destinations of the topics: in its pairs, the row k stands for
-    the topic at index `rows[k]` of the batch, and the destination m for `names[m]`.
-    `missing` is True if the definitions lack the exchange.
+    can be reached. `routed` has pairs of a topic k and a destination m: k stands for the topic at
+    index `rows[k]` of the batch, and m for `names[m]`. `missing` is True if the definitions lack
+    the exchange.
     """
 
     vhost: str
@@ -335,7 +336,7 @@ def _columns(found: list[tuple[int, int]]) -> tuple[Rows, Rows]:
 
 
 def _once(parts: list[tuple[Rows, Rows]]) -> tuple[Rows, Rows]:
-    """Return all pairs without duplicates, sorted by row."""
+    """Return the pairs (row, value) in all `parts` without duplicates, sorted by row."""
     if not parts:
         return _NONE, _NONE
     rows, values = (np.concatenate(column) for column in zip(*parts, strict=True))

@@ -8,14 +8,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from matching.grammar import Grammar
-from matching.trie import Trie
 from pyspark_trellis import offsets
 from pyspark_trellis.columns import COLUMNS, JOURNAL, check_column, conform, projection
 from pyspark_trellis.grammars import checked, grammar_of
 from pyspark_trellis.journal import JournalStream, Piece
 from pyspark_trellis.journals import QueryJournals, one_stream
 from pyspark_trellis.options import READING, known
+from pyspark_trellis.topic_filter import TopicFilter
 
 
 def stream_of(options: Mapping[str, str]) -> JournalStream:
@@ -72,7 +71,7 @@ class SelectedRows:
     def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Iterate over the selected rows of a piece. Raises PipelineError."""
         pattern_filter = (
-            _PatternFilter(self.pattern, grammar_of(self.grammar))
+            TopicFilter(self.pattern, grammar_of(self.grammar))
             if self.pattern is not None
             else None
         )
@@ -88,25 +87,3 @@ class SelectedRows:
                 batch = pattern_filter.filtered(batch)
             if batch.num_rows:
                 yield conform(batch, self.wanted, piece.journal)
-
-
-class _PatternFilter:
-    """A filter for the rows whose topics match a pattern; it caches the result for each topic."""
-
-    def __init__(self, pattern: str, grammar: Grammar) -> None:
-        self._trie: Trie[int] = Trie(grammar)
-        self._trie.subscribe(pattern, 0)
-        self._known: dict[str, bool] = {}
-
-    def filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        topics = batch.column("topic").dictionary_encode()
-        known = self._known
-        right = []
-        for topic in topics.dictionary.to_pylist():
-            answer = known.get(topic)
-            if answer is None:
-                if len(known) >= 1_000_000:
-                    known.clear()
-                answer = known[topic] = self._trie.matches_any(topic)
-            right.append(answer)
-        return batch.filter(pa.array(right, pa.bool_()).take(topics.indices))

@@ -99,7 +99,10 @@ def _stderr_to(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Question:
-    """The input of a job: the partial sums of the traffic, and the bindings to examine."""
+    """The input of a job: the numbers of messages by minute and topic, and the bindings.
+
+    `parts` is a table of partial sums: a minute and topic may occur in several rows.
+    """
 
     arguments: argparse.Namespace
     spark: Any
@@ -109,7 +112,7 @@ class Question:
 
     @contextmanager
     def watched(self) -> Iterator[DataFrame]:
-        """Yield the history, which has one row of total sums for each topic.
+        """Yield a table of the published messages, with one row of sums for each topic.
 
         Show Spark's progress until the block ends.
         """
@@ -121,7 +124,10 @@ class Question:
             history.unpersist()
 
     def json(self, document: dict[str, Any]) -> bool:
-        """Write the document as `write_json` does; return True if stdout got the document."""
+        """Write `document` as JSON to the file that --json names; return True if this is stdout.
+
+        The caller then prints no text output. Without --json, write nothing and return False.
+        """
         return write_json(self.arguments, document, self.bindings.sources)
 
 

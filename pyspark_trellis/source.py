@@ -72,7 +72,7 @@ class JournalRows:
     def of(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Iterate over the rows of a task's partition.
 
-        If there are no partitions, Spark calls this method once with None.
+        If there are no partitions, Spark calls this method once with None, and gets no rows.
         """
         if not isinstance(partition, JournalTask):
             return

@@ -1,4 +1,4 @@
-"""Computes the aggregates of the published topics with Spark, which may run on a cluster."""
+"""Computes with Spark, locally or on a cluster, what the jobs ask about the published topics."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from pyspark_trellis.topics import (
 
 
 class SparkTopics(PublishedTopics):
-    """A table of Spark with the sums of each (vhost, exchange, topic), as `history.summed` makes
-    it.
+    """The published topics as a Spark table: one row for each (vhost, exchange, topic).
+
+    Each row has the number of messages and the other sums that `history.summed` computes.
     """
 
     def __init__(self, history: DataFrame) -> None:
@@ -200,9 +201,9 @@ def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
 
 
 def _lists(pairs: tuple[Rows, Rows], count: int, values: pa.Array) -> pa.Array:
-    """Group `values` by row: return an array with a list of values for each of `count` rows.
+    """Return an array with a list of values for each of `count` rows.
 
-    `pairs` is sorted by row; its first column has the row of each of the values.
+    `pairs[0]` has the row of each element of `values`, in ascending order.
     """
     ends = np.zeros(count + 1, np.int32)
     np.cumsum(np.bincount(pairs[0], minlength=count), out=ends[1:])

@@ -1,8 +1,8 @@
 """The interface between the jobs and the published messages that they examine.
 
-The jobs `whatif`, `audit` and `advise` ask for the aggregates below, and compute their answers from
-these. `SparkTopics` computes the aggregates with Spark, `ArrowTopics` in this process
-(docs/decisions/0022-answers-without-spark.md).
+The jobs `whatif`, `audit` and `advise` call the methods of `PublishedTopics`, and compute their
+answers from the results. `SparkTopics` computes the results with Spark, `ArrowTopics` in this
+process (docs/decisions/0022-answers-without-spark.md).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class MetBindings(NamedTuple):
 class RoutingComparison:
     """The routing of the published messages by two definitions files.
 
-    `before` and `after` have the number of messages of each (vhost, place); `before` is empty if
+    `before` and `after` map (vhost, queue or session) to a number of messages; `before` is empty if
     the current definitions are unknown. `lost` has the topics that reached a queue and would not
     reach one any more, the most frequent topic first. `unknown` is the number of messages whose
     destinations depend on more than the topic.
@@ -82,7 +82,7 @@ class BusiestTopics:
 
 
 class PublishedTopics:
-    """The number of published messages of each topic."""
+    """The published topics with their numbers of messages, as the jobs ask for them."""
 
     def span(self) -> Span:
         """Return the number of messages and topics, and the times of the first and last message."""

@@ -98,9 +98,10 @@ def binding_key(facts: dict[str, Any]) -> tuple[str, ...]:
 
 
 def replay(stream: JournalStream, until: datetime | None = None) -> TopologyState:
-    """Return the state at the time `until`, or at the end of the stream if `until` is None.
+    """Return the names and bindings at the time `until`, as the topology stream has them.
 
-    Raises PipelineError if the state of that time is not known.
+    If `until` is None, return those at the end of the stream. Raises PipelineError if the state of
+    that time is not known.
     """
     bounds = stream.bounds()
     state: TopologyState | None = None
@@ -148,9 +149,9 @@ def replay(stream: JournalStream, until: datetime | None = None) -> TopologyStat
 def rows_of(
     stream: JournalStream, low: int, high: int
 ) -> Iterator[tuple[datetime, str, str, dict[str, Any]]]:
-    """Iterate over the rows that `replay` needs, as (time, vhost, event, facts).
+    """Iterate over the stream's rows about declarations, bindings, subscriptions and snapshots.
 
-    Raises PipelineError.
+    A row is (time, vhost, event, facts). Raises PipelineError.
     """
     wanted = pa.array(_USED)
     for piece in stream.pieces(low, high):
@@ -172,7 +173,7 @@ def rows_of(
 
 
 def as_definitions(states: Iterable[TopologyState], name: str) -> DefinitionsFile:
-    """Return the states in the form of a definitions file with the name `name`."""
+    """Return the names and bindings of virtual hosts as a DefinitionsFile with the name `name`."""
     definitions = DefinitionsFile(name, {}, [])
     for state in states:
         host = definitions.hosts[state.vhost] = DefinedHost()
@@ -202,7 +203,7 @@ def as_definitions(states: Iterable[TopologyState], name: str) -> DefinitionsFil
 def with_subscriptions(
     definitions: DefinitionsFile, states: Iterable[TopologyState]
 ) -> DefinitionsFile:
-    """Return the definitions with the MQTT subscriptions of these states added."""
+    """Return a copy of the definitions to which the MQTT subscriptions in `states` are added."""
     extended = deepcopy(definitions)
     for state in states:
         host = extended.hosts.get(state.vhost)

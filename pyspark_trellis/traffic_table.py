@@ -34,7 +34,7 @@ TIMES: Final = ("minute", "hour", "day")
 
 @dataclass(frozen=True)
 class TrafficRow:
-    """The sums of the messages of one topic, exchange, virtual host or unit of time.
+    """The numbers of messages and bytes of one topic, exchange, virtual host or unit of time.
 
     `name` has the values of the columns that identify the row (GROUPS).
     """
@@ -48,9 +48,10 @@ class TrafficRow:
 
 @dataclass(frozen=True)
 class TrafficTable:
-    """The sums of the published messages, in groups by the column `by` (a key of GROUPS).
+    """The numbers of published messages by topic, exchange, virtual host or unit of time.
 
-    Groups by time are in the order of time; other groups begin with the one with the most messages.
+    `by` names the kind of group (a key of GROUPS). Groups by time are in the order of time; other
+    groups begin with the one with the most messages.
     """
 
     span: Span
@@ -69,7 +70,7 @@ class TrafficTable:
 
 
 def traffic_table(sums: pa.Table, by: str) -> TrafficTable:
-    """Return the sums of published messages by one of the keys of GROUPS."""
+    """Return the numbers of published messages, grouped by one of the keys of GROUPS."""
     names = GROUPS[by]
     if by in ("hour", "day"):
         sums = sums.append_column(by, pc.floor_temporal(sums.column("minute"), unit=by))
@@ -86,7 +87,7 @@ def traffic_table(sums: pa.Table, by: str) -> TrafficTable:
 
 @dataclass(frozen=True)
 class UnroutableTopic:
-    """A topic of which messages reached no queue when they were published.
+    """A topic with messages that reached no queue when they were published.
 
     `messages` is the number of all messages of the topic, `unroutable` the number of those that
     reached no queue.
@@ -111,10 +112,10 @@ class UnroutableTopic:
 
 @dataclass(frozen=True)
 class UnroutableTopics:
-    """The topics of which messages reached no queue, the topic with most such messages first.
+    """The topics with messages that reached no queue, the topic with the most of them first.
 
-    `unroutable` is the number of such messages, and `topics` the number of such topics; `rows` has
-    at most MOST of them.
+    `unroutable` is the number of these messages, and `topics` the number of these topics. `rows`
+    has at most MOST topics.
     """
 
     span: Span
@@ -124,7 +125,7 @@ class UnroutableTopics:
 
 
 def unroutable_topics(sums: pa.Table, definitions: DefinitionsFile | None) -> UnroutableTopics:
-    """Return the topics of which messages reached no queue, as the journal recorded it."""
+    """Return the topics with messages that reached no queue according to the journal."""
     published = ArrowTopics(sums)
     lost = published.table.filter(pc.greater(published.table.column("unroutable"), 0))
     total = pc.sum(lost.column("unroutable")).as_py() or 0
@@ -151,7 +152,7 @@ def unroutable_topics(sums: pa.Table, definitions: DefinitionsFile | None) -> Un
 
 
 def _now(topics: pa.Table, definitions: DefinitionsFile) -> list[str]:
-    """Return for each topic where a message would go: queue, nowhere or unknown."""
+    """Return for each topic where a message would go now: "queue", "nowhere" or "unknown"."""
     found = np.full(topics.num_rows, "nowhere", object)
     for group in BatchRouters(definitions.hosts).groups(topics):
         found[group.rows[group.routed.unknown]] = "unknown"

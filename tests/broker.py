@@ -43,7 +43,7 @@ def command(*flags: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of the tests without settings of a broker."""
+    """Return the environment variables of the tests, without those that configure a broker."""
     return {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
 
 
@@ -55,8 +55,8 @@ def run_command(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of trellis in a directory.
 
-    The `settings` are environment variables without their TRELLIS_, such as HTTP_PORT. `limits` are
-    maxima of resources, such as RLIMIT_FSIZE.
+    `settings` are environment variables without the prefix TRELLIS_, for example HTTP_PORT.
+    `limits` are maxima of resources, such as RLIMIT_FSIZE.
     """
     variables = {f"TRELLIS_{name}": str(value) for name, value in settings.items()}
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:

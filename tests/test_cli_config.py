@@ -34,8 +34,9 @@ ROWS: list[Row] = [
 
 @pytest.fixture(autouse=True)
 def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the settings file and the TRELLIS_ variables of this machine, and set a proxy that is
-    not used.
+    """Hide the settings file and the TRELLIS_ variables of this machine from the tests.
+
+    Also set `http_proxy` to a port where nothing listens: commands must not use a proxy.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("trellis.settings.loading.SEARCHED", (Path("broker.toml"),))
@@ -129,7 +130,7 @@ def test_help_exits_with_0_and_has_no_colour(
     code, out, err = run(capsys, "serve", "--help")
     assert (code, err) == (0, "")
     assert "\x1b" not in out
-    assert "\nMQTT 3.1, 3.1.1 and 5:\n" in out
+    assert "\nThe listener for MQTT 3.1, 3.1.1 and 5, and limits of MQTT clients:\n" in out
     assert "  --amqp-port PORT " in out
     assert "[16 MiB]" in out
     assert "[14 days]" in out
@@ -207,6 +208,9 @@ def test_valid_settings_are_reported(capsys: pytest.CaptureFixture[str]) -> None
     code, out, _ = run(capsys, "check-config", "--config", "a.toml", "--config", "b.toml")
     assert (code, out) == (0, "ok: amqp=1 metrics=15692 http=15672 (a.toml, b.toml)\n")
     assert run(capsys, "check-config")[1].endswith("(no settings given: all defaults)\n")
+    _, out, _ = run(capsys, "check-config", "--config", "a.toml", "--json")
+    answer = json.loads(out)
+    assert (answer["ports"]["amqp"], answer["sources"]) == (1, ["a.toml"])
 
 
 def test_check_config_reads_the_certificates(capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,7 +61,7 @@ def script(shell: str, tmp_path: Path) -> Path:
 
 
 def run(*words: str) -> list[str]:
-    """Run a program of a shell, and return the words that it prints, one in a line."""
+    """Run a command, and return the lines that it prints."""
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == ""
     return done.stdout.splitlines()
@@ -198,3 +198,34 @@ def test_a_typo_names_the_nearest_command(capsys: pytest.CaptureFixture[str]) ->
     for typed, wanted in (("pek", "peek"), ("lsit", "list"), ("re-drive", "redrive")):
         assert main([typed]) == 2
         assert f"the nearest is {wanted} " in capsys.readouterr().err
+
+
+# -- JSON
+
+#: The commands without a JSON form, and the reason.
+WITHOUT_JSON: Final = {
+    "trellis serve": "runs the broker; its answer is the log",
+    "trellis config": "prints a settings file, which is TOML; `trellis list settings --json` asks "
+    "a running broker",
+    "trellis hash-password": "prints a single word, the hash",
+    "trellis completion": "prints a script of a shell",
+    "trellis man": "prints a manual page",
+    "trellis store dump": "prints records of the log for a reader who looks for a fault",
+    "trellis stream head": "prints one JSON object per row in any case",
+    "trellis cluster demo": "shows a failover to a person",
+    "trellis ask advise": "writes a JSON file, the profile",
+    "trellis pipeline advise": "writes a JSON file, the profile",
+    "trellis pipeline lake": "writes Parquet files",
+    "trellis pipeline traffic": "writes Parquet files",
+    "trellis pipeline report": "writes an HTML page",
+    "trellis pipeline demo": "writes an HTML page",
+}
+
+
+def test_every_command_that_prints_an_answer_has_a_json_form() -> None:
+    without = {
+        command.path
+        for command in commands()
+        if not command.children and not any("--json" in flag.names for flag in command.flags)
+    }
+    assert without == set(WITHOUT_JSON)

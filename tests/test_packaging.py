@@ -494,7 +494,9 @@ def test_each_alert_names_the_section_of_its_cure_and_the_section_names_the_aler
         path, _, section = rule["annotations"]["runbook"].partition("#")
         assert path == "docs/troubleshooting.md"
         assert rule["alert"] in sections[section]
-    assert all(re.match(r"Alerts? Trellis\w+", text) for text in sections.values())
+    assert all(
+        re.match(r"This section is for the alerts? Trellis\w+", text) for text in sections.values()
+    )
 
 
 #: Alert on counters and gauges -> the series with which it fires: one sample a minute, in

@@ -2,8 +2,8 @@
 
 The last line of such a run names the worker and the test that it ran.
 
-    every process   limits collection and the end of the process in time (RunLimits); pytest's own
-                    option faulthandler_timeout limits each test
+    every process   limits the time of the collection and of the end of the process (RunLimits);
+                    pytest's own option faulthandler_timeout limits each test
     worker          writes each test's name to a file of its own before the test starts
     controller      ends the run with exit code 1 if a worker died, or if no worker reported
                     anything for too long

@@ -128,9 +128,10 @@ def links(document: Document, repository: Repository) -> Iterator[Violation]:
 def paths(document: Document, repository: Repository) -> Iterator[Violation]:
     """Find paths in code that look like files of the repository and do not exist.
 
-    Two kinds of paths look like files of the repository. The first kind begins with a top-level
-    directory, and ends with a suffix or a slash, or its parent directory exists. The second kind is
-    the bare name of a Python file, a document or a shell script.
+    A path looks like a file of the repository if it is the bare name of a Python file, a document
+    or a shell script. A path with directories looks like one if it begins with a top-level
+    directory of the repository, and has one of these: a suffix, a slash at its end, a parent
+    directory that exists.
     """
     directory = posixpath.dirname(document.file.path)
     for start, code in _code(document):
@@ -153,7 +154,10 @@ def _looks_like_file(path: str, repository: Repository) -> bool:
 
 
 def _exists_near(path: str, directory: str, repository: Repository) -> bool:
-    """True if a path exists below the root or the document's directory, or by its bare name."""
+    """True if a file or directory has this path, relative to the root or to the document.
+
+    Also True if `path` is the bare name of a file anywhere in the repository.
+    """
     beside = posixpath.normpath(posixpath.join(directory, path))
     return path in repository.names or repository.exists(path) or repository.exists(beside)
 
@@ -187,7 +191,11 @@ def subcommands(document: Document, repository: Repository) -> Iterator[Violatio
 
 
 def _unknown_word(parser: argparse.ArgumentParser, words: list[str]) -> str:
-    """Return the first word that is not a subcommand although the parser needs one, or ""."""
+    """Return the first word of a call of `trellis` that should be a subcommand and is not.
+
+    Return "" if there is no such word. `words` are the words of the call that follow those of
+    `parser`.
+    """
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction) and words:
             for word in words[0].split("|"):

@@ -68,12 +68,13 @@ VERSIONS = {
 
 HEAD = """# MQTT conformance
 
-For readers who ask whether Trellis follows a rule of MQTT, and for developers who change a rule.
-After this page you can find the test of every numbered statement of the OASIS specifications (their
-appendix B), or the reason why a statement has no test.
+This page is for readers who want to know if Trellis follows a rule of MQTT, and for developers who
+change the behaviour of the MQTT front end. The appendix B of each OASIS specification numbers the
+statements of the specification. After this page you can find the test of every statement, or the
+reason why a statement has no test.
 
 The tests send bytes to the broker, and check the bytes that the broker sends back. The tests of
-MQTT 5 use a codec that is independent of the broker's, the package mqtt5.
+MQTT 5 do not use the broker's codec, but the package mqtt5.
 
 - The scenarios of Eclipse's interoperability suite are tests too
   ([test_eclipse.py](../tests/wire/mqtt5/test_eclipse.py)), with the settings of
@@ -82,16 +83,19 @@ MQTT 5 use a codec that is independent of the broker's, the package mqtt5.
   and 5), aiomqtt, gmqtt, amqtt's client, MQTT.js, Mosquitto's tools, HiveMQ's client (Java) and
   rumqttc (Rust).
 
-Where the specifications leave room, or MQTT 3.1 has no rule, the broker does what Mosquitto does:
+If a specification permits several behaviours, or MQTT 3.1 has no rule, the broker behaves like
+Mosquitto, apart from the exception in the last item:
 
 - A client of MQTT 3.1 may set the reserved bit of its connect flags, and any flags in a fixed
   header. The first byte of its CONNACK's variable header is 0.
-- The protocol levels 0x83 and 0x84 are bridges of MQTT 3.1 and 3.1.1. Their subscriptions have No
-  Local and Retain As Published. A bridge of MQTT 5 asks for both itself, so level 0x85 is refused.
+- A bridge connects with the protocol level 0x83 (MQTT 3.1) or 0x84 (MQTT 3.1.1). The subscriptions
+  of such a connection have No Local and Retain As Published. A bridge of MQTT 5 asks for these two
+  options itself, so the level 0x85 is refused.
 - If the CONNACK is larger than the Maximum Packet Size of the client, the connection closes without
   an answer.
-- A topic with more than `mqtt.max_levels` levels is refused. The log names the first one of a
-  connection, and `trellis_mqtt_topics_refused_total` counts all. (Mosquitto closes the connection.)
+- A topic with more than `mqtt.max_levels` levels is refused, but the connection stays open.
+  (Mosquitto closes the connection.) The log names the first refused topic of a connection, and
+  `trellis_mqtt_topics_refused_total` counts all refused topics.
 
 `tools/conformance_page.py` generates this page from the tests, and a test checks that it is up to
 date.
@@ -112,7 +116,7 @@ def statements(text: str, form: re.Pattern[str] = _STATEMENT) -> list[Statement]
 
 
 def listed(numbers: str) -> list[Statement]:
-    """Return the statements that a text such as `Version.statements` lists."""
+    """Return the statements in a list of numbers: a text in the form of `Version.statements`."""
     return statements(numbers, re.compile(_NUMBER))
 
 
@@ -161,8 +165,9 @@ def table(version: Version) -> str:
     binding = sum(one in rows for one in known)
     clients = sum(reasons.get(one) == CLIENT and one not in rows for one in known)
     count = (
-        f"{len(known)} statements: {binding} have tests, {clients} are rules for clients only. For "
-        "each of the others, the table has the reason why it has no test."
+        f"The specification has {len(known)} statements: {binding} have tests, and {clients} are "
+        "rules for clients only. For each other statement, the table has the reason why the "
+        "statement has no test."
     )
     lines = [count, "", "| statement | tests |", "|---|---|"]
     for statement in sorted(known):

@@ -33,13 +33,13 @@ from trellis.settings import Data, Log, Metrics, RatesSettings, Settings, Tls, W
 
 HEAD = """# Metrics
 
-For operators who build dashboards and alerts. After this page you know the name, the labels and the
-meaning of every metric.
+This page is for operators who build dashboards and alerts. After this page you know the name, the
+labels and the meaning of every metric.
 
-The metrics port (`metrics.port`, 15692) serves `/metrics`, with totals, and `/metrics/per-object`,
-with queues, sessions, connections and channels by name. `/metrics/detailed` serves the families
-that the query names, for single queues, connections and channels, of all virtual hosts or of those
-in the query:
+The metrics port (`metrics.port`, 15692) serves three pages. `/metrics` has totals.
+`/metrics/per-object` has figures of each queue, session, connection and channel.
+`/metrics/detailed` has the families of metrics that the query names, for each queue, connection and
+channel; a parameter `vhost` restricts the page to the virtual hosts that it names:
 
     curl -s http://127.0.0.1:15692/metrics
     curl -s 'http://127.0.0.1:15692/metrics/detailed?family=queue_coarse_metrics&vhost=orders'
@@ -52,17 +52,18 @@ in the query:
   [transports.md](transports.md#when-a-tls-client-cannot-connect) the reasons of
   `trellis_tls_failures_total`.
 - The families have RabbitMQ's names. Families that Trellis does not count by object, such as
-  `ra_metrics`, are empty, and unknown families are ignored, as in RabbitMQ:
-  `trellis_detailed_families_unknown` on the page is their number. The families of deliveries and
-  publications list only queues, channels and exchanges that had one.
+  `ra_metrics`, are empty. Unknown families are ignored, as in RabbitMQ, and
+  `trellis_detailed_families_unknown` on the page is the number of unknown families. The families of
+  deliveries and publications list only queues, channels and exchanges that had deliveries or
+  publications.
 - Trellis does not speak RabbitMQ's stream protocol: all metrics with `protocol="stream"` are 0, so
   that the sums of RabbitMQ's dashboard for streams work.
-- The label of a connection is its protocol and number: the page shows neither addresses nor user
-  names.
+- The label of a connection is its protocol and number. No page shows addresses or user names.
 - `rabbitmq_identity_info` and `rabbitmq_build_info` are on each page, because dashboards join them
   with the other metrics. The label `rabbitmq_endpoint` is `aggregated`, `per-object` or `detailed`.
-- A page of single objects lists at most 100,000 of them. `trellis_detailed_families_cut` on
-  the page is the number of families that were cut for this reason.
+- `/metrics/per-object` and `/metrics/detailed` list at most 100,000 objects.
+  `trellis_detailed_families_cut` on the page is the number of families that lack objects for this
+  reason.
 - `trellis_topic_unroutable_total` exists if `metrics.topics` names topic filters.
 - A broker with an [audit log](security.md#audit-log) has `trellis_audit_...`.
 - A node of a cluster ([high-availability.md](high-availability.md)) has `trellis_cluster_...`, also

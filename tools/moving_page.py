@@ -38,9 +38,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 HEAD = """# Moving from RabbitMQ
 
-For operators and developers who replace RabbitMQ 3.8 to 4.x. After this page you know how to move
-definitions, and what is equal, different or missing: definitions, settings, commands, metrics and
-behaviours.
+This page is for operators and developers who replace RabbitMQ 3.8 to 4.x. After this page you know
+how to move definitions, and which definitions, settings, commands, metrics and behaviours are
+equal, different or missing in Trellis.
 
 `tools/moving_page.py` generates this page, and a test checks that it is up to date.
 
@@ -52,11 +52,11 @@ behaviours.
     trellis definitions import all.json
 
 `trellis doctor` prints one line for the equal objects of each section, and one line for each
-difference, with the objects concerned. `--all` prints a line for each object. The exit code is 1 if
-a part of an object is missing in Trellis. The import takes every object and key that Trellis knows,
-and prints a line for each of the others: one unknown key does not prevent the import of its policy,
-queue or virtual host. The import moves no messages: let the consumers of the old broker finish, or
-connect the consumers to both brokers for a while.
+difference, with the names of the objects. With `--all`, it prints a line for each object. The exit
+code is 1 if a part of an object is missing in Trellis. The import takes every object and key that
+Trellis knows, and prints a line for each unknown object and key. A policy, queue or virtual host
+with an unknown key is imported without this key. The import moves no messages. So let the consumers
+empty the queues of the old broker, or connect the consumers to both brokers for a while.
 """
 
 TOOLS = """## Terraform and KEDA
@@ -76,8 +76,10 @@ topic permissions, exchanges, queues, bindings, policies and operator policies o
 - `rabbitmq_shovel` and `rabbitmq_federation_upstream` are kept without effect. Remove these
   resources. The broker's log names each of them.
 - If a virtual host has a `default_queue_type`, name `x-queue-type` in the arguments of each queue.
-  Otherwise Terraform plans to replace the queue, because the queue has this argument.
-- Users of the settings, such as `guest`, cannot be changed by Terraform, but their permissions can.
+  Otherwise Terraform plans to replace the queue, because the broker reports this argument and the
+  configuration lacks it.
+- Terraform cannot change users that the settings define, such as `guest`, but it can change their
+  permissions.
 
 ### KEDA
 
@@ -91,11 +93,12 @@ KEDA's own code:
 ```yaml
 {keda}```
 
-- The lengths are exact at any time. With `amqp`, the length is the number of ready messages.
-- A rate is computed from two answers that are at least 5 s and at most 5 min apart, so the
-  `pollingInterval` must be below 300. The rate is 0 in the first answer about a queue, and in the
-  first answer after messages begin to flow. In the mode `MessageRate`, waiting messages activate
-  the target even if the rate is 0.
+- The lengths of queues are exact at any time. With the protocol `amqp`, the length is the number of
+  ready messages.
+- A rate is computed from two answers that are at least 5 s and at most 5 min apart, so
+  `pollingInterval` must be below 300 seconds. The rate is 0 in the first answer about a queue, and
+  in the first answer after messages begin to flow. In the mode `MessageRate`, KEDA starts the
+  scaled program if messages wait, even if the rate is 0.
 """
 
 #: RabbitMQ's settings and those of Trellis, with a remark.
@@ -151,6 +154,10 @@ COMMANDS = [
     ("`rabbitmqctl set_permissions`", "`trellis permissions set`"),
     ("`rabbitmqctl set_policy`", "`trellis policies set`"),
     ("`rabbitmqctl add_vhost`", "`trellis vhosts add`"),
+    (
+        "`rabbitmqctl delete_queue`, `rabbitmqadmin declare`, `delete`",
+        "`trellis queues`, `exchanges`, `bindings`: `declare` and `delete`",
+    ),
     ("`rabbitmqctl set_vhost_limits`, `set_user_limits`", "`PUT /api/vhost-limits/...`"),
     ("`rabbitmqctl set_parameter`, `set_operator_policy`", "`PUT /api/parameters/...`"),
     ("`rabbitmq-diagnostics check_running`", "`trellis health`"),
@@ -172,10 +179,10 @@ BEHAVIOURS = [
     (
         "default queue type",
         "added to durable declarations",
-        "the same; an older queue keeps its type",
+        "equal; an existing queue keeps its type",
     ),
     ("limit of 0 connections", "no connection", "no connection"),
-    ("operator policy", "bounds policies: of two numbers, the lower", "the same"),
+    ("operator policy", "restricts policies: the lower of two numbers applies", "equal"),
     ("MQTT sessions", "queues `mqtt-subscription-...`", "listed with type `MQTT`, not importable"),
     ("`amq.rabbitmq.trace`", "firehose tracer", "journals: [streams.md](streams.md)"),
     (
@@ -219,15 +226,16 @@ def definitions() -> str:
     return "\n".join(
         [
             "## Definitions\n",
-            "The import and `trellis doctor` report these differences. An item that is kept",
-            "without effect appears in answers of the HTTP API and in exports.\n",
+            "The import and `trellis doctor` report the differences in the following tables. An",
+            "item that is kept without effect appears in answers of the HTTP API and in exports.\n",
             "### Policies\n",
             compared(keys),
             "### Queues\n",
             compared(QUEUE_TYPES),
             compared(arguments),
             "### Exchanges\n",
-            f"Types: {kinds}. The import reports an exchange of another type, and leaves it out.\n",
+            f"Exchange types: {kinds}.",
+            "The import reports an exchange of another type, and leaves it out.\n",
             compared(EXCHANGE_ARGUMENTS),
             "### Parameters\n",
             compared({**COMPONENTS, "any other component": OTHER_PARAMETER}),
@@ -260,8 +268,9 @@ def metrics() -> str:
     return "\n".join(
         [
             "## Metrics\n",
-            "In a name, `*` stands for any text: metrics that have no line of their own.",
-            "`/metrics/detailed` puts `detailed_` into each name.\n",
+            "In the name of a metric, `*` stands for any text: a row with `*` is for all metrics",
+            "that match it and have no row of their own. `/metrics/detailed` inserts `detailed_`",
+            "into each name.\n",
             table(("in RabbitMQ", "here", "instead"), rows),
             METRICS_TEXT,
             "| label | metrics | why it is missing |\n|---|---|---|",
@@ -290,8 +299,9 @@ def main() -> None:
     print(text)
     print(
         "## Behaviours\n\n"
-        "[amqp.md](amqp.md#what-differs-from-rabbitmq) explains each difference of AMQP, and\n"
-        "[http-api.md](http-api.md#what-differs-from-rabbitmq) those of the HTTP API.\n\n"
+        "[amqp.md](amqp.md#what-differs-from-rabbitmq) explains each difference in AMQP, and\n"
+        "[http-api.md](http-api.md#what-differs-from-rabbitmq) explains each difference in the\n"
+        "HTTP API. This table has the most important differences in behaviour:\n\n"
         + table(("subject", "RabbitMQ", "Trellis"), BEHAVIOURS),
         end="",
     )

@@ -25,7 +25,10 @@ METRICS = [
     ("rabbitmq_queue_messages_bytes", "no count of bytes by queue"),
     ("rabbitmq_queue_messages_*_bytes", "no count of bytes by queue"),
     ("rabbitmq_queue_messages_persistent", "no count of persistent messages by queue"),
-    ("rabbitmq_queue_messages_*ram", "`rabbitmq_detailed_queue_messages_paged_out`: the others"),
+    (
+        "rabbitmq_queue_messages_*ram",
+        "`rabbitmq_detailed_queue_messages_paged_out` counts the messages that are not in memory",
+    ),
     ("rabbitmq_queue_messages_paged_out", "by queue only: `/metrics/detailed`"),
     ("rabbitmq_queue_process_memory_bytes", "by queue only: `/metrics/detailed`"),
     ("rabbitmq_queue_process_reductions_total", "no Erlang processes"),
@@ -138,26 +141,27 @@ DASHBOARDS = [
     ("Erlang-BEAM", "no data: no Erlang schedulers, processes, ports and atoms"),
 ]
 METRICS_TEXT = """\
-Other differences:
+The metrics also differ in these points:
 
-- `/metrics/detailed` lists connections and channels by virtual host too, and the parameter `vhost`
-  selects among all objects, not only among queues.
+- On `/metrics/detailed`, connections and channels have the label `vhost`, too, and the parameter
+  `vhost` selects all kinds of objects, not only queues.
 - A page lists at most 100,000 objects. `trellis_detailed_families_cut` and
   `trellis_per_object_left_out` count the families and objects that a page leaves out.
   `trellis_detailed_families_unknown` is the number of families in the query that do not exist;
   RabbitMQ ignores such families, too.
-- The label of a connection or channel is its protocol and number; in RabbitMQ it is an Erlang
-  process. Inboxes of MQTT sessions are among the queues.
-- The label `protocol` of MQTT clients is `mqtt`, in RabbitMQ `amqp091` (up to 3.11), `mqtt311` and
-  similar names. `rabbitmq_global_publishers` does not count publishers that use MQTT. In RabbitMQ
-  3.10 this metric also falls when a channel that never published ends.
+- The label of a connection or channel is its protocol and number; in RabbitMQ, the label is an
+  Erlang process. The inbox queues of MQTT sessions are among the queues.
+- The label `protocol` of MQTT clients is `mqtt`. In RabbitMQ, it is `amqp091` (up to 3.11), or a
+  name such as `mqtt311`. `rabbitmq_global_publishers` does not count publishers that use MQTT. In
+  RabbitMQ 3.10 this metric also falls when a channel ends that never published.
 - The totals in `/metrics` include the counters of channels and connections that have ended. In
   RabbitMQ these totals fall when a channel or a connection ends.
 - `rabbitmq_build_info`, `rabbitmq_identity_info` and `rabbitmq_alarms_...` are of type gauge; in
   RabbitMQ they have no type.
 """
 DASHBOARDS_TEXT = """\
-RabbitMQ's dashboards for Grafana read the metrics of Trellis. tests/interop/test_dashboards.py
-evaluates their panels with the engine of Prometheus. As with RabbitMQ, the dashboards up to version
-3.13 need one scraped page for each broker, because these dashboards cannot distinguish two pages.
+RabbitMQ's dashboards for Grafana work with the metrics of Trellis. tests/interop/test_dashboards.py
+evaluates their panels with the engine of Prometheus. With the dashboards up to version 3.13, let
+Prometheus scrape only one page of each broker (`/metrics`, for example), because these dashboards
+cannot distinguish two pages. The same applies to RabbitMQ.
 """

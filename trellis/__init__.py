@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> str:
-    """Return `__version__`, which is computed at its first use.
+    """Return the value of `trellis.__version__`, which is computed at its first use.
 
-    The search for the version imports a parser of mail headers. Most commands do not need it.
+    To find the version is slow, and most commands do not need the version.
     """
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

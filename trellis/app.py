@@ -31,9 +31,10 @@ from trellis.server.node import BrokerNode
 from trellis.server.reachability import log_reachability
 from trellis.server.recovery import adopt_directory, codecs, report
 from trellis.server.reload import Read, SettingsReload
+from trellis.server.service_manager import ServiceManager
 from trellis.server.settings_in_force import SettingsInForce
+from trellis.server.shutdown import shut_down
 from trellis.server.signals import SignalHandlers
-from trellis.server.turn_link import TurnLink
 from trellis.settings import Loaded, NodeSettings, Settings, SettingsError
 from trellis.standby import StandbyServer, describe_node
 from trellis.switching import Switching, lease_to
@@ -41,14 +42,6 @@ from trellis.switching import Switching, lease_to
 if TYPE_CHECKING:
     from trellis.cluster.membership import Membership
 
-#: Seconds between two checks, during a stop, whether all clients have disconnected.
-POLL_SECONDS: Final = 0.02
-#: Seconds after which a stop logs the clients that it waits for, and the largest number of clients
-#: in that line.
-NAMED_AFTER_SECONDS: Final = 1.0
-NAMED_MAX: Final = 10
-#: Seconds in which a client without unsent output must answer or disconnect during a stop.
-ANSWER_SECONDS: Final = 3.0
 #: Exit codes: a clean stop, a store that can no longer be written, and a start that failed for a
 #: reason that the operator can correct.
 DONE, FAILED, MISCONFIGURED = 0, 1, 2
@@ -69,10 +62,10 @@ def run(
     """Serve until SIGTERM or SIGINT, and return the exit code.
 
     `read` is called at SIGHUP, and returns the new settings. The store is written to `disk`, by
-    default the file system of the operating system. A node of a cluster has a `membership`. The log
-    names the settings `files` that were read; `sources` has the source of each setting by key. If
-    `adopt` is True, the data directory of a node of a cluster leaves its cluster first. A failed
-    start prints one line to stderr.
+    default the file system of the operating system. `membership` is by default the one that the
+    settings define. `files` are the settings files that were read, for a log line. `sources` has
+    the source of each setting by key. If `adopt` is True, the data directory first leaves its
+    cluster for good. A failed start prints one line to stderr.
     """
     logs.set_up(settings.log.level)
     # A SIGHUP before `SignalHandlers` is installed would end the process.
@@ -168,6 +161,7 @@ class App:
         self._switching: Switching | None = None
         self._read = read or (lambda: self._loaded)
         self._disk = disk
+        self._manager = ServiceManager()
         self._stop = asyncio.Event()
         self._skip_grace = False
         #: Addresses (HOST:PORT) of the open listeners by name.
@@ -183,10 +177,11 @@ class App:
     def stop(self) -> None:
         """Request a clean stop. A second call ends the wait for clients."""
         self._skip_grace = self._stop.is_set()
+        self._manager.notify("STOPPING=1")
         self._stop.set()
 
     def fail(self, reason: str) -> None:
-        """Stop at once, without waiting for clients: the store can no longer be written."""
+        """Stop without a wait for clients, because the store can no longer be written."""
         self.failure = reason
         self._skip_grace = True
         self._stop.set()
@@ -201,6 +196,7 @@ class App:
         settings = self.settings
         directory = open_data_directory(settings)
         lock = None if directory is None else Lock(str(directory))
+        watch = asyncio.create_task(self._manager.watch())
         try:
             if self._adopt:
                 self._leave_for_good(directory)
@@ -237,6 +233,8 @@ class App:
                 if self._membership is not None and self._membership.ownership is not None:
                     await asyncio.to_thread(self._membership.ownership.stop)
         finally:
+            watch.cancel()
+            self._manager.close()
             if lock is not None:
                 lock.release()
 
@@ -283,6 +281,7 @@ class App:
                 self.addresses = {name: ports.address for name, ports in bound.items()}
                 membership.description = describe_node(settings, self.addresses)
                 print(f"following {_listed(self.addresses)}", flush=True)
+                self._manager.notify("READY=1", f"STATUS=following {_listed(self.addresses)}")
                 followed = await membership.follow(
                     disk, directory, settings.store.segment, codecs(), report, self._stop
                 )
@@ -318,7 +317,12 @@ class App:
                 await self._stop.wait()
                 if self._switching is not None and not self.failure:
                     await self._leave_cluster(self._switching)
-                await self._shut_down(node, bound)
+                await shut_down(
+                    node,
+                    [ports for name, ports in bound.items() if name not in HTTP_LISTENERS],
+                    self.settings.shutdown.grace,
+                    lambda: self._skip_grace,
+                )
             for task in tasks:
                 if task.done():
                     task.result()
@@ -362,6 +366,7 @@ class App:
                 note="interpreted hot paths are many times slower; see README, Compiled or not",
             )
         print(f"ready {_listed(self.addresses)}", flush=True)
+        self._manager.notify("READY=1", f"STATUS=ready {_listed(self.addresses)}")
         self.started.set()
 
     async def _leave_cluster(self, switching: Switching) -> None:
@@ -380,54 +385,6 @@ class App:
         sys.stderr.flush()
         os._exit(DONE)
 
-    async def _shut_down(self, node: BrokerNode, bound: dict[str, BoundListener]) -> None:
-        """Close all links, and wait for their clients up to `shutdown.grace`.
-
-        After ANSWER_SECONDS, each client that has received all its output is aborted.
-
-        The HTTP listeners stay open until the end, for metrics and health.
-        """
-        logs.info(
-            "stop", connections=len(node.turn.links), grace=f"{self.settings.shutdown.grace:g}s"
-        )
-        node.ready = False
-        for name in bound.keys() - set(HTTP_LISTENERS):
-            bound[name].close()
-        links = node.turn.links
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        aborted = 0
-        named = False
-        while links:
-            for link in list(links):
-                # Repeated, because a link that was just accepted appears in `links` a little later.
-                link.close()
-            await asyncio.sleep(POLL_SECONDS)
-            waited = loop.time() - began
-            if self._skip_grace or waited >= self.settings.shutdown.grace:
-                break
-            if links and not named and waited >= NAMED_AFTER_SECONDS:
-                named = True
-                _log_waiting(list(links))
-            if waited >= ANSWER_SECONDS:
-                silent = [link for link in links if link.unsent == 0]
-                aborted += len(silent)
-                for link in silent:
-                    link.abort()
-        aborted += len(links)
-        for link in list(links):
-            link.abort()
-        await asyncio.sleep(0)
-        node.turn.report_closed()
-        while not self._skip_grace and loop.time() - began < self.settings.shutdown.grace:
-            if node.broker.agenda.idle:
-                break  # All deliveries of the closed connections are back in their queues.
-            await asyncio.sleep(POLL_SECONDS)
-        node.broker.write_deliveries()
-        if node.audit is not None:
-            await node.audit.finish()
-        logs.info("stopped", aborted=aborted)
-
 
 def _listed(addresses: dict[str, str]) -> str:
     """Return listener names and addresses as one text, for the log: `amqp=HOST:PORT mqtt=...`."""
@@ -436,13 +393,3 @@ def _listed(addresses: dict[str, str]) -> str:
 
 def _ignore_reload() -> None:
     """Ignore SIGHUP: a standby reads its settings when it becomes active."""
-
-
-def _log_waiting(links: list[TurnLink]) -> None:
-    """Log the clients for which a stop waits."""
-    logs.info(
-        "stop_waits",
-        connections=len(links),
-        clients=",".join(link.label for link in links[:NAMED_MAX]),
-        note=f"clients that do not answer within {ANSWER_SECONDS:g} s are aborted",
-    )

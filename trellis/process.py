@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Final
 
 _STATM: Final = "/proc/self/statm"
+#: The control groups of this process: lines such as `0::/system.slice/trellis.service`.
+_CGROUP: Final = Path("/proc/self/cgroup")
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 #: Pattern of a space, tab, line feed or backslash as _MOUNTS escapes it, such as \040.
 _OCTAL: Final = re.compile(rb"\\(0[0-7]{2}|134)")
@@ -35,14 +37,37 @@ def resident_bytes() -> int:
 
 
 def memory_bytes() -> int:
-    """Return the memory of this machine, or the limit of the container if it is lower, in bytes."""
+    """Return the memory that this process may use, in bytes.
+
+    It is the memory of the machine, or the lowest limit of the control groups of this process: of
+    its container, or of its service (`MemoryMax` of systemd).
+    """
+    try:
+        groups = _CGROUP.read_text()
+    except OSError:
+        groups = ""
     whole = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    return min([whole, *memory_limits(Path("/sys/fs/cgroup"), groups)])
+
+
+def memory_limits(root: Path, groups: str) -> list[int]:
+    """Return the memory limits, in bytes, that control groups set for a process.
+
+    `root` is the directory of the control groups, and `groups` is the text of the process's
+    /proc/PID/cgroup. A limit of version 2 stands in the directory of a control group, and is also
+    in force for the groups below it.
+    """
+    own = [line.removeprefix("0::/") for line in groups.splitlines() if line.startswith("0::/")]
+    files = [root / "memory" / "memory.limit_in_bytes"]
+    names = Path(own[0] if own else "")
+    files += [root / above / "memory.max" for above in (names, *names.parents)]
+    limits = []
+    for file in files:
         try:
-            return min(whole, int(Path(path).read_text()))
-        except (OSError, ValueError):
+            limits.append(int(file.read_text()))
+        except (OSError, ValueError):  # The file is absent, or has `max`: no limit.
             continue
-    return whole
+    return limits
 
 
 def open_descriptors() -> int:

@@ -40,7 +40,7 @@ class Interval:
 class ProgressLine:
     """One line on stderr that is rewritten during the work; no output if stderr is not a terminal.
 
-    This module is not compiled, so that Python can handle Ctrl-C when a compiled loop calls it.
+    This module is not compiled: while a compiled loop calls this module, Python can handle Ctrl-C.
     """
 
     def __init__(self, stream: TextIO | None = None, shown: bool | None = None) -> None:

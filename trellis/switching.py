@@ -108,10 +108,11 @@ class Switching:
 
 
 def lease_to(node: BrokerNode, membership: Membership, opened: OpenedStore) -> Switching:
-    """Make a node act only while it has the lease of its cluster's log, and keep the log for it.
+    """Make a node of a cluster act only while it has the lease of the replicated log.
 
     The event loop checks the lease before it acts. When a standby may have taken over, all client
-    connections are aborted. Return the object that hands the log over to a standby.
+    connections are aborted. The node also begins to report itself, and to trim the log. Return the
+    object that hands the log over to a standby.
     """
     from trellis.cluster.retention import Retention
 
@@ -131,5 +132,5 @@ def lease_to(node: BrokerNode, membership: Membership, opened: OpenedStore) -> S
 
 
 def _never() -> bool:
-    """Return False, in place of the check of the lease: the broker is frozen during a switch."""
+    """Return False: the broker must not act. Replaces the check of the lease during a switch."""
     return False

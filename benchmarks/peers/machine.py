@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def machine() -> dict[str, str]:
-    """Return the machine's properties that figures depend on, without its name or its owner's."""
+    """Return the properties of the machine that affect figures, such as processor and kernel."""
     return {
         "processor": _line("/proc/cpuinfo", "model name") or platform.machine(),
         "processors": str(

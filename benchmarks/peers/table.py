@@ -271,8 +271,9 @@ def _memory(results: Results) -> str:
     table = rows(["", "least", "most", "peak", "peak in"], lines)
     words = (
         "Resident memory of all processes of a broker, in MB: the least and the most memory after "
-        "a workload, and the peak during a workload, which the last column names. In a round, all "
-        "workloads run on the same process of the broker, one after the other."
+        "a workload, and the peak during a workload. The last column names the workload with the "
+        "peak. In a round, all workloads run on the same process of the broker, one after the "
+        "other."
     )
     return f"{words}\n\n{table}"
 
@@ -305,7 +306,10 @@ def _exceptions(results: Results) -> str:
 
 
 def _where(why: str, workloads: Sequence[str]) -> str:
-    """Return the list of workloads to show after a reason; "" if the peer lacks the protocol."""
+    """Return the workloads to which a reason applies, as text in parentheses.
+
+    Return "" if the reason is a missing protocol, because the reader knows its workloads.
+    """
     return "" if why.startswith("it does not support ") else f" ({', '.join(workloads)})"
 
 

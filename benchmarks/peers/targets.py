@@ -14,8 +14,9 @@ from peers.results import Results, ratio
 class Goal(NamedTuple):
     """A target for one figure of Trellis, compared with that of a peer, in one workload.
 
-    `figure` names a field of Figures. The peer's figure must be at least `least` times that of
-    Trellis. If `most` is set, the rule is: Trellis at most `most` times the peer's figure.
+    `figure` names a field of Figures. If `least` is set, the peer's figure must be at least `least`
+    times that of Trellis. If `most` is set, the figure of Trellis must be at most `most` times that
+    of the peer.
     """
 
     workload: str

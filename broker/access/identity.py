@@ -25,9 +25,10 @@ UNIVERSAL: Final = (".*", "^.*", ".*$", "^.*$", ".+", "^.+$")
 
 
 class RightsDecision:
-    """A rule that decided if a user may publish a message, for explanations.
+    """The verdict of one rule on a publication, for the explanation of a route.
 
-    `right` is the kind of the rule, `rule` its text, and `allows` its verdict.
+    `right` is the kind of the rule and `rule` its text. `allows` is True if the rule permits the
+    publication.
     """
 
     def __init__(self, right: str, rule: str, allows: bool) -> None:
@@ -71,7 +72,8 @@ class Identity:
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
         """Return the user's identity in a virtual host, or None without a permission on it.
 
-        Calls for the same client return the same object, because routes are cached by identity.
+        Calls for the same client return the same object, so that the client's cached routes stay
+        valid.
         """
         return self
 
@@ -134,11 +136,10 @@ class Identity:
     def publish_decisions(
         self, exchange: str, key: str, topic: bytes | None
     ) -> list[RightsDecision]:
-        """Return the rules that decide if the user may publish a message, for an explanation.
+        """Return the verdicts of the rules on a publication, for the explanation of a route.
 
-        `exchange` is the name that permissions match. `topic` is the MQTT form of the routing key,
-        or None if the exchange is not a topic exchange. The checks themselves are `may` and
-        `may_route`.
+        `exchange` is the name with which the user's write permission is compared. `topic` is the
+        MQTT form of the routing key, or None if the exchange is not a topic exchange.
         """
         found = [self._write_decision(exchange)]
         if topic is not None and not self.may_route(exchange, key, topic):

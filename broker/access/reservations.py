@@ -50,7 +50,7 @@ class Reservation:
 
 
 def is_reservation(text: str) -> bool:
-    """True if the text is meant as a rule that reserves client identifiers."""
+    """True if the text begins with `reserve`, as a rule that reserves client identifiers does."""
     return text.split(maxsplit=1)[:1] == [_BEGINNING[0]]
 
 

@@ -1,7 +1,8 @@
 """Roles: named sets of permissions and topic rules that many users share.
 
     role    name -> for each virtual host: configure, write, read; topic rules
-                                                                         stored under USERS_VHOST
+
+In the store, a role is an entry of the virtual host USERS_VHOST.
 
 A user has at most one role. In a virtual host in which the user has a permission of its own, only
 the user's own permission and rules apply. In all other virtual hosts, the permissions and rules of
@@ -56,8 +57,8 @@ class Role:
         Return None if the role gives no permission in the virtual host, or if a pattern or a rule
         becomes invalid when the user name replaces its variables.
 
-        `known` is the result of an earlier call. It is returned again if the role has not changed,
-        because routes are cached by identity.
+        `known` is the result of an earlier call, or None. If the role has not changed since, the
+        same object is returned, so that the user's cached routes stay valid.
         """
         grant = self.grants.get(vhost)
         if grant is None:

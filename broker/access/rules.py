@@ -213,8 +213,9 @@ class RestrictedIdentity(Identity):
     def _scope(self, words: list[str], hides_dollar: bool, publish: bool) -> int:
         """Return how much of a filter the rules permit: READ_ALL, READ_SOME or READ_NONE.
 
-        `words` are the filter's words, `hides_dollar` is as in `Rule.overlaps`. If `publish` is
-        True, the rules about publishing decide, else the rules about subscribing.
+        `words` are the filter's words. `hides_dollar` is True if a leading wildcard of the filter
+        does not match topics that begin with `$`. If `publish` is True, the rules about publishing
+        decide, else the rules about subscribing.
         """
         allows = denies = False
         for rule in self._rules or ():
@@ -340,8 +341,8 @@ class UserPermissions:
     def identity(self, client_id: str) -> Identity:
         """Return the user's identity for a client.
 
-        Calls for the same client return the same object while the object is cached, because routes
-        are cached by identity.
+        Calls for the same client return the same object while the object is cached, so that the
+        client's cached routes stay valid.
         """
         if self._shared_identity is not None:
             return self._shared_identity

@@ -1,7 +1,9 @@
 """Users and permissions that the broker stores itself, beside the users of the settings.
 
-    user         name -> password hash, tags, role (roles.py)             stored under USERS_VHOST
+    user         name -> password hash, tags, role (roles.py)
     permission   virtual host, name -> configure, write, read; topic rules; topic permissions
+
+In the store, a user is an entry of the virtual host USERS_VHOST.
 
 Users are created at run time over HTTP or by imported definitions. The server checks passwords.
 After a change, each function in `Users.changed` is called with the user's name, so that the user's
@@ -70,8 +72,9 @@ class User(Identity):
         return "" if self.role is None else self.role.name
 
     def role_grant(self, vhost: str) -> RoleGrant | None:
-        """Return what the role gives in a virtual host; None if the user has a permission of its
-        own there, or if the role gives nothing there.
+        """Return the permissions and rules that the user gets from its role in a virtual host.
+
+        Return None if the user has a permission of its own there, or gets nothing from a role.
         """
         if self.role is None or vhost in self.permissions:
             return None

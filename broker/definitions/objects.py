@@ -62,7 +62,11 @@ _MQTT_PREFIX: Final = "mqtt-subscription-"
 
 
 class ObjectImport:
-    """The import of single objects. `verdicts` lists the differences of the last object."""
+    """The import of single objects of a definitions document into the broker.
+
+    `verdicts` lists the parts of the last object that were left out, or that have another effect
+    than in RabbitMQ.
+    """
 
     def __init__(
         self, broker: Broker, check_hash: Callable[[str, str], str], ticket: Ticket | None
@@ -141,6 +145,12 @@ class ObjectImport:
         tags = row.get("tags", [])
         if isinstance(tags, str):
             tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
+        if "password" in row and "password_hash" not in row:
+            raise PreconditionFailed(
+                "a definitions document needs 'password_hash' instead of 'password': set it to the "
+                "output of `trellis hash-password`, or import users with passwords with `trellis "
+                "users import FILE`"
+            )
         password_hash = self._check_hash(
             _text(row, "password_hash"), str(row.get("hashing_algorithm", ""))
         )
@@ -221,7 +231,8 @@ class ObjectImport:
             return
         if component == GLOBAL:
             raise PreconditionFailed(
-                "a parameter needs a component; one without it belongs to global_parameters"
+                "a parameter needs a component; put a parameter without component into "
+                "global_parameters"
             )
         vhost.parameters.set(component, name, value, self._ticket)
         self._note(COMPONENTS.get(component, OTHER_PARAMETER), component)

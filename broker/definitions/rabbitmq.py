@@ -50,7 +50,8 @@ SECTIONS: Final = (
 class Difference:
     """One difference between an object of a document and the imported object.
 
-    `kind` is DIFFERENT, MISSING, or REFUSED if the object is not imported at all.
+    `kind` is DIFFERENT if a part of the object has another effect than in RabbitMQ, MISSING if a
+    part has no effect, or REFUSED if the object is not imported at all.
     """
 
     __slots__ = ("index", "kind", "name", "section", "text")
@@ -156,9 +157,10 @@ class Import:
         self._seen: dict[str, int] = {}
 
     def take(self, section: str, row: object) -> list[Difference]:
-        """Import one object of a section, and return its differences.
+        """Import one object of a section.
 
-        The object, or its refusal, is counted in the report.
+        Return the differences between the object and the imported object. The object, or its
+        refusal, is counted in the report.
         """
         at = self._seen.get(section, 0)
         self._seen[section] = at + 1
@@ -170,7 +172,9 @@ class Import:
             if not isinstance(row, dict):
                 raise PreconditionFailed("not an object")
             if is_nested_too_deep(row):
-                raise PreconditionFailed(f"nested more than {NESTING_MAX} levels deep")
+                raise PreconditionFailed(
+                    f"the object is nested more than {NESTING_MAX} levels deep"
+                )
             objects.add(section, row)
         except (BrokerError, ValueError) as error:
             findings.append(Difference(section, at, name, REFUSED, str(error)))

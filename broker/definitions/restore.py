@@ -1,6 +1,6 @@
 """The restore when a broker starts, after the store was opened: definitions, then messages.
 
-    (number, Defined) --> exchanges, queues, sessions --> bindings and subscriptions --> messages
+    definitions --> exchanges, queues, sessions --> bindings and subscriptions --> messages
 
 A definition that is invalid now (a matcher that is no longer allowed, an argument that a newer
 version refuses) is reported, and stays in the store: once it is valid again, it is restored.
@@ -230,8 +230,8 @@ class DefinitionsRestore:
             vhost.options = options_of(entry.vhost, definition)
         if has_invalid_name(entry):
             raise PreconditionFailed(
-                "its name is not valid UTF-8: stop the broker and run `trellis store repair`, "
-                "which renames the object"
+                "the object's name is not valid UTF-8: stop the broker and run `trellis store "
+                "repair`, which renames the object"
             )
         if kind == "exchange":
             if name in vhost.exchanges:
@@ -297,10 +297,10 @@ class DefinitionsRestore:
         source = self._destination(vhost, definition, "source")
         destination = self._destination(vhost, definition, "destination")
         if not isinstance(source, Exchange):
-            raise PreconditionFailed(f"its source '{source.name}' is not an exchange")
+            raise PreconditionFailed(f"the binding's source '{source.name}' is not an exchange")
         grammar = _GRAMMARS.get(_text(definition, "grammar"))
         if grammar is None:
-            raise PreconditionFailed(f"its grammar {definition['grammar']!r} is unknown")
+            raise PreconditionFailed(f"the binding's grammar {definition['grammar']!r} is unknown")
         binding = Binding(
             _text(definition, "key"),
             destination,
@@ -316,7 +316,7 @@ class DefinitionsRestore:
         number = _number(definition, field)
         end = self._by_number.get((vhost.name, number))
         if end is None:
-            raise PreconditionFailed(f"its {field}, number {number}, does not exist")
+            raise PreconditionFailed(f"the binding's {field}, number {number}, does not exist")
         return end
 
 
@@ -353,4 +353,4 @@ def _table(definition: Definition, field: str) -> dict[str, object]:
 
 
 def _invalid(field: str, value: object) -> PreconditionFailed:
-    return PreconditionFailed(f"its {field} is {value!r}, which is not valid")
+    return PreconditionFailed(f"the definition's {field} is {value!r}, which is not valid")

@@ -33,13 +33,19 @@ class TrialImport:
         return self._import.report
 
     def take(self, section: str, row: object) -> list[Difference]:
-        """Import one object of a section, and return its differences."""
+        """Import one object of a section into the broker in memory.
+
+        Return the differences between the object and the imported object.
+        """
         if isinstance(row, dict) and self._original is not None:
             self._copy_known(self._original, section, row)
         return self._import.take(section, row)
 
     def _copy_known(self, real: Broker, section: str, row: dict[str, object]) -> None:
-        """Copy the objects that a row names, if the real broker has them."""
+        """Copy the objects that `row` names from the real broker to the broker in memory.
+
+        `row` is an object of the document. Objects that the real broker lacks are left out.
+        """
         vhost, user = str(row.get("vhost", "")), str(row.get("user", ""))
         if vhost in real.vhosts:
             self.broker.create_vhost(vhost)

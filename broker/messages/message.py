@@ -93,8 +93,8 @@ class PlainEncoding(Encoding):
 class AmendedEncoding(Encoding):
     """An encoding with changed headers and properties around an unchanged content.
 
-    A message copy without its `BCC` header has such an encoding, and so has a dead letter until a
-    PropertyCodec encodes its properties. A change to None removes the header or property.
+    The broker uses it for a copy of a message without the header `BCC`, and for a dead letter until
+    a PropertyCodec encodes its properties. A change to None removes the header or property.
     """
 
     def __init__(self, source: Encoding, headers: Properties, changed: Properties) -> None:

@@ -39,6 +39,9 @@ class Outlet:
         self.paused = False
         self.deliveries_paused = False
         self.bytes_out: i64 = 0
+        #: Protocol of the client, if it is not that of the connection: "http" for a connection that
+        #: serves a request of the HTTP API.
+        self.client_protocol = ""
         self._parts: list[bytes] = []
         self._parts_size: i64 = 0
 
@@ -115,7 +118,7 @@ class Outlet:
         raise NotImplementedError
 
     def resume_publishing(self) -> None:
-        """Read the connection again, because a queue is no longer behind with its dead letters."""
+        """Read the publisher's connection again, after a pause because of too many dead letters."""
         raise NotImplementedError
 
     def unblock(self) -> None:

@@ -1,4 +1,4 @@
-"""Marks of traced messages: what happens to a traced message is reported to its trace.
+"""Marks of traced messages: each step of a marked message is reported to its trace.
 
 The mark is in the message's address (TracedAddress), because all copies of a message, in every
 queue and session, share the address. The cost is one test of `Address.traced` at each delivery, and

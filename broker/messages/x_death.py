@@ -108,20 +108,22 @@ def count_death(
 
 
 def copies_of(deaths: Sequence[Death], reason: str) -> int:
-    """Return the number of copies that earlier deaths made of a message that now dies for `reason`.
+    """Return into how many copies dead-lettering has multiplied a message so far; at least 1.
 
-    Return 1 for the reason `rejected`, because a cycle that needs a consumer's rejections is
-    intended.
+    `deaths` are the earlier deaths of the message, and `reason` is the reason of its present death.
+    If a consumer has rejected the message (`rejected`), return 1: each rejection is a decision of
+    the consumer, so copies from before it do not count towards the limit COPIES_MAX.
     """
     copies = deaths[0].get("copies") if deaths and reason != "rejected" else 1
     return copies if isinstance(copies, int) and 0 < copies <= COPIES_MAX else 1
 
 
 def count_copies(deaths: list[Death], before: int, queues: int) -> bool:
-    """Record in the last death the number of copies of a dead letter that goes to `queues` queues.
+    """Record in the last death into how many copies dead-lettering has multiplied a message.
 
-    Only queues with a dead letter exchange count. `before` is the result of `copies_of`. Return
-    False if the message goes to several queues and would become more than COPIES_MAX copies.
+    The message goes to `queues` queues that have a dead letter exchange. `before` is the result of
+    `copies_of`: the number of copies so far. Return False if the message goes to several such
+    queues and would become more than COPIES_MAX copies.
     """
     copies = before * max(1, queues)
     deaths[0].pop("copies", None)

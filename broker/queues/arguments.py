@@ -233,10 +233,10 @@ class QueueArguments:
 
     @property
     def hash_kind(self) -> str:
-        """The `Destination.hash_kind` of the queue, for the seed of a consistent-hash binding.
+        """The kind of the queue, as a text that the consistent-hash exchange hashes.
 
-        The value depends only on the declared arguments, which never change. If the value also
-        depended on the policy, a change of the policy would move messages between queues.
+        The value depends only on the declared arguments, which never change, and not on the policy.
+        So a change of the policy does not change which messages the queue gets.
         """
         declared = self.arguments
         if self.stream:
@@ -250,7 +250,10 @@ class QueueArguments:
 
     @property
     def needs_only_plain_queue(self) -> bool:
-        """True if a Queue without limits can apply all these arguments."""
+        """True if the class Queue itself, which has no limits, can apply all these arguments.
+
+        Otherwise, the queue needs a subclass such as LimitedQueue.
+        """
         return (
             self.ttl < 0
             and self.expires < 0

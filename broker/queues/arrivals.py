@@ -23,7 +23,10 @@ MARKS_MAX: Final[i64] = 64
 
 
 class Arrivals:
-    """The marks of one queue: sequence numbers, with times of the agenda's clock in ms."""
+    """The arrival times of some messages of one queue, from which other times are estimated.
+
+    A mark is a message's sequence number and its arrival time, in ms of the agenda's clock.
+    """
 
     __slots__ = ("_sequences", "_spacing", "_times")
 
@@ -33,10 +36,10 @@ class Arrivals:
         self._spacing: i64 = MARK_MS
 
     def mark(self, sequence: i64, now: i64, oldest: i64) -> i64:
-        """Add a mark for the message that came now; return when the next mark is due, in ms.
+        """Record that the message with the number `sequence` came at the time `now`, in ms.
 
-        `oldest` is the lowest sequence number of a waiting message: marks that are not needed for
-        this and later messages are dropped.
+        Return the time at which the next arrival must be recorded. `oldest` is the lowest sequence
+        number of a waiting message. Records that only concern messages before it are dropped.
         """
         sequences, times = self._sequences, self._times
         if sequences and sequence <= sequences[-1]:
@@ -56,11 +59,10 @@ class Arrivals:
         return now + self._spacing
 
     def time_of(self, sequence: i64) -> i64:
-        """Return about when the message with this sequence number came, in ms.
+        """Return the estimated arrival time of the message with this sequence number, in ms.
 
-        The result is the time of the last mark that is not for a later message. If all marks are
-        for later messages, a consumer has returned this message to the queue: the result is then
-        the time of the first mark.
+        The result is the time of the last mark whose sequence number is not higher. If all marks
+        have higher numbers, the result is the time of the first mark.
         """
         found: i64 = self._times[0]
         for at, marked in enumerate(self._sequences):

@@ -66,9 +66,9 @@ class ReturnedMessage:
     The object has no reference to the consumer that returned the message, so that a requeued
     message keeps no closed connection in memory.
 
-    `counted` is for a LimitedQueue, which may count the bytes of its waiting messages anew each
-    time its limits change. The queue numbers these counts. `counted` is the number of the last
-    count that includes this message's body, or 0.
+    A queue that gets a limit in bytes adds up the sizes of its waiting messages (recount.py). Such
+    counts are numbered 1, 2, ... `counted` is the number of the last count that includes this
+    message, or 0.
     """
 
     __slots__ = ("attempts", "counted", "message", "sequence")
@@ -97,8 +97,8 @@ class CreditPool:
     def take(self, consumer: Consumer) -> None:
         """Take one credit for a delivery to `consumer`.
 
-        The queue of the consumer that takes the last credit is served last when the pool gets
-        credit again. Otherwise the same queue would take all credit each time.
+        When the pool gets credit again, the queue of the consumer that took the last credit is
+        served last. Otherwise this queue could take all the new credit, and the other queues none.
         """
         self.credit -= 1
         if self.credit <= 0 and consumer in self.consumers:

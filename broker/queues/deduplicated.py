@@ -33,7 +33,7 @@ VALUES_MAX: Final = 1_000_000
 
 
 class DeduplicatedQueue(LimitedQueue):
-    """A queue that drops a message if a message in it has the same `x-deduplication-header`."""
+    """A queue that drops a new message if a queued one has the same `x-deduplication-header`."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class DeduplicatedQueue(LimitedQueue):
 
     def repeats(self, message: Message) -> bool:
         """True if the queue would drop the message, because a message in the queue has the same
-        value.
+        `x-deduplication-header`.
         """
         value = _value_of(message)
         return value is not None and value in self._known

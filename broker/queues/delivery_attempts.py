@@ -12,10 +12,11 @@ from broker.store.entries import DeliveryCounted
 
 
 def store_attempts(queue: Queue, position: i64, attempts: i64) -> None:
-    """Store how often a message was returned, if an argument of the queue uses this number.
+    """Store how often a message was returned to a queue, if the queue needs this number.
 
-    The caller does not call this for the first return: the log's delivery mark (delivery_window.py)
-    already says that the message was delivered.
+    A queue needs the number for a delivery limit or a delayed retry, or if its type is quorum. The
+    function is not called for the first return: the queue's delivery mark in the log already says
+    that the message was delivered.
     """
     arguments = queue.arguments
     if (
@@ -28,7 +29,11 @@ def store_attempts(queue: Queue, position: i64, attempts: i64) -> None:
 
 
 def with_delivery_count(returned: ReturnedMessage, arguments: QueueArguments) -> None:
-    """Add the header `x-delivery-count` to the message, if its queue counts deliveries."""
+    """Add the header `x-delivery-count` to a returned message before its next delivery.
+
+    Do nothing if the queue has no delivery limit and is not a quorum queue. `arguments` are the
+    arguments of the queue.
+    """
     if arguments.delivery_limit >= 0 or arguments.quorum:
         message = returned.message
         counted = Message(

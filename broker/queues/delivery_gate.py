@@ -83,9 +83,10 @@ class DeliveryGate:
         """Append a delivery mark to the log early, so that a new consumer need not wait for it."""
 
     def lower_below(self, newest: Message | None) -> None:
-        """Lower the delivery mark below a new message, because too many messages wait below it.
+        """Lower the delivery mark to below the message `newest`, which was just added.
 
-        After a crash, all messages below the mark are redelivered, even if they were not delivered.
+        Called when too many undelivered messages wait below the present mark. After a crash, all
+        messages below the mark are marked as redelivered, even if they were not delivered.
         """
 
     @property
@@ -112,12 +113,12 @@ class DeliveryGate:
     @abstractmethod
     def position_ahead(self, rank: i64, count: i64) -> i64:
         """Return the position of the waiting message about `count` places behind the head; 0 if
-        fewer messages wait.
+        fewer messages wait. In a priority queue, only messages of the priority `rank` count.
         """
         raise NotImplementedError
 
     def window_changed(self) -> None:
-        """Let the queue deliver messages up to a window's new delivery mark."""
+        """Adapt the queue's deliveries to a new delivery mark of a window."""
 
     def mark_durable(self) -> None:
         """Drain the queue: a higher delivery mark, for which its messages waited, is durable."""
@@ -128,7 +129,7 @@ class DeliveryGate:
 
 
 class FifoGate(DeliveryGate):
-    """The gate of a queue without priorities, which has one delivery mark."""
+    """The delivery gate of a queue without priorities. Such a queue has one delivery mark."""
 
     def __init__(self, queue: GatedQueue, store: Store, waiting: WaitingMessages) -> None:
         super().__init__(queue)

@@ -61,14 +61,17 @@ class WindowOwner(Protocol):
         """
 
     def window_changed(self) -> None:
-        """Let the queue deliver messages up to the new mark of the window."""
+        """Adapt the queue's deliveries to the new delivery mark of the window."""
 
     def mark_durable(self) -> None:
         """Deliver the messages that were waiting for the mark to become durable."""
 
 
 class Patience(Task):
-    """A timer: if a delivery mark is not durable by then, the queue delivers without it."""
+    """A timer that ends the wait for a delivery mark.
+
+    If the mark is not durable when the timer runs out, the queue delivers messages without it.
+    """
 
     def __init__(self, window: DeliveryWindow, ticket: Ticket) -> None:
         self._window = window
@@ -194,7 +197,10 @@ class DeliveryWindow(Waiter):
         self._owner.mark_durable()
 
     def lower(self, mark: i64) -> None:
-        """Append the lower delivery mark `mark`: too many undelivered messages wait above it."""
+        """Append `mark`, a lower delivery mark than the present one.
+
+        Called when too many undelivered messages wait below the present mark.
+        """
         if mark < self.top:
             self._ticket = None
             self._overdue = False
@@ -207,8 +213,8 @@ class DeliveryWindow(Waiter):
         """Store exactly which messages of this window were delivered, for a clean stop.
 
         `mark` becomes the delivery mark: the highest position of a delivered message. `undelivered`
-        are positions of waiting messages that were not delivered. Those below the mark get a
-        delivery count of 0, which overrides the mark.
+        are positions of waiting messages that were not delivered. For each of these messages below
+        the mark, a delivery count of 0 is stored, which overrides the mark.
         """
         number = self._owner.number
         if mark != self.top:
@@ -236,13 +242,19 @@ class RestoredDeliveries:
         self.top = min(self.top, position)
 
     def attempts(self, position: i64, rank: i64) -> i64:
-        """Return how often a message was returned to its queue, and forget the stored count."""
+        """Return how often a message was returned to its queue, and forget the stored count.
+
+        Without a stored count, a message up to the delivery mark counts as returned once.
+        """
         attempts = self.peek_attempts(position, rank)
         self._counts.pop(int(position), None)
         return attempts
 
     def peek_attempts(self, position: i64, rank: i64) -> i64:
-        """Return how often a message was returned to its queue; keep the stored count."""
+        """Return how often a message was returned to its queue; keep the stored count.
+
+        Without a stored count, a message up to the delivery mark counts as returned once.
+        """
         count = self._counts.get(int(position), -1)
         if count >= 0:
             return count

@@ -68,8 +68,8 @@ class DuplicateFilter(Queue):
     def record(self, properties: Properties) -> None:
         """Remember the message's value of `x-deduplication-header`, if it has this header.
 
-        If the filter remembers the value already, its expiry does not change. Then the message is a
-        repetition, which was only delivered to destinations that the first message did not reach.
+        If the filter remembers the value already, do nothing: the expiry of the value stays the
+        same.
         """
         headers = properties.get("headers")
         if not isinstance(headers, dict) or HEADER not in headers or self.repeats(properties):

@@ -70,7 +70,10 @@ class HeapQueue(LimitedQueue):
         return [entry[2] for entry in self._heap]
 
     def mark_rank(self, message: Message) -> i64:
-        """Return the rank whose delivery mark covers the message (delivery_window.py)."""
+        """Return the message's priority in a priority queue; 0 in other queues.
+
+        A durable priority queue has a delivery mark for each priority.
+        """
         return 0
 
     def restore(self, positions: array[int], sequence: i64) -> None:
@@ -117,12 +120,11 @@ class HeapQueue(LimitedQueue):
             self._count_moved()
 
     def _is_paged_out(self, rank: int, sequence: int, returned: ReturnedMessage) -> bool:
-        """True if only the position of a new message stays in memory.
+        """True if a new message is paged out: only its position in the store stays in memory.
 
-        A message that would be the new head stays in memory, even if more messages than
-        `store.window` are in memory. But each new message may have a lower rank than the one
-        before, and so be a new head. So if twice as many messages are in memory, a new head is
-        paged out too.
+        While fewer than `store.window` messages are in memory, no message is paged out. Above this
+        number, all messages are paged out, except a message that becomes the new head. Above twice
+        this number, a new head is paged out too, because each new message may be a new head.
         """
         waiting: i64 = len(self._heap)
         if (
@@ -215,12 +217,11 @@ class HeapQueue(LimitedQueue):
             self._schedule_upkeep()
 
     def _count_moved(self) -> None:
-        """Add the bodies of messages that an insertion has moved to the running count of bytes.
+        """Count the bodies of messages that an insertion into the heap has moved.
 
-        The count runs in slices, from the end of the heap to its head. An insertion moves the
-        messages on one path through the heap to higher indexes. The slices may have passed these
-        indexes already, and then would never count the messages. (A removal moves messages only to
-        lower indexes, which later slices count.)
+        While the queue counts its bytes, it visits the heap in slices, from the end to the head. An
+        insertion moves messages to higher indexes, which the slices may have visited already. These
+        messages are counted here, because no later slice would count them.
         """
         at: i64 = len(self._heap) - 1
         while at >= self._counted_from:

@@ -115,7 +115,7 @@ class LimitedQueue(Queue):
             self._trim(0)
 
     def count_waiting(self) -> None:
-        """Begin to add up the body sizes of the waiting messages, without those in the tail."""
+        """Begin to add up the body sizes of the waiting messages in memory, in slices."""
         self._count_number += 1
         self._recount = Recount(
             self._count_number,
@@ -131,7 +131,7 @@ class LimitedQueue(Queue):
         return self._recount is not None
 
     def count_slice(self) -> None:
-        """Add up the body sizes of the next waiting messages that are still in the queue."""
+        """Do one slice of the count of body sizes that `count_waiting` began."""
         recount = self._recount
         if recount is not None:
             self.waiting_bytes += recount.count_slice(
@@ -269,10 +269,10 @@ class LimitedQueue(Queue):
         return self.depth < before
 
     def _put_drops(self) -> i64:
-        """Return how many messages `_trim` may drop at once after a message was put into the queue.
+        """Return the largest number of messages to drop at once after a message was put.
 
-        While bulk work drops messages, return 2. Two drops per message are enough to let the queue
-        shrink, and keep the turn short.
+        The number is 2 while bulk work drops messages, and otherwise MESSAGES_PER_SLICE. Two drops
+        for each new message are enough to let the queue shrink, and keep the turn short.
         """
         return 2 if self._upkeep_waits() else MESSAGES_PER_SLICE
 
@@ -390,7 +390,7 @@ class LimitedQueue(Queue):
         return returned
 
     def _is_counted(self, returned: ReturnedMessage, was_returned: bool) -> bool:
-        """True if `waiting_bytes` contains the body of a head that was just removed."""
+        """True if `waiting_bytes` includes the body of this message, the head just removed."""
         if was_returned:
             return returned.counted == self._count_number
         return self._recount is None or self._recount.contains(returned.sequence)
@@ -432,7 +432,7 @@ class LimitedQueue(Queue):
         self.touch()
 
     def expire_unused(self) -> None:
-        """Delete the queue, unused for its `x-expires` period, unless it has consumers again."""
+        """Delete the queue after its `x-expires` period without use, if it has no consumers."""
         if self._host is not None and self.consumer_count == 0 and not self.dead:
             self._host.expire_queue(self)
 

@@ -58,8 +58,9 @@ class Chunk:
             self.transient_bytes += len(message.content)
 
     def split(self, count: i64, transient: i64) -> Chunk:
-        """Remove and return the first `count` messages, among which are `transient` transient
-        messages.
+        """Remove the first `count` messages, and return them as a new chunk.
+
+        `transient` is the number of transient messages among them.
         """
         first = Chunk()
         first.positions, self.positions = self.positions[:count], self.positions[count:]
@@ -124,7 +125,7 @@ class PagedTail:
         """Return the position of the message about `count` places behind the first one.
 
         The result is inexact: it may be the position of a message up to CHUNK_MESSAGES places
-        nearer. If the tail is shorter, return the position of its last message. Return 0 if the
+        earlier. If the tail is shorter, return the position of its last message. Return 0 if the
         tail holds only transient messages.
         """
         found: i64 = 0

@@ -78,14 +78,17 @@ def head_of(queue: Queue) -> Message | None:
 
 
 def set_head_aside(queue: Queue) -> ReturnedMessage:
-    """Remove the first waiting message, and count it as unacknowledged until `put_aside_back`."""
+    """Remove and return the first waiting message, for a caller that may put it back later.
+
+    The queue counts the message as unacknowledged until `put_aside_back`.
+    """
     returned = queue._pop_head()
     queue.unacked += 1
     return returned
 
 
 def put_aside_back(queue: Queue, returned: ReturnedMessage) -> None:
-    """Put a message of `set_head_aside` back at its old place.
+    """Put a message that `set_head_aside` has removed back at its old place in the queue.
 
     If the queue was deleted meanwhile, release the message in the store.
     """
@@ -152,9 +155,11 @@ def _peek_heap(queue: HeapQueue, cursor: PeekCursor, most: i64) -> list[PeekedMe
 def _merged(
     queue: HeapQueue, memory: list[tuple[int, int, ReturnedMessage]], packed: list[int]
 ) -> list[PeekedMessage]:
-    """Return the messages of two sorted lists in one order: in memory, and read from the store.
+    """Return the messages of two sorted lists as one sorted list.
 
-    The result ends before the first paged message that the store did not read in this call.
+    `memory` has messages in memory, `packed` the entries of messages that are read from the store.
+    If the store has not read all messages of `packed` in this call, the result ends before the
+    first message that is missing.
     """
     found = [(entry[0], entry[1], _of_returned(entry[2], entry[0])) for entry in memory]
     read = read_entries(queue.store, queue.number, packed) if packed else []

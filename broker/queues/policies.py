@@ -181,7 +181,8 @@ def _best(policies: Mapping[str, Policy], name: str, kinds: tuple[str, ...]) -> 
 def bounded(own: Mapping[str, object], operator: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments of a policy, bounded by those of an operator policy.
 
-    If both set a key, the lower of two numbers applies, or else the operator's value.
+    If both policies set a number for a key, the lower number applies. If both set another value for
+    a key, the value of the operator policy applies.
     """
     merged = dict(own)
     for key, value in operator.items():
@@ -207,7 +208,7 @@ def policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Policy:
         row.get(key) for key in ("definition", "pattern", "apply-to", "priority")
     )
     if not isinstance(definition, dict) or not isinstance(pattern, str):
-        raise PreconditionFailed(f"{thing}: it needs a string 'pattern' and an object 'definition'")
+        raise PreconditionFailed(f"{thing} needs a string 'pattern' and an object 'definition'")
     if apply_to is None:
         apply_to = "all"
     if not isinstance(apply_to, str):

@@ -34,7 +34,10 @@ class Rank:
         self.waiting: Fifo[int] = Fifo()
 
     def add(self, position: i64, marked: i64) -> None:
-        """Add a waiting message. Lower the delivery mark if over `marked` messages wait below."""
+        """Add a waiting message that was not delivered yet.
+
+        If more than `marked` messages wait below the delivery mark, lower the mark.
+        """
         newest = self.waiting.peek_last()
         if newest is None or newest < position:
             self.waiting.push(position)
@@ -42,7 +45,7 @@ class Rank:
                 self.window.lower(position - 1)
 
     def remove(self, position: i64) -> None:
-        """Remove the message at a position, and all messages before it."""
+        """Remove the message at this position in the store, and all messages before it."""
         first = self.waiting.peek()
         while first is not None and first <= position:
             self.waiting.pop()
@@ -71,7 +74,7 @@ class RankedGate(DeliveryGate):
         rank.add(message.position, self._ranked.store.waiting_marked)
 
     def remove(self, priority: i64, position: i64) -> None:
-        """Remove a message of a priority, and all messages before it."""
+        """Remove the message at this position in the store, and earlier ones of its priority."""
         known = self._ranks.get(priority)
         if known is not None:
             known.remove(position)

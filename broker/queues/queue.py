@@ -165,12 +165,12 @@ class Queue(MessageSource):
     def reserve(self) -> i64:
         """Take and return the next sequence number, for a message that is not put into the queue.
 
-        A session calls this for messages of shared subscriptions, only while no message waits.
+        An MQTT session sends a message of a shared subscription with this number, past its inbox.
         """
         return self._waiting.reserve()
 
     def skip(self, count: int) -> None:
-        """Skip `count` sequence numbers. Every waiting message must have been delivered before."""
+        """Leave `count` sequence numbers unused. Called only if no undelivered message waits."""
         self._waiting.sequence += count
 
     def next_sequence(self) -> i64:
@@ -268,7 +268,7 @@ class Queue(MessageSource):
             self._gate.write_exact(self.in_memory() + delayed)
 
     def in_memory(self) -> list[ReturnedMessage]:
-        """Return the waiting messages in memory that were delivered before, and returned."""
+        """Return waiting messages in memory, at least all that consumers have returned."""
         return self._waiting.returned.in_order()
 
     def delayed(self) -> list[ReturnedMessage]:
@@ -336,7 +336,7 @@ class Queue(MessageSource):
 
     @property
     def held(self) -> bool:
-        """True while the queue delivers nothing because messages return to it; False if paused."""
+        """True while `hold` stops the deliveries; False if an operator has paused the queue."""
         return self._holds > 0 and not self.paused
 
     def hold(self) -> None:
@@ -548,7 +548,7 @@ class Queue(MessageSource):
         """Record in the store that this queue no longer needs the message at `position`.
 
         If the queue is deleted, the store needs no record: the deletion includes all messages. If
-        another queue has replaced this one, that queue decides.
+        another Queue object has replaced this object, the other object does the work.
         """
         if self.dead:
             if self.replacement is not None:
@@ -622,7 +622,7 @@ class Queue(MessageSource):
         return self._upkeep
 
     def _schedule_upkeep(self) -> None:
-        """Schedule a call of `keep_up` as bulk work, after the deliveries of a turn."""
+        """Schedule the discarding of messages (`keep_up`) as bulk work, after the deliveries."""
         self._open_upkeep().request()
 
     def _upkeep_waits(self) -> bool:

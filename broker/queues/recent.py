@@ -2,7 +2,7 @@
 
 Each such exchange has one such queue. Clients do not see this queue, and it has no consumers. When
 it is full, its oldest message is dropped. All of its messages are in memory, because each new
-binding of the exchange reads them. Therefore it has a limit in bytes, too.
+binding of the exchange reads them. Therefore the queue also has a limit in bytes.
 """
 
 from __future__ import annotations

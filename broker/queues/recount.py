@@ -1,4 +1,8 @@
-"""Counts the bodies of messages that already wait when a limit in bytes is set, in slices."""
+"""Computes the size of a queue in bytes, in slices, when the queue gets a limit in bytes.
+
+The size is the sum of the body sizes of the waiting messages. Messages that come later are added to
+the size when they come.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,10 @@ COUNTED_PER_SLICE: Final[i64] = 20_000
 
 
 def uncounted_size(returned: ReturnedMessage, number: i64) -> i64:
-    """Add a message's body to the count `number`. Return the size of the body in bytes.
+    """Return the size of a message's body in bytes, or 0 if the message is counted already.
 
-    Return 0 if the count includes the body already.
+    `number` is the number of the present count (Recount). From now on, the message counts as
+    included in this count.
     """
     if returned.counted == number:
         return 0
@@ -27,10 +32,10 @@ def uncounted_size(returned: ReturnedMessage, number: i64) -> i64:
 
 
 class Recount:
-    """The count of the bodies that waited in one queue when the count began.
+    """Adds up the body sizes of the messages that waited in one queue when the count began.
 
-    The queue itself counts messages that come later. `number` distinguishes the count from earlier
-    counts of the same queue.
+    The queue itself adds the sizes of messages that come later. `number` distinguishes the count
+    from earlier counts of the same queue.
     """
 
     def __init__(
@@ -53,13 +58,14 @@ class Recount:
         return self._next >= self._end and not self._returned
 
     def contains(self, sequence: i64) -> bool:
-        """True if the size of the waiting messages already includes the message's body."""
+        """True if the queue's size in bytes already includes the body of this message."""
         return not self._next <= sequence < self._end
 
     def count_slice(self, head: i64, waiting: Fifo[Message]) -> i64:
-        """Return the total size in bytes of the next bodies; skip messages that left the queue.
+        """Do one slice of the count: return the total size of the next bodies in bytes.
 
-        `waiting` are the waiting messages now, and `head` is the sequence number of the first one.
+        Messages that have left the queue are skipped. `waiting` are the waiting messages now, and
+        `head` is the sequence number of the first one.
         """
         left: i64 = COUNTED_PER_SLICE
         size: i64 = 0

@@ -48,13 +48,14 @@ class QueueUpkeep(BulkTask):
         self._due: i64 = 0
 
     def request(self) -> None:
-        """Schedule a call of `keep_up` as bulk work of the agenda."""
+        """Schedule the discarding of messages (`Queue.keep_up`) as bulk work of the agenda."""
         self._requested = True
         self.schedule()
 
     def expire_at(self, when: i64) -> None:
-        """Schedule a call of `keep_up` at the time `when` (ms), unless an earlier call is
-        scheduled.
+        """Discard expired messages (`Queue.keep_up`) at the time `when`, in ms.
+
+        Do nothing if an earlier call is scheduled already.
         """
         due: i64 = self._due
         if due == 0 or when < due:
@@ -64,7 +65,7 @@ class QueueUpkeep(BulkTask):
                 self._agenda.drop_timer()
 
     def end(self) -> None:
-        """Cancel all calls of `keep_up`, because the queue is deleted."""
+        """Cancel the scheduled discarding of messages, because the queue is deleted."""
         self._queue = None
         if self._due > 0:
             self._due = 0

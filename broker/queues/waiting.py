@@ -41,9 +41,8 @@ _NO_MESSAGES: Final[Fifo[Message]] = Fifo()
 class WaitingMessages:
     """The waiting messages of one queue.
 
-    `sequence` is the sequence number before that of the first message in `memory`: the number of
-    the last message that left `memory`, or a reserved number. `paged` is the number of messages in
-    the tail.
+    The first message in `memory` has the sequence number `sequence` + 1. `paged` is the number of
+    messages in the tail.
     """
 
     __slots__ = (
@@ -213,7 +212,10 @@ class WaitingMessages:
 
     @property
     def lacks_descriptors(self) -> bool:
-        """True while no file descriptor is left to read the tail. A retry must be scheduled."""
+        """True if the tail could not be read, because no file descriptor was left.
+
+        The caller must then schedule a retry.
+        """
         return self._tail is not None and self._tail.waits
 
     def retry(self) -> None:
@@ -269,7 +271,10 @@ class WaitingMessages:
         return [] if self._tail is None else self._tail.peek(skipped, count)
 
     def peek_attempts(self, message: Message | None) -> i64:
-        """Return how often a message of the tail was delivered before the broker started."""
+        """Return how often a message of the tail was returned, before the broker started.
+
+        A message that may have been delivered counts as returned once.
+        """
         restored = self._restored
         if restored is None or message is None or message.position > restored.top:
             return 0

@@ -1,14 +1,14 @@
 """Adoption: the data directory of a stopped broker becomes the beginning of a replicated log.
 
-    survey_directory    read the position of a data directory, without changing the directory
+    survey_directory    reads the facts that an adoption needs, without changing the directory
     AdoptedDirectory    the data directory, opened as each start of a broker opens it
     adoption_claim      the first record of the log
 
 An epoch is the time between two claims in force. The new log begins EPOCHS_SKIPPED epochs after the
-last epoch that the directory or the log knows. So every other node, with an empty directory or with
-one from an earlier log, reads an epoch that does not follow the one it knows. The node then stops,
-and asks to be seeded. Without the gap, it could take the records of the new log for void ones, and
-claim the log.
+last epoch that the directory or the log knows. Every other node has an empty directory, or a
+directory from an earlier log. Such a node reads an epoch that does not follow the epoch in its
+directory, so it stops, and asks to be seeded. Without the gap, the node could ignore the records of
+the new log as invalid, and claim the log.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class DirectorySurvey:
 
 
 def survey_directory(disk: Disk, path: str) -> DirectorySurvey:
-    """Return the survey of the data directory of a stopped broker. Changes nothing in its log.
+    """Return the facts that an adoption needs about the data directory of a stopped broker.
 
-    The caller must have locked the directory. Raises StoreError, and ReplicationError if the
-    directory is damaged.
+    The log is read, and not changed. The caller must have locked the directory. Raises StoreError,
+    and ReplicationError if the directory is damaged.
     """
     log = f"{path}/{LOG}"
     with_log = has_log(disk, log)
@@ -85,7 +85,8 @@ def _refuse_damage(path: str, findings: list[Finding]) -> None:
             raise ReplicationError(
                 f"the data directory '{path}' is damaged, and a cluster cannot begin with it: "
                 f"{finding}; take the directory of another node, or repair this one with `trellis "
-                "store repair` (start a node of a cluster once with `trellis serve --adopt` before)"
+                "store repair`; if this one belongs to a node of a cluster, run `trellis serve "
+                "--adopt` once before the repair"
             )
 
 
@@ -105,7 +106,7 @@ class AdoptedDirectory:
         report: Callable[[str], None],
         segment_size: int = SEGMENT_SIZE,
     ) -> None:
-        """Open the directory. `salt` is a random number, for a directory without a log.
+        """Open the directory. `salt` is a random number, which is used if the directory has no log.
 
         `report` is called with a text about each message that cannot be read. Raises StoreError,
         and ReplicationError if the directory is damaged.
@@ -129,7 +130,7 @@ class AdoptedDirectory:
             raise
 
     def store(self, state: ClusterState) -> None:
-        """Store `state` in the directory, which makes it a node's directory. Raises StoreError."""
+        """Store `state`, which makes the directory one of a cluster. Raises StoreError."""
         self._store.catalog.write([], self._log_position, state.encode())
 
     def close(self) -> None:
@@ -147,7 +148,7 @@ def adoption_claim(
     wall: int,
     description: str,
 ) -> Claim:
-    """Return the claim with which a log begins at the last change of a directory.
+    """Return the first record of a new replicated log: a claim that begins with a directory's data.
 
     `name` is the name of the broker, and `description` describes this node (NodeDescription).
     `state` is the state that the directory has now. `log_epoch` is the highest epoch in the log, 0
@@ -168,12 +169,15 @@ def adoption_claim(
 
 
 def state_after(claim: Claim, offset: int) -> ClusterState:
-    """Return the state to store in an adopted directory, whose claim has this offset in the log."""
+    """Return the state to store in an adopted directory when the log has `claim` at `offset`."""
     return replace(claim.state, epoch=claim.epoch, nonce=claim.nonce, last=offset)
 
 
 def is_same_adoption(claim: Claim, survey: DirectorySurvey, name: str) -> bool:
-    """True if an earlier, interrupted adoption of the surveyed directory has appended `claim`."""
+    """True if `claim` is from an earlier, interrupted adoption of the same directory.
+
+    `survey` has the facts about this directory; `name` is the name of the broker.
+    """
     begun, state = claim.state, survey.state
     return (
         (begun.name, begun.position, begun.number) == (name, survey.position, state.number)

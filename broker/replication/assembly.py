@@ -9,7 +9,8 @@ from broker.replication.records import REMEDY, BatchChunk, ClusterState
 class BatchAssembly:
     """The chunks of the batch that is being received.
 
-    Callers add only chunks that count (see `Judge`).
+    Callers add only chunks that have an effect: those written by the owner of the log (see
+    `Judge`).
     """
 
     def __init__(self) -> None:
@@ -19,7 +20,7 @@ class BatchAssembly:
     def add(self, offset: int, chunk: BatchChunk, state: ClusterState) -> ReceivedBatch | None:
         """Add a chunk. Return the batch if the chunk completes it, else None.
 
-        `state` is the state of the log before this chunk: it names the last whole batch.
+        `state` is the state of the log before this chunk, which names the last complete batch.
 
         Raises ReplicaDiverged if the batch does not continue the batch before it, or if a chunk is
         missing.
@@ -59,5 +60,7 @@ class BatchAssembly:
         return not self._chunks
 
     def discard(self) -> None:
-        """Drop an incomplete batch: a new claim is in force, so its later chunks will not count."""
+        """Drop an incomplete batch, because another node has claimed the log: no further chunk will
+        come.
+        """
         self._chunks = []

@@ -3,9 +3,9 @@
 The owner of the log frees disk space while it writes (trellis/server/store_writer.py). A node that
 follows does the same work in single steps, between its reads of the replicated log.
 
-After a crash, the node reads the batches after its stored state again. The work here cannot remove
-a part of these batches. It reads and removes only full segments, and the stored state already
-covers each batch in a full segment (durable_batch.py).
+After a crash, the node again reads all batches that follow its stored state. This module cannot
+remove a part of these batches: it reads and removes only full segments, and the stored state
+already covers each batch in a full segment (durable_batch.py).
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ class LogCompaction:
         return False
 
     def _begin(self) -> bool:
-        """Drop dead files if there are any; else begin a checkpoint if that frees enough."""
+        """Drop dead files if there are any; else begin a checkpoint if that frees enough.
+
+        Return False if there is nothing to do.
+        """
         if dead_files(self._log):
             self.completed += 1
             drop_dead_files(self._log)

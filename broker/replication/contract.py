@@ -38,7 +38,7 @@ class ReplicaFull(Exception):
 
 
 class LogTrimmed(ReplicationError):
-    """The records at the offset to read were trimmed. The log now begins at the offset `low`."""
+    """The records to read were trimmed. The log now begins at the offset `low`."""
 
     def __init__(self, low: int, offset: int) -> None:
         super().__init__(
@@ -72,7 +72,7 @@ class ReceivedBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """The result of a read, as the leader of the log's partition reports it."""
+    """The result of a read: records, and the offset that the next record of the log will have."""
 
     #: Records with their consecutive offsets.
     records: list[tuple[int, bytes]]
@@ -91,7 +91,7 @@ class Append:
 class Read:
     """A step: read records from an offset on.
 
-    The engine chooses how many, at least one if any exists.
+    The engine chooses the number of records: at least one, if the log has a record there.
     """
 
     offset: int
@@ -102,9 +102,9 @@ class Apply:
     """A step: make a batch durable in the data directory, together with the state after the batch.
 
     If `batch` is None, only the state is stored. A stored state is always a state between two
-    batches. If the node crashes within this step, the stored state is a state before the batch. So
-    the node reads and applies the batch again, which is safe even if a part of the batch is already
-    in the directory.
+    batches. If the node crashes within this step, the directory still has the state before the
+    batch. So the node reads and applies the batch again, which is safe even if a part of the batch
+    is already in the directory.
     """
 
     batch: ReceivedBatch | None
@@ -138,7 +138,8 @@ class Timing:
     def __post_init__(self) -> None:
         """Raise ReplicationError unless 2 * `beat` < `lease` < `silence`.
 
-        So the owner can miss a beat within its lease, and its lease ends before a standby claims.
+        With these times, one late beat does not end the owner's lease, and the lease ends before a
+        standby claims the log.
         """
         if not 0 < 2 * self.beat < self.lease < self.silence:
             raise ReplicationError(

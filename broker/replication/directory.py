@@ -142,7 +142,7 @@ class ReplicaDirectory:
         log = SegmentLog(self._disk, f"{self.path}/{LOG}", self._segment_size, salt)
         self._check(log.open(warm.survivors, ignore_progress))
         if log.salt != salt:
-            raise self._diverged(f"the log has the salt {log.salt}, and its cluster has {salt}")
+            raise self._diverged(f"its log has the salt {log.salt}, and the cluster has {salt}")
         self._stream_ends = {number: end for number, (end, _) in warm.survivors.streams.items()}
         warm.follow(log)
         self._received = ReceivedRecords(self._codecs, log.seed)
@@ -282,17 +282,17 @@ class ReplicaDirectory:
         """Raise ReplicaDiverged if an entry of a batch has a position outside the batch's range."""
         last = max(int(records.last), changes[-1][0] if changes else 0)
         if last > batch.position or changes and changes[0][0] <= batch.position_before:
-            raise self._diverged(f"batch {batch.number} has entries outside of its positions")
+            raise self._diverged(f"batch {batch.number} has entries outside its own positions")
 
     def _has(self, log: SegmentLog, batch: ReceivedBatch, records: Records, data: bytes) -> bool:
         """True if the local log has all records of a batch.
 
         If the log ends within the batch, remove the part of the batch that the log has.
         """
-        end = int(log.last)
+        end, number = int(log.last), batch.number
         if not records.count:
             if batch.position_before < end <= batch.position:
-                raise self._diverged(f"its log has a record at position {end}")
+                raise self._diverged(f"its log's last position {end} is not that of batch {number}")
             return True
         if end >= records.last:
             self._compare(log, batch, records, data)
@@ -300,7 +300,7 @@ class ReplicaDirectory:
         if end >= records.first:
             self._cut(log, int(records.first))
         elif end > batch.position_before:
-            raise self._diverged(f"its log has a record at position {end}")
+            raise self._diverged(f"its log's last position {end} is not that of batch {number}")
         return False
 
     def _compare(
@@ -316,7 +316,7 @@ class ReplicaDirectory:
             return
         if log.open_file(file).read(_offset(log, file, int(records.first)), len(data)) != data:
             raise self._diverged(
-                f"its log has other records than batch {batch.number} at the positions "
+                f"the directory's log has other records than batch {batch.number} at the positions "
                 f"{records.first} to {records.last}"
             )
 
@@ -336,7 +336,7 @@ class ReplicaDirectory:
 
     @property
     def stored_state(self) -> ClusterState:
-        """The state from which this node would begin to read after a crash."""
+        """The state in the catalog, from which this node begins to read after a crash."""
         stored = self.catalog.replica_state
         return ClusterState.decode(stored) if stored else ClusterState(self.state.name)
 
@@ -373,9 +373,9 @@ class ReplicaDirectory:
     def _finish(self, definitions: list[tuple[int, Defined]]) -> None:
         if self._log is not None and self._log.last > self.state.position:
             raise self._diverged(
-                f"its log ends at position {self._log.last}, behind the last batch of the "
-                f"replicated log, which ends at {self.state.position} (if the replicated log has "
-                "lost records, `trellis cluster adopt` begins a new one with this directory)"
+                f"the directory's log ends at position {self._log.last}, after the last batch of "
+                f"the replicated log (position {self.state.position}); if the replicated log has "
+                "lost records, `trellis cluster adopt` begins a new one with this directory"
             )
         self._check_streams(definitions)
         self.store_state(self.state)
@@ -432,7 +432,7 @@ class ReplicaDirectory:
                     raise self._diverged(str(error)) from error
 
     def close(self) -> None:
-        """Close the files, unless the broker has them."""
+        """Close the files, unless `take_over` has given them to the broker."""
         if self._taken_over:
             return
         if self._compaction is not None:

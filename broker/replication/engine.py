@@ -31,8 +31,9 @@ class ReplicatedLog(Protocol):
 
     @property
     def identity(self) -> str:
-        """A text that identifies the log: a log that replaces a deleted log of the same name has
-        another identity.
+        """A text that identifies the log.
+
+        If the log is deleted and created again with the same name, it has another identity.
         """
 
     def expect(self, identity: str) -> None:
@@ -48,14 +49,17 @@ class ReplicatedLog(Protocol):
         """
 
     def read(self, offset: int) -> LogSpan:
-        """Return records from an offset on, and the tip of the log.
+        """Return records from an offset on, and the offset at which the log ends now.
 
-        If the log has no such record yet, the call waits a short time for one. Raises
+        If the log has no record at the offset yet, the call waits a short time for one. Raises
         LogUnreachable, LogTrimmed.
         """
 
     def bounds(self) -> tuple[int, int]:
-        """Return the offset of the first record of the log, and its tip. Raises LogUnreachable."""
+        """Return the offset of the log's first record, and the offset after its last record.
+
+        Raises LogUnreachable.
+        """
 
     def trim(self, offset: int) -> None:
         """Remove the records before an offset. Raises LogUnreachable."""
@@ -64,7 +68,7 @@ class ReplicatedLog(Protocol):
         """Replace the report of this node (NodeReport) in the cluster. Raises LogUnreachable."""
 
     def own_report(self) -> NodeReport | None:
-        """Return the report of this node; None without one. Raises LogUnreachable."""
+        """Return the report of this node; None if it has not reported. Raises LogUnreachable."""
 
     def reports(self) -> dict[str, NodeReport]:
         """Return the reports of all nodes of the cluster by name. Raises LogUnreachable."""
@@ -85,8 +89,9 @@ def carry_out(
     """Carry out the steps that a generator yields, until it ends. Return its result.
 
     `steps` is a generator of LogOwner or Standby. `apply` makes a batch and a state durable, and
-    may raise ReplicaFull. `sleep` waits for a number of seconds. An error that the contract names
-    is thrown into the generator, which may continue. Any other error ends this call.
+    may raise ReplicaFull. `sleep` waits for a number of seconds. An error that a step may have (see
+    the table in contract.py) is thrown into the generator, which may continue. Any other error ends
+    this call.
     """
     try:
         step = next(steps)

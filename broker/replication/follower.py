@@ -25,7 +25,7 @@ FULL_SECONDS = 0.2
 
 
 class Follower:
-    """A reader of the log from a stored state on, which applies all batches that count."""
+    """A reader of the log, which begins after a stored state and applies all valid batches."""
 
     def __init__(self, state: ClusterState, formats: Formats = FORMATS) -> None:
         self.judge = Judge(state)
@@ -40,9 +40,9 @@ class Follower:
     def take(self, span: LogSpan, until: int | None = None) -> Steps[bool]:
         """Judge the records of a span, and apply each batch that they complete.
 
-        Return True if any of these records counts. Records at the offset `until` and after it are
-        skipped. Raises FormatUnread at a claim after which batches have a format that this version
-        of Trellis cannot read (formats.py).
+        Return True if at least one of these records is valid (counts, see `Judge`). Records at the
+        offset `until` and after it are skipped. Raises FormatUnread at a claim after which batches
+        have a format that this version of Trellis cannot read (formats.py).
         """
         counted = False
         for offset, data in span.records:

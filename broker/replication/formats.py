@@ -1,7 +1,8 @@
-"""Batch formats: how the batches in the replicated log are encoded, and how a cluster changes it.
+"""Batch formats: the encodings of batches in the replicated log, and the change to a newer one.
 
 A batch format has a number. The format in force is the one in which the owner of the log writes
-batches, whatever version of Trellis the owner runs. The state of the log names its number.
+batches, whatever version of Trellis the owner runs. The state of the log has the number of the
+format in force.
 
 A version of Trellis reads the formats from `oldest` to `newest`. These are at least its own format
 and the format of the version before, so nodes of both versions can run together. When each listed
@@ -52,7 +53,8 @@ class BatchFormat:
     def decode(self, data: bytes) -> Payload:
         """Return the content of a batch from its payload, which must have this format.
 
-        Raises ForeignRecord, ReplicaDiverged.
+        Raises ForeignRecord if a newer version of Trellis wrote the payload, ReplicaDiverged if the
+        payload is malformed.
         """
         return payload.decode(data)
 
@@ -77,7 +79,8 @@ class Formats:
     def decode(self, data: bytes) -> Payload:
         """Return the content of a batch from its payload, whose first byte names the format.
 
-        Raises ForeignRecord (also for an unknown format), ReplicaDiverged.
+        Raises ForeignRecord if the format is unknown or a newer version of Trellis wrote the
+        payload, ReplicaDiverged if the payload is malformed.
         """
         found = self._formats.get(data[0]) if data else None
         if found is None:

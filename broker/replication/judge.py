@@ -30,7 +30,7 @@ from broker.replication.records import (
 
 
 class LogGap(ReplicationError):
-    """The reader lacks records of the log: it cannot judge the records that follow."""
+    """The reader lacks earlier records of the log, so it cannot judge the records that follow."""
 
 
 class ForeignLog(ReplicationError):
@@ -38,7 +38,11 @@ class ForeignLog(ReplicationError):
 
 
 class Judge:
-    """Judges the records of the log, in the order of their offsets, and keeps the log's state."""
+    """Decides for each record of the log whether it counts, that is, has an effect.
+
+    The records must be judged in the order of their offsets. The judge also keeps the state of the
+    log.
+    """
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
@@ -49,9 +53,9 @@ class Judge:
     def at_mark(offset: int, mark: Mark) -> Judge:
         """Return a judge that begins at a mark, because the log before the mark is trimmed.
 
-        The mark must be a record that counts. The first record of a trimmed log is one. A mark that
-        a deposed owner appended too late does not count: its epoch is old, and this judge would
-        take it for the epoch in force.
+        The mark must be a record that counts, such as the first record of a trimmed log. A mark
+        that a former owner appended after it had lost the log does not count. Its epoch is out of
+        date, but this judge would take it for the epoch in force.
         """
         return Judge(
             replace(

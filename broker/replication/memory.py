@@ -28,8 +28,8 @@ class MemoryLog:
     def read(self, offset: int, most: int = 500, tip: int | None = None) -> LogSpan:
         """Return the records from an offset on, at most `most`.
 
-        `tip` is an older tip, for a reader that does not see the newest records. Raises LogTrimmed
-        if the offset was removed.
+        With `tip`, the log seems to end before this offset, as for a reader that does not see the
+        newest records. Raises LogTrimmed if the offset was removed.
         """
         seen = self.tip if tip is None else min(tip, self.tip)
         if offset < self.low:
@@ -62,11 +62,11 @@ class MemoryNodeLog:
         return self._log.append(data)
 
     def read(self, offset: int) -> LogSpan:
-        """Return records from an offset on, and the tip. Raises LogTrimmed."""
+        """Return the records from an offset on. Raises LogTrimmed if the offset was removed."""
         return self._log.read(offset)
 
     def bounds(self) -> tuple[int, int]:
-        """Return the offset of the first record of the log, and its tip."""
+        """Return the offset of the log's first record, and the offset after its last record."""
         return self._log.low, self._log.tip
 
     def trim(self, offset: int) -> None:
@@ -78,7 +78,7 @@ class MemoryNodeLog:
         self._log.reports[self._node] = report
 
     def own_report(self) -> NodeReport | None:
-        """Return the report of this node; None without one."""
+        """Return the report of this node; None if it has not reported."""
         return self._log.reports.get(self._node)
 
     def reports(self) -> dict[str, NodeReport]:

@@ -42,9 +42,9 @@ ABORT_MARGIN: Final = 0.3
 class LogOwner:
     """The node whose claim is in force. At most one append is in flight.
 
-    The owner expects that each record gets the offset after its own last record. If the offset is
-    higher, other nodes have appended records in between. The owner then reads and judges these
-    records first. After Fenced the node must end.
+    The owner expects that its records get consecutive offsets. If the offset of a record is higher
+    than expected, other nodes have appended records in between, and the owner first reads and
+    judges these records. After Fenced the node must end.
     """
 
     def __init__(
@@ -56,7 +56,11 @@ class LogOwner:
         clock: Callable[[], float],
         wall: Callable[[], int],
     ) -> None:
-        """`sent` is the time at which the claim in force was sent, in seconds of `clock`."""
+        """Own the log from now on.
+
+        `next_offset` is the offset that the next record is expected to have. `sent` is the time at
+        which the claim in force was sent, in seconds of `clock`.
+        """
         self.judge = judge
         self.timing = timing
         #: The offset that the next record is expected to have.
@@ -79,9 +83,9 @@ class LogOwner:
         """True if the owner may deliver, answer and expire messages now.
 
         Test this before each such action, because the node may have been paused since the last
-        test. While this is True, no standby can own the log. The owner's lease begins when it sends
-        a record. A standby begins to wait when it has read this record, which is later, and it
-        waits longer than the lease (`Timing.silence`).
+        test. While this is True, no standby can own the log: the owner's lease begins when the
+        owner sends a record; a standby begins to wait only when it reads this record, and it waits
+        longer than the lease (`Timing.silence`).
         """
         return not self._fenced and self._clock() < self.sent + self.timing.lease
 
@@ -100,11 +104,11 @@ class LogOwner:
     def ship(
         self, payload: bytes, position: int, chunk_size: int = CHUNK_SIZE
     ) -> Steps[ReceivedBatch]:
-        """Append a batch to the log in chunks. Return the batch once all its chunks count.
+        """Append a batch to the log in chunks. Return the batch once the log has all chunks.
 
-        `position` is the position of the last entry of the batch. Only after this call may the
-        batch be written to the data directory and be confirmed. If that write fails because the
-        disk is full, only the write is repeated, not this call. Raises Fenced.
+        `position` is the position of the last entry of the batch. Write the batch to the data
+        directory, and confirm it, only after this call. If that write fails because the disk is
+        full, repeat only the write, not this call. Raises Fenced.
         """
         state = self.judge.state
         epoch, nonce = self._claim
@@ -165,7 +169,7 @@ class LogOwner:
     def raise_format(self, number: int, nonce: int) -> Steps[None]:
         """Write batches in a newer format from now on (the format `number`; see formats.py).
 
-        This appends a claim in the name of this node, which names the format. All nodes must be
+        This appends a claim in the name of this node; the claim names the format. All nodes must be
         able to read the format. `nonce` is a random number that no other claim has. Call this
         between two batches. Raises Fenced.
         """
@@ -193,7 +197,10 @@ class LogOwner:
         return found
 
     def _append(self, record: LogRecord) -> Steps[int]:
-        """Append a record, and return its offset once it counts. Raises Fenced."""
+        """Append a record; return its offset once the log has it and this node still owns the log.
+
+        Raises Fenced.
+        """
         if self._fenced:
             raise Fenced("this node does not own the log any more")
         sent = self._clock()
@@ -207,7 +214,7 @@ class LogOwner:
             raise Fenced(f"the log appended a record at offset {offset}, not {self.next} or more")
         yield from self._read_between(offset)
         if not self.judge.judge(offset, record):
-            raise AssertionError("a record of the claim in force did not count")
+            raise AssertionError("the judge ignored a record of this node, whose claim is in force")
         self.next = offset + 1
         self.sent = sent
         return offset

@@ -9,8 +9,9 @@ are big-endian.
                  definition as text (values.py), or, if the object was removed, null and its number
     records      the bytes of the records, as in the log
     streams      the size of the header; the header; the bytes of the rows of all streams,
-                 concatenated. The header is JSON, with two lists: for the rows of each stream, the
-                 stream, the place in its file, the offsets and the size; the segments to remove
+                 concatenated. The header is JSON with two lists. The first list has an element for
+                 the rows of each stream: stream, byte position in the file, offsets, size. The
+                 second list has the segments to remove.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Change = tuple[int, StoreEntry]
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """The content of a batch."""
+    """The content of a batch of the replicated log: records, definitions and rows of streams."""
 
     #: Definitions that were made, changed or removed.
     changes: list[Change]
@@ -114,7 +115,7 @@ def _sections(data: bytes) -> dict[int, bytes]:
         kind, size = _SECTION.unpack_from(data, at)
         at += _SECTION.size + size
         if at > len(data) or kind in found:
-            raise ValueError(f"the section of kind {kind} is cut off or repeated")
+            raise ValueError(f"its section of kind {kind} is cut off or repeated")
         found[kind] = data[at - size : at]
     return found
 
@@ -130,7 +131,7 @@ def _garbage_row(garbage: StreamGarbage) -> list[object]:
 
 
 def _streams(data: bytes) -> tuple[list[ShippedRows], list[StreamGarbage]]:
-    """Return the rows of streams, and the segments to remove, from a section."""
+    """Return the rows of streams and the segments to remove; `data` is the section of streams."""
     if not data:
         return [], []
     at = _HEADER_SIZE.size + _HEADER_SIZE.unpack_from(data)[0]
@@ -140,14 +141,16 @@ def _streams(data: bytes) -> tuple[list[ShippedRows], list[StreamGarbage]]:
         rows.append(_shipped(stream, data[at : at + size]))
         at += size
     if at != len(data):
-        raise ValueError("the rows of streams are cut off")
+        raise ValueError("its rows of streams are cut off")
     return rows, [_removal(row) for row in removals]
 
 
 def _shipped(row: list[object], data: bytes) -> ShippedRows:
     vhost, name, *numbers = row
     if not (isinstance(vhost, str) and isinstance(name, str)):
-        raise TypeError(f"the stream {name!r} has a name of a wrong type")
+        raise TypeError(
+            f"the name of a stream, or its virtual host, is not a text: {vhost!r}, {name!r}"
+        )
     stream, epoch, segment_base, place, base, count = _numbers(numbers, 6)
     return ShippedRows(vhost, name, stream, epoch, segment_base, place, base, count, data)
 
@@ -157,7 +160,7 @@ def _removal(row: list[object]) -> SegmentRemoval:
     if not (isinstance(vhost, str) and isinstance(name, str)) or not (
         isinstance(segments, list) and isinstance(deleted, bool)
     ):
-        raise TypeError(f"the removal of segments of the stream {name!r} has a wrong type")
+        raise TypeError(f"the entry that removes segments of stream {name!r} has a wrong type")
     [number] = _numbers([stream], 1)
     found = [(epoch, base) for epoch, base in (_numbers(pair, 2) for pair in segments)]
     return SegmentRemoval(vhost, name, number, found, deleted)
@@ -167,7 +170,7 @@ def _numbers(values: list[object], count: int) -> list[int]:
     """Return `values`. Raises ValueError unless they are `count` numbers from 0 to 2**63 - 1."""
     found = [value for value in values if isinstance(value, int) and 0 <= value < 1 << 63]
     if len(values) != count or len(found) != count:
-        raise ValueError(f"{values!r} are not {count} numbers")
+        raise ValueError(f"{values!r} must be {count} numbers from 0 to 2**63 - 1")
     return found
 
 

@@ -1,8 +1,8 @@
 """The records of the replicated log, and their encoding.
 
     kind     written by                      content
-    claim    a standby       a request to own the log: `seen`, the state that its writer knows, and
-                             a digest of settings
+    claim    a standby       a request to own the log: the last offset that its writer has read, the
+                             state of the log up to there, and a digest of settings
     batch    the owner       one chunk of the entries of a batch
     beat     the owner       nothing: the record says that the owner is there
     mark     the owner       the state: a reader may begin at this record
@@ -206,7 +206,7 @@ class Claim(LogRecord):
 class BatchChunk(LogRecord):
     """One chunk of a batch.
 
-    All chunks of a batch have the same values in all number fields except `chunk`.
+    All chunks of a batch have equal numbers (batch, positions, offsets), except the number `chunk`.
     """
 
     #: Number of the batch: the number of the batch before it + 1.
@@ -282,7 +282,7 @@ def _decode_body(kind: int, epoch: int, nonce: int, wall: int, body: bytes) -> L
         number, at, chunks, before, offset_before, position = _BATCH.unpack_from(body)
         if at >= chunks:
             raise ForeignRecord(
-                f"the record holds chunk {at} of {chunks}; chunks are numbered from 0"
+                f"the record has chunk number {at}, which must be below {chunks} (number of chunks)"
             )
         payload = body[_BATCH.size :]
         return BatchChunk(

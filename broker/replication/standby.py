@@ -33,11 +33,13 @@ class Standby:
     """A node that does not own the log.
 
     The standby claims the log after a time without a record of the owner (`Timing.silence`). Time
-    in which the log does not answer, or in which this node has not read the whole log, is left out:
-    it proves nothing about the owner. A log may also answer reads, but commit no record. So after
-    two thirds of the silence the standby appends a call, a record without content, and claims only
-    after the log has acknowledged the call. A log that stalled and recovers appends a waiting batch
-    of the owner before the call. The standby then reads this batch, and does not claim.
+    in which the log does not answer, or in which this node has not read the whole log, is not
+    counted.
+
+    A log may answer reads although it commits no record. So after two thirds of the silence, the
+    standby appends a call, a record without content. The standby claims the log only after the log
+    has acknowledged the call. If the log had stalled and recovers, the log first appends the
+    waiting batch of the owner. The standby then reads this batch, and does not claim.
     """
 
     def __init__(
@@ -80,9 +82,9 @@ class Standby:
 
     @property
     def clock_ahead(self) -> int:
-        """Milliseconds by which the clock of this node is ahead of that of the owner; 0 if unknown.
+        """Milliseconds by which the clock of this node is ahead of the owner's clock; 0 if unknown.
 
-        The least difference of the last records counts, because a record may be read late.
+        The result is the least difference in the last records, because a record may be read late.
         """
         return min(self._clocks, key=abs) if len(self._clocks) == CLOCKS else 0
 
@@ -211,7 +213,9 @@ class Standby:
         return owner
 
     def _owner(self, sent: float) -> LogOwner:
-        """Return the owner of the log; `sent` is the time when its last record was sent."""
+        """Return this node as the owner of the log; `sent` is the time when it sent its last
+        record.
+        """
         return LogOwner(
             self.follower.judge,
             self.follower.next,

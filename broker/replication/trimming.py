@@ -34,7 +34,8 @@ class NodeList:
     def of_log(self, identity: str) -> NodeList:
         """Return this list if it belongs to the log with this identity; otherwise an empty list.
 
-        A list of an earlier version names no log: it is taken for a list of this log.
+        A list that an earlier version of Trellis stored has no identity. It counts as a list of
+        this log.
         """
         if self.log in ("", identity):
             return replace(self, log=identity)
@@ -51,8 +52,9 @@ class NodeList:
 
     @staticmethod
     def from_value(value: object) -> NodeList:
-        """Return the list of nodes in a value that `value` made; an empty list for any other
-        value.
+        """Return the list of nodes from the result of the property `value`.
+
+        Return an empty list for any other object.
         """
         found = value if isinstance(value, dict) else {}
         listed, struck, mark = found.get("listed"), found.get("struck"), found.get("mark")
@@ -86,7 +88,7 @@ class NodeList:
         return replace(self, listed=frozenset(listed), struck=struck)
 
     def without_last(self, reports: Mapping[str, NodeReport], owner: str) -> NodeList:
-        """Return the list after striking the node that is farthest behind, except the owner."""
+        """Strike the node that is farthest behind, but not the owner; return the new list."""
         others = {
             name: reports[name].offset if name in reports else -1 for name in self.listed - {owner}
         }

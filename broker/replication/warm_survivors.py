@@ -4,7 +4,7 @@ A takeover needs the live records. A standby that keeps them in memory need not 
 for them.
 
     open the log      a scan of the whole log fills a Survivors object, as at each start
-    each new batch    once they are durable, the records are passed to the same Survivors object
+    each new batch    its records are passed to the same Survivors object, once they are durable
     removed queue     its messages are released block by block, between the batches
     take over         the broker gets the Survivors object, and does not read the log
 
@@ -30,7 +30,7 @@ class WarmSurvivors:
     """The survivors (live records) of the open local log of a standby.
 
     `holder_numbers` are the numbers of the definitions that can hold messages. The set changes
-    while the node follows.
+    while the standby follows the replicated log.
     """
 
     def __init__(self, holder_numbers: set[int], newest_number: int) -> None:
@@ -41,9 +41,9 @@ class WarmSurvivors:
         self._unreleased = 0
 
     def follow(self, log: SegmentLog) -> None:
-        """Expect batches from now on.
+        """Expect the records of new batches from now on, after the scan of the log.
 
-        The caller has read the whole log, and has passed its records to `survivors`.
+        The caller has passed all records of the log to `survivors`.
         """
         self.survivors.count_live(log)
         self.survivors.follow()
@@ -65,10 +65,10 @@ class WarmSurvivors:
             self._unreleased = self._messages.blocks
 
     def release(self, log: SegmentLog) -> bool:
-        """Release the messages of removed queues in one block of messages (FollowedMessages).
+        """Count the messages of removed queues in one block of FollowedMessages as settled.
 
-        The log counts these messages as settled, so that their files can be dropped. Return True
-        if further blocks must be released.
+        When all messages of a file are settled, the log can drop the file. Return True if further
+        blocks remain for later calls.
         """
         if self._unreleased == 0:
             return False

@@ -9,7 +9,7 @@ transaction's messages), prewarming, topology_stream and topic_groups (counters 
 messages).
 
 For operators: tracing (follows messages), explanation (where a message would go),
-matching_bindings, match_reasons, queue_verdicts, near_misses, near_key_filter and key_differences;
-topic_history (the topics of the last hour) and binding_trial (what changed bindings would do with
-them).
+matching_bindings, match_reasons, queue_verdicts, near_misses, binding_chunks, near_key_filter and
+key_differences; topic_history (the topics of the last hour) and binding_trial (what changed
+bindings would do with them).
 """

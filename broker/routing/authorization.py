@@ -15,17 +15,18 @@ A user without topic rules may publish and read every topic, so only the rule ab
 concerns this user. An exchange that does not exist yet counts as a topic exchange, because it may
 become one.
 
-A policy and a queue may together make messages pass to an exchange: the policy names the exchange,
-the queue names the routing key. Either may be declared first. So the declaration of each object is
-compared with the objects that exist already:
+A policy may name the dead letter exchange of a queue, and the queue's own arguments may name the
+routing key. The policy or the queue may be declared first. So the rule about alternate and dead
+letter exchanges also applies to these exchanges when an object is declared:
 
-    a new queue                         with the dead letter exchange and key of each policy that
-                                        matches the queue, even a policy of lower priority: it
-                                        applies once the other policies are removed
-    a new exchange                      with the alternate exchange of each policy that matches it
-    a policy with a dead letter         with none: the user must be permitted every topic there,
-    exchange                            because a queue may name any key, which has precedence
-    a new topic exchange                with each queue, exchange and policy that names it already
+    a new queue                         the dead letter exchange of each policy that matches the
+                                        queue, of any priority, unless only the policy sets the
+                                        routing key
+    a new exchange                      the alternate exchange of each policy that matches it
+    a new policy                        its dead letter exchange, for any routing key, because a
+                                        queue may set another one; its alternate exchange
+    a new topic exchange                the new exchange, if a queue, exchange or policy names it as
+                                        its dead letter exchange or alternate exchange already
 """
 
 from __future__ import annotations
@@ -173,9 +174,9 @@ class DeclarationRights:
     def _check_ways_to(self, target: str) -> None:
         """Raise AccessRefused if forbidden topics could pass to the new topic exchange `target`.
 
-        Topics could pass if an existing queue, exchange or policy names this exchange as its
-        target. This method examines all queues, exchanges and policies of the virtual host, and
-        compares one string of each, or two of a policy.
+        Topics could pass if an existing queue, exchange or policy names this exchange as its dead
+        letter exchange or alternate exchange. This method examines all queues, exchanges and
+        policies of the virtual host.
         """
         self.walked += len(self._exchanges)
         for queue in chain(self._queues.values(), self._discarding):

@@ -20,13 +20,15 @@ NO_LOCAL: Final = "no-local"
 #: that match the key. The planner asks `Subscriber.may_read` about each topic when it resolves
 #: a route.
 PARTLY: Final = "partly-allowed"
+#: The character between the key and the arguments in `Binding.identity`.
+ARGUMENTS_MARK: Final = "\0"
 
 
 class Binding:
     """A rule of one exchange: messages that match `key` and `arguments` go to `destination`.
 
-    `grammar` defines the wildcards that the key may contain: those of AMQP or of MQTT. If the
-    destination is a subscriber, it gets the messages with at most QoS `qos`.
+    `grammar` defines the wildcards that the key may contain: those of AMQP or of MQTT. `qos` is the
+    highest QoS with which a subscriber gets the messages.
     """
 
     __slots__ = ("arguments", "destination", "grammar", "key", "qos")
@@ -51,4 +53,6 @@ class Binding:
 
         An exchange has at most one binding with this identity to each destination.
         """
-        return f"{self.key}\0{sorted(self.arguments.items())!r}" if self.arguments else self.key
+        if not self.arguments:
+            return self.key
+        return f"{self.key}{ARGUMENTS_MARK}{sorted(self.arguments.items())!r}"

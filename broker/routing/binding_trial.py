@@ -6,10 +6,11 @@
                                                           v
                                             gains and losses by destination
 
-A changed binding is one that an operator may want to add or to remove. Nothing in the broker
-changes: the trial holds the bindings to add in exchanges of its own, which no client can see. To
-route a topic with the changes, the trial also searches these exchanges, and skips the bindings to
-remove.
+A changed binding is one that an operator may want to add or to remove. A trial may also delete
+queues and exchanges, with their bindings. Nothing in the broker changes: the trial holds the
+bindings to add in exchanges of its own, which no client can see. To route a topic with the changes,
+the trial also searches these exchanges, and skips the bindings to remove, and the queues and
+exchanges to delete.
 
 A trial works in steps of bounded work, between which other work may run.
 """
@@ -17,7 +18,7 @@ A trial works in steps of bounded work, between which other work may run.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from broker.errors import NotFound, PreconditionFailed
@@ -126,7 +127,8 @@ class _Walk:
         self.targets: dict[Destination, None] = {}
         #: The changes that matched the topic.
         self.matched: dict[BindingChange, None] = {}
-        #: True if the walk entered an exchange whose bindings the trial changes.
+        #: True if the walk entered an exchange whose bindings the trial changes, or met a queue or
+        #: an exchange that the trial deletes.
         self.changes = False
         #: True if the walk entered an exchange that looks at headers, which the history lacks.
         self.by_headers = False
@@ -135,11 +137,18 @@ class _Walk:
 class BindingTrial:
     """A trial of changed bindings in one virtual host, on the topics in `history`.
 
+    `deleted` are queues and exchanges that the trial deletes.
+
     The attributes are valid once the iterator `steps` is exhausted.
     """
 
     def __init__(
-        self, vhost: str, scope: SearchScope, changes: Sequence[BindingChange], history: HistorySum
+        self,
+        vhost: str,
+        scope: SearchScope,
+        changes: Sequence[BindingChange],
+        history: HistorySum,
+        deleted: Collection[Destination] = (),
     ) -> None:
         """Prepare the trial of `changes`.
 
@@ -156,6 +165,7 @@ class BindingTrial:
         for change in self.changes:
             self._prepare(change)
         self._changed = {change.exchange.name for change in self.changes}
+        self._deleted = frozenset(deleted)
         #: The gains and losses by destination.
         self.effects: dict[tuple[Destination, bool], DestinationEffect] = {}
         #: Number of gains and losses of destinations beyond DESTINATIONS_MAX.
@@ -171,7 +181,10 @@ class BindingTrial:
 
     @property
     def complete(self) -> bool:
-        """True if all topics were routed; False if the trial ended at BINDINGS_MAX bindings."""
+        """True if all topics were routed; False if the trial was ended, because it took too long.
+
+        A trial ends after it has followed BINDINGS_MAX bindings.
+        """
         return self.topics == self.topics_known
 
     def _prepare(self, change: BindingChange) -> None:
@@ -207,7 +220,10 @@ class BindingTrial:
         self._adding[added] = change
 
     def steps(self) -> Iterator[None]:
-        """Route all topics twice; the iterator does one bounded step for each element."""
+        """Route all topics, with and without the changed bindings.
+
+        Each `next` on the iterator does one bounded step of the work.
+        """
         yield from self._history.steps()
         mine = [
             (exchange, keys)
@@ -218,6 +234,7 @@ class BindingTrial:
             self.topics_known += len(keys)
             self.messages_known += sum(keys.values())
             yield None
+        yield from self._try_direct()
         for name, keys in mine:
             exchange = self._scope.exchanges.get(name)
             for key, messages in keys.items():
@@ -228,6 +245,18 @@ class BindingTrial:
                 if exchange is not None:
                     yield from self._try(exchange, key, messages)
                 yield None
+
+    def _try_direct(self) -> Iterator[None]:
+        """Route the messages that were published to a deleted queue by its name."""
+        for target in self._deleted:
+            messages = self._history.direct(self._vhost, target.name)
+            if messages == 0 or not isinstance(target, Queue):
+                continue
+            self.topics_known += 1
+            self.messages_known += messages
+            self.topics += 1
+            self.messages += messages
+            yield from self._try(self._scope.exchanges[""], target.name, messages)
 
     def _try(self, exchange: Exchange, key: str, messages: int) -> Iterator[None]:
         before = _Walk()
@@ -263,10 +292,13 @@ class BindingTrial:
     def _walk(self, walk: _Walk, exchange: Exchange, key: str, changed: bool) -> Iterator[None]:
         """Find the destinations of a routing key, from an exchange on, and add them to `walk`.
 
-        If `changed` is True, the bindings that the trial adds count, and those that it removes do
-        not. Each yield ends a slice of the work.
+        If `changed` is True, follow also the bindings that the trial adds, and skip the removed
+        bindings and the deleted queues and exchanges. Each `next` on the iterator does one bounded
+        step of the work.
         """
         ahead, seen = [exchange], {exchange.name}
+        if self._is_deleted(walk, exchange, changed):
+            return
         while ahead:
             source = ahead.pop()
             walk.by_headers = walk.by_headers or source.by_headers
@@ -286,7 +318,7 @@ class BindingTrial:
                 if number % STEPS == STEPS - 1:
                     yield None
                 target = self._target_of(walk, binding, key, changed)
-                if target is None or target.dead:
+                if target is None or target.dead or self._is_deleted(walk, target, changed):
                     continue
                 matched = True
                 if not isinstance(target, Exchange):
@@ -297,8 +329,15 @@ class BindingTrial:
             if not matched and source.alternate is not None and source.alternate not in seen:
                 seen.add(source.alternate)
                 alternate = self._scope.exchanges.get(source.alternate)
-                if alternate is not None:
+                if alternate is not None and not self._is_deleted(walk, alternate, changed):
                     ahead.append(alternate)
+
+    def _is_deleted(self, walk: _Walk, target: Destination, changed: bool) -> bool:
+        """True if the trial deletes a queue or an exchange, and `changed` is True."""
+        if target not in self._deleted:
+            return False
+        walk.changes = True
+        return changed
 
     def _target_of(
         self, walk: _Walk, binding: Binding, key: str, changed: bool

@@ -6,7 +6,8 @@
 
 PlanSearch, the search of real publications, finds the exchanges and destinations. Then the
 explanation asks each of these exchanges again for its matching bindings, to say why they match. No
-message is published and nothing is cached, except that an exchange of a random type makes a choice.
+message is published and nothing is cached. Only exchanges of a random type change: their number of
+choices grows.
 
 An explanation works in steps of bounded work, between which other work may run. If a binding
 changes in between, `outdated` is True.
@@ -73,18 +74,13 @@ class RouteExplanation:
         self.targets: list[tuple[Queue | Subscriber, int]] = []
         #: The subscribers and queues that match, but cannot represent the routing key.
         self.unrepresentable: list[Queue | Subscriber] = []
+        #: The queues, subscribers and exchanges that the message reaches.
+        self.reached: set[Destination] = set()
         #: True if bindings changed while the explanation was computed.
         self.outdated = False
 
-    @property
-    def reached(self) -> set[Destination]:
-        """The queues, subscribers and exchanges that the message reaches."""
-        found: set[Destination] = {target for target, _ in self.targets}
-        found.update([one.exchange for one in self.walked])
-        return found
-
     def steps(self) -> Iterator[None]:
-        """Compute the explanation; the iterator does one bounded step for each element."""
+        """Compute the explanation; each `next` on the iterator does one bounded step."""
         slot = SearchSlot(STEPS)
         while not self._search.advance(slot):
             yield None
@@ -95,6 +91,11 @@ class RouteExplanation:
                 self.missing.append(name)
             else:
                 self.walked.append(WalkedExchange(exchange))
+                self.reached.add(exchange)
+        for number, (target, _) in enumerate(self.targets):
+            self.reached.add(target)
+            if number % STEPS == STEPS - 1:
+                yield None
         for walked in self.walked:
             yield from self._look_up(walked)
         yield from self._connect()
@@ -126,9 +127,9 @@ class RouteExplanation:
                     yield None
 
     def _find_chosen(self, walked: WalkedExchange) -> Iterator[None]:
-        """Find the binding of a random exchange that the search chose.
+        """Find the binding that a random exchange chose for the message.
 
-        It is a binding to a destination that the message reaches.
+        The chosen binding is the one whose destination the message reaches.
         """
         reached = self.reached
         for mine in list(walked.exchange.bindings.values()):
@@ -160,7 +161,7 @@ class RouteExplanation:
         self.walked[0].entered = "published here"
 
     def _find_unrepresentable(self) -> Iterator[None]:
-        """Find destinations with a matching binding whose protocol cannot represent the topic."""
+        """Find destinations that a binding matches, but that cannot represent the topic."""
         if not self._search.unrepresentable:
             return
         reached = self.reached

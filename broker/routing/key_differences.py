@@ -1,4 +1,4 @@
-"""The one small difference between a message and a binding that does not match it.
+"""Finds the one small difference because of which a binding does not match a message.
 
 The functions are called for very many bindings, so the cheap comparisons come first. The result for
 a binding that matches the message is undefined: the caller asks about other bindings only.
@@ -200,8 +200,9 @@ class KeyComparison:
         return _of_case(self._key, self._separator.join(pattern))
 
     def _open_difference(self, pattern: list[str]) -> NearDifference | None:
-        """Return the one difference to a pattern with one `#`; None for several differences or
-        none.
+        """Return the one difference between the routing key and a pattern with one `#`.
+
+        Return None if there are several differences, or none.
         """
         at = pattern.index(self._many)
         head, tail = pattern[:at], pattern[at + 1 :]
@@ -221,9 +222,9 @@ class KeyComparison:
         return found
 
     def _matches_shifted(self, head: list[str], words: list[str], tail: list[str]) -> bool:
-        """True if the pattern head, `#`, tail matches `words` without one of its first words.
+        """True if the pattern `head`, `#`, `tail` matches `words` after one word is removed.
 
-        The word left out is the first one that does not match its word of `head`.
+        The removed word is the first one that does not match the word of `head` at its position.
         """
         front = self._agreeing(head, words)
         if front == len(head) or len(words) - 1 < len(head) + len(tail):

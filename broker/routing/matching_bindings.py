@@ -19,13 +19,17 @@ def matching_bindings(
 ) -> Iterator[None]:
     """Append to `found` the bindings of an exchange that match a routing key and the properties.
 
-    The iterator does one bounded step of the search for each element. For the default exchange, add
-    a binding to the queue that the key names.
+    Each `next` on the iterator does one bounded step of the search. For the default exchange, also
+    append a binding to the queue that the key names.
     """
     if isinstance(exchange, FanoutExchange):
+        ahead = STEPS
         for mine in list(exchange.bindings.values()):
             found += mine.values()
-            yield None
+            if len(found) >= ahead:
+                ahead = len(found) + STEPS
+                yield None
+        yield None
     elif exchange.needs_search:
         for lookup in exchange.searches(key, properties, found):
             while not lookup.done:

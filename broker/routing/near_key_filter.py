@@ -1,4 +1,4 @@
-"""A fast filter of binding keys: those that may differ from a routing key in one small change.
+"""Finds binding keys that may differ from a routing key in one small change: a fast filter.
 
     sensors.kitchen.temp      routing key
     sensors.kitchen.tmep      passes: only `tmep` is unknown, and it resembles `temp`
@@ -74,20 +74,30 @@ class NearKeyFilter:
 
     def passing(self, keys: list[str]) -> list[int]:
         """Return the indices of those keys in `keys` that may be near misses of the routing key."""
-        same = _uniform("\n".join(keys)).split("\n")
-        if len(same) != len(keys):  # A key contains a line feed.
-            same = [_uniform(key) for key in keys]
+        whole = "\n".join(keys)
+        folded = _uniform(whole)
+        if folded == whole:
+            same = keys
+        else:
+            same = folded.split("\n")
+            if len(same) != len(keys):  # A key contains a line feed.
+                same = [_uniform(key) for key in keys]
         known = self._known
         size: i64 = len(self._words)
         found: list[int] = []
         plain = not self._wildcards
         starts, end = self._halves_start, self._halves_end
         for number, key in enumerate(same):
-            if plain and not key.startswith(starts) and not key.endswith(end):
+            many = _MANY in key
+            if (
+                (plain or not many and _ONE not in key)
+                and not key.startswith(starts)
+                and not key.endswith(end)
+            ):
                 continue
             words = key.split(".")
             gap: i64 = len(words) - size
-            if _MANY in key and _MANY in words:
+            if many and _MANY in words:
                 gap -= 1
                 if gap < -1:
                     gap = 0  # The wildcard stands for the missing words.
@@ -110,10 +120,10 @@ class NearKeyFilter:
         return found
 
     def _resembles(self, words: list[str], unknown: str) -> bool:
-        """True if one change may turn the word `unknown` into a word of the routing key.
+        """True if one change may turn the word `unknown` of a binding key into the word at the
+        same index of the routing key.
 
-        `words` are the words of the binding key. The word of the routing key is the one at the
-        same index as `unknown`. After a `#`, the index counts from the end.
+        `words` are the words of the binding key. After a `#`, the index is counted from the end.
         """
         at: i64 = words.index(unknown)
         size: i64 = len(self._words)
@@ -131,7 +141,10 @@ class NearKeyFilter:
 
 
 def _without_each_word(key: str) -> list[str]:
-    """Return one key for each word of a routing key: `_uniform` of the key without this word."""
+    """Return all keys that result if one word of a routing key is left out, one for each word.
+
+    The keys are in lowercase (see `_uniform`). Return an empty list for a key of one word.
+    """
     words = key.split(".")
     if len(words) == 1:
         return []

@@ -43,7 +43,10 @@ def bucket_of(word: str) -> i64:
 
 
 class PlanPlace:
-    """The exchanges that a plan depends on, and the bucket of its routing keys' first word."""
+    """The exchanges that a plan depends on, and the bucket of its routing keys.
+
+    The bucket is a hash of the first word of the routing keys.
+    """
 
     __slots__ = ("_hash", "bucket", "exchanges")
 
@@ -66,7 +69,8 @@ class PlanPlace:
 class PlanIndex:
     """The interned plans: routes with the same exchanges, bucket and destinations share one plan.
 
-    At most `most` plans are kept for messages whose destinations depend on their headers.
+    The bucket of a route is a hash of the first word of its routing key. At most `most` plans are
+    kept for messages whose destinations depend on their headers.
     """
 
     def __init__(self, agenda: Agenda, most: int) -> None:
@@ -90,15 +94,24 @@ class PlanIndex:
         return len(self._plans) + len(self._of_messages)
 
     def get(self, key: tuple[object, ...]) -> Plan | None:
-        """Return the plan of this key; None if no plan of the key is in use."""
+        """Return the plan with this key; None if there is none.
+
+        The key has the PlanPlace, the destinations and other properties of the plan.
+        """
         return self._plans.get(key)
 
     def get_of_message(self, key: tuple[object, ...]) -> Plan | None:
-        """Return the plan of the destinations found for one message; None if there is no plan."""
+        """Return a plan for messages whose destinations depend on their headers; None for none.
+
+        The key has the destinations that were found for one message.
+        """
         return self._of_messages.get(key)
 
     def add_of_message(self, key: tuple[object, ...], plan: Plan) -> None:
-        """Add the plan of the destinations that were found for one message."""
+        """Add a plan for messages whose destinations depend on their headers.
+
+        The key has the destinations of the plan.
+        """
         if len(self._of_messages) >= self._most:
             self._release_of_messages()
         self._of_messages[key] = plan
@@ -109,10 +122,11 @@ class PlanIndex:
             PlanRelease(self._agenda, list(plans.values())).run_first_slice()
 
     def twin(self, key: tuple[object, ...]) -> Plan | None:
-        """Return a new plan with the destinations of this key, if a plan leads to them; else None.
+        """Return a new plan for `key`, made from an existing plan with the same destinations.
 
-        The two plans share their lists and relays. So a front end can send packets with one call
-        (Relay) even if a publisher alternates between routes with different plans.
+        Return None if no plan has these destinations. The new plan is for other exchanges or
+        routing keys than the existing plan, but both share their lists of destinations and their
+        Relay objects. So a front end can send packets of both plans with one call (see Relay).
         """
         known = self._twins.get(key[1:])
         return None if known is None else known.twin()

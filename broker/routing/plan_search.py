@@ -69,12 +69,12 @@ def live_destinations(
 
 
 class SearchSlot:
-    """The searches of one publication, kept until the publication is complete.
+    """The paused searches of one publication, kept until the publication is complete.
 
-    A publication takes up to four searches, by name: its route, the further routing keys of CC
-    headers, the transaction, and the headers of the message. `steps` is the number of steps that
-    each search takes in one turn, and `spent` the number of steps that all of them have taken. A
-    search that did not pause is not kept.
+    A publication has up to four searches for destinations, each with a name: for its route, for the
+    routing keys of CC headers, for a transaction, and for the headers of the message. `steps` is
+    the number of steps that each search takes in one turn. `spent` is the number of steps that all
+    searches have taken.
     """
 
     def __init__(self, steps: i64 = STEPS_PER_TURN) -> None:
@@ -101,14 +101,18 @@ class SearchScope:
     def default_target(self, key: str) -> Queue | None:
         """Return the queue to which the default exchange routes `key`; None if there is none.
 
-        That is the queue named `key`, except the topology stream, to which no client may publish.
+        The queue is the one named `key`, unless that is the topology stream, to which no client may
+        publish.
         """
         queue = self.queues.get(key) or self.replies.get(key)
         return None if key == TOPOLOGY and isinstance(queue, StreamQueue) else queue
 
 
 class PlanSearch:
-    """One search. Once `advance` returns True, `targets` and other attributes hold the result."""
+    """One search for the destinations of a message.
+
+    Once `advance` returns True, `targets` and other attributes hold the result.
+    """
 
     def __init__(
         self,
@@ -269,7 +273,7 @@ class PlanSearch:
             self._followed = 0
 
     def _look_up(self, source: Exchange, key: str) -> None:
-        """Find the bindings of an exchange that match the key, or begin to find them."""
+        """Find the bindings of an exchange that match the key, or begin a search that can pause."""
         self._followed = 0
         if source.needs_search:
             self._matched = []
@@ -301,9 +305,9 @@ class PlanSearch:
     def _follow(self, binding: Binding, target: Destination) -> None:
         """Add the destination of a binding to the targets, or to the exchanges to walk.
 
-        A subscriber to which several bindings lead gets the highest QoS of them. `_advance` itself
-        adds queues. It calls this method for a queue only if the routing key is too long for
-        queues.
+        A subscriber to which several bindings lead gets the highest QoS of them. The caller passes
+        a queue only if the routing key is too long for queues: the queue cannot represent the key,
+        and gets no copy.
         """
         if isinstance(target, Exchange):
             self._walk_later(target)
@@ -346,8 +350,8 @@ class PlanSearch:
     def _changed(self) -> bool:
         """True if the destinations that the search has found may be outdated.
 
-        That is so if a binding of a walked exchange or a permission has changed, or if an alternate
-        exchange that was missing exists now.
+        Destinations are outdated if a permission or a binding of a walked exchange has changed, or
+        if an alternate exchange that was missing exists now.
         """
         if self._scope.version != self._scope_version:
             return True

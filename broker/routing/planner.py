@@ -90,10 +90,14 @@ class Planner(PlanResolver):
                 self.topic_groups.count(route.key, messages)
 
     def remember(self, route: Route, messages: i64) -> None:
-        # The bindings of the default exchange never change, and the names of reply queues would
-        # fill the history.
         if route.exchange:
             self.history.add(self._vhost, route.exchange, route.key, messages)
+            return
+        # The bindings of the default exchange never change, so its messages count for the deletion
+        # of a queue only. The names of reply queues would fill the history.
+        queue = self._queues.get(route.key)
+        if queue is not None and queue.exclusive_to is None and not queue.auto_delete:
+            self.history.add_direct(self._vhost, route.key, messages)
 
     def exchange(self, name: str) -> Exchange:
         """Return the exchange of this name. Raise NotFound if there is none."""

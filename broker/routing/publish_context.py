@@ -161,13 +161,15 @@ class PublishContext:
             self._resolver.remember(route, 1)
 
     def count_fate(self, fate: i64) -> None:
-        """Count a message that has no plan, or a fate other than its plan's."""
+        """Count a message with this fate. Called if the message has no plan, or if its fate differs
+        from the plan's fate.
+        """
         self._fates[fate] += 1
 
     def count_copies(self, copies: i64, unrepresentable: i64) -> None:
         """Count copies that `count` has not counted, for example of delivered retained messages.
 
-        `unrepresentable` of these copies could not be represented by their destination.
+        `unrepresentable` is the number of copies that their destination could not represent.
         """
         self._copies += copies
         self._unrepresentable += unrepresentable
@@ -208,9 +210,20 @@ class PublishContext:
         The fates have the order of MESSAGE_FATES. The second value is the number of all copies, the
         third the number of copies whose destination could not represent the message.
         """
-        self._collect_uncached()
         for route in self.routes.values():
             self._collect(route)
+        return self.collected()
+
+    def collect(self, routes: list[Route]) -> None:
+        """Add the publications that these routes counted to the counts of this context."""
+        for route in routes:
+            self._collect(route)
+
+    def collected(self) -> tuple[list[int], int, int]:
+        """Return the numbers of `totals`, without the publications that the cached routes counted
+        since `totals` or `collect`.
+        """
+        self._collect_uncached()
         return list(self._fates), int(self._copies), int(self._unrepresentable)
 
 
@@ -226,7 +239,14 @@ class IngressCounters:
 
     def add(self, context: PublishContext) -> None:
         """Add the counts of a publish context to these counters."""
-        fates, copies, unrepresentable = context.totals()
+        self._add(context, context.totals())
+
+    def add_collected(self, context: PublishContext) -> None:
+        """Add the counts of a publish context whose routes were collected."""
+        self._add(context, context.collected())
+
+    def _add(self, context: PublishContext, totals: tuple[list[int], int, int]) -> None:
+        fates, copies, unrepresentable = totals
         self.received += int(context.received)
         self.copies += copies
         self.unrepresentable += unrepresentable
@@ -247,6 +267,42 @@ class IngressCounters:
         other.received, other.fates, other.copies = self.received, list(self.fates), self.copies
         other.unrepresentable, other.misses = self.unrepresentable, self.misses
         return other
+
+
+class IngressTotals:
+    """The counts of all publish contexts of a virtual host, summed in slices.
+
+    One context may have as many routes as `limits.routes` permits. The lists of contexts and of
+    their routes are taken when the count reaches them. A context or route that is removed meanwhile
+    is still counted, so totals never fall.
+    """
+
+    def __init__(self, contexts: list[PublishContext], past: list[IngressCounters]) -> None:
+        #: The sums. They are complete once `step` returns False.
+        self.counters = IngressCounters()
+        for ingress in past:
+            self.counters.merge(ingress)
+        self._contexts = contexts
+        #: The context that is counted now, and its routes that were not collected yet.
+        self._context: PublishContext | None = None
+        self._routes: list[Route] = []
+
+    def step(self, most: int) -> bool:
+        """Collect up to `most` routes. Return True if contexts are left to count."""
+        while most > 0:
+            if self._context is None:
+                if not self._contexts:
+                    return False
+                self._context = self._contexts.pop()
+                self._routes = list(self._context.routes.values())
+            some = self._routes[-most:]
+            del self._routes[-most:]
+            self._context.collect(some)
+            most -= 1 + len(some)
+            if not self._routes:
+                self.counters.add_collected(self._context)
+                self._context = None
+        return True
 
 
 class PublishContexts:
@@ -287,7 +343,7 @@ class PublishContexts:
         return context
 
     def join(self, context: PublishContext) -> None:
-        """Increment the use count of the context, for a connection or for a will that waits."""
+        """Increment the use count of the context: a connection or a waiting will needs it."""
         context.users += 1
         self.users += 1
         name = context.identity.name
@@ -338,6 +394,10 @@ class PublishContexts:
         for context in self:
             found.setdefault(context.front, IngressCounters()).add(context)
         return found
+
+    def ingress_totals(self) -> IngressTotals:
+        """Begin to sum the counts of received messages of all front ends, in slices."""
+        return IngressTotals(list(self), list(self._past.values()))
 
 
 def sum_into(totals: list[int], more: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""The verdict of a destination: what would happen to a message that is routed to it now.
+"""Predicts what a destination would do with a message that is routed to it now: its verdict.
 
 Nothing is published: the verdict is read from the destination's arguments and its present length.
 A message has no size and no expiration here, so a limit in bytes is compared with the bytes that
@@ -42,7 +42,10 @@ class QueueVerdict:
 
 
 def verdict_of(target: Queue | Subscriber, qos: i64) -> QueueVerdict:
-    """Return the verdict of a destination; `qos` is the highest QoS of its bindings."""
+    """Return what a destination would do with a message that is routed to it now.
+
+    `qos` is the highest QoS of the bindings to this destination.
+    """
     if isinstance(target, Subscriber):
         return _of_subscriber(target, qos)
     if isinstance(target, DelayQueue):
@@ -69,7 +72,9 @@ def _of_subscriber(target: Subscriber, qos: i64) -> QueueVerdict:
             DROPS_OLDEST, f"the session is full ({full}): its oldest message is dropped"
         )
     return QueueVerdict(
-        TAKES, f"no client is connected: messages with QoS 1 or 2 wait, QoS 0 is lost; QoS {qos}"
+        TAKES,
+        "no client is connected: messages with QoS 1 or 2 wait, messages with QoS 0 are lost; "
+        f"QoS {qos} at most",
     )
 
 
@@ -84,7 +89,7 @@ def _of_limited(queue: LimitedQueue) -> QueueVerdict:
     if not full and arguments.max_bytes != UNLIMITED and queue.waiting_bytes >= arguments.max_bytes:
         full = f"{queue.waiting_bytes} of {arguments.max_bytes} bytes"
     if full and arguments.reject_publish:
-        dead = ", and dead-letters it" if arguments.dead_letter_refused else ""
+        dead = ", and dead-letters them" if arguments.dead_letter_refused else ""
         return QueueVerdict(REFUSES, f"full ({full}), and x-overflow refuses new messages{dead}")
     if full and (arguments.max_length == 0 or arguments.max_bytes == 0):
         return QueueVerdict(

@@ -30,8 +30,8 @@ class RelayFormat:
 class Subscriber(Destination):
     """A destination that receives a message in one of two ways, depending on the QoS.
 
-    Messages with QoS 1 or 2 are put into its inbox queue. Messages with QoS 0 are written to the
-    outlet of its connection, and are lost while it has none.
+    Messages with QoS 1 or 2 are put into the subscriber's inbox queue. Messages with QoS 0 are
+    written to the outlet of its connection, and are lost while the subscriber has no connection.
     """
 
     def __init__(self, name: str, inbox: Queue, relay_format: RelayFormat) -> None:
@@ -62,7 +62,7 @@ class Subscriber(Destination):
     def may_read(self, topic: bytes) -> bool:
         """True if the user of this subscriber may read the topic.
 
-        Called only for a binding whose filter the user may read in part (PARTLY).
+        Called only if the user may read some, but not all topics that the binding matches.
         """
         return True
 

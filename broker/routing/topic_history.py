@@ -10,6 +10,9 @@ The history is divided into slots of SLOT_SECONDS. It keeps the last SLOTS slots
 last 60 to 70 minutes. A slot has at most TOPICS_MAX topics, those that came first; messages of
 further topics are counted together, as `left_out`. Each Route counts its messages anyway, and the
 history adds up these counts. So the history does no work for a single message.
+
+Messages that are published to a queue by its name (through the default exchange) are counted apart,
+by queue. They say what is lost if the queue is deleted.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ SLOT_SECONDS: Final = 600
 SLOTS: Final = 7
 #: Largest number of topics of one slot. With short names, a topic takes about 200 bytes.
 TOPICS_MAX: Final[i64] = 5_000
+#: Largest number of queues of one slot to which messages were published by the name of the queue.
+QUEUES_MAX: Final[i64] = 5_000
 #: Longest routing key that is remembered, in characters.
 KEY_MAX: Final = 512
 #: Number of topics that a reader handles in one step.
@@ -47,6 +52,11 @@ class HistorySlot:
         self.unroutable: dict[tuple[str, str], KeyCounts] = {}
         #: Number of topics in both dicts.
         self.topics: i64 = 0
+        #: Numbers of messages that were published to a queue by its name: by virtual host, then by
+        #: queue.
+        self.direct: dict[str, KeyCounts] = {}
+        #: Number of queues in `direct`.
+        self.queues: i64 = 0
         #: Number of messages whose topic is not remembered.
         self.left_out: i64 = 0
 
@@ -63,8 +73,13 @@ class TopicHistory:
         self.left_out: i64 = 0
 
     def __len__(self) -> int:
-        """Return the sum of the numbers of topics of all slots."""
+        """Return the number of topics; a topic counts once in each slot that has it."""
         return sum(int(slot.topics) for slot in self.slots)
+
+    @property
+    def queues(self) -> int:
+        """The sum of the numbers of queues, of all slots, that publishers named as destination."""
+        return sum(int(slot.queues) for slot in self.slots)
 
     def advance(self, wall: float) -> None:
         """Begin a new slot if the present one is over, and drop slots older than the last SLOTS.
@@ -84,6 +99,21 @@ class TopicHistory:
         if not _add(slot, slot.published, (vhost, exchange), key, messages):
             slot.left_out += messages
             self.left_out += messages
+
+    def add_direct(self, vhost: str, queue: str, messages: i64) -> None:
+        """Add `messages` to the number of messages that were published to a queue by its name."""
+        slot = self.slots[-1]
+        counts = slot.direct.get(vhost)
+        if counts is None:
+            counts = slot.direct[vhost] = {}
+        known = counts.get(queue, 0)
+        if known == 0:
+            if slot.queues >= QUEUES_MAX:
+                slot.left_out += messages
+                self.left_out += messages
+                return
+            slot.queues += 1
+        counts[queue] = known + int(messages)
 
     def add_unroutable(self, vhost: str, exchange: str, key: str, messages: i64) -> None:
         """Add `messages` to the number of a topic's messages that reached no destination."""
@@ -108,8 +138,12 @@ class HistorySum:
         #: Numbers of messages by (virtual host, exchange), then by routing key.
         self.counts: dict[tuple[str, str], KeyCounts] = {}
 
+    def direct(self, vhost: str, queue: str) -> int:
+        """Return the number of messages that were published to a queue by its name."""
+        return sum(slot.direct.get(vhost, {}).get(queue, 0) for slot in self._slots)
+
     def steps(self) -> Iterator[None]:
-        """Sum the slots; the iterator does one bounded step of the work for each element."""
+        """Sum the slots; each `next` on the iterator does one bounded step of the work."""
         for slot in self._slots:
             places = slot.unroutable if self._unroutable else slot.published
             for place, keys in list(places.items()):

@@ -136,7 +136,7 @@ class TopologyStream:
 
 
 def binding_facts(source: str, binding: Binding, session: bool) -> dict[str, object]:
-    """Return the fields of a binding of the exchange `source`, in the form that operators know.
+    """Return a binding of the exchange `source` as the fields of a row of the stream `$topology`.
 
     `session` is True if the binding is a subscription of an MQTT session.
     """

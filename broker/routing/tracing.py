@@ -86,7 +86,10 @@ class TraceFilter:
         return not self.queue or any(queue.name == self.queue for queue in queues)
 
     def matches(self, plan: Plan, message: Message, publisher: Outlet | None) -> bool:
-        """True if a message of a selected route matches in queues, client and `message_id`."""
+        """True if the filter's queue, client and `message_id` match this message.
+
+        Called only if `selects` is True for the user, exchange and routing key of the message.
+        """
         if not self.leads_to([*plan.reliable_queues, *plan.delays]):
             return False
         if self.client and (publisher is None or self.client not in publisher.client_names()):
@@ -97,8 +100,8 @@ class TraceFilter:
 class TraceEvent:
     """A step of one message, at a time in seconds since the epoch.
 
-    `number` is the sequence number of the event in its trace, from 1; `message` that of the
-    message. `place` is the name of the exchange, queue or session.
+    `number` is the sequence number of the event in its trace, from 1. `message` is the sequence
+    number of the message in the trace. `place` is the name of the exchange, queue or session.
     """
 
     def __init__(
@@ -337,12 +340,13 @@ def _origin(context: PublishContext, message: Message, publisher: Outlet | None)
     names = () if publisher is None else publisher.client_names()
     client = f" from client {' '.join(names)}" if names else ""
     identifier = message.properties.get("message_id")
+    protocol = "" if publisher is None else publisher.client_protocol
     quality = ("transient", "persistent")[min(int(message.qos), 1)]
     if context.front.startswith("mqtt"):
         quality = f"QoS {int(message.qos)}"
     return (
         f"key '{shown(message.address.key)}' by user '{context.identity.name}' over "
-        f"{context.front}{client}, {quality}, "
+        f"{protocol or context.front}{client}, {quality}, "
         f"{int(message.encoding.size(message.content)):,} B"
         + (f", message_id '{identifier}'" if identifier else "")
     )
@@ -385,7 +389,7 @@ def _state_of(queue: Queue) -> str:
 
 
 def _relay_step(subscriber: Subscriber) -> tuple[str, str]:
-    """Return the step of a QoS 0 copy to a subscriber, and the reason."""
+    """Return what becomes of a QoS 0 copy to a subscriber, such as "dropped", and the reason."""
     outlet = subscriber.outlet
     if outlet is None and not subscriber.is_connected:
         return "offline", "no client is connected, and no session keeps QoS 0 messages"

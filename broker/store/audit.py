@@ -58,7 +58,7 @@ class AuditTrail:
 
     @contextmanager
     def by(self, actor: Actor) -> Iterator[None]:
-        """Record all changes in the `with` body, which must not wait, as changes by `actor`."""
+        """Record all changes in the `with` body as changes by `actor`. The body must not await."""
         self._actor = actor
         try:
             yield
@@ -68,7 +68,8 @@ class AuditTrail:
     def changed(self, entry: Defined | Undefined, shown: Mapping[str, object] | None) -> None:
         """Record the change of a definition.
 
-        `shown` has the fields to record if the stored definition is not readable, as in a binding.
+        `shown` has the fields to record for a definition, such as a binding, whose stored form is
+        bytes that people cannot read.
         """
         if entry.kind not in KINDS:
             return
@@ -92,7 +93,7 @@ class AuditTrail:
         name: str,
         facts: Mapping[str, object] | None = None,
     ) -> None:
-        """Record an action, such as "purge", on the object `name`. Empty names are left out."""
+        """Record an action, such as "purge", on the object `name`. Empty names are not recorded."""
         actor = self._actor
         record: AuditRecord = {"action": action, "kind": kind}
         named = {"vhost": vhost, "name": name, "user": actor.user, "address": actor.address}

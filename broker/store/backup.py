@@ -14,9 +14,10 @@ file stays readable while it is open. The copy of the newest file may end within
 a crash.
 
 During the copy, the broker may drop old files, and record this in the head of the next file
-(dropping.py). A start from a backup with this head would ignore the dropped files. Then messages
-would be missing: a newer file has moved them or settled them, and the backup may lack that file. So
-each copy gets the head that its file had when all files were opened.
+(dropping.py). The backup has the dropped files, but it may lack newer records, such as those that
+settle or move messages of the dropped files. So a start from the backup must read the dropped
+files. Therefore each copy gets the head that its file had when all files were opened, before the
+drop.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _INDEX: Final = ".arrow.index"
 class OpenedFile:
     """A file to copy: its descriptor, and `head`, the bytes already read from its beginning.
 
-    If `complete` is True, the copy has only these bytes.
+    If `complete` is True, `head` is the whole content of the copy.
     """
 
     def __init__(self, descriptor: int, head: bytes = b"", complete: bool = False) -> None:
@@ -140,7 +141,10 @@ def _names(directory: str) -> list[str]:
 
 
 def _copy(files: dict[str, OpenedFile], target: str, progress: Callable[[int, int], None]) -> int:
-    """Copy files, and return the size of the copies in bytes. `progress` is as in `back_up`."""
+    """Copy files, and return the size of the copies in bytes.
+
+    `progress` is called with the number of bytes that are copied, and the total number of bytes.
+    """
     total = sum(os.fstat(file.descriptor).st_size for file in files.values())
     done = 0
     for name, file in files.items():
@@ -184,11 +188,11 @@ def _copy_streams(source: str, target: str) -> int:
 
 
 def _copy_files(directory: str, target: str) -> int:
-    """Copy the files of one directory, and return their size in bytes.
+    """Copy the files of one directory, the newest segment first, and return their size in bytes.
 
-    The newest segment is copied first. Return -1, and copy nothing, if it was removed after the
-    files were listed. Retention never removes the last segment of a stream. So the stream has newer
-    segments now, or it is deleted. The caller lists the files again.
+    If the newest segment was removed after the files were listed, copy nothing and return -1: the
+    caller lists the files again. In this case the stream has newer segments, or it is deleted,
+    because retention never removes the last segment of a stream.
     """
     names = _files_in(directory)
     newest = next((name for name in names if name.endswith(_SEGMENT)), "")
@@ -213,10 +217,9 @@ def _copy_files(directory: str, target: str) -> int:
 def _open_with_index(directory: str, name: str) -> dict[str, OpenedFile]:
     """Open a file, and its index if there is one. Raise FileNotFoundError if the file is missing.
 
-    The index is opened first, then the segment. In between, the stream may be deleted, and another
-    stream of its name created. This stream first removes the old index, then makes its segment. So
-    the index belongs to the segment only if it still exists once the segment is open. Otherwise it
-    is not returned.
+    The index is opened before the segment. In between, the stream may be deleted, and another
+    stream of its name may create a segment of this name. Then the index that was opened does not
+    exist any more, and is not returned.
     """
     path = f"{directory}/{name}"
     opened: dict[str, OpenedFile] = {}

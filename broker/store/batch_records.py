@@ -19,7 +19,9 @@ SUMMED_SIZE: Final[i64] = 1 << 20
 
 
 class Records:
-    """The encoded records of one batch, and their number and sizes, which the log adds up."""
+    """The encoded records of one batch, their number and sizes, and the changes of the log's
+    counts.
+    """
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []

@@ -129,7 +129,7 @@ class Catalog:
         except OSError as unread:
             raise CatalogError(f"cannot read '{path}-wal': {unread.strerror or unread}") from unread
         if self.wal.damage:
-            raise self._damage_error(f"'{path}-wal', {self.wal.damage}")
+            raise self._damage_error(f"in its write-ahead log '{path}-wal', {self.wal.damage}")
         # Create the file as private: SQLite gives the write-ahead log the same permissions.
         create_private(path)
         try:
@@ -231,11 +231,14 @@ class Catalog:
                 " UNION ALL ".join(tables) + " ORDER BY number"
             ):
                 if sum_ != _checksum(kind, number, vhost, name, definition):
-                    raise self._damage_error(f"{kind} number {number}")
+                    raise self._damage_error(
+                        f"the {kind} with number {number} has a wrong checksum"
+                    )
                 try:
                     values = load(definition)
                 except ValueError as invalid:
-                    raise self._damage_error(f"{kind} number {number}: {invalid}") from invalid
+                    reason = f"the {kind} with number {number} is invalid: {invalid}"
+                    raise self._damage_error(reason) from invalid
                 yield number, Defined(vhost, kind, name.decode("utf-8", "surrogateescape"), values)
         except _ERRORS as error:
             raise self._error(error) from error

@@ -132,8 +132,8 @@ class Checkpointing:
         """Do one step. Return True if steps are left, False if the checkpoint is done.
 
         After OutOfDescriptors the step can be repeated. After another StoreError the checkpoint has
-        ended. If `completed` is False, the log is unchanged; if True, some replaced files could not
-        be removed.
+        ended: either the log is unchanged (`completed` is False), or some of the replaced files
+        could not be removed (`completed` is True).
         """
         try:
             self._step()
@@ -229,9 +229,7 @@ class Checkpointing:
         return True
 
     def _damaged(self, file: LogFile, reason: str) -> DamagedStore:
-        """Disable checkpoints because of damage, and return the error. Only recovery quarantines
-        damage.
-        """
+        """Bar checkpoints until the next start, because a file is damaged, and return the error."""
         self._log.no_checkpoint_reason = f"'{file.path}' {reason}"
         return DamagedStore(
             f"no checkpoint is made, because '{file.path}' is damaged: {reason}. Nothing was "
@@ -259,9 +257,10 @@ class Checkpointing:
     # -- deciding
 
     def _begin_late(self) -> None:
-        """Find the later files with entries about entries of the files to replace.
+        """Find the later files whose entries refer to entries of the files to replace.
 
-        Such an entry is the settlement of a message. The next stage reads these later files.
+        For example, a later file may have the settlement of a message in a file to replace. The
+        next stage reads the files that were found.
         """
         log = self._log
         before = log.liveness.changes
@@ -315,7 +314,7 @@ class Checkpointing:
     ) -> None:
         """Write an entry to the checkpoint if it is live. Hot path.
 
-        If `verbatim` is True, the record is copied unchanged, except if some of its queues no
+        If `verbatim` is True, copy the record unchanged, unless some of the message's queues no
         longer hold the message.
         """
         data, live = reader.data, self._survivors
@@ -386,14 +385,15 @@ class Checkpointing:
         self._file_at = 0
 
     def _carry_over(self) -> None:
-        """Update the counts by which dead files are found (liveness.py), after the copy.
+        """Move the counts of the replaced files to the checkpoint (see liveness.py for the counts).
 
         Entries that were settled since `_begin_late` have changed the counts of the replaced files.
         Add these changes to the counts of the checkpoint.
 
-        `needs` of a later file counts its entries about entries in other files. Its counts for the
-        replaced files become one for the checkpoint, without entries that the stage LATE has read
-        (but with each PUBREC and delivery count whose message the checkpoint has).
+        Each later file counts in `needs` its entries that refer to entries of other files. Replace
+        its numbers for the replaced files by one number for the checkpoint. Leave out the entries
+        that the stage LATE has read, except PUBRECs and delivery counts of messages in the
+        checkpoint.
 
         Do nothing while the writer counts a batch; the next step tries again.
         """

@@ -1,4 +1,8 @@
-"""The file of a checkpoint while it is written: checkpoint-P.log.tmp, until it is renamed."""
+"""The file of a checkpoint while it is written.
+
+The file is named checkpoint-P.log.tmp, where P is the last position that the checkpoint covers.
+When the file is complete, it is renamed to checkpoint-P.log.
+"""
 
 from __future__ import annotations
 

@@ -22,14 +22,15 @@ def begin_checkpoint(
 ) -> Checkpointing | None:
     """Begin a checkpoint of the full files; return None if it would certainly free too little.
 
-    A Checkpointing measures the size of the live records, and ends early if too little space would
-    be freed. The Checkpointing gets a copy of `holder_numbers`.
+    The Checkpointing gets a copy of `holder_numbers`. It measures the size of the live records, and
+    ends early if too little space would be freed.
 
     In a busy log, most files soon have no live record, and are dropped without being read. A
     checkpoint can prevent this: if it copies a message just before the message is settled, the file
     with the settlement cannot be dropped, nor can any later file. So unless the log is `idle` or
-    has many small files, a checkpoint must free at least SLACK_SEGMENTS segments. It also leaves
-    out up to SLACK_SEGMENTS of the newest full files, as long as they have live records.
+    has many small files, a checkpoint must free at least SLACK_SEGMENTS segments. Also, the
+    checkpoint then leaves out up to SLACK_SEGMENTS of the newest full files, as long as they have
+    live records.
     """
     sealed = log.sealed()
     many_small = _many_small(log, sealed)
@@ -54,12 +55,11 @@ def begin_checkpoint(
 
 
 def files_worth_checkpoint(log: SegmentLog) -> list[LogFile]:
-    """Return all full files if a checkpoint of them is worth it, else an empty list.
+    """Return all full files if a checkpoint of them is worth its cost, else an empty list.
 
-    A checkpoint is worth it if it seems to free half of the files' bytes, or if it merges many
-    small files. So the log stays at most about twice as large as its live records, and a checkpoint
-    copies no more bytes than it frees. A checkpoint of only the oldest files would not help: the
-    settlements of their messages are in the newest files.
+    A checkpoint is worth its cost if it seems to free half of the files' bytes, or if it merges
+    many small files. So the log stays at most about twice as large as its live records, and a
+    checkpoint copies no more bytes than it frees.
     """
     sealed = log.sealed()
     if _is_barred(log) or not sealed or sealed[-1].checkpoint:

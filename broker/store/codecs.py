@@ -17,9 +17,10 @@ class Codec:
     """A converter of the contents of some encodings to and from their form in the log."""
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
-        """Return (tag, parameters, content), from which `load` makes an equal encoding.
+        """Return (tag, parameters, content) of a message, to be stored in the log.
 
-        The returned content may differ from the argument `content`.
+        `load` makes an equal encoding from these values. The returned content may differ from the
+        argument `content`.
         """
         raise NotImplementedError
 
@@ -47,8 +48,9 @@ class Codecs:
             self._by_tag[tag] = codec
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
-        """Return (tag, parameters, content) from the encoding's codec. Raise StoreError without a
-        codec.
+        """Return (tag, parameters, content), as the log stores a message of this encoding.
+
+        Raise StoreError if no codec is registered for the encoding.
         """
         if encoding is PLAIN:
             return 0, b"", content

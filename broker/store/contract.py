@@ -58,8 +58,9 @@ FETCH_BYTES: Final[i64] = 256 << 10
 
 
 def bounded(messages: Iterator[Message | None]) -> list[Message | None]:
-    """Return the first messages, up to the message whose content brings the total to
-    FETCH_BYTES.
+    """Return the first messages: those whose contents together have about FETCH_BYTES bytes.
+
+    The last message of the result is the one that reaches FETCH_BYTES, or the last of `messages`.
     """
     found: list[Message | None] = []
     size: i64 = 0
@@ -76,8 +77,9 @@ class Waiter:
     """A sender of replies that have to wait until entries are durable."""
 
     def settled(self) -> None:
-        """Send the replies whose tickets are settled. The store calls this when `outstanding` of
-        at least one ticket of this waiter has become 0.
+        """Send the replies whose tickets are settled.
+
+        The store calls this method when at least one ticket of this waiter has been settled.
         """
         raise NotImplementedError
 
@@ -227,7 +229,7 @@ class Store:
     ) -> i64:
         """Append the change of a definition, as `append` does, and record it in the audit trail.
 
-        `shown` has the fields to record if the entry's own fields are not readable.
+        `shown` has the fields to record if the stored form of the definition is not readable.
         """
         if self.audit is not None:
             self.audit.changed(entry, shown)
@@ -245,9 +247,10 @@ class Store:
         return self.append(MessageStored(vhost, message, queues, annotations), ticket)
 
     def prepare(self, entry: MessageStored) -> None:
-        """Encode in advance, if possible, an entry that is appended to a group later.
+        """Encode an entry in advance, if possible, before it is appended to a group.
 
-        A large group is applied in one turn, so as much as possible is done before it begins.
+        A large group is applied in one turn of the event loop. With prepared entries, that takes
+        less time.
         """
 
     def append_settled(self, queue: i64, position: i64) -> None:
@@ -312,7 +315,9 @@ class Store:
         self._group_depth += 1
 
     def commit(self) -> None:
-        """End the group that `begin` began. The outermost `commit` applies its entries."""
+        """End the group that the last `begin` began. The outermost `commit` applies the group's
+        entries.
+        """
         if self._group_depth == 1:
             self._gather_streams()
         self._group_depth -= 1
@@ -324,7 +329,7 @@ class Store:
             )
 
     def _gather_streams(self) -> None:
-        """Add the new ends of streams to the group, so that their rows become durable with it."""
+        """Add the new ends of streams to the group, which becomes durable with their rows."""
         ends, self._ends_before_group = self._ends_before_group, {}
         for stream in self.streams:
             end = stream.stream_end()
@@ -357,7 +362,7 @@ class Store:
             self.request_batch()
 
     def batch(self, tickets: list[Ticket]) -> WriteBatch:
-        """Return a new batch of the entries since the last call, for which these tickets wait."""
+        """Return a new batch of the entries since the last batch, for which these tickets wait."""
         raise NotImplementedError
 
     def written(self, batch: WriteBatch) -> None:
@@ -409,8 +414,8 @@ class Store:
         raise NotImplementedError
 
     def release(self, queue: i64, position: i64) -> None:
-        """Release the message at a position for a queue that is deleted.
+        """Release the message at a position for a queue that is deleted, without writing a record.
 
-        This writes nothing: the durable deletion of the queue includes its messages.
+        No record is needed, because the durable deletion of the queue includes its messages.
         """
         raise NotImplementedError

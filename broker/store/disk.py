@@ -1,7 +1,7 @@
 """The interface between the store and the file system, and its errors.
 
 All file operations of the log and of streams go through a `Disk`, so that tests can lose, tear,
-reorder and fail writes. Where the order matters, it is:
+reorder and fail writes. To replace a file safely, the operations have this order:
 
     write --> sync the file --> rename --> sync the directory --> remove the replaced files
 
@@ -87,7 +87,8 @@ class File:
     def close(self) -> None:
         """Close the file.
 
-        Do not call this for a file that several threads read: it is closed with its last reference.
+        Do not call this method for a file that several threads read. Such a file is closed when the
+        last reference to it is dropped.
         """
         raise NotImplementedError
 
@@ -143,7 +144,7 @@ class Disk:
         raise NotImplementedError
 
     def keep_spares(self) -> None:
-        """Open spare file descriptors again, as many as are available."""
+        """Open spare file descriptors in place of used ones, as many as are available."""
 
     def close_spares(self) -> None:
         """Close the spare file descriptors for good, because the broker ends."""
@@ -349,10 +350,10 @@ class RealDisk(Disk):
 
 
 def create_private(path: str) -> None:
-    """Create an empty file that only its owner can read, unless it exists.
+    """Create an empty file that only its owner can read, unless the file exists.
 
-    Called for files that SQLite would create for all users to read. After a failure there is no
-    file, and SQLite reports the error.
+    SQLite alone would create such a file readable for all users. If the file cannot be created, no
+    error is raised here: SQLite reports the error.
     """
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

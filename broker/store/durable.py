@@ -85,7 +85,10 @@ class DurableStore(Store):
         self._marks: dict[tuple[int, int], tuple[int, int]] = {}
 
     def restore_marks(self, marks: dict[int, dict[int, int]]) -> None:
-        """Take over the delivery marks (`DeliveryMark`) of recovery: queue -> rank -> mark."""
+        """Set the delivery marks (`DeliveryMark`) that recovery found.
+
+        `marks` maps the number of a queue to its marks by rank (priority, or 0).
+        """
         for queue, ranks in marks.items():
             for rank, mark in ranks.items():
                 self._marks[queue, rank] = mark, -1
@@ -99,7 +102,7 @@ class DurableStore(Store):
 
     @property
     def unreleased_parts(self) -> int:
-        """Number of parts of PagedMessages that are in memory, although the log has them now."""
+        """Number of parts of PagedMessages that the log has now, and that wait to be freed."""
         return len(self._paged_release.parts)
 
     @property
@@ -142,9 +145,9 @@ class DurableStore(Store):
     def _refresh_marks(self) -> None:
         """Append again the oldest delivery marks whose last record is in a full segment.
 
-        A queue with few deliveries rarely has a new delivery mark. Without this method, its last
-        mark could be the only live entry of an old segment, which could then not be dropped. A
-        batch gets at most MARKS_PER_BATCH such marks.
+        Otherwise the last mark of a queue with few deliveries could be the only live entry of an
+        old segment, which could then not be dropped. A batch gets at most MARKS_PER_BATCH such
+        marks.
         """
         left = MARKS_PER_BATCH
         rolls = self.log.rolls

@@ -29,9 +29,7 @@ class BatchShipping:
         raise NotImplementedError
 
     def written(self) -> None:
-        """Take note that the batch that was shipped last is now written to the disk of this
-        node.
-        """
+        """Record that the disk of this node now has the batch that was shipped last."""
         raise NotImplementedError
 
 
@@ -105,7 +103,8 @@ class DurableBatch(WriteBatch):
     def _remove_garbage(self) -> None:
         """Remove files of streams on a node of a cluster, before the catalog has the new state.
 
-        So a node that crashes meanwhile reads the batch again, and repeats the removal.
+        If the node crashes before the catalog has this state, it reads the batch again, and repeats
+        the removal.
         """
         for garbage in self.garbage:
             garbage.remove_own(self._log.disk, self.stream_root)
@@ -125,9 +124,10 @@ class DurableBatch(WriteBatch):
         """Write the catalog of a node of a cluster, with the node's state after the batch, if due.
 
         The write is due in three cases: the batch has definitions; the log has begun a new segment;
-        or STATE_BATCHES batches came without a write. After a crash the node reads the batches
+        or STATE_BATCHES batches came without a write. After a crash, the node reads the batches
         since the last write again from the replicated log. Checkpoints and drops of dead files do
-        not affect these batches: they use full segments only, and these are older than the write.
+        not affect these batches: they use full segments only, and the last write covers all full
+        segments.
 
         While the node reads batches again, its local log may be ahead of this batch.
         """
@@ -144,7 +144,7 @@ class DurableBatch(WriteBatch):
             log.unstored_batches = 0
 
     def _note_segment(self) -> None:
-        """Write to the catalog that the log has a new segment, so that its loss would be noticed.
+        """Record in the catalog that the log has a new segment, so that its loss would be noticed.
 
         If the catalog cannot be written now, the next batch tries again.
         """
@@ -156,7 +156,10 @@ class DurableBatch(WriteBatch):
         log.noted_rolls = log.rolls
 
     def _count_removed(self) -> None:
-        """Count the entries about removed queues, sessions and streams as no longer live."""
+        """Count entries as no longer live if they are about objects that this batch removes.
+
+        Such objects are queues, sessions and streams.
+        """
         self.count_released(self.released)
         self.released = b""
         log = self._log

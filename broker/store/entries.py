@@ -168,7 +168,7 @@ class DeliveryMark(StoreEntry):
 class DeliveryCounted(StoreEntry):
     """The number of times that the message at a position was returned to a queue.
 
-    The count overrides the queue's delivery mark. With the count 0, the message was never
+    This count has priority over the queue's delivery mark: with the count 0, the message was never
     delivered.
     """
 

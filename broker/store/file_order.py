@@ -12,7 +12,7 @@ from broker.store.reading import END
 def dropped_files(heads: dict[str, Head], headless: dict[str, Head]) -> list[str]:
     """Return the names of the files that were dropped, because none of their entries was live.
 
-    The head of the next segment shows this: it has the last position before the dropped files.
+    The head of the segment after dropped files shows this: it has the last position before them.
     `headless` are the files whose own heads are damaged.
     """
     gaps = [(head.previous_last, head.first) for head in heads.values() if head.follows_gap]
@@ -44,7 +44,7 @@ class FileOrder:
         )
 
     def follow_each_other(self, checkpoints: list[str], segments: list[str]) -> bool:
-        """True if the newest checkpoint and the segments are complete and follow each other."""
+        """True if the newest checkpoint and the segments are complete, without a gap."""
         last: i64 = 0
         for name in [*checkpoints[-1:], *segments]:
             head = self._heads.get(name)

@@ -113,8 +113,8 @@ def read_head(data: bytes) -> Head | None:
             version: i64 = i64(read_i16_be(copy, 4))
             if version < FORMAT or version > FORMAT_GAP:
                 raise TooNew(
-                    f"its log format is {version}, and this version of Trellis reads only formats"
-                    f" {FORMAT} to {FORMAT_GAP}"
+                    f"the file's log format is {version}, and this version of Trellis reads only "
+                    f"formats {FORMAT} to {FORMAT_GAP}"
                 )
             return Head(
                 i64(read_i16_be(copy, 6)),
@@ -158,11 +158,11 @@ def open_for_reading(disk: Disk, path: str) -> File:
 
 
 def _drop(file: File | None) -> None:
-    """Do nothing. The argument keeps the file open while the caller sets its attribute to None.
+    """Do nothing. A caller passes a file to keep it open until the caller's attribute is None.
 
-    Compiled code that sets an attribute drops the old value first, and so would close the file
-    while the attribute still refers to it. Another thread that runs during the close could read
-    from the closed file. With this call, the file is closed after the attribute was set.
+    Without this call, compiled code would close the file when it sets the attribute, while the
+    attribute still refers to the file. Another thread that runs during the close could read from
+    the closed file.
     """
 
 
@@ -170,8 +170,8 @@ class LogFile:
     """A file of the log, with its index and counts of its records.
 
     `size` is the size of the completely written part in bytes. The file covers the positions
-    `first` to `last`. The index has one record for each INDEX_STRIDE bytes of the file: 16 bytes of
-    memory for 4 KiB.
+    `first` to `last`. The index has one entry of 16 bytes for each INDEX_STRIDE bytes (4 KiB) of
+    the file.
     """
 
     def __init__(self, disk: Disk, directory: str, head: Head) -> None:
@@ -253,7 +253,7 @@ class LogFile:
         return file
 
     def attach(self, file: File) -> None:
-        """Use `file`, which the caller has opened, to read from this file of the log."""
+        """Read from `file` from now on: the caller has opened it for this file of the log."""
         self._file = file
 
     @property
@@ -262,7 +262,7 @@ class LogFile:
         return self._file is not None
 
     def close_scan(self) -> None:
-        """Drop the reference to the open file, which is closed with its last reference."""
+        """Drop this reference to the open file, which is closed with its last reference."""
         file = self._file
         self._file = None
         _drop(file)
@@ -301,8 +301,8 @@ def file_holding(files: list[LogFile], position: i64) -> LogFile | None:
 def entry_hash(holder: i64, position: i64) -> i64:
     """Return a hash of the message at a position in the queue `holder`, for `LogFile.balance`.
 
-    For an entry that is not a message, `holder` is 0. The factors are so small that each product
-    fits into 63 bits. Hot path.
+    For an entry that is not a message, `holder` is 0. Hot path: the factors are small, so that each
+    product fits into 63 bits.
     """
     mixed: i64 = (position & _U32) * 0x7FEB352D & SUM_MASK
     mixed += (position >> 32) * 0x1B873593 & SUM_MASK
@@ -312,9 +312,10 @@ def entry_hash(holder: i64, position: i64) -> i64:
 
 
 def total_balance(files: list[LogFile]) -> i64:
-    """Return the sum of the balances of files, modulo SUM_MASK + 1.
+    """Return the sum of the attribute `balance` of files, modulo SUM_MASK + 1.
 
-    Each addition is masked, because the plain sum of three balances does not fit into 64 bits.
+    The balance of a file is the sum of the hashes of its live entries (`entry_hash`). Each addition
+    is masked, because the plain sum of three balances does not fit into 64 bits.
     """
     total: i64 = 0
     for file in files:

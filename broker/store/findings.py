@@ -26,8 +26,8 @@ _COPY: Final = 1 << 20
 class Finding:
     """A result of checking the data on the disk, mostly a problem.
 
-    A finding has a kind, the file, the place of bad data in the file, the reason, and the copy of
-    the bad data in the quarantine (if a copy exists).
+    A finding has a kind, the file, the reason, the offset and size of the bad data in the file, and
+    the path of a copy of the bad data in the quarantine (if there is one).
     """
 
     def __init__(

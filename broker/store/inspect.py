@@ -66,7 +66,7 @@ class OpaqueCodecs(Codecs):
 
 
 class EntryCheck(Replay):
-    """A replay that decodes every entry, and checks that it refers to earlier entries only.
+    """A Replay that decodes every entry, and checks that the entry refers to earlier entries only.
 
     If an entry is about a message that comes later, DamagedStore is raised.
     """
@@ -82,16 +82,18 @@ class EntryCheck(Replay):
     def _check(self, entry: StoreEntry, position: i64) -> None:
         if isinstance(entry, MessageSettled) and entry.position >= position:
             raise DamagedStore(
-                f"it settles the message at position {entry.position}, which comes later"
+                f"the record settles the message at position {entry.position}, which is not an "
+                "earlier one"
             )
         if isinstance(entry, PubrecReceived) and entry.position >= position:
             raise DamagedStore(
-                f"it is a PUBREC for the message at position {entry.position}, which comes later"
+                f"the record is a PUBREC for the message at position {entry.position}, which is "
+                "not an earlier one"
             )
         if isinstance(entry, DeliveryCounted) and entry.position >= position:
             raise DamagedStore(
-                f"it counts deliveries of the message at position {entry.position}, which comes"
-                " later"
+                f"the record counts deliveries of the message at position {entry.position}, which "
+                "is not an earlier one"
             )
         if isinstance(entry, StreamExtended):
             self.ends[int(entry.stream)] = int(entry.end)
@@ -110,9 +112,9 @@ def verify(
 ) -> Iterator[Finding]:
     """Yield a finding for each file and for each problem, without changing anything.
 
-    `check` receives all records. `log_position` is the last position of the log when the catalog
-    was last written. A log that ends before this position has lost its end. `salt` is used only if
-    no file has an intact head. Raise StoreError if the log cannot be read.
+    `check` gets all records. `log_position` is the last position of the log when the catalog was
+    last written. A log that ends before this position has lost its end. `salt` is used only if no
+    file has an intact head. Raise StoreError if the log cannot be read.
     """
     recoverer = Recoverer(disk, directory, salt, check or EntryCheck(), changes_files=False)
     yield from _recover(recoverer)
@@ -247,10 +249,9 @@ def repair(
 ) -> Iterator[Finding]:
     """Repair the log, and yield a finding for each problem and each repaired file.
 
-    `salt` and `check` are as in `verify`.
-
-    Cut the torn tail, quarantine damage and rewrite damaged files: after that, `verify` finds no
-    problem. Raise StoreError if a file cannot be read or written.
+    The repair cuts the torn end of the log, copies damage to the quarantine, and rewrites damaged
+    files. After that, `verify` finds no problem. `check` gets all records. `salt` is used only if
+    no file has an intact head. Raise StoreError if a file cannot be read or written.
     """
     recoverer = Recoverer(disk, directory, salt, check or EntryCheck())
     yield from _recover(recoverer)

@@ -140,8 +140,8 @@ class ScannedMessages(LiveMessages):
     def count_from(self, files: list[LogFile], at_file: i64) -> i64:
         """Add each live message to the counts of the log file that has its record.
 
-        `at_file` is the index of a file at or before that of the first message. Return the index of
-        the file of the last message.
+        `at_file` is the index in `files` of the first message's file, or of an earlier file. Return
+        the index of the last message's file.
         """
         for at, position in enumerate(self._positions):
             while files[at_file].last < position:
@@ -160,7 +160,7 @@ class ScannedMessages(LiveMessages):
     def next_holders(self) -> list[int]:
         """Return the numbers of the queues that hold the next message in the order of the log.
 
-        The first call returns those of the first message; each call advances by one message.
+        The first call is about the first message; each call advances by one message.
         """
         at: i64 = self._next
         self._next = at + 1
@@ -177,7 +177,7 @@ class ScannedMessages(LiveMessages):
     def add_to(self, found: dict[int, array[int]]) -> None:
         """Append the position of each message to the array of each queue that holds the message.
 
-        `found` has these arrays by queue number.
+        `found` maps the numbers of queues to these arrays.
         """
         last: i64 = 0
         same: array[int] = array("q")
@@ -201,7 +201,7 @@ class ScannedMessages(LiveMessages):
 
     @property
     def shared(self) -> int:
-        """Number of messages that several queues held, and that at least one of them holds."""
+        """Number of messages that several queues held, and at least one of them still holds."""
         return len(self._shared)
 
     @property
@@ -210,7 +210,9 @@ class ScannedMessages(LiveMessages):
         return self._positions[0]
 
     def move_to(self, other: ScannedMessages) -> None:
-        """Append the held messages to another collection. This collection is not used any more."""
+        """Append the messages that a queue holds to another collection. This collection is not used
+        any more.
+        """
         for at, position in enumerate(self._positions):
             holder: i64 = self._queues[at]
             if holder > 0:
@@ -242,9 +244,9 @@ class ScannedMessages(LiveMessages):
 class FollowedMessages(LiveMessages):
     """The live messages of a log that grows, in blocks of up to `block` messages.
 
-    When more than half of the messages of a block are settled, the block is copied without them.
-    A small block is then joined with a small neighbour. So the memory is at most that of about
-    twice the live messages, and no call works on more than a few blocks.
+    When more than half of the messages of a block are settled, the block is copied without the
+    settled messages. A small block is then joined with a small neighbour. So at most about half of
+    the memory is used for settled messages, and no call works on more than a few blocks.
     """
 
     def __init__(self, block: i64 = BLOCK) -> None:
@@ -330,10 +332,10 @@ class FollowedMessages(LiveMessages):
         return found
 
     def release(self, at: int, holder_numbers: set[int]) -> list[tuple[int, int]]:
-        """Settle the messages of the block `at` in queues that do not exist any more.
+        """Settle the messages of the block `at` in all queues that do not exist any more.
 
-        `holder_numbers` are the numbers of all existing queues. Return the settled messages as
-        (queue number, position).
+        `holder_numbers` are the numbers of all existing queues. Return (queue number, position) of
+        each settled message.
         """
         if at >= len(self._blocks):
             return []

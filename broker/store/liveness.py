@@ -37,10 +37,10 @@ from broker.store.files import SUM_MASK, LogFile, entry_hash, file_holding
 
 
 class Liveness:
-    """A counter of live entries, which changes the counts of the files.
+    """Keeps the number of live entries of each file of the log up to date.
 
-    The counter holds the position of the last entry for each key: packet identifier, stream,
-    producer, mark.
+    For each packet identifier, stream, producer and delivery mark, the object has the position of
+    the last entry.
     """
 
     def __init__(self) -> None:
@@ -63,15 +63,19 @@ class Liveness:
         sequences: dict[tuple[str, str], int],
         marks: dict[int, dict[int, int]],
     ) -> None:
-        """Take over the positions of the last entries by key, which recovery found."""
+        """Set the position of the last entry about each key, as recovery found it.
+
+        The keys are packet identifiers (`held`), streams, producers (`sequences`) and delivery
+        marks.
+        """
         self._held, self._streams, self._sequences = held, streams, sequences
         self._marks = marks
 
     def count(self, files: list[LogFile], file: LogFile, records: Records) -> None:
-        """Count the records of a batch that is durable in `file`, the last of `files`. Hot path.
+        """Add a batch's records, which are durable in `file`, to the counts of the files. Hot path.
 
-        The caller adds 1 to `changes` before and after the call: an odd number tells other threads
-        that the counts are incomplete.
+        `file` is the last of `files`. The caller adds 1 to `changes` before and after the call, so
+        an odd number tells other threads that the counts are incomplete.
         """
         file.live += records.copies
         file.balance = (file.balance + records.balance) & SUM_MASK
@@ -114,8 +118,7 @@ class Liveness:
     def remove_holder(self, files: list[LogFile], number: int) -> None:
         """Count the entries about a removed queue, session or stream as no longer live.
 
-        The removal must be durable. If `number` belongs to a definition of another kind, nothing
-        changes.
+        The removal must be durable. Do nothing if `number` belongs to a definition of another kind.
         """
         self.changes += 1
         for position in self._held.pop(number, {}).values():
@@ -183,6 +186,9 @@ def _covering(files: list[LogFile], position: i64) -> LogFile | None:
 
 
 def _need(file: LogFile, other: LogFile | None, entries: i64) -> None:
-    """Add `entries` to the number of entries of `file` that are about entries of `other`."""
+    """Add `entries` to the number of entries of `file` that refer to entries of the file `other`.
+
+    For example, a settlement refers to the message that it settles. Do nothing if `other` is None.
+    """
     if other is not None and other is not file and entries > 0:
         file.needs[other.name] = file.needs.get(other.name, 0) + int(entries)

@@ -87,7 +87,7 @@ class LogReader:
         began: i64 = reader.base + reader.at
         while not reader.advance():
             if reader.stop == BAD or not self._more(file, max(reader.needed, size)):
-                raise self._damaged(file, position, began, reader.reason or "it is cut off")
+                raise self._damaged(file, position, began, reader.reason or "the record is cut off")
         self.data, self.kind = reader.data, reader.kind
         self.start, self.end = reader.start, reader.end
         if self.kind == GROUP:
@@ -101,11 +101,12 @@ class LogReader:
         return reader.position == position
 
     def _absent(self, file: LogFile, start: i64, position: i64) -> bool:
-        """Return False if no record holds the position; raise DamagedStore if damage may hide it.
+        """Return False, the result of `read` if no record holds the position.
 
-        `seek` found no such record. But it reads only headers, and a damaged header may have led it
-        past the record. So all records from offset `start` on are read with their checksums, up to
-        the first record with this or a later position.
+        Raise DamagedStore if the record may exist, but damage hides it. Called when `seek` has
+        found no record with the position. `seek` reads only headers, so a damaged header may have
+        led it past the record. Therefore this method reads all records from offset `start` on with
+        their checksums, up to the first record with this or a later position.
         """
         self._file = None
         scan = FileScan(self._log.open_file(file), start, file.size, file.seed, 0, _FIRST_READ_SIZE)

@@ -46,7 +46,7 @@ class MemoryStore(Store):
         return MemoryBatch(tickets, self.position, self.stream_disk, self.stream_root)
 
     def page_out(self, message: Message) -> None:
-        """Do nothing: the state holds the message already."""
+        """Do nothing: the state in memory still has the message."""
 
     def written(self, batch: WriteBatch) -> None:
         super().written(batch)

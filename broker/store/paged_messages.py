@@ -26,7 +26,9 @@ class PagedMessages:
         self._parts: dict[i64, dict[i64, Message]] = {}
 
     def add(self, message: Message) -> bool:
-        """Keep a message until it is freed. Return True if a part begins with this message."""
+        """Keep a message until PagedRelease frees it. Return True if a new part begins with the
+        message.
+        """
         position = message.position
         part = self._parts.get(position >> PART_BITS)
         begun = part is None
@@ -47,11 +49,10 @@ class PagedMessages:
 
 
 class PagedRelease(BulkTask):
-    """A task that frees parts of PagedMessages, one part in each slice, once the log has the
-    messages.
+    """A task that frees parts of PagedMessages once the log has them, one part in each slice.
 
-    The store also frees one part each time that PagedMessages begins a new part. So at most as many
-    parts wait here as two consecutive batches have.
+    The store also frees one part whenever PagedMessages begins a new part. So the number of waiting
+    parts is limited: it is at most the number of parts of two consecutive batches.
     """
 
     def __init__(self, agenda: Agenda) -> None:

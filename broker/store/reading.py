@@ -173,9 +173,8 @@ class RecordReader:
     def seek(self, wanted: i64) -> bool:
         """Go to the record that holds the position `wanted`, and return True. Read only headers.
 
-        Return False if no record in `data` holds the position. If the search only reached the end
-        of `data`, the record may come later: then `at` is the index of the next record, whose
-        header `data` does not have in full.
+        Return False if no record in `data` holds the position. If `data` ends before the position,
+        `at` is then the index from which the search must continue with further data.
         """
         data = self.data
         at: i64 = self.at
@@ -201,7 +200,7 @@ class RecordReader:
 def group_size(data: bytes, start: i64) -> i64:
     """Return the number of members of the group whose payload begins at `start`.
 
-    Each member has a position of its own.
+    A group has as many positions as members.
     """
     return i64(read_i32_be(data, start)) & _U32
 
@@ -250,7 +249,7 @@ def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[Grou
 
 
 class Decoder:
-    """A decoder of payloads into entries."""
+    """A decoder that makes entries of the payloads of records."""
 
     def __init__(self, codecs: Codecs) -> None:
         self._codecs = codecs
@@ -345,13 +344,13 @@ class Decoder:
     def _message(self, data: bytes, start: i64, end: i64) -> tuple[str, Message]:
         names: i64 = start + MESSAGE_HEADER_SIZE
         if names > end:
-            raise DamagedStore("a message is cut off")
+            raise DamagedStore("the record ends within the message that it stores")
         exchange: i64 = names + (i64(read_i16_be(data, start + 14)) & _U16)
         key: i64 = exchange + (i64(read_i16_be(data, start + 16)) & _U16)
         parameters: i64 = key + (i64(read_i16_be(data, start + 18)) & _U16)
         content_start: i64 = parameters + (i64(read_i32_be(data, start + 10)) & _U32)
         if content_start > end:
-            raise DamagedStore("a message is cut off")
+            raise DamagedStore("the record ends within the message that it stores")
         address_bytes = data[start + 14 : parameters]
         known = self._addresses.get(address_bytes)
         if known is None:
@@ -372,7 +371,9 @@ class Decoder:
             try:
                 encoding = self._codecs.load(tag, data[parameters:content_start], content)
             except ValueError as error:
-                raise DamagedStore(f"the encoding of a message cannot be read: {error}") from error
+                raise DamagedStore(
+                    f"the stored message has an invalid encoding: {error}"
+                ) from error
         qos: i64 = data[start]
         message = Message(known[1], content, encoding, qos & ~RETAINED_FLAG)
         message.retained = qos >= RETAINED_FLAG

@@ -1,7 +1,7 @@
 """Records of a batch that another node encoded, for a directory that follows a replicated log.
 
-The bytes are appended as they are. Reading them checks every checksum, and finds the counts that a
-Recorder collects while it encodes (records.py).
+The bytes are appended as they are. They are also read, to check every checksum, and to find the
+counts that a Recorder collects while it encodes entries (records.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ReceivedRecords:
     """A reader of the records of received batches."""
 
     def __init__(self, codecs: Codecs, seed: i64) -> None:
-        """`seed` is the seed of the log's checksums (SegmentLog.seed)."""
+        """Create a reader. `seed` is the seed of the log's checksums (SegmentLog.seed)."""
         self._decoder = Decoder(codecs)
         self._seed: i64 = seed
 
@@ -50,7 +50,8 @@ class ReceivedRecords:
         marked: i64 = -INDEX_STRIDE
         while reader.advance():
             if reader.first_of_batch != (records.count == 0) or reader.kind == CLOSED:
-                raise DamagedStore(f"the record at position {reader.position} is not of one batch")
+                text = f"the records up to position {reader.position} are not one whole batch"
+                raise DamagedStore(text)
             if records.count == 0:
                 records.first = reader.position
             records.count += 1
@@ -91,7 +92,7 @@ class ReceivedRecords:
         end: i64,
         size: i64,
     ) -> None:
-        """Add an entry to the counts for scheduling checkpoints and for finding dead files."""
+        """Add an entry to the counts that schedule checkpoints and find dead files."""
         if kind == STORED:
             _count_copies(records, position, data, start, end)
             records.stored_size += size
@@ -107,7 +108,7 @@ class ReceivedRecords:
 
 
 def _copy_numbers(out: BytesWriter, data: bytes, start: i64) -> None:
-    """Copy the queue and the position with which a payload begins."""
+    """Write to `out` the queue number and the position with which the payload at `start` begins."""
     write_i64_be(out, read_i64_be(data, start))
     write_i64_be(out, read_i64_be(data, start + 8))
 
@@ -115,7 +116,7 @@ def _copy_numbers(out: BytesWriter, data: bytes, start: i64) -> None:
 def _count_copies(records: Records, position: i64, data: bytes, start: i64, end: i64) -> None:
     count: i64 = i64(read_i32_be(data, start)) & 0xFFFFFFFF
     if start + 4 + count * QUEUE_SIZE > end:
-        raise DamagedStore(f"the message at position {position} is cut off")
+        raise DamagedStore(f"the record ends within the message at position {position}")
     records.copies += count
     at: i64 = start + 4
     balance: i64 = records.balance

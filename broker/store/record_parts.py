@@ -89,7 +89,10 @@ def encoded_names(vhost: str, address: Address) -> bytes:
 
 
 def wrapped_annotation(annotation: i64) -> i64:
-    """Return an annotation as a signed 32-bit number: large values start again at 1 (or -1)."""
+    """Return an annotation in the range of a signed 32-bit number.
+
+    Numbers above the range start again at 1, and numbers below it at -1.
+    """
     if annotation > 0:
         return (annotation - 1) % ANNOTATION_MODULUS + 1
     return -((-annotation - 1) % ANNOTATION_MODULUS + 1) if annotation < 0 else 0

@@ -201,8 +201,9 @@ class Recorder:
     def _write_unsummed(
         self, position: i64, head: BytesWriter, content: list[bytes], content_size: i64
     ) -> i64:
-        """Write a record like `_write_record`, but without copying its content or computing its
-        checksum: `Records.complete` does both.
+        """Write a record with a long content. `Records.complete` later computes the checksum.
+
+        The content is not copied here. Return the size of the record in bytes.
         """
         size: i64 = len(head) + content_size + 8
         if size > PAYLOAD_MAX:
@@ -236,7 +237,7 @@ class Recorder:
             records.marks.append((position, offset))
 
     def _count(self, records: Records, position: i64, entry: StoreEntry, size: i64) -> None:
-        """Add an entry to the counts for scheduling checkpoints and for finding dead files."""
+        """Add an entry to the counts that schedule checkpoints and find dead files."""
         if isinstance(entry, MessageStored):
             _count_copies(records, position, entry.queues)
             records.stored_size += size
@@ -353,11 +354,11 @@ class Recorder:
             entry.head, entry.content = out.getvalue(), content
 
     def _encode_group(self, entry: EntryGroup) -> tuple[list[bytes], i64]:
-        """Return the parts of a group's payload: count u32; for each member, kind u8, length u32,
-        payload.
+        """Return the parts of a group's payload, and the highest kind of its members.
 
-        Also return the highest kind of the members. The kind of prepared members is not compared:
-        it is STORED, the lowest kind.
+        The payload is: count u32; for each member, kind u8, length u32, payload. The highest kind
+        tells a reader whether it can read the group. Members that were encoded before this call all
+        have the lowest kind, STORED, so their kinds need not be compared.
         """
         sizes = self._sizes = []
         parts: list[bytes] = []

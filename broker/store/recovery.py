@@ -258,7 +258,9 @@ class Recoverer:
         self._last = max(self._last, file.last)
 
     def _finish(self) -> None:
-        """Close the last file: from now on, bad data in it is damage and never a torn batch."""
+        """Close the file that was read last: from now on, bad data in it is damage, never a torn
+        batch.
+        """
         if (
             self.files
             and not self.files[-1].checkpoint
@@ -291,7 +293,7 @@ class Recoverer:
         writable.close()
 
     def _follows_damage(self) -> bool:
-        """True if the file before is damaged, so that its damaged part may hold missing records."""
+        """True if the file read before this one has damage, which may hold the missing records."""
         return bool(self.files) and bool(self.files[-1].holes)
 
     def _walk(self, file: LogFile, scan: FileScan, may_cut: bool) -> None:

@@ -54,7 +54,7 @@ def rename_invalid(catalog: Catalog, definitions: list[Numbered]) -> list[tuple[
 
 
 def _scope(entry: Defined) -> tuple[str, str]:
-    """Return the virtual host and the kind of object within which a name must be unique."""
+    """Return (virtual host, kind): the object's name must be unique among these objects."""
     if entry.kind in ("user", "permission"):
         return "", "user"
     return entry.vhost, entry.kind

@@ -60,9 +60,9 @@ def ignore_progress(recovery: Recovery) -> None:
 
 
 def missing_end(recovery: Recovery, log_position: i64) -> Finding | None:
-    """Return a finding if the log ends before `log_position`, up to which it was written.
+    """Return a finding if the log has lost its end; None if the log is complete.
 
-    Return None if the log is complete.
+    The log has lost its end if it ends before `log_position`, up to which it was once written.
     """
     if log_position < recovery.next:
         return None

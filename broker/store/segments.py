@@ -249,7 +249,9 @@ class SegmentLog(PoisonableWriter):
         self.liveness.changes += 1
 
     def count_live(self, positions: Iterable[int]) -> None:
-        """Count the entries at these positions, none of them messages, as live after recovery."""
+        """Count the entries at these positions as live, after recovery. None of them may be a
+        message.
+        """
         for position in positions:
             file = file_holding(self.files, position)
             if file is not None:
@@ -331,16 +333,16 @@ class SegmentLog(PoisonableWriter):
         return sum(file.reclaimable for file in self.sealed())
 
     def postpone_checkpoint(self, live: i64, measured: i64) -> None:
-        """Decide when a checkpoint is considered again, because one now would free too little.
+        """Set the sizes from which a checkpoint is considered again; now it would free too little.
 
-        A checkpoint is considered again when the full files have grown to `check_size` bytes, or
-        their reclaimable part to `check_reclaimable` bytes. While disk space is short, a lower
-        limit applies, `short_check_reclaimable`: the reclaimable part has grown by an eighth of the
-        remaining part. So the files are read about five times until the remaining part has halved.
+        A checkpoint is considered when the full files have grown to `check_size` bytes, or the part
+        of them that it would free to `check_reclaimable` bytes. While disk space is short,
+        the lower limit `short_check_reclaimable` replaces `check_reclaimable`: the reclaimable part
+        must grow by an eighth of the live part.
 
-        `live` is the size of the live records in bytes, found by reading the files. `measured` is
-        the value of `reclaimable` when this reading began: entries that were settled later may have
-        been read as live.
+        `live` is the size of the live records in bytes, as the files were read. `measured` is the
+        value of `reclaimable` when that reading began, because entries that were settled during the
+        reading may have been read as live.
         """
         total: i64 = sum(int(file.size) for file in self.sealed())
         self.check_size = max(2 * live, total + total // 4)
@@ -373,7 +375,7 @@ class SegmentLog(PoisonableWriter):
             raise StoreError(os_error_text(file.path, "remove", error)) from error
 
     def remove_leftover(self) -> int:
-        """Try again to remove the leftover files; return the size of the removed files in bytes.
+        """Try again to remove the files whose removal failed; return the bytes that this frees.
 
         Files that still cannot be removed are not reported again. May block.
         """

@@ -135,7 +135,7 @@ class State:
     def remove_links(self) -> bool:
         """Remove up to LINKS_PER_SLICE bindings and subscriptions of removed definitions.
 
-        Return True if some are left. A session may have 100,000 subscriptions.
+        Return True if more must be removed. (A session may have 100,000 subscriptions.)
         """
         left: i64 = LINKS_PER_SLICE
         while self._removing:

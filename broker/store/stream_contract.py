@@ -14,9 +14,9 @@ from broker.store.disk import Disk
 class ShippedRows:
     """Encoded rows of a stream, and where each node writes them.
 
-    `vhost`, `name` and `stream` name the stream and its number. The rows from offset `base` on are
-    written at the byte `place` of the segment with the epoch `epoch`, whose first row has the
-    offset `segment_base`.
+    `vhost` and `name` are the names of the stream, `stream` is its number. The rows from offset
+    `base` on are written at the byte `place` of the segment with the epoch `epoch`, whose first row
+    has the offset `segment_base`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class StreamGarbage:
         self.deleted = deleted
 
     def remove(self, disk: Disk, root: str) -> None:
-        """Remove the files below the directory `root` of all streams.
+        """Remove these files. `root` is the directory of all streams.
 
         Files that cannot be removed are skipped: the next start finds them. Raise WriteFailed if no
         file descriptor is left; the call may be repeated.
@@ -66,9 +66,10 @@ class StreamGarbage:
         raise NotImplementedError
 
     def remove_own(self, disk: Disk, root: str) -> None:
-        """Remove the files as `remove` does, but only files that have the number of the stream.
+        """Remove the files, except files that belong to another stream of the same name.
 
-        A node of a cluster may repeat a removal after a crash, when another stream has the name.
+        A node of a cluster may repeat a removal after a crash. By then, a new stream of this name
+        may have files in the directory.
         """
         raise NotImplementedError
 

@@ -40,12 +40,12 @@ _NO_ENTRY: Final = (0, 0)
 
 
 class Survivors(Replay):
-    """A replay that finds the live records.
+    """A Replay that finds the live records.
 
     `holder_numbers` are the numbers of all existing queues, sessions, streams and delayed
     exchanges; a message that none of them holds is dead. `newest_number` is the last position in
-    the catalog. `copies` is the empty collection for the messages; by default one that also lists
-    settled messages, as a checkpoint requires.
+    the catalog. `copies` is an empty collection that gets the messages. The default is
+    ScannedMessages, which also lists settled messages, as a checkpoint requires.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Survivors(Replay):
             left: i64 = i64(read_i32_be(data, start)) & _U32
             start += 4
             if start + left * QUEUE_SIZE > end:
-                raise DamagedStore("a message is cut off")
+                raise DamagedStore("the record ends within the message that it stores")
             queues: list[int] = []
             while left > 0:
                 queue: i64 = read_i64_be(data, start)
@@ -121,7 +121,7 @@ class Survivors(Replay):
                 return
             if kind == DELIVERY_COUNTED:
                 if end - start != COUNTED_SIZE:
-                    raise DamagedStore("a delivery count has a wrong size")
+                    raise DamagedStore("the record of a delivery count has a wrong size")
                 if self.copies.is_held(read_i64_be(data, start), settled):
                     self.counts[read_i64_be(data, start), settled] = (
                         read_i32_be(data, start + 16),
@@ -142,9 +142,9 @@ class Survivors(Replay):
     def late(
         self, file: LogFile, last: i64, kind: i64, position: i64, data: bytes, start: i64, end: i64
     ) -> None:
-        """Process a durable record after the last position that a checkpoint covers.
+        """Process a record that comes after the last position of a checkpoint, and is durable.
 
-        The record may settle or supersede entries, which the checkpoint then omits.
+        If the record settles or supersedes an entry, the checkpoint omits this entry.
         """
         if kind == GROUP:
             for member in group_members(data, position, start, end):
@@ -212,9 +212,10 @@ class Survivors(Replay):
                 self.sequences[producer_key(data, start, end)] = (sequence, position)
 
     def _need(self, position: i64) -> None:
-        """Note that the current file has an entry about the entry at `position` in another file.
+        """Count an entry of the current file that refers to the entry at `position`.
 
-        `needs` of a file counts such entries by the name of the other file.
+        The other entry is in an earlier file. The attribute `needs` of the current file has the
+        number of such entries by the name of the earlier file.
         """
         other = file_holding(self._files, position)
         if other is not None and position <= other.last:
@@ -222,10 +223,10 @@ class Survivors(Replay):
             needs[other.name] = needs.get(other.name, 0) + 1
 
     def follow(self) -> None:
-        """Expect further records as batches of a log that this node follows, after the scan.
+        """Expect the records of new batches from now on, after the scan of the log.
 
-        From now on, the log itself counts the live entries of its files. No queue, session or
-        stream of a record is unknown: its definition comes before or with the batch.
+        From now on, the log itself counts the live entries of its files. Each queue, session or
+        stream of a record is known, because its definition comes before the batch or with it.
         """
         self._files = []
         self._first = 0
@@ -278,7 +279,9 @@ class Survivors(Replay):
         return int(self.newest_number) if self.unknown_holders else _ALL
 
     def holds_packet_id(self, data: bytes, start: i64, position: i64) -> bool:
-        """True if the PACKET_ID_HELD record at `position` is the last of its packet identifier."""
+        """True if the PACKET_ID_HELD record at `position` is the last record about its packet
+        identifier.
+        """
         return (
             self.held_packet_ids.get(read_i64_be(data, start), {}).get(_u16(data, start + 8))
             == position

@@ -201,7 +201,7 @@ class SegmentWriter(PoisonableWriter):
         self._active.unsynced = False
 
     def resume(self, durable: Segment, written: Segment) -> None:
-        """Append to this existing segment from now on: two equal objects describe it."""
+        """Append to this existing segment; `durable` and `written` are equal copies of it."""
         self._segment, self._written, self._active.file = durable, written, None
         self.epoch = durable.epoch
 
@@ -276,9 +276,9 @@ class SegmentWriter(PoisonableWriter):
         return self._segment, self._written, file
 
     def _remove_index(self, path: str) -> None:
-        """Remove the index at `path`, if any. A deleted stream of the same name left it.
+        """Remove the index of the segment at `path`, if a deleted stream of the same name left one.
 
-        A crash can undo the removal of an index, though its segment stays removed.
+        The removal is durable when this method returns.
         """
         try:
             self.disk.remove(f"{path}.index")
@@ -289,9 +289,9 @@ class SegmentWriter(PoisonableWriter):
     def _begin_epoch(self, planned: int) -> None:
         """Make the directory, and set the epoch: the number with which names of segments begin.
 
-        The epoch is `planned`; if that is 0, it is above all epochs in the directory. If the stream
-        is new, remove all segments: they belong to a deleted stream with the same name. The removal
-        becomes durable when the directory is synced with the first segment.
+        The epoch is `planned`, or if that is 0, a number above all epochs in the directory. If the
+        stream is new, remove all segments: they belong to a deleted stream with the same name. The
+        removal becomes durable when the directory is synced with the first segment.
         """
         parts = self.directory[len(self._root) + 1 :].split("/")
         path = self._root
@@ -378,11 +378,11 @@ class Archive:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the last segment; 0 if there is none."""
+        """The epoch of the last segment; 0 if there is no segment."""
         return self.segments[-1].epoch if self.segments else 0
 
     def restore(self, segments: list[Segment]) -> None:
-        """Set the segments that were found at the start of the broker."""
+        """Set the segments, which were found at the start of the broker."""
         self.segments = segments
         self.rows = sum(int(segment.end - segment.base) for segment in segments)
         self.size = sum(int(segment.size) for segment in segments)
@@ -429,9 +429,9 @@ class Archive:
     def take_expired(self, before: i64, most: i64) -> list[Segment]:
         """Remove from the archive the segments that retention drops; return them, oldest first.
 
-        Retention drops the segments whose last row was published before the time `before` (us), and
-        the oldest segments while the stream is larger than `most` bytes. Retention never drops the
-        last segment. A limit of -1 means no limit. The caller removes the files.
+        Retention drops segments whose last row is older than `before` (Unix time in microseconds),
+        and the oldest segments while the stream is larger than `most` bytes. Retention never drops
+        the last segment. A limit of -1 means no limit. The caller removes the files.
         """
         out: list[Segment] = []
         while len(self.segments) > 1:

@@ -17,7 +17,7 @@ from broker.stream.captured_rows import BatchSink, CapturedRows, EncodedBatch
 
 
 class EncodedRows(BatchSink):
-    """A sink that keeps all batches, until the replicated log of a cluster has them."""
+    """A sink that keeps all batches in memory until the log of a cluster has them."""
 
     def __init__(self) -> None:
         self.batches: list[EncodedBatch] = []
@@ -27,7 +27,10 @@ class EncodedRows(BatchSink):
 
 
 def shipped(archive: Archive, batch: EncodedBatch) -> ShippedRows:
-    """Return a planned batch as it is shipped to the other nodes of a cluster."""
+    """Return a batch in the form in which a cluster's owner sends it to the other nodes.
+
+    The batch must have its place in the stream's files (`SegmentWriter.plan`).
+    """
     planned = batch.planned
     assert planned is not None, "the batch has no place yet"
     return ShippedRows(
@@ -46,7 +49,7 @@ def shipped(archive: Archive, batch: EncodedBatch) -> ShippedRows:
 class BatchAppender(BatchSink):
     """A sink that writes each batch as soon as it is built, so that memory holds few batches.
 
-    After a failed write, the failed batch and all later batches wait for `flush`.
+    If a write fails, the failed batch and all later batches are kept until `flush` writes them.
     """
 
     def __init__(self, segment_writer: SegmentWriter) -> None:

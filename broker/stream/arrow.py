@@ -134,14 +134,21 @@ class BatchBuilder:
         self._add_buffer(data)
 
     def add_texts(self, ends: bytes, data: bytes) -> None:
-        """Add a column of texts without nulls: their encoded ends, and the concatenated texts."""
+        """Add a column of texts without nulls.
+
+        `ends` are the encoded end offsets of the texts, `data` is the concatenated texts.
+        """
         self._add_node(0)
         self._add_buffer(b"")
         self._add_buffer(ends)
         self._add_buffer(data)
 
     def add_long_texts(self, ends: bytes, parts: list[bytes], size: i64) -> None:
-        """Add a column of texts without nulls whose bytes, `size` in all, come in parts."""
+        """Add a column of texts without nulls.
+
+        `ends` are the encoded end offsets of the texts. `parts` are pieces of the concatenated
+        texts, which have `size` bytes in all.
+        """
         self._add_node(0)
         self._add_buffer(b"")
         self._add_buffer(ends)

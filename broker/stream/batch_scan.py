@@ -52,9 +52,9 @@ class BatchScan:
     def find(self, least: i64, marks: list[int]) -> BatchView | None:
         """Return the next intact batch whose first offset is `least` or higher; skip damage.
 
-        After a damaged batch, only two kinds of places are tried: the place where this batch ends
-        according to its header, and the places in `marks`. A search of all bytes could find a
-        message that contains bytes like those of a batch.
+        After a damaged batch, the search goes on at the end of this batch according to its header,
+        then at the places in `marks`. It does not search all bytes, because the body of a message
+        may contain bytes like those of a batch.
         """
         while self.place < self._size:
             here = self.place

@@ -2,7 +2,7 @@
 
 Values are added in runs: a value that is equal in consecutive rows is added once.
 
-    EndsColumn      the ends of texts          TextColumn     texts, none null
+    EndsColumn      end offsets of texts       TextColumn     texts, none null
     NumberColumn    numbers, none null         BodyColumn     texts that may be long
     SparseColumn    mostly nulls
 """
@@ -24,7 +24,7 @@ _equal_ends: Final[dict[int, bytes]] = {}
 
 
 def equal_ends(step: i64, rows: i64) -> bytes:
-    """Return the encoded ends of `rows` texts of equal length `step`, with a leading 0."""
+    """Return a 0 and the end offsets of `rows` texts of `step` bytes each, in Arrow's encoding."""
     if step == 0:
         return bytes(int(4 * (rows + 1)))
     known = _equal_ends.get(int(step))
@@ -47,7 +47,7 @@ def equal_ends(step: i64, rows: i64) -> bytes:
 
 @final
 class EndsColumn:
-    """The ends of the texts of a column, as Arrow encodes them."""
+    """The end offsets of the texts of a column, which Arrow needs to separate the texts."""
 
     def __init__(self) -> None:
         self.rows: i64 = 0
@@ -77,7 +77,7 @@ class EndsColumn:
         self.total = total
 
     def encode(self) -> bytes:
-        """Return the ends of all texts in Arrow's encoding."""
+        """Return the end offsets of all texts in Arrow's encoding."""
         out = self._out
         return equal_ends(self._step, self.rows) if out is None else out.getvalue()
 

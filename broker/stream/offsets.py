@@ -70,7 +70,10 @@ def resolve_offset(
 
 
 def offset_since(archive: Archive, pages: StreamPages, moment: i64) -> i64:
-    """Return the offset of the first row published at `moment` (us) or later, else the end."""
+    """Return the offset of the first row published at `moment` or later, else the end.
+
+    `moment` is a Unix time in microseconds.
+    """
     for segment in archive.segments:
         if segment.last_at < moment:
             continue

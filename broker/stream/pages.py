@@ -83,9 +83,10 @@ class StreamPages:
         self._archive.reading.forget(segment)
 
     def _read(self, segment: Segment, place: i64, offset: i64) -> StreamPage:
-        """Return a page of the batches from the row at `offset` on.
+        """Read a page: the batches from the row at `offset` on.
 
-        Read the file from `place` on, where a batch begins.
+        The search for the row begins at the byte `place` of the segment's file, where a batch
+        begins.
         """
         page = StreamPage(segment)
         size: i64 = PAGE_SIZE

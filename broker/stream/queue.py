@@ -135,7 +135,10 @@ class StreamQueue(Queue):
         self.depth += packets.count
 
     def _record_time(self, captured: CapturedRows) -> None:
-        """Record the publishing time of the next rows, once per turn and per batch of the store."""
+        """Record the publishing time of the next rows.
+
+        Called once per turn of the event loop, and once per batch of the store.
+        """
         self._wall = self.agenda.wall
         captured.times.append((len(captured.items), int(self._wall * 1_000_000)))
         if self.pending_rows.idle:
@@ -248,16 +251,16 @@ class StreamQueue(Queue):
     # -- settlements, which only give credit: no message returns, so a stream is never held
 
     def hold(self) -> None:
-        """Do nothing: rows are never requeued."""
+        """Do nothing: a stream requeues no rows, so its deliveries need not pause."""
 
     def free(self) -> None:
-        """Do nothing: rows are never requeued."""
+        """Do nothing: `hold` does not pause the deliveries of a stream."""
 
     def settle(self, message: Message) -> None:
         self.acknowledged_reads()
 
     def acknowledged_reads(self) -> None:
-        """Schedule a drain, because an acknowledgement gave a consumer credit."""
+        """Schedule a delivery of rows, because an acknowledgement gave a consumer credit."""
         if not self._drain_scheduled and self.readers:
             self.schedule_drain()
 
@@ -271,10 +274,10 @@ class StreamQueue(Queue):
         self.acknowledged_reads()
 
     def events(self) -> list[int]:
-        """Return the counts of rare events, in which RETURNED is the number of delivered rows.
+        """Return the counts of rare events of the queue.
 
-        So the statistics of a stream, which add RETURNED to the deliveries, include these rows.
-        (Acknowledgements of rows are not counted: they only give credit to a reader.)
+        The count RETURNED is the number of rows delivered to readers. The statistics add it to the
+        deliveries.
         """
         events = list(self._events)
         events[RETURNED] = int(self.served)
@@ -321,12 +324,12 @@ class StreamQueue(Queue):
             )
 
     def check_retention(self) -> None:
-        """Drop the segments that have become too old, and schedule the next check."""
+        """Remove the segments that have become too old, and schedule the next check."""
         self._retention_check = None
         self._apply_retention()
 
     def purge(self) -> int:
-        """Count all rows as purged. Called only when the stream is deleted."""
+        """Count all rows as purged; return their number. Called only when the stream is deleted."""
         purged = int(self.depth)
         self.count(PURGED, purged)
         self.depth = 0

@@ -191,7 +191,7 @@ class StreamRecovery:
             self._first_offset = min(self._first_offset, base)
         if head is None or head[1:] != (epoch, base):
             self._reported_gaps.add(int(self.segments[-1].end) if self.segments else base)
-            self._move_to_quarantine(name, "its schema is damaged, or belongs to another segment")
+            self._move_to_quarantine(name, "the schema is damaged, or belongs to another segment")
             return
         segment = Segment(disk, path, epoch, base)
         if base >= int(self._cut_offset):
@@ -201,7 +201,7 @@ class StreamRecovery:
         index = f"{name}{_INDEX}"
         indexed = index in names and self._load_index(segment, index, size)
         if index in names and not indexed:
-            self._report(WRONG, index, "it is damaged, and is written again")
+            self._report(WRONG, index, "the index is damaged, and is written again")
         if indexed and segment.end <= self._cut_offset and not self._thorough:
             self._add(segment)
             return
@@ -268,7 +268,7 @@ class StreamRecovery:
             )
         elif indexed and known.end <= self._cut_offset:
             self._report(
-                WRONG, f"{name}{_INDEX}", "it does not match the segment, and is written again"
+                WRONG, f"{name}{_INDEX}", "the index differs from the segment, and is written again"
             )
         if segment.end > segment.base:
             self._finish(segment, place)
@@ -280,7 +280,7 @@ class StreamRecovery:
     def _is_torn_end(self, segment: Segment, file: File, place: i64, size: int) -> bool:
         """True if the bad data from `place` on is the torn end of the last segment.
 
-        Always False if the log is intact, because the log then says where the durable rows end.
+        Always False if the log is intact: the log then says where the durable rows end.
         """
         if self._ends_exact or max(self._segment_names) != (int(segment.base), segment.epoch):
             return False
@@ -343,7 +343,7 @@ class StreamRecovery:
             self._disk.open(salvaged[-1].path, True).sync()
 
     def _new_segment(self, segment: Segment, base: int) -> Segment:
-        """Create a segment that gets the rows of a damaged or cut segment from offset `base` on."""
+        """Create a segment for the rows from offset `base` on of a damaged or cut segment."""
         for other in [
             one for one in self._segment_names if one[0] == base and one[1] > segment.epoch
         ]:
@@ -375,7 +375,7 @@ class StreamRecovery:
         )
 
     def _cut_batch(self, segment: Segment, batch: BatchView, place: i64, size: int) -> None:
-        """Cut off a batch with rows that were never confirmed. It begins at `place`.
+        """Cut off the batch at byte `place`, which has rows that were never confirmed.
 
         If the first rows of the batch were confirmed, they are first copied to a new segment.
         """

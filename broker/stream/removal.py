@@ -53,7 +53,7 @@ class SegmentRemoval(StreamGarbage):
         remove_files(disk, paths)
 
     def _present(self, disk: Disk, directory: str) -> list[tuple[int, int]]:
-        """Return the epochs and base offsets of the segments in a directory, oldest first."""
+        """Return (epoch, base offset) of each segment in a directory, the oldest first."""
         try:
             names = disk.list(directory)
         except OSError:

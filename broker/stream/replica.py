@@ -114,9 +114,9 @@ class StreamCopy:
     # -- rows
 
     def write(self, rows: ShippedRows) -> None:
-        """Write shipped rows to the stream's files, unless they have the rows already.
+        """Write shipped rows to the stream's files, unless the files have the rows already.
 
-        Raise StreamDiffers or StoreError.
+        Raise StreamDiffers if the files have other rows, StoreError if the write fails.
         """
         batch = self._view(rows)
         active = self.writer.written
@@ -136,8 +136,8 @@ class StreamCopy:
             self._check_end(rows, int(active.size), "byte", rows.place)
             if self._trim(active):
                 raise self._differs(
-                    f"the rows from offset {rows.base} on belong to '{active.name}', which is "
-                    "finished"
+                    f"the rows from offset {rows.base} on belong to segment '{active.name}', "
+                    "which already has its end marker"
                 )
         else:
             self._check_end(rows, int(active.end), "offset", rows.segment_base)
@@ -162,7 +162,7 @@ class StreamCopy:
     def _check_end(self, rows: ShippedRows, end: int, unit: str, expected: int) -> None:
         if end != expected:
             raise self._differs(
-                f"the rows from offset {rows.base} on belong behind {unit} {expected}, and the "
+                f"the rows from offset {rows.base} on belong after {unit} {expected}, and the "
                 f"active segment ends at {unit} {end}"
             )
 
@@ -180,9 +180,9 @@ class StreamCopy:
         self._trimmed = True
 
     def _trim(self, active: Segment) -> bool:
-        """Remove half a batch, which a crash may have left at the end of the active segment.
+        """Remove an incomplete batch, which a crash may have left at the end of the active segment.
 
-        Return True if the segment is finished.
+        Return True if the segment has its end marker, so that no batch is added to it.
         """
         if self._trimmed:
             return False
@@ -199,7 +199,9 @@ class StreamCopy:
         return False
 
     def _compare_older(self, rows: ShippedRows) -> None:
-        """Compare rows with an older segment, unless a later batch has removed the segment."""
+        """Raise StreamDiffers if an older segment lacks `rows`. Do nothing if the segment was
+        removed.
+        """
         path = f"{self.writer.directory}/{segment_name(rows.epoch, rows.segment_base)}"
         try:
             self._disk.open(path, False)
@@ -225,7 +227,10 @@ class StreamCopy:
         if active is None or self.missing:
             raise self._differs(f"all rows before offset {end} are missing")
         if int(active.end) != end:
-            raise self._differs(f"its rows end at offset {active.end}, and the log has {end}")
+            raise self._differs(
+                f"the rows in its files end at offset {active.end}, and the rows in the log end "
+                f"at offset {end}"
+            )
         try:
             file = self._disk.open(active.path, False)
             rest = file.read(active.size, len(END_OF_STREAM) + 1)
@@ -258,7 +263,7 @@ class StreamReplica:
         return StreamCopy(self._disk, self.root, vhost, name, number, self._writing)
 
     def _supersede(self, vhost: str, name: str, number: int) -> None:
-        """From now on, skip rows of an older stream of this name, whose files are removed.
+        """Skip rows of an older stream of this name from now on, because its files are removed.
 
         Such rows still come if one batch has rows of both streams, and the batch is written again
         after WriteFailed.
@@ -273,7 +278,8 @@ class StreamReplica:
     def write(self, rows: list[ShippedRows]) -> None:
         """Write shipped rows of several streams, and make them durable.
 
-        May be repeated after WriteFailed. Raise StreamDiffers, StoreError.
+        Raise StreamDiffers if the files have other rows, WriteFailed if the call may be repeated,
+        another StoreError if it may not.
         """
         touched: dict[int, StreamCopy] = {}
         for share in rows:
@@ -291,7 +297,7 @@ class StreamReplica:
                 copy.writer.sync()
 
     def forget(self, number: int) -> None:
-        """Forget a stream, whose files are removed or must be read again."""
+        """Drop the state of a stream in memory: its files are removed, or must be read again."""
         found = self._streams.pop(number, None)
         if found is not None:
             found.writer.forget()

@@ -260,9 +260,9 @@ class RowWriter(StreamRows):
         self._name_at = row
 
     def _end_header(self, row: i64, header: bytes) -> None:
-        """Store the present content header for the rows up to `row`, and continue with `header`.
+        """End the run of rows with the same content header; use `header` from `row` on.
 
-        A run is a series of rows with the same value, which is stored once for all of them.
+        The content header of a run is stored once for all its rows.
         """
         self._headers.add_run(self._header, row - self._header_at)
         self._header = header
@@ -346,7 +346,7 @@ def reserve_heap() -> None:
     """Make glibc keep freed memory for the next batch, by allocating and freeing one large block.
 
     By default, glibc returns free memory at the end of its heap to the kernel. The kernel clears
-    each page before the process gets it again, which was half of the cost of a row. After a large
+    each page before the process gets it again, which took half of the time for a row. After a large
     block was freed, glibc keeps up to twice the size of this block. The block is never written, so
     it takes no memory. Other C libraries are not affected.
     """

@@ -6,9 +6,9 @@
 An offset is the number of a row in its stream. A place is the byte position of a batch in its
 segment.
 
-Format of an index: "TSIX", version u32; end, size, first and last time (us) of the segment; number
-of entries; for each entry offset, place and time (us); CRC-32 of all these bytes as u64. Numbers
-without a width have 8 bytes. All are little-endian.
+Format of an index: "TSIX", version u32; end, size, first and last time of the segment; number of
+entries; for each entry offset, place and time; CRC-32 of all these bytes as u64. Times are in
+microseconds. Numbers without a width have 8 bytes. All are little-endian.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Segment(FileUser):
         """Add a batch of `count` rows from offset `base` on, which has `size` bytes at `place`.
 
         The index gets at most one batch for each INDEX_STRIDE bytes. `first_at` and `last_at` are
-        the times (us) at which the first and the last row of the batch were published.
+        the times, in microseconds, at which the first and the last row of the batch were published.
         """
         if not self._places or place - self._places[-1] >= INDEX_STRIDE:
             self._offsets.append(base)
@@ -100,12 +100,15 @@ class Segment(FileUser):
         self.last_at = max(self.last_at, last_at)
 
     def place_of(self, offset: i64) -> i64:
-        """Return a place from which to search for the row at `offset`: a batch begins there."""
+        """Return the byte position of a batch from which to search for the row at `offset`."""
         at = bisect_right(self._offsets, offset)
         return SCHEMA_SIZE if at == 0 else self._places[at - 1]
 
     def offset_before(self, moment: i64) -> i64:
-        """Return an offset; all rows before it were published before `moment` (us)."""
+        """Return an offset before which all rows were published earlier than `moment`.
+
+        `moment` is a Unix time in microseconds.
+        """
         at = bisect_right(self._times, moment - 1)
         return self.base if at == 0 else self._offsets[at - 1]
 

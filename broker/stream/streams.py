@@ -31,7 +31,7 @@ class Streams:
         self.findings: list[Finding] = []
 
     def make(self, vhost: str, name: str, agenda: Agenda, terms: QueueArguments) -> StreamQueue:
-        """Return a new stream, which has no number yet."""
+        """Return a new stream. `assign_number` must then set its number."""
         store = self._store
         archive = Archive(
             store.stream_disk,

@@ -70,7 +70,7 @@ class AppliedPolicies:
             self._apply_all_policies()
 
     def add_policy(self, policy: Policy) -> None:
-        """Add a policy without storing it, and apply all policies in slices."""
+        """Add a policy and apply all policies in slices. The policy is not stored."""
         self._policies.by_name[policy.name] = policy
         self._apply_all_policies()
 
@@ -85,7 +85,7 @@ class AppliedPolicies:
             self._policy_update.run_first_slice()
 
     def apply_alternate(self, exchange: Exchange) -> None:
-        """Give an exchange the alternate exchange of its policy."""
+        """Give an exchange its policy's alternate exchange, unless its own argument sets one."""
         before = exchange.alternate
         if exchange.options.alternate is None:
             exchange.alternate = self._policies.alternate(exchange.name)
@@ -127,7 +127,7 @@ class AppliedPolicies:
             replacement.update_arguments(effective)
 
     def set_operator_policy(self, policy: Policy, ticket: Ticket | None = None) -> None:
-        """Add or replace an operator policy, which bounds the policies of the queues it matches."""
+        """Add or replace an operator policy, which limits what other policies can set."""
         self._parameters.set(OPERATOR_POLICY, policy.name, policy.row, ticket)
         self._policies.operator_by_name[policy.name] = policy
         self._apply_all_policies()

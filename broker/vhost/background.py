@@ -74,10 +74,10 @@ class PolicyUpdate(BulkTask):
         self._exchanges = exchanges
 
     def again(self, queues: list[Queue], exchanges: list[Exchange]) -> bool:
-        """Replace the objects that are still to be updated, because the policies changed again.
+        """Begin again with these queues and exchanges, because the policies changed again.
 
-        So one task applies several changes that follow each other. Return False, and change
-        nothing, if the task has ended already.
+        So one task applies several changes in a row. Return False, and change nothing, if the task
+        has ended already.
         """
         if not self._queues and not self._exchanges:
             return False

@@ -38,9 +38,9 @@ SINGLE_RETIREMENTS: Final = 256
 class Bindings:
     """The bindings of all exchanges of one virtual host.
 
-    The exchanges hold the bindings; this class stores them, records them in the topology stream,
-    and retires the plans that they change. `delete_exchange` is called with the name of an
-    auto-delete exchange that lost its last binding.
+    The exchanges hold the bindings. This class stores the bindings, records them in the topology
+    stream, and makes stale the plans that a changed binding affects. `delete_exchange` is called
+    with the name of an auto-delete exchange that lost its last binding.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Bindings:
     def remove_to(self, destination: Destination) -> None:
         """Remove all bindings to a deleted destination, in slices.
 
-        The plans that may contain the destination are retired at once.
+        The plans that may contain the destination become stale at once.
         """
         self.retire_to(destination)
         exchanges = [one for one in members(destination.bound_to) if isinstance(one, Exchange)]
@@ -156,10 +156,10 @@ class Bindings:
             BindingRemoval(self, self._agenda, exchanges, [destination]).run_first_slice()
 
     def retire_to(self, destination: Destination) -> None:
-        """Retire all plans that may contain this destination because of a binding.
+        """Make all plans stale that may contain this destination because of a binding.
 
-        If the destination is bound to more than SINGLE_RETIREMENTS exchanges, retire all plans of
-        the virtual host, which takes less time.
+        If the destination is bound to more than SINGLE_RETIREMENTS exchanges, make all plans of the
+        virtual host stale, which takes less time.
         """
         bound_to = destination.bound_to
         if isinstance(bound_to, dict) and len(bound_to) > SINGLE_RETIREMENTS:

@@ -101,7 +101,11 @@ class MessagePublisher(Protocol):
     def route(
         self, context: PublishContext, exchange: str, key: str, slot: SearchSlot
     ) -> Route | None:
-        """Return a new route for one message; None if the search for its plan pauses."""
+        """Return a new route for one message.
+
+        Return None if the search for its destinations continues in the next turn of the event loop:
+        call again with the same `slot` then.
+        """
 
     def route_by(
         self,
@@ -115,13 +119,15 @@ class MessagePublisher(Protocol):
         """Return a new route for one message with several routing keys, or for a dead letter.
 
         `deaths` are the entries of x-death that the check for cycles uses; None for no check.
-        Return None if the search for its plan pauses.
+        Return None if the search for the destinations continues in the next turn.
         """
 
     def plan_of(
         self, context: PublishContext, route: Route, message: Message, slot: SearchSlot
     ) -> Plan | None:
-        """Return the present plan of a message; None if the search for it pauses."""
+        """Return the present plan of a message; None if the search for it continues in the next
+        turn.
+        """
 
     def publish(
         self,
@@ -162,8 +168,8 @@ class SharedAddresses:
         return self.named(route.exchange, route.key, route)
 
     def named(self, exchange: str, key: str, route: Route) -> Address:
-        """Return the shared Address with this exchange and routing key, for a message of
-        `route`.
+        """Return the shared Address with this exchange and routing key, for a message of this
+        route.
         """
         name = (exchange, key, int(route.routed))
         address = self._known.get(name)
@@ -229,7 +235,8 @@ class QueueMoves(BulkTask):
     def _move_first(self) -> i64:
         """Move the first waiting message, and return the number of steps that this took.
 
-        If the search for its destinations pauses, the message stays and the slice ends.
+        If the search for its destinations takes longer than this slice, the message stays, and the
+        next slice continues the search.
         """
         message = self._messages.peek()
         assert message is not None
@@ -252,13 +259,14 @@ class QueueMoves(BulkTask):
                 self._remove_first()
 
     def _remove_first(self) -> None:
-        """Remove the first waiting message from the job."""
+        """Remove the first waiting message, because this job has finished with it."""
         self._messages.pop()
 
     def _amended(self, message: Message, slot: SearchSlot) -> tuple[Route, Message] | None:
         """Return the route and the new message, which is published in place of `message`.
 
-        Return None if the search for the destinations pauses. The job continues the search later.
+        Return None if the search for the destinations takes longer than this slice. The job
+        continues the search later.
         """
         raise NotImplementedError
 
@@ -382,7 +390,7 @@ class DelayedPublications(QueueMoves):
 
 
 class PublishWill(Task):
-    """A task that publishes the will message of a session whose connection was lost."""
+    """A task that publishes the will message of a session, because its connection broke."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The declarations of a virtual host: its exchanges and queues.
 
     declare, delete --> dict of exchanges or queues --> store (if durable) --> topology stream
-                        --> plans retired, because routes may lead elsewhere now
+                        --> plans become stale, because routes may lead elsewhere now
 
 The methods `add_...` store nothing. These methods are also called when the broker starts, for
 stored definitions. The object then gets the number that it has in the store.
@@ -143,7 +143,7 @@ class Declarations:
             self.add_exchange(exchange, kind, ExchangeOptions(durable=True), -number)
 
     def absorb(self, other: Declarations) -> None:
-        """Add the counts of the declarations of a virtual host that is deleted."""
+        """Add the counts of declarations in a virtual host that is deleted to the counts here."""
         self.deleted.merge(other.deleted)
         self.queues_declared += other.queues_declared
         self.queues_created += other.queues_created
@@ -442,7 +442,9 @@ class Declarations:
         return exchanges + sum(queue.entries for queue in self.deduplicated.values())
 
     def evict_default_route(self, queue: Queue) -> None:
-        """Remove the route from the default exchange to a deleted queue from all route caches."""
+        """Remove from all route caches the route by which the default exchange led to a deleted
+        queue.
+        """
         self.planner.retire("", first_word(queue.name))
         name = queue.name.encode()
         self.contexts.evict(bytes([0, len(name)]) + name if len(name) <= NAME_BYTES else b"")

@@ -33,7 +33,7 @@ class QueueDeclarer(Protocol):
 
 
 class Journals:
-    """The journals of one virtual host; `topology` is its stream `$topology`, None without one."""
+    """The journals of one virtual host; `topology` is its stream `$topology`, or None."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Journals:
         self.declare_topology()
 
     def find(self) -> None:
-        """Find the journals and the topology stream anew, because a stream was added or deleted."""
+        """Update the journals and `topology`, because a stream was declared or deleted."""
         journals = [
             queue
             for queue in self._queues.values()

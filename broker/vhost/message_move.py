@@ -74,7 +74,7 @@ class _MovedAreDurable(Waiter):
 class MessageMove(BulkTask):
     """The move of messages out of one queue; `state`, `moved` and `refused` show the progress.
 
-    At most `count` messages are moved, and at most `rate` in a second (0: as many as possible).
+    At most `count` messages are moved, at most `rate` per second (0: as many as possible).
     `identity_now` returns the present identity of the user that moves the messages; None if the
     user has lost all permissions in the virtual host.
     """
@@ -124,7 +124,7 @@ class MessageMove(BulkTask):
         return self.state != RUNNING and self._ticket.outstanding == 0
 
     def cancel(self) -> None:
-        """End the move. The messages that are moved already stay where they are."""
+        """End the move. Messages that were moved already stay at their destination."""
         if self.state == RUNNING:
             self._end(CANCELLED, "")
 
@@ -193,8 +193,8 @@ class MessageMove(BulkTask):
     def _move_next(self, identity: Identity) -> i64:
         """Move the first message of the source, or set it aside; return the steps that this took.
 
-        If no message is left, end the move. If the move must wait, for `rate` or because the
-        message cannot be read now, return 0.
+        If no message is left, end the move. Return 0 if the move must wait, because of `rate` or
+        because the message cannot be read now.
         """
         if self._left <= 0 or self._waiting <= 0 or self.source.depth == 0:
             self._end(DONE, "")

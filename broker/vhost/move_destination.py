@@ -153,7 +153,8 @@ def decide(
 ) -> MoveDecision | str | None:
     """Return the decision about a message of `source`, or the reason for which it has no target.
 
-    Return None if the search for its queues pauses; the caller calls again with the same slot.
+    Return None if the search for its queues takes longer than this turn: call again with the same
+    `slot` in the next turn.
     """
     target = destination.target_of(message)
     if target is None:
@@ -179,9 +180,9 @@ def _moved(
 ) -> Message:
     """Return the new message, which is published in place of `message`.
 
-    The new message expires when `message` would have expired. There is one exception: the source
-    has a time to live (TTL), which may have set this time. The TTL no longer applies. Then the
-    message's own `expiration` begins again, because the time of its publication is unknown.
+    The new message expires when `message` would have expired. If the source has a time to live,
+    this time is unknown. The new message then expires after the time in its own `expiration`,
+    counted from now, or never without `expiration`.
     """
     qos = message.qos
     if qos == AT_MOST_ONCE and properties.get("delivery_mode") == 2:
@@ -246,7 +247,7 @@ _VALUE: Final = "x-deduplication-header"
 
 
 def _problem_of(queue: Queue, message: Message) -> str:
-    """Return why the queue would drop this or another message; "" if it would drop no message."""
+    """Return why the queue would drop `message` or another message; "" if it would drop none."""
     if isinstance(queue, DeduplicatedQueue) and queue.repeats(message):
         return f"has a message with the same {_VALUE}"
     if not isinstance(queue, LimitedQueue):

@@ -1,7 +1,7 @@
 """The dry run of a move: how many messages would go to which queue, and which would stay.
 
-Nothing changes. The survey looks at the first messages of the queue as they are now; whether a
-queue takes all of them depends on its limits and on the messages that come meanwhile.
+Nothing changes. The dry run looks at the first messages of the source as they are now. In a real
+move, a destination may refuse some of these messages, because it is over a limit by then.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AT_ONCE: Final = 32
 
 
 class MoveSurvey:
-    """The dry run of a move: the iterator `steps` computes how many messages would go where."""
+    """The dry run of a move: the iterator `steps` counts the messages that each queue would get."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class MoveSurvey:
         self.refused: dict[str, int] = {}
 
     def steps(self) -> Iterator[None]:
-        """Examine the messages; the iterator does one bounded step for each element.
+        """Count where the messages would go; each iteration does one bounded step.
 
         Raises OutOfDescriptors if no file descriptor is left to read the messages.
         """

@@ -54,7 +54,7 @@ class VirtualHostOptions:
 
     @property
     def row(self) -> dict[str, object]:
-        """The options as the store keeps them: a mapping, empty if no option is set."""
+        """The options as a mapping for the store; empty if no option is set."""
         row: dict[str, object] = {}
         if self.description:
             row["description"] = self.description
@@ -135,9 +135,10 @@ def _tags(vhost: str, given: object) -> list[str]:
 
 
 def limits_of(thing: str, known: Sequence[str], given: object) -> dict[str, int]:
-    """Return the limits in `given`. Raise PreconditionFailed for an unknown limit or no number.
+    """Return the limits in `given`, without those below 0, which mean no limit.
 
-    `thing` names the object in the error. A limit below 0 is no limit, and is left out.
+    Raise PreconditionFailed for an unknown limit, or a limit that is not a number. `thing` names
+    the object in the error.
     """
     if given == []:  # RabbitMQ writes an empty list for empty limits.
         return {}

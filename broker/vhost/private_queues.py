@@ -17,7 +17,7 @@ REPLIES_MAX: Final = 100_000
 def open_reply(vhost: VirtualHost, name: str) -> Queue:
     """Return a new queue for direct replies to one consumer.
 
-    The default exchange routes to the queue by this name. No binding can lead to it.
+    The default exchange routes to the queue by this name. No binding can lead to the queue.
     """
     queue = vhost.replies[name] = Queue(vhost.name, name, vhost.agenda, vhost.store, False)
     queue.max_length = REPLIES_MAX
@@ -42,7 +42,7 @@ def new_inbox(vhost: VirtualHost, name: str, durable: bool, max_length: int) -> 
 
 
 def add_subscriber(vhost: VirtualHost, subscriber: Subscriber) -> None:
-    """Add a session or a subscription group to the virtual host, whose totals include it then."""
+    """Add a session or a subscription group to the virtual host and to its totals."""
     vhost.subscribers[subscriber] = None
 
 

@@ -1,10 +1,10 @@
-"""Publications that need more than `VirtualHost.publish`, and their routes.
+"""The rarer ways to publish, and their routes: deduplication, wills, CC headers, transactions.
 
-publish_once    a message of a producer that numbers its messages
-publish_will    the will message of a session, at the end of the turn
-prepare         the store's entry of a message that a transaction publishes later
-route_copies    a message with headers CC or BCC
-resolve_now     the present destinations of a message that a transaction publishes later
+publish_once    publishes a message of a producer that numbers its messages
+publish_will    publishes the will message of a session at the end of the turn
+prepare         encodes the store's entry of a message that a transaction publishes later
+route_copies    returns the route of a message with headers CC or BCC
+resolve_now     returns the present destinations of a message that a transaction publishes later
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def publish_once(
 
 
 def prepare(vhost: VirtualHost, route: MessageRoute, message: Message) -> None:
-    """Encode the store's entry for a persistent message before the message is published.
+    """Encode the store's entry of a persistent message before the message is published.
 
-    Do nothing if a queue of the plan stores an annotation with the message: `Queue.annotate`
-    makes the annotation when the message is published.
+    Do nothing if a queue of the plan stores an annotation with the message: `Queue.annotate` can
+    make the annotation only when the message is published.
     """
     plan = route.plan
     if message.qos > AT_MOST_ONCE and plan.durable and not plan.annotated:
@@ -106,7 +106,8 @@ def route_copies(
 ) -> Route | None:
     """Return a new route for one message with headers CC or BCC; `blind` are the BCC keys.
 
-    Return None if the search pauses.
+    Return None if the search for its destinations continues in the next turn of the event loop:
+    call again with the same `slot` then.
     """
     planner = vhost.declarations.planner
     plan = planner.plan_keys(context.identity, exchange, keys, properties, None, slot)
@@ -127,8 +128,9 @@ def resolve_now(
 ) -> ResolvedTargets | None:
     """Return the present destinations of a message that a transaction publishes later.
 
-    Return None if the search pauses. Raise NotFound if the exchange does not exist,
-    AccessRefused if the identity may not publish to it.
+    Return None if the search for them continues in the next turn of the event loop: call again with
+    the same `slot` then. Raise NotFound if the exchange does not exist, AccessRefused if the
+    identity may not publish to it.
     """
     planner = vhost.declarations.planner
     return planner.resolve_now(context.identity, exchange, keys, properties, slot)

@@ -64,7 +64,11 @@ class HistoryReplay(BulkTask):
                 on_end()
 
     def _is_bound(self) -> bool:
-        """True if the binding exists, even if a policy has replaced the queue at its end."""
+        """True if the binding still exists.
+
+        If the binding leads to a queue that a policy has replaced by another Queue object, look for
+        the binding to this other object.
+        """
         target = self._target
         while isinstance(target, Queue) and target.replacement is not None:
             target = self._target = target.replacement
@@ -94,7 +98,11 @@ class HistoryReplay(BulkTask):
         return _MESSAGE_STEPS + route.plan.weight + slot.spent // SEARCH_STEPS
 
     def _route(self, message: Message, slot: SearchSlot) -> Route | None:
-        """Return the route of a message to the destination; None if the search pauses."""
+        """Return the route of a message to the destination.
+
+        Return None if the search for the queues behind the destination takes longer than this
+        slice.
+        """
         target, address = self._target, message.address
         publisher = self._publisher
         if isinstance(target, Exchange):

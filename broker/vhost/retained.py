@@ -252,7 +252,7 @@ class RetainedMessages:
         return list(self._held)
 
     def index(self, key: str, grammar: Grammar) -> None:
-        """Add the retained message of a routing key to a grammar's index, if it still exists."""
+        """Add the retained message of a routing key to a grammar's index, if there still is one."""
         held = self._held.get(key)
         if held is not None:
             self._topics[grammar].put(_topic(key, grammar), held)
@@ -284,7 +284,7 @@ class RetainedIndexing(Task):
         self._waiting: list[RetainedSending] = []
 
     def wait(self, sending: RetainedSending) -> None:
-        """Start the task `sending` when the index is complete."""
+        """Let the task `sending` wait for the complete index, and start it then."""
         self._waiting.append(sending)
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""Stores a message of the slow path for the queues that it goes to."""
+"""The slow path of publishing: stores a message for its queues, or delays the message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def store_message(
     refusing: list[LimitedQueue],
     ticket: Ticket | None,
 ) -> None:
-    """Store the message for the plan's durable queues that are not among the `refusing` queues."""
+    """Store the message for the plan's durable queues, except the `refusing` queues."""
     numbers = plan.numbers
     if refusing:
         numbers = [int(queue.number) for queue in plan.durable if queue not in refusing]

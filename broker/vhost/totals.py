@@ -16,7 +16,7 @@ from broker.routing.subscriber import Subscriber
 
 
 class DeletedCounts:
-    """The counts of the queues and subscribers of a virtual host that were deleted.
+    """The counts of deleted queues and subscribers of a virtual host.
 
     These counts are part of the totals, so that a metric never falls when a queue is deleted.
     """
@@ -121,7 +121,7 @@ class VirtualHostTotals:
 
     @property
     def statistics(self) -> list[int]:
-        """The counts of publications to queues and of deliveries, in the order of STATISTICS."""
+        """The numbers of publications to queues and of deliveries, in the order of STATISTICS."""
         return statistics_of(
             self.fates,
             self.events,

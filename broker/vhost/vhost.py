@@ -280,7 +280,7 @@ class VirtualHost(DeadLetterHost):
     def route(
         self, context: PublishContext, exchange: str, key: str, slot: SearchSlot
     ) -> Route | None:
-        """Return a new route for one message, which no cache keeps; None if the search pauses."""
+        """Return a new uncached route for one message; None if the search needs another turn."""
         plan = self._planner.plan(context.identity, exchange, key, slot)
         return new_route(exchange, key, plan, context.origin)
 
@@ -296,7 +296,7 @@ class VirtualHost(DeadLetterHost):
         """Return a new route for one message with several routing keys, or for a dead letter.
 
         If `deaths` is given, the message is a dead letter that must not go round in a cycle. Return
-        None if the search pauses.
+        None if the search needs another turn.
         """
         plan = self._planner.plan_keys(context.identity, exchange, keys, properties, deaths, slot)
         return new_route(exchange, keys[0], plan, context.origin)
@@ -304,7 +304,7 @@ class VirtualHost(DeadLetterHost):
     def plan_of(
         self, context: PublishContext, route: Route, message: Message, slot: SearchSlot
     ) -> Plan | None:
-        """Return the present plan of a message, for `publish`; None if the search pauses."""
+        """Return the present plan of a message; None if the search for it needs another turn."""
         if route.plan.stale and not context.renew(route, slot):
             return None
         plan = route.plan
@@ -387,8 +387,8 @@ class VirtualHost(DeadLetterHost):
         """Store a message and put it into the queues of its plan. Hot path.
 
         Call this method only if the plan's `slow_path_mask` names no feature of the message except
-        PERSISTENCE. The message must not have QoS 2, and the plan must have an empty
-        `reliable_relay`.
+        PERSISTENCE, and the message does not have QoS 2. All destinations of the plan must get the
+        message through a queue: its `reliable_relay` must be empty.
         """
         plan = route.plan
         annotations: list[int] | None = None
@@ -433,8 +433,8 @@ class VirtualHost(DeadLetterHost):
     def set_behind(self, queue: LimitedQueue, behind: bool) -> None:
         """If `behind` is True, make publishers to the queue wait; else let all of them go on.
 
-        The method retires the plans that lead to the queue, so it must be called between
-        publications.
+        The plans that lead to the queue become stale, so call this method between publications
+        only.
         """
         queue.behind = behind
         self.retire_plans_to(queue)

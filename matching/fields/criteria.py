@@ -12,7 +12,7 @@ Values are compared as in RabbitMQ 4, by value and kind, not by wire type. Integ
 are one kind, and a timestamp is the integer of its seconds. Strings and bytes are one kind. Floats,
 decimals and booleans are separate kinds (1, 1.0 and true are three values; the decimals 1.0 and
 1.00 are two). Tables and arrays are compared entry by entry by the same rules; RabbitMQ also
-compares their wire types. Source: AMQP 0-9-1 section 3.1.3.4, and article 4.
+compares their wire types. Source: AMQP 0-9-1 section 3.1.3.4, and article 4 (listed in `matching`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ class Criteria:
 
 
 class _Kind:
-    """A marker that equals only itself, so that it cannot be confused with a value."""
+    """A marker in the comparable form of header values, such as PRESENT or the kind of a value.
+
+    A marker equals only itself, so it cannot be confused with a value.
+    """
 
 
 #: Used in `Criteria.wanted` for a criterion without a value.
@@ -92,10 +95,11 @@ _TABLE: Final = _Kind()
 def token(value: object) -> Hashable:
     """Return a hashable object for a header's value.
 
-    The objects of two values are equal if the values count as equal.
+    Two values match in the headers exchange if their objects are equal. Values of different kinds
+    never match: 1, 1.0 and True have three different objects.
 
-    Two values of a type that a field table cannot hold count as equal if they have the same type
-    and compare equal. Raises TypeError for such a value if it is unhashable.
+    A value of a type that a field table cannot hold matches equal values of its own type. Raises
+    TypeError if such a value is unhashable.
     """
     if isinstance(value, str):
         return value

@@ -1,4 +1,4 @@
-"""Counts how many criteria of each binding a message meets (article 4).
+"""Counts how many criteria of each binding a message meets (article 4 in `matching`).
 
     currency = EUR      row 1 (needs 1), row 2 (needs 2)
     market = forex      row 2
@@ -19,7 +19,10 @@ from matching.matcher import S
 
 
 class HitCounts(HeadersMatcher[S]):
-    """A matcher that counts hits; good while few rows share a criterion."""
+    """A headers matcher that counts how many criteria of each binding a message meets.
+
+    Choose it if few bindings with different arguments share a criterion.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,9 +57,11 @@ class HitCounts(HeadersMatcher[S]):
 def _hit(
     column: Column[S], value: object, hits: dict[FieldsRow[S], int], found: list[FieldsRow[S]]
 ) -> None:
-    """Add one hit to each row with a criterion that one header meets.
+    """Add one hit to each row with a criterion that this header meets, and append to `found` the
+    rows that have enough hits now.
 
-    Append to `found` the rows that have as many hits now as they need.
+    A row stands for the bindings with equal arguments. `column` has the rows with a criterion for
+    the header's name; `value` is the header's value.
     """
     meeting = column.get(PRESENT)
     lists = [] if meeting is None else [meeting]

@@ -1,6 +1,8 @@
-"""The reference algorithm: tests every row with `Criteria.accept`.
+"""The reference algorithm: tests every row (the bindings with equal arguments) with
+`Criteria.accept`.
 
-A message costs O(rows x criteria). Source: the starting point of articles 3 and 4.
+A message costs O(rows x criteria). Source: the starting point of articles 3 and 4, listed in
+`matching`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     name -> value -> rows           rows that require only presence have the value PRESENT
 
-A header is looked up by name first. Most names of headers occur in no criterion, and the values of
-such headers are not converted for comparison (see `criteria.token`).
+A row stands for all bindings with equal arguments. A header is looked up by name first. Most names
+of headers occur in no criterion, and the values of such headers are not converted for comparison
+(see `criteria.token`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ Column: TypeAlias = dict[Hashable, dict[FieldsRow[S], None]]
 
 
 class FieldNames(Generic[S]):
-    """An index from names and values to rows. A value without rows has no entry."""
+    """An index of header bindings by the name and value of their criteria.
+
+    An entry is a row: all bindings with equal arguments.
+    """
 
     __slots__ = ("columns",)
 

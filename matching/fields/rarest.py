@@ -2,14 +2,16 @@
 
     {currency: EUR, trader: 17}     trader = 17: [row, still to verify: currency = EUR]
 
-A message costs one probe per header and one comparison per row whose rarest criterion it meets. The
-rarest criterion is the one that the fewest ``all`` rows have at the time of binding. A criterion
-that requires only presence counts as more common than any value. An early row may be indexed under
-a criterion that becomes common later, so in the worst case a message is compared with every row.
-(This is rare. For example, 10,000 rows require the same currency, and each a trader of its own.
-Only the first row can be indexed under the currency, because for later rows the trader is rarer.)
-``any`` rows are indexed under all their criteria. Choose this algorithm for any number of rows. Own
-design; article 4 counts hits.
+A row stands for all bindings with equal arguments; an ``all`` row requires that all its criteria
+are met. A message costs one probe per header and one comparison per row whose rarest criterion it
+meets. The rarest criterion is the one that the fewest ``all`` rows have at the time of binding. A
+criterion that requires only presence counts as more common than any value. ``any`` rows are indexed
+under all their criteria.
+
+In the worst case, a message is compared with every row, because the criterion under which an early
+row is indexed may become common later. This is rare. If 10,000 rows require the same currency and
+each a different trader, only the first row can be indexed under the currency: for later rows, the
+trader is rarer. Choose this algorithm for any number of rows. Own design.
 """
 
 from __future__ import annotations
@@ -122,9 +124,9 @@ class Rarest(HeadersMatcher[S]):
     def stats(self) -> dict[str, int]:
         """Return the sizes of the index.
 
-        A row whose criteria must all match (``all``) is indexed under one of its criteria, the
-        rarest. `criteria` is the number of criteria that have such rows; `largest` is the largest
-        number of rows under one criterion.
+        Bindings that require all their criteria are indexed under one criterion, the rarest.
+        `criteria` is the number of criteria in this index. `largest` is the largest number of
+        different bindings under one criterion.
         """
         return {
             **super().stats(),
@@ -133,8 +135,10 @@ class Rarest(HeadersMatcher[S]):
         }
 
     def _rarest(self, criteria: list[Criterion]) -> int:
-        """Return the index in `criteria` of the criterion that the fewest ``all`` rows have.
-        Criteria that require only presence come last.
+        """Return the index in `criteria` of the criterion that the fewest bindings have.
+
+        Only bindings that require all their criteria are counted. A criterion that requires only
+        the presence of a header counts as more common than any other.
         """
         counts = [
             self._rarity.get(criterion, 0) + (len(self._rows) if criterion[1] is PRESENT else 0)
@@ -148,8 +152,10 @@ def _verify(
     tokens: dict[str, Hashable],
     found: list[FieldsRow[S]],
 ) -> None:
-    """Append to `found` the candidates whose other criteria are met as well. `tokens` are the
-    comparable values of the message's headers, by name.
+    """Append to `found` the candidates that a message matches.
+
+    The message meets one criterion of each candidate already; `candidates` has the other criteria,
+    which are compared now. `tokens` has the comparable values of the message's headers, by name.
     """
     for row, others in candidates.items():
         for name, wanted in others:

@@ -5,12 +5,12 @@
     market = forex                    0 0 1 0             twos                    0 0 1 0
     urgent                            0 0 0 1
 
-A criterion has the bitmap of the rows that name it. The bitmaps of the met criteria are added digit
-by digit, with carries, and the sums are compared with the number of hits that each row needs. A
-message costs O(headers x digits) bitmap operations, whatever the number of names and criteria.
-``any`` rows need no sum: the union of their bitmaps is the answer. Choose this algorithm when
-thousands of rows share criteria. Needs the package pyroaring. Source: article 4, which describes
-the counts in this form.
+A row stands for all bindings with equal arguments. Each criterion has a bitmap of its rows. The
+bitmaps of the met criteria are added digit by digit, with carries, and the sums are compared with
+the number of hits that each row needs. A message costs O(headers x digits) bitmap operations,
+whatever the number of names and criteria. ``any`` rows need no sum: the union of their bitmaps is
+the answer. Choose this algorithm when thousands of rows share criteria. Needs the package
+pyroaring. Source: article 4 (listed in `matching`), which describes the counts in this form.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from matching.matcher import S
 
 
 class Roaring(HeadersMatcher[S]):
-    """A matcher that adds bitmaps, for thousands of rows that share criteria; needs the package
-    pyroaring.
+    """A headers matcher that counts the met criteria of all bindings at once, in bitmaps.
+
+    Choose it if thousands of bindings share criteria. Needs the package pyroaring.
     """
 
     def __init__(self) -> None:
@@ -104,7 +105,7 @@ class Roaring(HeadersMatcher[S]):
         """Return the sizes of the index.
 
         `criteria` is the number of indexed criteria. `digits` is the number of binary digits of the
-        largest number of hits that a row needs.
+        largest number of criteria that a binding requires.
         """
         return {
             **super().stats(),

@@ -1,13 +1,15 @@
-"""A lookup among very many rows that can pause: it continues in a later turn of an event loop.
+"""A lookup that can pause, and continues in a later turn of the event loop.
 
-    rows that accept every message     taken without a comparison
-    ``all`` rows                       candidates, compared criterion by criterion
-    ``any`` rows                       taken at their first met criterion
+`Rarest.find` is faster, but answers in a single call. A `FieldsSearch` is for a matcher with so
+many criteria that a single call might take too long. The search goes through the matcher's rows. A
+row stands for all bindings with equal arguments:
 
-`Rarest.find` answers at once and is faster. A `FieldsSearch` is for a matcher with so many criteria
-that a single call might take too long. The rows may change during a pause: the search finds every
-subscriber that was bound during the whole search, and may also find subscribers that were added
-meanwhile.
+    rows that accept every message     match without a comparison
+    ``all`` rows                       match if every criterion is met
+    ``any`` rows                       match at the first criterion that is met
+
+The rows may change during a pause: the search finds every subscriber that was bound during the
+whole search, and may also find subscribers that were added meanwhile.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ _PER_STEP = 8
 
 
 class RowGroup(Generic[S]):
-    """One group of rows that a lookup lists in one step and then examines row by row.
+    """A group of rows that a search takes together; a row is all bindings with equal arguments.
 
-    If `candidates` is None, all rows in `plain` match, without a comparison. Otherwise, the rows of
-    the group are the keys of `candidates`, and `plain` is not used; each value is the list of
-    criteria that the search still has to compare for its row.
+    There are two kinds of groups. If `candidates` is None, the rows are in `plain`, and all of them
+    match the message. Otherwise the rows are the keys of `candidates`. Each of these rows matches
+    if the message also meets the criteria in its list, which the search still has to compare.
     """
 
     __slots__ = ("candidates", "plain")

@@ -57,10 +57,10 @@ class OriginPolicy:
 
 
 class UpgradeRefused(Exception):
-    """An error: the upgrade is refused. The response to the client has the HTTP `status` and the
-    text.
+    """An error: the upgrade from HTTP to WebSocket is refused.
 
-    `reason` is one of REASONS.
+    The response to the client has the HTTP `status` and the error's text. `reason`, one of REASONS,
+    is counted in the metrics.
     """
 
     def __init__(self, reason: str, status: int, text: str) -> None:

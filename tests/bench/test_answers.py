@@ -37,7 +37,7 @@ def script(publishers: int = 1, sent: int = 3 * RING) -> TrafficPlan:
 class Mqtt:
     """A subscriber of the load generator over MQTT with QoS 0 or 1, which checks each message.
 
-    `packet` makes the packets that a test gives it.
+    `packet` encodes a PUBLISH packet, which the test then passes to `reader`.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Mqtt:
 class Amqp:
     """A consumer of the load generator over AMQP, which checks each message of its queue.
 
-    `packet` makes the deliveries that a test gives it.
+    `packet` encodes a basic.deliver, which the test then passes to `reader`.
     """
 
     def __init__(self, sent: int = 3 * RING) -> None:
@@ -188,22 +188,25 @@ def test_message_that_was_never_sent_is_an_error(kind: Callable[[], Mqtt | Amqp]
     [
         (
             mqtt.publish(NAMES.topic(1), body(0, 0, Mqtt().script.filler)),
-            "topic of message 0 of publisher 0: expected b'b0/room/0000/temp'",
+            "topic of message 0 of publisher 0 is wrong: expected b'b0/room/0000/temp'",
         ),
-        (b"\x31" + Mqtt().packet(0)[1:], "QoS, duplicate, retain.*: expected 0x30, got 0x31"),
+        (b"\x31" + Mqtt().packet(0)[1:], "QoS, DUP or RETAIN is wrong .*: expected 0x30, got 0x31"),
         (
             mqtt.publish(NAMES.topic(0), body(0, 0, Mqtt().script.filler), 1, 7),
             "expected 0x30, got 0x32",
         ),
-        (mqtt.publish(NAMES.topic(0), body(0, 0, b"short")), "size of a body: expected 24, got 13"),
-        (mqtt.publish(NAMES.topic(0), b"x"), "size of a body: expected 24, got 1"),
+        (
+            mqtt.publish(NAMES.topic(0), body(0, 0, b"short")),
+            "size of a body is wrong: expected 24, got 13",
+        ),
+        (mqtt.publish(NAMES.topic(0), b"x"), "size of a body is wrong: expected 24, got 1"),
         (
             mqtt.publish(NAMES.topic(0), body(7, 0, Mqtt().script.filler)),
-            "number of the publisher in a body: expected less than 1, got 7",
+            "a body has an invalid publisher number: expected a number below 1, got 7",
         ),
         (
             mqtt.publish(NAMES.topic(0), body(0, 900, Mqtt().script.filler)),
-            "number in a body of publisher 0: expected number 0, got 900",
+            "a body of publisher 0 has an invalid message number: expected number 0, got 900",
         ),
         (b"\x62\x02\x00\x01", "an unexpected packet of type 6"),
         (b"\x30\x01\x00", "without a topic"),
@@ -218,18 +221,18 @@ def test_other_wrong_mqtt_packets(data: bytes, problem: str) -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (delivery(2, "bench-0", NAMES.key(0), b""), "delivery tag: expected 1, got 2"),
+        (delivery(2, "bench-0", NAMES.key(0), b""), "delivery tag is wrong: expected 1, got 2"),
         (
             delivery(1, "bench-0", NAMES.key(0), b"12"),
-            "size of the body of message 0 of publisher 0: expected 24, got 2",
+            "size of the body of message 0 of publisher 0 is wrong: expected 24, got 2",
         ),
         (
             delivery(1, "other", NAMES.key(0), body(0, 0, Amqp().script.filler)),
-            "exchange and routing key of message 0",
+            "message 0 of publisher 0 has a wrong redelivered flag, exchange or routing key",
         ),
         (
             delivery(1, "bench-0", NAMES.key(1), body(0, 0, Amqp().script.filler)),
-            "exchange and routing key of message 0",
+            "message 0 of publisher 0 has a wrong redelivered flag, exchange or routing key",
         ),
         (
             delivery(1, "bench-0", NAMES.key(0), body(0, 0, Amqp().script.filler), True),
@@ -273,7 +276,7 @@ def test_first_difference_is_located_in_an_incomplete_packet() -> None:
     wrong[-1] ^= 1
     with pytest.raises(
         WrongAnswer,
-        match="byte 23 of the body of message 0 of publisher 0: expected 0x30, got 0x31",
+        match="byte 23 of the body of message 0 of publisher 0 is wrong: expected 0x30, got 0x31",
     ):
         flow.reader.receive(bytes(wrong[-1:]), 0)
 
@@ -294,37 +297,38 @@ def test_competing_consumers_receive_each_message_once_and_in_order() -> None:
     for number in range(RING + 2):
         (one if number % 3 else other).accept(0, number % RING, 0)
     assert one.received + other.received == RING + 2
-    with pytest.raises(WrongAnswer, match=r"duplicate message: .*, got message 5"):
+    with pytest.raises(WrongAnswer, match=r"duplicate message came: .*, got message 5"):
         other.accept(0, 5, 0)
     one.accept(0, 3, 0)
     with pytest.raises(
         WrongAnswer,
-        match="order of messages: expected one after message 67 of publisher 0, got message 66",
+        match="order of messages is wrong: expected a message after message 67 of publisher 0, got "
+        "message 66",
     ):
         one.accept(0, 2, 0)
-    with pytest.raises(WrongAnswer, match="publisher in a body"):
+    with pytest.raises(WrongAnswer, match="invalid publisher number"):
         one.accept(1, 2, 0)
-    with pytest.raises(WrongAnswer, match="number in a body"):
+    with pytest.raises(WrongAnswer, match="invalid message number"):
         one.accept(0, RING, 0)
 
 
 @pytest.mark.parametrize(
     ("qos", "data", "problem"),
     [
-        (1, b"\x40\x02\x00\x01\x40\x02\x00\x01", "PUBACK of a message that was not sent"),
+        (1, b"\x40\x02\x00\x01\x40\x02\x00\x01", "PUBACK came for a message that was not sent"),
         (
             1,
             b"\x40\x02\x00\x63",
-            "packet identifier of an acknowledgement: expected 1 to 64, got 99",
+            "identifier of an acknowledgement is wrong: expected a number from 1 to 64, got 99",
         ),
         (
             1,
             b"\x40\x02\x00\x09",
-            "PUBACK of a message that was not sent: expected one of 0 to 3, got 8",
+            "PUBACK came for a message that was not sent: expected one of 0 to 3, got 8",
         ),
         (1, b"\x50\x02\x00\x01", "no acknowledgement of QoS 1"),
-        (2, b"\x50\x02\x00\x01\x50\x02\x00\x01", "PUBREC of a message that was not sent"),
-        (2, b"\x70\x02\x00\x01", "answer to message 0: expected PUBREC, got PUBCOMP"),
+        (2, b"\x50\x02\x00\x01\x50\x02\x00\x01", "PUBREC came for a message that was not sent"),
+        (2, b"\x70\x02\x00\x01", "answer to message 0 is wrong: expected PUBREC, got PUBCOMP"),
         (0, b"\xd0\x00", "no acknowledgement of QoS 0"),
     ],
 )
@@ -351,7 +355,7 @@ def test_qos_2_subscriber_waits_for_pubrels() -> None:
         flow.reader.out.getvalue()
         == b"\x50\x02\x00\x01\x50\x02\x00\x02\x70\x02\x00\x01\x70\x02\x00\x02"
     )
-    with pytest.raises(WrongAnswer, match="PUBRELs: expected no more than 2, got 3"):
+    with pytest.raises(WrongAnswer, match=r"more PUBRELs than messages: .* than 2 PUBRELs, got 3"):
         flow.reader.receive(b"\x62\x02\x00\x03", 0)
 
 
@@ -369,13 +373,14 @@ def test_confirms_may_come_in_any_order_but_only_once() -> None:
     assert reader.count() == 5
     with pytest.raises(
         WrongAnswer,
-        match="confirm of a message that is already acknowledged: expected one of 5 to 9, got 4",
+        match="confirm came for a message that is already acknowledged: expected one of 5 to 9, "
+        "got 4",
     ):
         reader.receive(confirm(5), 0)
-    with pytest.raises(WrongAnswer, match="confirm of a message that was not sent"):
+    with pytest.raises(WrongAnswer, match="confirm came for a message that was not sent"):
         reader.receive(confirm(11, multiple=True), 0)
     with pytest.raises(
-        WrongAnswer, match=r"confirm of message 5: expected basic\.ack, got basic\.nack"
+        WrongAnswer, match=r"refused message 5: expected basic\.ack, got basic\.nack"
     ):
         reader.receive(confirm(6, nack=True), 0)
 

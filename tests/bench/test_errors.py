@@ -52,8 +52,8 @@ LOST = (
             "garbled",
             "mqtt-qos0",
             (
-                "wrong answer at subscriber 0: byte 99 of the body of message 19 of publisher 0: "
-                "expected 0x7c, got 0x21"
+                "wrong answer at subscriber 0: byte 99 of the body of message 19 of publisher 0 "
+                "is wrong: expected 0x7c, got 0x21"
             ),
         ),
     ],

@@ -60,7 +60,10 @@ for line in sys.stdin:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder whose peers.toml lists matchers of other projects, named after their behaviour."""
+    """Return a folder with a peers.toml, which lists the matchers of other projects.
+
+    Here these matchers are scripts, each named after its behaviour, such as `wrong` or `sleeps`.
+    """
     (tmp_path / "peer.py").write_text(PEER)
     entries = [
         f'[[peer]]\nname = "{name}"\ntitle = "{name}"\nmissing = ""\n'
@@ -220,10 +223,10 @@ def test_a_subscription_lost_between_threads_is_an_error(
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_memory_is_that_of_the_matchers() -> None:
-    """The measured memory of a subscription must be that of the matcher.
+    """Check that the benchmark measures a plausible number of bytes for each subscription.
 
-    The test measures in a new process, as the benchmark does. An older process may hold free
-    memory, so that a new matcher does not make the process grow.
+    The benchmark measures how much a process grows. This needs a new process: in an older one, a
+    matcher could use memory that is already free, so that the process would not grow.
     """
     asked = """
 from matching import AMQP, create

@@ -1,5 +1,7 @@
-"""Made-up results of the comparison with peers: three peers, three workloads, a loss, a wrong
-answer, and a peer that is not installed."""
+"""Made-up results of the comparison of Trellis with other brokers (peers).
+
+There are three peers, of which one is not installed, and three workloads. In one workload Trellis
+needs more processor time than a peer, and one of the peers gives a wrong answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests that a started process ends with its descendants, and that relays forward all data."""
+"""Tests of the processes that the benchmarks start.
+
+A process must end with all its descendants. A relay must forward all data.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ def test_ports_are_free_and_differ() -> None:
 def relay(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[int]:
-    """Start a relay (blind relay or blind writer); return its port."""
+    """Start benchmarks/relay/relay.py in one of its two modes; return the relay's port."""
     program = ROOT / "benchmarks" / "relay" / "relay.py"
     child = Child(
         [sys.executable, program, *request.param], tmp_path_factory.mktemp("relay"), name="relay"

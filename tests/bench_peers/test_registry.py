@@ -1,4 +1,7 @@
-"""Tests that every peer lists the workloads that it refuses, the reasons, and missing packages."""
+"""Tests of the list of peers, the brokers with which the benchmarks compare Trellis.
+
+Each peer must name the workloads that it does not support, with reasons, and its missing packages.
+"""
 
 from __future__ import annotations
 

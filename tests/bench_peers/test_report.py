@@ -1,4 +1,6 @@
-"""Tests that tables and charts show all results, losses included."""
+"""Tests of tables and charts: they show all results, also those in which Trellis is worse than a
+peer.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tests of the order of measurements: all peers take turns in each round.
 
-A peer with a wrong answer gets no figure.
+A peer that gives a wrong answer gets no result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.bench_peers.made import figures
 
 
 class Made(PeerBroker):
-    """A peer (a broker of the comparison) that starts no process; it records each start."""
+    """A peer (a broker of the comparison) whose `launch` only records its name in `begun`."""
 
     protocols = frozenset({"mqtt"})
     begun: list[str]
@@ -57,7 +57,7 @@ class FakeLoad:
 
 
 class Run:
-    """A plan of two peers and two workloads for three rounds."""
+    """A measurement of two peers (brokers) with two workloads, in three rounds."""
 
     def __init__(self, directory: Path, *names: str, load: FakeLoad | None = None) -> None:
         self.begun: list[str] = []

@@ -194,6 +194,29 @@ def test_a_route_is_explained_with_near_misses(page: Page, broker: BrokerProcess
     page.check("rights", 1280)
 
 
+def test_an_explanation_with_many_queues_is_cut_and_says_so(
+    page: Page, broker: BrokerProcess
+) -> None:
+    rows = [
+        {"name": f"q{number}", "vhost": "/", "durable": False, "arguments": {}}
+        for number in range(600)
+    ]
+    bindings = [
+        {"source": "amq.topic", "vhost": "/", "destination": row["name"], "routing_key": "plant.#"}
+        | {"destination_type": "queue", "arguments": {}}
+        for row in rows
+    ]
+    api(broker, "POST", "definitions", {"queues": rows, "bindings": bindings})
+    page.do("open", width=1280)
+    page.log_in()
+    page.do("view", hash="#/routing", until=".graph")
+    page.do("fill", selector="#content input[placeholder]", text="plant/7")
+    page.do("click", selector="text=Explain")
+    page.do("wait", selector=".tree li", text="… and 100 more bindings")
+    page.do("wait", selector="#content p", text="… and 100 more queues: takes")
+    page.check("many-queues", 1280)
+
+
 def test_a_queue_is_paused_and_its_messages_are_moved(page: Page, broker: BrokerProcess) -> None:
     for name in ("orders", "later"):
         api(broker, "PUT", f"queues/%2F/{name}", {"durable": True})

@@ -23,7 +23,7 @@ BEHIND: Final = {"amqp-proxies": "127.0.0.1", "mqtt-proxies": "127.0.0.1"}
 
 
 class LoadBalancer:
-    """A HAProxy process. `addresses` has its own host and port for each listener."""
+    """A HAProxy process. `addresses` has the host and port on which it serves each listener."""
 
     def __init__(self, nodes: tuple[NodeProcess, NodeProcess], directory: Path) -> None:
         self.addresses = {name: ("127.0.0.1", _free_port()) for name in PORTS}

@@ -1,4 +1,4 @@
-"""Fixtures: the Kafka clusters, and logs on them that are closed after the test."""
+"""Fixtures: Kafka clusters, and replicated logs on them, which are closed after the test."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def open_log() -> Iterator[OpenLog]:
 
 @pytest.fixture
 def brief_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the time after which a request fails that Kafka does not answer."""
+    """Shorten the timeout of requests to Kafka to 2 s."""
     monkeypatch.setattr(topic, "REQUEST_SECONDS", 2.0)
 
 

@@ -24,7 +24,7 @@ MOST = 200
 
 
 class LogServer:
-    """A server of one log, in threads of the test."""
+    """A server of one replicated log, which runs in threads of the test."""
 
     def __init__(self) -> None:
         self.log = MemoryLog()

@@ -1,4 +1,4 @@
-"""Node processes of a cluster, and AMQP clients that confirm and consume."""
+"""Node processes of a cluster, and AMQP clients that publish with confirms and consume."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ class NodeProcess:
         self._lines.put("")
 
     def wait_for(self, state: str) -> None:
-        """Wait for the line `following ...` or `ready ...`, and store the addresses in it."""
+        """Wait until the node prints that it is in `state`: `following` or `ready`.
+
+        The printed line also has the addresses of the node; store them in `addresses`.
+        """
         words = self._lines.get(timeout=PATIENCE).split()
         assert words[:1] == [state], f"{words}: {self.errors.read_text()}"
         self.addresses = dict(word.split("=", 1) for word in words[1:])
@@ -132,6 +135,15 @@ def node_on_kafka(
     }
     given = [word for name, value in flags.items() for word in (f"--{name}", value)]
     return NodeProcess(directory, "trellis", "serve", *given)
+
+
+def started(nodes: list[NodeProcess], node: NodeProcess, state: str) -> NodeProcess:
+    """Add a node to `nodes`, which the fixture ends, and wait until it is active or following."""
+    nodes.append(node)
+    node.wait_for("following")
+    if state == "active":
+        node.wait_for("ready")
+    return node
 
 
 @contextmanager

@@ -68,7 +68,10 @@ class Adopting:
         return survey_directory(RealDisk(), str(self.path))
 
     def run(self, over_records: bool = False, behind: bool = False) -> int:
-        """Adopt the directory, and return the epoch with which the log begins."""
+        """Adopt the directory, and return the epoch with which the log begins.
+
+        `over_records` permits a log that has records, `behind` a directory that is behind the log.
+        """
         survey = self.survey()
         found = self.adoption.examine(survey, over_records, behind)
         self.lines = list(self.adoption.consequences(survey, found))
@@ -118,12 +121,12 @@ def takes_over(path: Path, log: ThreadedLog) -> list[bytes]:
 
 
 def bodies(contents: list[bytes]) -> list[bytes]:
-    """Return the last byte of each content."""
+    """Return the bodies of message contents: the last byte of each content."""
     return [content[-1:] for content in contents]
 
 
 def seeded(path: Path, target: Path) -> Path:
-    """Return a copy of a data directory."""
+    """Copy a data directory to `target`, and return `target`."""
     shutil.copytree(path, target)
     return target
 

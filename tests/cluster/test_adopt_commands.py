@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import cluster_on, created
-from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, node_on_kafka, publish
+from tests.cluster.nodes import (
+    PATIENCE,
+    QUEUE,
+    NodeProcess,
+    consume,
+    node_on_kafka,
+    publish,
+    started,
+)
 from tests.cluster.programs import Kfake
 from tests.cluster.test_commands import command
 from tests.cluster.test_faults import delete
@@ -41,7 +49,7 @@ def adopt(cluster: ClusterSettings, directory: Path, *words: str) -> tuple[int, 
 def adopted(cluster: ClusterSettings, directory: Path) -> str:
     """Repeat `trellis cluster adopt` until it succeeds, and return its output.
 
-    It refuses as long as a node has reported in the last 12 s.
+    The command refuses as long as a node has reported in the last 12 s.
     """
     end = time.monotonic() + PATIENCE
     while True:
@@ -52,20 +60,12 @@ def adopted(cluster: ClusterSettings, directory: Path) -> str:
         assert time.monotonic() < end
 
 
-def start(nodes: list[NodeProcess], node: NodeProcess, state: str) -> NodeProcess:
-    nodes.append(node)
-    node.wait_for("following")
-    if state == "active":
-        node.wait_for("ready")
-    return node
-
-
 @pytest.mark.long
 def test_cluster_whose_topic_was_deleted_goes_on_with_the_farthest_directory(
     cluster: ClusterSettings, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:
-    first = start(nodes, node_on_kafka(cluster, tmp_path / "first"), "active")
-    second = start(nodes, node_on_kafka(cluster, tmp_path / "second"), "following")
+    first = started(nodes, node_on_kafka(cluster, tmp_path / "first"), "active")
+    second = started(nodes, node_on_kafka(cluster, tmp_path / "second"), "following")
     channel = first.channel()
     channel.queue_declare(QUEUE, durable=True)
     publish(channel, range(100))
@@ -87,10 +87,10 @@ def test_cluster_whose_topic_was_deleted_goes_on_with_the_farthest_directory(
     output = adopted(cluster, tmp_path / "first")
     assert "start this node with `trellis serve`, then give each other node a copy" in output
 
-    behind = start(nodes, node_on_kafka(cluster, tmp_path / "second"), "following")
+    behind = started(nodes, node_on_kafka(cluster, tmp_path / "second"), "following")
     assert behind.process.wait(PATIENCE) == MISCONFIGURED
     assert "was deleted and created again" in behind.errors.read_text()
-    first = start(nodes, node_on_kafka(cluster, tmp_path / "first"), "active")
+    first = started(nodes, node_on_kafka(cluster, tmp_path / "first"), "active")
     publish(first.channel(), range(150, 160))
     seed = command(
         cluster, "seed", "second", str(tmp_path / "copy"), "--data-dir", str(tmp_path / "first")
@@ -98,7 +98,7 @@ def test_cluster_whose_topic_was_deleted_goes_on_with_the_farthest_directory(
     assert seed[0] == 0, seed
     shutil.rmtree(tmp_path / "second")
     (tmp_path / "copy").rename(tmp_path / "second")
-    second = start(nodes, node_on_kafka(cluster, tmp_path / "second"), "following")
+    second = started(nodes, node_on_kafka(cluster, tmp_path / "second"), "following")
     publish(first.channel(), range(160, 170))
     first.kill()
     second.wait_for("ready")
@@ -122,7 +122,7 @@ def test_plain_broker_joins_a_cluster_and_leaves_it(
     channel.queue_declare(QUEUE, durable=True)
     publish(channel, range(30))
     broker.kill()
-    node = start(nodes, node_on_kafka(cluster, tmp_path / "data"), "following")
+    node = started(nodes, node_on_kafka(cluster, tmp_path / "data"), "following")
     assert node.process.wait(PATIENCE) == MISCONFIGURED
     assert "begin a new cluster with it (`trellis cluster adopt`)" in node.errors.read_text()
 
@@ -130,7 +130,7 @@ def test_plain_broker_joins_a_cluster_and_leaves_it(
     assert (code, output) == (2, ""), errors
     assert "begins with the data directory" in errors and "so give --yes" in errors
     assert "epoch 1000" in adopted(cluster, tmp_path / "data")
-    node = start(nodes, node_on_kafka(cluster, tmp_path / "data"), "active")
+    node = started(nodes, node_on_kafka(cluster, tmp_path / "data"), "active")
     publish(node.channel(), range(30, 40))
     node.kill()
 

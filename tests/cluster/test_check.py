@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +48,10 @@ def _handlers_of_this_process() -> Iterator[None]:
 def check(
     kfake: Kfake | KafkaNodes, name: str, capsys: pytest.CaptureFixture[str], *flags: str
 ) -> tuple[int, list[str]]:
-    """Run the command; return its exit code, and its lines without the name of the topic."""
+    """Run `trellis cluster check`; return its exit code and the lines that it prints.
+
+    In the lines, TOPIC and SERVERS stand for the name of the topic and the addresses of Kafka.
+    """
     where = ["--cluster-servers", kfake.servers, "--cluster-name", name]
     code = main(["cluster", "check", *where, *flags])
     printed = capsys.readouterr().out.replace(f"topic 'trellis-{name}'", "TOPIC")
@@ -63,6 +67,9 @@ def test_absent_topic_is_created_on_request_and_is_safe(
     assert check(kfake, name, capsys, "--create") == (0, ["created TOPIC", safe])
     assert check(kfake, name, capsys, "--create") == (0, [safe])
     assert check(kfake, name, capsys) == (0, [safe])
+    code, lines = check(kfake, name, capsys, "--json")
+    answer = json.loads("".join(lines))
+    assert (code, answer["created"], answer["findings"]) == (0, False, [])
 
 
 @pytest.mark.parametrize(
@@ -136,6 +143,8 @@ def test_each_unsafe_setting_of_the_topic_is_one_line(
 ) -> None:
     new_topic(cluster_on(kfake.servers, name), SAFE | {setting: value})
     assert check(kfake, name, capsys) == (1, [f"TOPIC: {line}"])
+    code, lines = check(kfake, name, capsys, "--json")
+    assert (code, json.loads("".join(lines))["findings"]) == (1, [f"TOPIC: {line}"])
 
 
 def test_one_replica_and_several_partitions_are_unsafe(

@@ -93,7 +93,7 @@ def test_a_new_active_node_has_all_confirmed_rows_and_the_journal(
     url = f"http://{second.addresses['http']}"
     listed = run("stream", "list", "--url", url)
     assert {"all", "$topology", STREAM} <= set(listed.split())
-    exported = tmp_path / "all.arrow"
+    exported = tmp_path / "all.arrows"
     run("stream", "export", "all", str(exported), "--to", "310", "--url", url)
     with pyarrow.OSFile(os.fspath(exported)) as file:
         rows = pyarrow.ipc.open_stream(file).read_all().to_pylist()
@@ -168,6 +168,6 @@ def test_a_standby_with_other_rows_stops(
     second = start(nodes, server, tmp_path / "second")
     assert second.process.wait(PATIENCE) == 2
     text = second.errors.read_text()
-    assert "streams/%2F/s: the rows from offset 10 on belong behind" in text
+    assert "streams/%2F/s: the rows from offset 10 on belong after" in text
     assert "trellis cluster seed" in text
     assert first.process.poll() is None

@@ -17,7 +17,15 @@ import trellis
 from broker.store.catalog import Catalog
 from tests.broker import run_command
 from tests.cluster.conftest import cluster_on, created
-from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, node_on_kafka, publish
+from tests.cluster.nodes import (
+    PATIENCE,
+    QUEUE,
+    NodeProcess,
+    consume,
+    node_on_kafka,
+    publish,
+    started,
+)
 from tests.cluster.programs import Kfake
 from trellis.settings.cluster import ClusterSettings
 
@@ -54,24 +62,13 @@ def wait_for_rows(cluster: ClusterSettings, wanted: dict[str, str]) -> dict[str,
     return found
 
 
-def start(
-    nodes: list[NodeProcess], cluster: ClusterSettings, directory: Path, state: str
-) -> NodeProcess:
-    node = node_on_kafka(cluster, directory, OFTEN)
-    nodes.append(node)
-    node.wait_for("following")
-    if state == "active":
-        node.wait_for("ready")
-    return node
-
-
 @pytest.mark.long
 def test_node_is_seeded_from_a_running_one_and_takes_over(
     cluster: ClusterSettings, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:
     code, output, _ = command(cluster, "status")
     assert (code, "no node has reported" in output) == (1, True)
-    first = start(nodes, cluster, tmp_path / "first", "active")
+    first = started(nodes, node_on_kafka(cluster, tmp_path / "first", OFTEN), "active")
     channel = first.channel()
     channel.queue_declare(QUEUE, durable=True)
     publish(channel, range(300))
@@ -85,7 +82,7 @@ def test_node_is_seeded_from_a_running_one_and_takes_over(
     assert (code, errors) == (0, "")
     assert "move it to the data directory of node 'third'" in output
     publish(channel, range(300, 400))
-    third = start(nodes, cluster, tmp_path / "third", "following")
+    third = started(nodes, node_on_kafka(cluster, tmp_path / "third", OFTEN), "following")
     found = wait_for_rows(cluster, {"first": "active", "third": "following"})
     assert found["first"]["host"] and not found["third"]["must_be_seeded"]
     assert (found["first"]["formats"], found["third"]["version"]) == ("1", trellis.__version__)
@@ -101,8 +98,8 @@ def test_node_is_seeded_from_a_running_one_and_takes_over(
 def test_forgotten_node_does_not_stop_trimming(
     cluster: ClusterSettings, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:
-    first = start(nodes, cluster, tmp_path / "first", "active")
-    second = start(nodes, cluster, tmp_path / "second", "following")
+    first = started(nodes, node_on_kafka(cluster, tmp_path / "first", OFTEN), "active")
+    second = started(nodes, node_on_kafka(cluster, tmp_path / "second", OFTEN), "following")
     wait_for_rows(cluster, {"first": "active", "second": "following"})
     code, _, errors = command(cluster, "forget", "second")
     assert (code, "reported a moment ago: stop it" in errors) == (1, True)

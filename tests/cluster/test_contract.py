@@ -29,7 +29,10 @@ KAFKA = [pytest.mark.long, pytest.mark.xdist_group("kafka")]
 
 @pytest.fixture(params=["memory", "kfake", pytest.param("kafka", marks=KAFKA)])
 def of_node(request: pytest.FixtureRequest, name: str, open_log: OpenLog) -> Iterator[OfNode]:
-    """Yield a function that opens one replicated log for the node whose name it is given."""
+    """Yield a function that opens the replicated log for a node with a given name.
+
+    All nodes get the same log.
+    """
     if request.param == "memory":
         memory = MemoryLog()
         yield lambda node: MemoryNodeLog(memory, node)

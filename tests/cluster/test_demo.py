@@ -1,6 +1,6 @@
 """Tests of `trellis cluster demo`, with kfake (an in-memory Kafka) and with a real Kafka node.
 
-Other tests are about its downloads and its errors.
+Some of the tests are about the downloads of the demonstration, and about its errors.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def test_java_of_java_home_comes_first_and_a_java_that_does_not_run_is_named(
 
 
 class _Repository(BaseHTTPRequestHandler):
-    """A Maven repository that has other bytes than Maven Central."""
+    """A Maven repository whose files have other contents than those of Maven Central."""
 
     def do_GET(self) -> None:
         self.send_response(200)

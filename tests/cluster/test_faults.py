@@ -18,7 +18,7 @@ from tests.cluster.programs import Kfake
 from tests.cluster.test_contract import KAFKA, read_all
 from trellis.cluster import client_options, reader
 from trellis.cluster.client_errors import LogShorter, TopicAbsent, TopicReplaced
-from trellis.cluster.kafka_log import KafkaLog
+from trellis.cluster.kafka_log import KafkaLog, group_name
 from trellis.cluster.topic import KafkaTopic
 from trellis.settings.cluster import ClusterSettings
 
@@ -28,9 +28,9 @@ SHORT = {"silence": 0.2, "lease": 0.15, "beat": 0.05}
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make an append fail sooner: after twice the silence of the cluster's settings, plus 2 s.
+    """Shorten the time after which Trellis gives up an append that Kafka does not answer.
 
-    Its outcome is unknown then.
+    Trellis then does not know whether the record is in the log.
     """
     monkeypatch.setattr(client_options, "DELIVERY_LEAST", 0.0)
 
@@ -241,6 +241,32 @@ def test_invalid_option_of_the_client_is_one_line(name: str) -> None:
         KafkaLog(cluster, "one")
     assert str(refused.value).startswith("cluster.options: Kafka's client refuses an option: ")
     assert "\n" not in str(refused.value)
+
+
+#: The numbers of Kafka's requests that commit offsets and read them.
+COMMIT, FETCH = 8, 9
+
+
+@pytest.mark.parametrize("error", ["COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR"])
+@pytest.mark.parametrize("request_key", [COMMIT, FETCH])
+def test_report_outlives_a_coordinator_that_moves_or_loads_its_groups(
+    kfake: Kfake, name: str, error: str, request_key: int
+) -> None:
+    cluster = created(cluster_on(kfake.servers, name))
+    topic = KafkaTopic(cluster)
+    group = group_name(cluster, "one")
+    kfake.tell(f"fault {request_key} {error} 2")
+    try:
+        for offset in range(3):  # A request that gets the error may fail; the last ones succeed.
+            try:
+                topic.report(group, offset, "state")
+                found = topic.reports([group])[group]
+            except LogUnreachable:
+                continue
+        assert found == (2, "state")
+    finally:
+        kfake.tell("clear")
+        topic.close()
 
 
 def test_close_ends_an_append_that_waits(kfake: Kfake, name: str, open_log: OpenLog) -> None:

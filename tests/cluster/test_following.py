@@ -74,7 +74,7 @@ class Standby:
         assert isinstance(self.join(), FollowingStopped)
 
     def contents(self) -> list[bytes]:
-        """Return the contents of all messages that a broker started on the directory has."""
+        """Start a broker on the directory; return the contents of all messages that it finds."""
         opened = open_store(
             self.disk, str(self.path), codecs(), SALT, pytest.fail, lambda recovery: None
         )
@@ -206,7 +206,7 @@ def test_no_log_that_stands_still_is_claimed(log: ThreadedLog, tmp_path: Path) -
 
 
 def kinds_of(log: ThreadedLog) -> list[int]:
-    """Return the kinds of all records, even while the log answers nothing."""
+    """Return the kind of each record in the log. This works even while the log is stopped."""
     return [decode(data).kind for _, data in log.records.read(0).records]
 
 

@@ -44,7 +44,10 @@ class Client:
         self._last_delivered = -1
 
     def connected(self) -> None:
-        """Begin a new connection, on which unsettled messages may be delivered again."""
+        """Forget the state of the old connection, because the client has connected again.
+
+        Unsettled messages may be delivered again on the new connection.
+        """
         self._last_delivered = -1
         self._unproven.clear()
 

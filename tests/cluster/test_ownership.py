@@ -1,6 +1,7 @@
-"""Tests of the active node: it ships a batch before it writes the batch, and ships it once.
+"""Tests of the active node of a cluster, which is the owner of the replicated log.
 
-Other tests are about the end of its lease.
+It appends each batch to the log exactly once, and only then writes the batch to its own disk. Some
+of the tests are about the lease of the owner.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def claim(log: ThreadedLog, epoch: int = 1) -> Claim:
 
 
 class Owner:
-    """The store of an active node, which ships its batches to a replicated log.
+    """The store of an active node, which appends its batches to a replicated log.
 
     `ends` has the reasons for which the node ended itself.
     """

@@ -169,7 +169,7 @@ def connected(port: int) -> mqtt.Client:
 
 
 def publish(client: mqtt.Client, numbers: range) -> None:
-    """Publish numbers to mosquitto, which passes them on."""
+    """Publish numbers to mosquitto, which forwards them to the active node."""
     for number in numbers:
         client.publish("work/numbers", b"%d" % number, qos=1)
 

@@ -104,7 +104,7 @@ def test_standby_names_the_active_node_to_clients_of_each_protocol(
 
 
 def wait_for_owner(node: NodeProcess) -> None:
-    """Wait until a standby has read, in the log, the claim by which the other node is active."""
+    """Wait until a standby has read the claim in the log that made the other node active."""
     while not node.metrics()["epoch"]:
         pass
 

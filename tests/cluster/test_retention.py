@@ -54,7 +54,10 @@ class Cluster:
         self.report("owner", 0)
 
     def report(self, node: str, offset: int | None = None, forgotten: bool = False) -> None:
-        """Let a node report the offset up to which it has read; None is the end of the log."""
+        """Let a node report the offset up to which it has read; None is the end of the log.
+
+        `forgotten` marks the node as removed from the cluster by an operator.
+        """
         at = self.log.records.tip if offset is None else offset
         self.log.reported[node] = NodeReport(at, forgotten=forgotten)
 
@@ -68,7 +71,7 @@ class Cluster:
     def listed(self) -> tuple[set[str], dict[str, int]]:
         """Return the names of the listed nodes, and the nodes that were struck from the list.
 
-        Each struck node has the offset up to which it had read.
+        For each struck node, the dictionary has the offset up to which the node had read.
         """
         nodes = self.nodes.durable
         return set(nodes.listed), dict(nodes.struck)

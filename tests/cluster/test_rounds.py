@@ -30,7 +30,10 @@ def test_rounds_of_a_fault_violate_no_guarantee(kind: str) -> None:
 
 
 def test_documentation_shows_the_record() -> None:
-    """`python -m tests.cluster.rounds --table --record FILE` prints the table for the docs."""
+    """The table in docs/high-availability.md must show the figures of record.json.
+
+    `python -m tests.cluster.rounds --table --record FILE` prints this table.
+    """
     page = (ROOT / "docs" / "high-availability.md").read_text()
     shown = page.partition("<!-- record of rounds -->\n\n")[2].partition("\n\n<!-- end")[0]
     assert shown == table(read(ROOT / "tests" / "cluster" / "rounds" / "record.json"))

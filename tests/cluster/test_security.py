@@ -1,4 +1,4 @@
-"""TLS and logins to Kafka: options of the settings reach every client of the library."""
+"""Tests that each connection to Kafka uses the TLS and login options of the settings."""
 
 from __future__ import annotations
 

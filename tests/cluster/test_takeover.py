@@ -76,7 +76,7 @@ class Node(threading.Thread):
             self.failure = error
 
     def wait_for(self, batches: int) -> None:
-        """Wait until this node has shipped `batches` further batches."""
+        """Wait until this node has appended `batches` further batches to the log."""
         with self._changed:
             wanted = self.shipped + batches
             assert self._changed.wait_for(lambda: self.shipped >= wanted, 60), self.failure

@@ -1,4 +1,4 @@
-"""The agenda: deferred tasks run once, in order, and bounded by turns."""
+"""Tests of the agenda: the order of tasks, and the most tasks and slices in one turn."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_timers_run_in_the_order_of_their_times_when_the_clock_advances() -> Non
 
 
 class Slices(BulkTask):
-    """Bulk work that takes several turns (`slices`), and appends its name in each of them."""
+    """A bulk task that appends its name to `notes` at each run, and ends after `slices` runs."""
 
     def __init__(self, notes: list[str], name: str, agenda: Agenda, slices: int) -> None:
         self._notes, self._name, self._agenda, self._left = notes, name, agenda, slices

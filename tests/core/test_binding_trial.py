@@ -1,7 +1,11 @@
-"""Tests that a trial of changed bindings foretells the effect of the real change exactly."""
+"""Tests of binding trials, which predict the effect of a change of bindings.
+
+The prediction must equal the effect of the real change.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +14,7 @@ from hypothesis import strategies as st
 
 from broker.errors import NotFound, PreconditionFailed
 from broker.queues.destination import Destination
+from broker.queues.queue import Queue
 from broker.routing import binding_trial, topic_history
 from broker.routing.binding import Binding
 from broker.routing.binding_trial import BindingChange, BindingTrial
@@ -26,10 +31,15 @@ from tests.core.test_explanation import BINDINGS, FILTERS, KEYS, NAMES, PATTERNS
 KINDS = ("direct", "fanout", "topic")
 
 
-def tried(world: World, changes: list[BindingChange], history: TopicHistory) -> BindingTrial:
-    """Return a trial of changed bindings in the virtual host of a world, with all steps done."""
+def tried(
+    world: World,
+    changes: list[BindingChange],
+    history: TopicHistory,
+    deleted: Sequence[Destination] = (),
+) -> BindingTrial:
+    """Return a completed trial: a prediction of how changed bindings would route messages."""
     scope = world.vhost.declarations.planner.scope
-    trial = BindingTrial("/", scope, changes, HistorySum(history))
+    trial = BindingTrial("/", scope, changes, HistorySum(history), deleted)
     for _ in trial.steps():
         pass
     return trial
@@ -97,6 +107,60 @@ def test_a_trial_foretells_what_the_changed_bindings_do(
     assert trial.newly_routed == sum(
         messages for one, messages in topics.items() if after[one] and not before[one]
     )
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.sampled_from(KINDS), min_size=5, max_size=5),
+    st.lists(st.none() | NAMES, min_size=5, max_size=5),
+    BINDINGS,
+    st.lists(FILTERS, max_size=3),
+    st.dictionaries(st.tuples(NAMES, KEYS), st.integers(1, 1_000), min_size=1, max_size=6),
+    st.dictionaries(NAMES, st.integers(1, 1_000), max_size=3),
+    st.sets(st.tuples(NAMES, st.booleans()), min_size=1, max_size=3),
+)
+def test_a_trial_foretells_what_a_deletion_does(
+    kinds: list[str],
+    alternates: list[int | None],
+    bindings: list[Any],
+    filters: list[str],
+    topics: dict[tuple[int, str], int],
+    direct: dict[int, int],
+    deleted: set[tuple[int, bool]],
+) -> None:
+    world = topology(kinds, alternates, bindings, filters)
+    history = TopicHistory()
+    for (source, key), messages in topics.items():
+        history.add("/", f"x{source}", key, messages)
+    for queue, messages in direct.items():
+        history.add_direct("/", f"q{queue}", messages)
+        history.add_direct("other vhost", f"q{queue}", messages)
+    counts = {(f"x{source}", key): messages for (source, key), messages in topics.items()}
+    counts |= {("", f"q{queue}"): messages for queue, messages in direct.items()}
+    before = {one: routed(world, *one, {}) for one in counts}
+    gone = [named(world, *one) for one in deleted]
+
+    trial = tried(world, [], history, gone)
+
+    assert before == {one: routed(world, *one, {}) for one in counts}
+    for target in gone:
+        if isinstance(target, Queue):
+            world.vhost.delete_queue(target, False, False, None)
+        else:
+            world.vhost.delete_exchange(target.name, False, None)
+    after = {
+        one: routed(world, *one, {}) if one[0] in world.vhost.exchanges else set() for one in counts
+    }
+    expected: dict[tuple[Destination, bool], int] = {}
+    for one, messages in counts.items():
+        for gains, targets in ((True, after[one] - before[one]), (False, before[one] - after[one])):
+            for reached in targets:
+                expected[reached, gains] = expected.get((reached, gains), 0) + messages
+    assert {key: effect.messages for key, effect in trial.effects.items()} == expected
+    assert trial.newly_unroutable == sum(
+        messages for one, messages in counts.items() if before[one] and not after[one]
+    )
+    assert trial.newly_routed == 0 and trial.complete
 
 
 def test_bindings_that_depend_on_more_than_the_key_cannot_be_tried() -> None:
@@ -173,3 +237,15 @@ def test_the_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     history.add("/", "x", "k" * (KEY_MAX + 1), 7)
     history.add("/", "x", "t4", 1)
     assert (history.left_out, total(history)["t4"]) == (27, 1)
+
+
+def test_the_history_counts_messages_that_name_a_queue_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic_history, "QUEUES_MAX", 2)
+    history = TopicHistory()
+    for queue in ("a", "b", "c", "a"):
+        history.add_direct("/", queue, 5)
+    found = HistorySum(history)
+    assert [found.direct("/", queue) for queue in ("a", "b", "c")] == [10, 5, 0]
+    assert (len(history), history.queues, history.left_out) == (0, 2, 5)

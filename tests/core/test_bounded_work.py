@@ -64,7 +64,7 @@ class Steps:
             self.count += 1
 
     def measure(self, work: Callable[[], object]) -> None:
-        """Run `work`, which the event loop runs without a pause, and count its steps."""
+        """Run `work`, and count its calls of functions of the broker."""
         self.count = 0
         before = sys.getprofile()
         sys.setprofile(self._called)
@@ -93,7 +93,7 @@ def budgets(monkeypatch: pytest.MonkeyPatch, **changes: int) -> Iterator[None]:
 
 
 class Bounded(World):
-    """A World with random clients and topology, whose work is counted."""
+    """A broker with random clients and topology, which counts the steps of the broker's work."""
 
     def __init__(self, seed: int) -> None:
         options = MqttOptions()
@@ -152,7 +152,10 @@ class Bounded(World):
     # -- commands
 
     def declare(self, name: str) -> None:
-        """Declare a queue with random limits. Its dead letters go to no, one or all queues."""
+        """Declare a queue with random limits.
+
+        The dead letters of the queue go to one queue, to all queues, or nowhere.
+        """
         random = self.random
         arguments: dict[str, Any] = {}
         if random.random() < 0.5:
@@ -317,7 +320,7 @@ class Bounded(World):
 
 
 def lived(seed: int, commands: int = 20) -> Bounded:
-    """Return a world after a number of random commands, with all their work done."""
+    """Let clients send random commands to a new broker; return it after it has done all work."""
     world = Bounded(seed)
     for _ in range(commands):
         world.step()

@@ -126,10 +126,10 @@ def test_paged_messages_are_freed_although_a_client_cannot_get_its_reply(
 
 
 def test_messages_are_freed_as_fast_as_a_fast_publisher_sends_them(tmp_path: Path) -> None:
-    """The broker frees messages that were written to the disk in slices, some in each turn.
+    """Check that the number of messages in memory stays bounded.
 
-    Here each batch has more messages than one turn frees. The messages in memory must not become
-    more and more.
+    After a batch is on the disk, the broker frees the messages of the batch, a limited number in
+    each turn. Here each batch has more messages than one turn frees.
     """
     world = Home(tmp_path / "data")
     store = world.store
@@ -344,7 +344,7 @@ def test_the_deliveries_of_a_small_settlement_behind_one_that_fails_are_settled(
 
 
 class Counter(Waiter):
-    """A waiter that counts its calls, and may fail."""
+    """A Waiter (it is called when a ticket is settled) that counts its calls, and may fail."""
 
     def __init__(self, fails: bool) -> None:
         self.fails = fails

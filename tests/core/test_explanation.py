@@ -11,15 +11,12 @@ from broker.access.identity import INTERNAL
 from broker.queues.destination import Destination
 from broker.queues.queue import Queue
 from broker.routing.binding import Binding
+from broker.routing.binding_chunks import CHUNK_MAX
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.explanation import RouteExplanation
 from broker.routing.match_reasons import matched_words, reason_of
 from broker.routing.matching_bindings import STEPS
-from broker.routing.near_misses import (
-    CANDIDATES_PER_STEP,
-    NEAR_MISSES_MAX,
-    NearMissSearch,
-)
+from broker.routing.near_misses import NEAR_MISSES_MAX, NearMissSearch
 from broker.routing.plan_search import UNLIMITED, SearchSlot
 from broker.routing.queue_verdicts import verdict_of
 from matching.grammar import AMQP, MQTT
@@ -71,7 +68,7 @@ def near_misses(
 def topology(
     kinds: list[str], alternates: list[int | None], bindings: list[Any], filters: list[str]
 ) -> World:
-    """Return a world with exchanges x0 to x4, queues q0 to q4, and two MQTT sessions."""
+    """Return a broker with exchanges x0 to x4, queues q0 to q4, and two MQTT sessions."""
     world = World()
     for number, kind in enumerate(kinds):
         alternate = alternates[number]
@@ -176,10 +173,10 @@ def test_no_step_does_more_than_its_share_of_100_000_bindings() -> None:
     steps, before = 0, 0
     for _ in search.steps():
         steps += 1
-        assert search.examined - before <= CANDIDATES_PER_STEP
+        assert search.examined - before <= CHUNK_MAX
         before = search.examined
     assert (search.examined, search.complete) == (100_000, True)
-    assert steps >= 100_000 // CANDIDATES_PER_STEP
+    assert steps >= 100_000 // CHUNK_MAX
     best = search.best()
     assert [(one.key, one.difference.kind) for one in best] == [
         ("sensors.d77.*", "case"),

@@ -1,7 +1,8 @@
-"""Tests of unexpected exceptions in the first slice of bulk work, or in a check of permissions.
+"""Tests of unexpected exceptions in the first part of bulk work, or in a check of permissions.
 
-The change that caused the bulk work must be completed nevertheless. No client may keep permissions
-that it has lost.
+The broker does the first part of bulk work together with the change that causes the work. If this
+part fails, the change must be completed nevertheless. If a check of permissions fails, no client
+may keep permissions that it has lost.
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.queues.destination import Destination
 from broker.routing.binding import Binding
+from broker.routing.binding_chunks import CHUNK_MAX, chunks_of
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.key_differences import HeaderComparison, KeyComparison, NearDifference
 from broker.routing.near_key_filter import NearKeyFilter
@@ -138,6 +140,34 @@ def test_the_filter_takes_both_separators_and_both_wildcards_as_one(words: list[
     key = "/".join("x" if word == "*" else word for word in words)
     assert NearKeyFilter(key).passing(keys) == [0, 1, 2]
     assert NearKeyFilter(swap(key)).passing(keys) == [0, 1, 2]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(0, 3) | st.integers(250, 600), max_size=6),
+    st.booleans(),
+    st.lists(st.integers(0, 1_500), max_size=8),
+)
+def test_chunks_have_each_binding_of_an_exchange_once(
+    sizes: list[int], with_arguments: bool, places: list[int]
+) -> None:
+    world = World()
+    exchange = world.vhost.exchange("amq.topic")
+    for number, size in enumerate(sizes):
+        world.vhost.declare_queue(f"q{number}")
+        for at in range(size):
+            arguments = {"n": at} if with_arguments and at % 7 == 0 else None
+            exchange.bind(Binding(f"k.{at}", world.queue(f"q{number}"), 0, arguments))
+    reached: set[Destination] = {world.queue("q0")} if sizes else set()
+    seen: list[Binding] = []
+    for chunk in chunks_of(exchange, reached):
+        bindings = chunk.bindings()
+        assert len(bindings) == chunk.size <= CHUNK_MAX
+        assert chunk.keys() == [binding.key for binding in bindings]
+        indices = sorted({place for place in places if place < chunk.size})
+        assert chunk.selected(indices) == [bindings[index] for index in indices]
+        seen += bindings
+    assert seen == [one for one in exchange.all_bindings() if one.destination not in reached]
 
 
 def test_a_key_with_one_long_word_more_in_the_middle_is_found() -> None:

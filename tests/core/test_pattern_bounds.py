@@ -1,7 +1,8 @@
 """Tests of the limit of the wildcard patterns that one destination may have in a topic exchange.
 
-The exchange keeps a bound for each destination: the most nodes of its patterns that one topic can
-visit. The bound must stay correct when a policy replaces the destination queue.
+For each destination, the exchange computes a bound: the highest number of trie nodes that the
+lookup of one topic can visit because of the destination's patterns. The bound must stay correct
+when a policy replaces the destination queue.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Bindings:
 
     @property
     def expected(self) -> int:
-        """The bound that the queue must have, computed from the patterns of the model."""
+        """The number of trie nodes that the patterns of the model can make one lookup visit."""
         bound = VisitBound(next(iter(self.exchange)).grammar) if self.model else None
         for pattern in self.model:
             assert bound is not None
@@ -74,7 +75,10 @@ class Bindings:
 
     @property
     def bounds(self) -> dict[str, int]:
-        """The bound of each destination in the exchange, by the destination's name."""
+        """Destination name -> how many trie nodes its patterns can make one lookup visit.
+
+        These are the numbers that the exchange keeps.
+        """
         return {
             destination.name: bound.nodes
             for destination, bound in self.exchange._bounds_by_destination.items()

@@ -145,7 +145,7 @@ def test_posix_classes_mean_the_same_as_in_rabbitmq(
     pattern: str, found: list[str] | None, others: list[str]
 ) -> None:
     if found is None:
-        with pytest.raises(PreconditionFailed, match="is no POSIX class within a class"):
+        with pytest.raises(PreconditionFailed, match="is not a POSIX class within brackets"):
             bounded_pattern(pattern)
         return
     check_regex(pattern)

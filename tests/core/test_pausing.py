@@ -16,7 +16,7 @@ B = spec.Basic
 
 
 def consuming(**arguments: Any) -> Amqp:
-    """Return a client with two acknowledged-by-hand consumers of the queue `q`."""
+    """Return a client with a consumer of the queue `q`, which must acknowledge messages."""
     client = World().amqp()
     client.queue("q", **arguments)
     client.send(B.Consume(queue="q", consumer_tag="one"))

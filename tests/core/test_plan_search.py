@@ -42,7 +42,7 @@ LONG_TOPIC = "/".join("a" * LEVELS)
 
 
 def heavy_world(levels: int = LEVELS, exchange: str = "amq.topic") -> World:
-    """Return a world in which the lookup of LONG_TOPIC in `exchange` visits 2**LEVELS nodes."""
+    """Return a broker in which a lookup of LONG_TOPIC in `exchange` visits 2**LEVELS nodes."""
     limits = BrokerLimits()
     limits.pattern_nodes = 0
     world = World(limits)
@@ -244,7 +244,7 @@ def test_a_dead_letter_and_a_will_wait_for_their_searches() -> None:
 
 
 class Churn:
-    """A binding to `amq.topic` that each call of `change` adds or removes."""
+    """A binding to `amq.topic`. `change` adds the binding if it is absent, otherwise removes it."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world

@@ -150,10 +150,10 @@ def test_roles_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_review_after_a_change_of_a_role_takes_small_shares() -> None:
-    """After a change of a role, the broker checks the role's holders again, over several turns.
+    """After a change of a role, the broker checks all clients with this role again, in many turns.
 
-    It must make the permissions of each user anew, which takes longer than other checks. So it
-    checks fewer holders in a turn.
+    Each of these checks takes longer than other checks, because the broker must compute the user's
+    permissions again. So the broker does fewer of them in a turn.
     """
     agenda = Agenda()
     seen: list[int] = []

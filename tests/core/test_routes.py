@@ -94,6 +94,35 @@ def test_unused_publish_contexts_are_removed_above_the_limit_and_their_counts_st
     assert world.vhost.contexts.ingress_counters()["mqtt311"].received == 10
 
 
+def test_counts_of_messages_that_are_summed_in_slices_count_each_message_once() -> None:
+    world = world_with(routes=100, contexts=4)
+    reader = world.mqtt("reader")
+    reader.subscribe("t/#", 0)
+
+    def publish(user: int, topic: int) -> None:
+        name = f"user-{user}"
+        world.guests.identities.setdefault(name, Identity(name))
+        client = world.mqtt("c", user=f"{name}/guest")
+        client.send(mqtt_publish(f"t/{topic}", b"x"))
+        client.send(b"\xe0\x00")
+
+    for number in range(40):
+        publish(number % 3, number)
+    totals = world.vhost.contexts.ingress_totals()
+    steps, added = 0, 0
+    while totals.step(3):
+        steps += 1
+        publish(steps % 12, steps)
+        added += 1
+    assert steps > 4
+    assert 40 <= totals.counters.received <= 40 + added
+    assert sum(totals.counters.fates) == totals.counters.received
+    totals = world.vhost.contexts.ingress_totals()
+    assert not totals.step(10_000)
+    assert totals.counters.received == totals.counters.copies == 40 + added
+    assert totals.counters.fates == world.vhost.contexts.ingress_counters()["mqtt311"].fates
+
+
 def test_a_will_is_counted_though_its_publish_context_is_no_longer_used() -> None:
     world = world_with(routes=100, contexts=0)
     client = world.mqtt("c", will=("gone", b"x"))

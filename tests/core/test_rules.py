@@ -33,9 +33,10 @@ def ruled(
 
 
 def decides(rules: list[str], topic: str, action: str) -> bool:
-    """Return the decision by definition: the first rule that matches the topic decides.
+    """True if the rules allow the action: the first rule that matches the topic decides.
 
-    A wildcard of a rule matches every word, and a first `$+` every word that begins with `$`.
+    The wildcards of a rule also match words that begin with `$`. `$+` as the first word of a rule
+    matches only words that begin with `$`.
     """
     for text in rules:
         what, actions, topic_filter = text.split(maxsplit=2)

@@ -1,6 +1,6 @@
 """Tests that one turn has few steps, even if MQTT sessions with much state end or return.
 
-A step is one call of a function of the broker or of a protocol, as in test_turn_steps.
+A step is one call of a function of the broker or of a protocol.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def topics(count: int) -> list[str]:
 
 
 def returned(world: World, client_id: str = "c") -> tuple[Connection, list[int]]:
-    """Connect a client again; return its connection, and the steps of each turn."""
+    """Connect a client again; return its connection, and the number of steps of each turn."""
     client = world.raw_mqtt()
     client.receive_data(connect(client_id, clean=False))
     counts = [steps(world.store.sync)]

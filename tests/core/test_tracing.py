@@ -123,7 +123,7 @@ def test_a_trace_changes_no_byte_and_no_count(actions: list[tuple[str, str, str,
 
 
 def steps_of(trace: Trace) -> list[tuple[int, str, str]]:
-    """Return the steps so far: number of the message, step, and place."""
+    """Return (message number, step, place) of each event; a place is, for example, a queue."""
     return [(event.message, event.step, event.place) for event in trace.read(0, EVENTS_MAX)]
 
 

@@ -55,7 +55,7 @@ def steps(work: Callable[[], object], part: str = "") -> int:
 
 
 def turns(world: World, part: str = "") -> list[int]:
-    """Run turns until the agenda is idle; return the steps of each turn."""
+    """Run turns until the agenda is idle; return the number of steps of each turn."""
     counts = []
     while not world.broker.agenda.idle:
         counts.append(steps(world.broker.agenda.turn, part))
@@ -64,7 +64,10 @@ def turns(world: World, part: str = "") -> list[int]:
 
 
 def begin(client: Amqp, *methods: Any) -> int:
-    """Send methods in one chunk; return the steps of handling this input, without later turns."""
+    """Send methods in one chunk; return the number of steps until the broker has read them.
+
+    The steps of later turns do not count.
+    """
     data = b"".join(marshal(1, method) for method in methods)
     return steps(lambda: client.connection.receive_data(data))
 

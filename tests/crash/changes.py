@@ -21,7 +21,7 @@ State = frozenset[Row]
 
 
 class Changing(Client):
-    """A client that changes definitions.
+    """A client that changes definitions. Each definition is represented as a tuple, a row.
 
     `state` has the confirmed definitions. `ahead` has the definitions after the change that the
     client has requested, or is None if no request is open.
@@ -34,7 +34,7 @@ class Changing(Client):
         self.changes = 0
 
     async def read(self, ports: Ports) -> State:
-        """Return the rows of this client's definitions that the broker lists."""
+        """Return the definitions of this client that the broker has, as a set of rows."""
         raise NotImplementedError
 
     async def check(self, ports: Ports) -> None:
@@ -57,7 +57,7 @@ class Changing(Client):
         self.changes += 1
 
     def of(self, kind: str) -> list[Any]:
-        """Return the rows of one kind in `state`, sorted."""
+        """Return the confirmed definitions of one kind, as sorted rows (tuples)."""
         return sorted((row for row in self.state if row[0] == kind), key=repr)
 
 
@@ -68,8 +68,8 @@ def _arguments(arguments: dict[str, Any]) -> str:
 class Declaring(Changing):
     """A client that declares and deletes AMQP objects.
 
-    Rows: ("exchange", name, type), ("queue", name, arguments), ("binding", source, destination,
-    key).
+    A definition is ("exchange", name, type), ("queue", name, arguments), or ("binding", source,
+    destination, key).
     """
 
     async def read(self, ports: Ports) -> State:
@@ -179,7 +179,7 @@ class Declaring(Changing):
 class Subscribing(Changing):
     """A client that opens sessions and subscribes.
 
-    Rows: ("session", client), ("subscription", client, filter).
+    A definition is ("session", client) or ("subscription", client, filter).
     """
 
     async def read(self, ports: Ports) -> State:
@@ -220,9 +220,9 @@ class Subscribing(Changing):
 
 
 class Retaining(Changing):
-    """A client that retains messages. Rows: ("retained", topic, body).
+    """A client that publishes retained messages, each represented as ("retained", topic, body).
 
-    The retained message of an ExactlyOnce client is not among the rows; Storm checks that message.
+    This client does not check the retained message of an ExactlyOnce client; Storm checks it.
     """
 
     async def read(self, ports: Ports) -> State:

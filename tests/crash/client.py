@@ -1,4 +1,4 @@
-"""The base class of the clients that work in each life of the broker."""
+"""The base class of clients that work while a broker is started and killed again and again."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from tests.crash.wire import GONE
 
 
 class Ports:
-    """The ports on which the broker listens in this life. `killed` is True once a kill was
-    requested."""
+    """The ports on which the broker listens from one start to the next kill.
+
+    `killed` is True once the test has requested the kill.
+    """
 
     def __init__(self, amqp: int, mqtt: int, http: int) -> None:
         self.amqp = amqp

@@ -1,5 +1,6 @@
-"""A data directory that a killed broker left, with data of every kind; and its contents after a
-start.
+"""Builds a data directory with data of every kind, as a killed broker leaves it.
+
+A Home starts a broker on such a directory, and returns the contents that the broker has.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TOPICS = 5
 
 
 class Home(World):
-    """A broker on a directory, and everything that it reports about the directory."""
+    """A broker on a directory; `reports` has the texts of all problems that its start found."""
 
     def __init__(self, directory: Path, disk: Disk | None = None) -> None:
         self.reports: list[str] = []

@@ -3,8 +3,9 @@
     publisher -- PUBLISH --> PUBREC <-- PUBREL --> PUBCOMP <-- broker     [MQTT-4.3.3], both sides
     broker    -- PUBLISH --> PUBREC <-- PUBREL --> PUBCOMP <-- subscriber
 
-A publisher that sends a PUBLISH after its PUBREL starts a second exchange: the broker may have
-released the packet identifier, so it takes the message a second time, and delivers it again.
+An exchange is the handshake of one QoS 2 message between two sides, from PUBLISH to PUBCOMP. A
+publisher that sends a PUBLISH after its PUBREL starts a second exchange. If the broker has released
+the packet identifier by then, the broker accepts the message a second time, and delivers it again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.crash.relay import PUBCOMP, PUBLISH, PUBREC, PUBREL, Recorded
 
 
 class Exchange:
-    """One QoS 2 exchange, from its PUBLISH to its PUBCOMP."""
+    """The handshake of one QoS 2 message between two sides, from its PUBLISH to its PUBCOMP."""
 
     def __init__(self, body: bytes, connection: int) -> None:
         self.body = body
@@ -25,7 +26,7 @@ class Exchange:
         self.released = False
 
     def take_answer(self, packet: Recorded) -> str:
-        """Handle a PUBREC, PUBREL or PUBCOMP of this exchange.
+        """Handle a PUBREC, PUBREL or PUBCOMP of this QoS 2 handshake.
 
         Return a description of the packet's fault, or "" if it has none.
         """
@@ -39,7 +40,10 @@ class Exchange:
 
 
 class Exchanges:
-    """The exchanges of one publisher and one subscriber, and the faults in them."""
+    """The QoS 2 handshakes of a publisher and of a subscriber with the broker, and their faults.
+
+    A fault is a packet that the MQTT specification forbids, or a message that was sent again.
+    """
 
     def __init__(self, publisher: str, subscriber: str) -> None:
         self.publisher_faults: list[str] = []
@@ -61,7 +65,7 @@ class Exchanges:
         return not self._from_publisher and not self._to_subscriber
 
     def take(self, packet: Recorded) -> None:
-        """Take the next packet of the record, and remember its fault if it has one."""
+        """Check the next recorded packet, and keep a text about its fault, if it has one."""
         if packet.client == self._publisher:
             exchanges, fault = self._from_publisher, self._take_published(packet)
         elif packet.client == self._subscriber:
@@ -81,7 +85,7 @@ class Exchanges:
             del exchanges[packet.packet_id]
 
     def _take_published(self, packet: Recorded) -> str:
-        """Take a packet between publisher and broker. Return its fault, or "" if it has none."""
+        """Check a packet between publisher and broker; return the text of its fault, or ""."""
         exchange = self._from_publisher.get(packet.packet_id)
         if packet.kind == PUBLISH:
             if exchange is None:
@@ -103,7 +107,7 @@ class Exchanges:
         return exchange.take_answer(packet)
 
     def _take_delivered(self, packet: Recorded) -> str:
-        """Take a packet between broker and subscriber. Return its fault, or "" if it has none."""
+        """Check a packet between broker and subscriber; return the text of its fault, or ""."""
         exchange = self._to_subscriber.get(packet.packet_id)
         if packet.kind == PUBLISH:
             if exchange is None:

@@ -52,7 +52,7 @@ class Feed:
         return body_of(self.name, len(self.queues) - 1, size)
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return (first number, last number + 1) of each life of the broker."""
+        """Return (first, last + 1) of the message numbers published in each life of the broker."""
         ends = [*self.lives[1:], len(self.queues)]
         return list(zip(self.lives, ends, strict=True))
 
@@ -64,9 +64,9 @@ class Feed:
     def judge_kept(self, found: dict[str, list[int]]) -> None:
         """Check queues without consumers.
 
-        Each confirmed message must be in each of its queues once, in order. Unconfirmed messages
-        may be missing. But if an unconfirmed message is in the queues, it is in all its queues, and
-        so are the unconfirmed messages that were published before it since the last kill.
+        Each confirmed message must be in each of its queues once, in order. At the end of each life
+        of the broker, unconfirmed messages may be missing. But if one queue has an unconfirmed
+        message, no queue may lack this message or an earlier one of the same life.
         """
         for queue, numbers in found.items():
             assert numbers == sorted(set(numbers)), f"{self.name} in {queue}: {disorder(numbers)}"
@@ -92,7 +92,7 @@ class Feed:
                 )
 
     def judge_seen(self, queue: str, seen: list[int], once: bool) -> None:
-        """Check the messages that a reader got in all lives.
+        """Check the messages that a reader got from a queue, over all starts of the broker.
 
         The reader must have got every confirmed message, exactly once if `once` is True, and no
         message that was never sent.
@@ -115,7 +115,10 @@ class Feed:
             assert len(firsts) == len(seen), f"{self.name} in {queue}: {disorder(seen)}"
 
     def judge_at_least_once(self, queue: str, found: list[int]) -> None:
-        """Check a queue without consumers, whose publisher sends unconfirmed messages again."""
+        """Check a queue without consumers, whose publisher sends unconfirmed messages again.
+
+        Each confirmed message must be in the queue, and no message more often than it was sent.
+        """
         self.judge_seen(queue, found, False)
         for number in set(found):
             most = 1 + self.again.get(number, 0)
@@ -124,7 +127,7 @@ class Feed:
             )
 
     def judge_everything(self, queue: str, found: list[int]) -> None:
-        """Check that each message came once, in order."""
+        """Check that the queue has each message of the publisher once, in order."""
         everything = range(len(self.queues))
         assert found == list(everything), (
             f"{self.name} in {queue}: of {len(everything)}, lacks "
@@ -133,7 +136,7 @@ class Feed:
 
 
 def disorder(numbers: list[int]) -> str:
-    """Return a description of the first number that does not rise."""
+    """Return a text about the first number that is not above its predecessor, or "in order"."""
     for at, (one, other) in enumerate(pairwise(numbers)):
         if other <= one:
             return f"{other} comes behind {one} (... {numbers[max(at - 5, 0) : at + 6]} ...)"
@@ -141,7 +144,7 @@ def disorder(numbers: list[int]) -> str:
 
 
 def by_feed(bodies: list[bytes]) -> dict[str, list[int]]:
-    """Return the numbers of each publisher, in the order in which they came."""
+    """Return publisher name -> numbers of its messages, in the order of `bodies`."""
     found: dict[str, list[int]] = {}
     for body in bodies:
         name, number = read_body(body)

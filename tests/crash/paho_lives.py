@@ -1,4 +1,4 @@
-"""Lives of a broker that is killed between a publisher and a subscriber of paho-mqtt with QoS 2.
+"""Kills a broker repeatedly while paho-mqtt publishes to a paho-mqtt subscriber with QoS 2.
 
     publisher --> Relay --> broker --> Relay --> subscriber      one relay, kill -9 at any packet
 
@@ -66,7 +66,10 @@ class CarefulClient(paho.Client):
 
 
 class Lives:
-    """One data directory, two clients, and the record of all their packets."""
+    """A broker that is killed repeatedly on one data directory, and its two clients.
+
+    A Lives also has the record of all packets of the clients.
+    """
 
     def __init__(
         self,
@@ -213,7 +216,7 @@ class Lives:
             publisher.publish(TOPIC, body, 2)
 
     async def _finish(self) -> None:
-        """Wait until all exchanges are complete."""
+        """Wait until all messages have arrived, and all QoS 2 handshakes are complete."""
         await until(
             lambda: (
                 self._completed == len(self.bodies) and self.received.keys() >= set(self.bodies)
@@ -232,7 +235,7 @@ class Lives:
         path.write_text("".join(f"{packet}\n" for packet in self.relay.records))
 
     def _judge(self) -> None:
-        """Give `exchanges` the packets that were recorded since the last call of this method."""
+        """Check the packets that were recorded since the last call, and keep the faults found."""
         records = self.relay.records
         while self._taken < len(records):
             self.exchanges.take(records[self._taken])

@@ -29,7 +29,7 @@ class Confirming(Client):
         keys: Sequence[tuple[str, tuple[str, ...]]],
         sizes: tuple[int, ...] = SIZES,
     ) -> None:
-        """Set the keys, each with the queues to which it is routed."""
+        """Create a publisher; `keys` has (routing key, queues that get messages with this key)."""
         super().__init__(name, seed)
         self.feed = Feed(name)
         self._exchange = exchange
@@ -115,7 +115,7 @@ class AtLeastOnce(Client):
 
 
 class ExactlyOnce(Client):
-    """A publisher with QoS 2, which completes each exchange, however often the broker is killed.
+    """A publisher that completes each QoS 2 handshake, however often the broker is killed.
 
     It sends PUBLISH again until it gets PUBREC, and then PUBREL until it gets PUBCOMP
     [MQTT-4.3.3-1].

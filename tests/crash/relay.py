@@ -27,7 +27,8 @@ _RETRY: Final = 0.01
 class Recorded(NamedTuple):
     """A packet that passed the relay.
 
-    `moment` is in seconds since the start of the relay. `connection` numbers all connections.
+    `moment` is in seconds since the start of the relay. `connection` is the number of the
+    connection; the relay numbers the connections of all clients.
     """
 
     moment: float
@@ -166,7 +167,7 @@ class Connection:
             writer.close()
 
     def _record(self, packet: bytes, from_client: bool) -> bool:
-        """Record a packet; return False if the relay must not forward it and all later packets."""
+        """Record a packet; return False if the relay must drop this packet and all later ones."""
         recorded = self._read(packet, from_client)
         relay = self._relay
         relay.records.append(recorded)

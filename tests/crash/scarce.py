@@ -35,7 +35,7 @@ STARTED = 4
 
 
 class ScarceDisk(HandledDisk):
-    """A disk with times of shortage, all derived from a seed."""
+    """A disk that is full or out of file descriptors from time to time, as a seed decides."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

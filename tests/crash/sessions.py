@@ -1,6 +1,6 @@
 """A subscriber with a persistent session, which disconnects, breaks off and reconnects.
 
-The subscriber keeps the state of its side of QoS 2 over connections, as [MQTT-4.3.3-2] requires.
+The subscriber keeps its QoS 2 state from one connection to the next, as [MQTT-4.3.3-2] requires.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Message = tuple[str, int]
 class Subscriber(Client):
     """An MQTT subscriber that records the messages that it accepts.
 
-    It drops a QoS 2 message whose packet identifier belongs to an open exchange.
+    It drops a QoS 2 message as a duplicate if the last handshake with this packet identifier is not
+    complete.
     """
 
     def __init__(self, name: str, seed: int, topic_filter: str) -> None:

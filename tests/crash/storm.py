@@ -144,8 +144,8 @@ class Broker:
     async def end(self) -> None:
         """Check the log lines of the killed broker.
 
-        It may report the expected errors only. It may report one kind of damage: the last batch
-        before an earlier kill was torn.
+        The broker may report only expected errors. It may report only one kind of damage: that the
+        last batch before an earlier kill is incomplete.
         """
         await self.process.wait()
         for line in self.log.splitlines():
@@ -160,7 +160,10 @@ class Broker:
 
 
 class Storm:
-    """All clients of a storm, and the data directory on which the brokers run."""
+    """A storm: a broker is started and killed again and again while clients use it.
+
+    A Storm has all clients, and the data directory of the broker.
+    """
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.random = Random(seed)
@@ -362,13 +365,14 @@ class Storm:
             async with asyncio.timeout(PATIENCE):
                 await self.two.run(ports)
                 await self.numbering.run(ports)
-                inbox = f"mqtt-subscription-{self.subscriber.name}qos1"
                 while True:
-                    rows = {row["name"]: row for row in await listing(ports.http, "queues")}
-                    waiting = [
-                        rows[name]["messages_ready"] + rows[name]["messages_unacknowledged"]
-                        for name in (inbox, "expire", "reject")
-                    ]
+                    queues = {row["name"]: row for row in await listing(ports.http, "queues")}
+                    sessions = await listing(ports.http, "sessions")
+                    inbox = {row["client_id"]: row for row in sessions}[self.subscriber.name]
+                    waiting = [inbox["queued"], inbox["in_flight"]]
+                    for name in ("expire", "reject"):
+                        row = queues[name]
+                        waiting += [row["messages_ready"], row["messages_unacknowledged"]]
                     if not any(waiting):
                         break
                     for task in tasks:

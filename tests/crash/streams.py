@@ -1,4 +1,4 @@
-"""Clients of streams in a storm: a deduplicated producer, a reader, and the check of a journal."""
+"""Clients of streams for crash tests: a deduplicated producer, a reader, a check of a journal."""
 
 from __future__ import annotations
 
@@ -105,9 +105,11 @@ class Numbering(Client):
 
 
 class Following(Client):
-    """A reader that reads the stream in each life, from its last offset or an earlier one.
+    """A reader that reads a stream after each start of the broker.
 
-    A row that the reader got must never change.
+    The reader begins at the offset at which it ended before, or at an earlier offset.
+
+    A row that the reader has received must never change.
     """
 
     def __init__(self, name: str, seed: int, queue: str) -> None:
@@ -142,7 +144,7 @@ class Following(Client):
 
 
 class Recorded:
-    """The rows of a journal, sorted by publisher: the message numbers, in the order of the rows."""
+    """The messages in a journal: for each publisher, their numbers in the order of the rows."""
 
     def __init__(self, rows: list[Row]) -> None:
         assert [row.offset for row in rows] == list(range(len(rows)))

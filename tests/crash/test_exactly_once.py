@@ -20,7 +20,10 @@ LIVES = 10
 
 
 def run(directory: Path, level: int, patient: bool, kind: type[paho.Client]) -> Lives:
-    """Kill a broker repeatedly; a failure names the seed and the file with all packets."""
+    """Kill a broker repeatedly, check each message, and return the completed run.
+
+    An error has a note with the seed and with the path of a file with all packets.
+    """
     # paho waits with select(), which accepts only file descriptors below 1,024. The logs that
     # earlier tests damaged stay open until their objects are collected.
     gc.collect()

@@ -31,7 +31,7 @@ from tests.top.test_start import as_anybody
 
 
 def refused(directory: Path) -> str:
-    """Start a broker that must refuse with exit code 2; return the one line that it prints."""
+    """Check that a broker refuses to start with exit code 2; return the line that it prints."""
     ended = subprocess.run(
         command("--data-dir", str(directory)),
         capture_output=True,
@@ -236,7 +236,7 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
 
 
 def test_a_file_that_may_not_grow_ends_the_broker_with_one_line(tmp_path: Path) -> None:
-    """The limit RLIMIT_FSIZE makes each write fail that would let a file grow beyond it."""
+    """Under the limit RLIMIT_FSIZE, a write fails if the file would become too large."""
     process = subprocess.Popen(
         command("--data-dir", str(tmp_path)),
         stdout=subprocess.PIPE,
@@ -270,10 +270,10 @@ def _breaks(
     size: int,
     directory: Path,
 ) -> None:
-    """Call `do`, which causes a fault, between publications, and check the end of the broker.
+    """Publish messages, cause a fault by a call of `do`, and check how the broker ends.
 
-    The broker must end with an error that contains `reason`. After a restart, the confirmed
-    messages must be there.
+    The broker must end with an error that contains `reason`. After a restart, it must have all
+    confirmed messages.
     """
     heard: list[int] = [0]
 

@@ -22,7 +22,10 @@ QUEUES: dict[str, dict[str, Any]] = {
 
 
 class Held:
-    """All messages that a queue has delivered; `got` checks the flag of each further delivery."""
+    """The messages that a queue has delivered.
+
+    `got` checks that a message which is delivered again has the flag `redelivered`.
+    """
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
@@ -98,8 +101,10 @@ async def life(directory: Path, random: Random, first: int, helds: list[Held]) -
 
 
 async def check_rest(directory: Path, helds: list[Held]) -> None:
-    """Consume all messages; check that each message delivered in an earlier life is marked as
-    redelivered."""
+    """Consume all messages of a restarted broker.
+
+    Check that each message which was delivered before an earlier kill is marked as redelivered.
+    """
     broker = BrokerProcess("--data-dir", str(directory))
     try:
         for held in helds:

@@ -152,7 +152,7 @@ class Amqp(Socket):
         return int.from_bytes(data[at : at + 4], "big")
 
     async def leave(self) -> None:
-        """Close the connection in order, and return the last events."""
+        """Close the connection by connection.close, and wait for connection.close-ok."""
         await self.send(marshal(0, spec.Connection.Close(200, "bye", 0, 0)))
         while True:
             event = await self.event()

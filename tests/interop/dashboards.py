@@ -52,7 +52,7 @@ class Panel(NamedTuple):
 
     @property
     def job(self) -> str:
-        """The Prometheus job whose samples alone the query may see; "" if it may see all samples.
+        """The only Prometheus job whose samples the query sees, or "" if it sees those of all jobs.
 
         The joins of older dashboards are ambiguous if there are samples of several jobs.
         """
@@ -60,7 +60,7 @@ class Panel(NamedTuple):
 
 
 class Join(NamedTuple):
-    """The join with which a dashboard finds the metrics of one cluster."""
+    """The PromQL join with which a dashboard selects the metrics of one cluster."""
 
     on: str
     where: str
@@ -86,7 +86,7 @@ def rate(metric: str) -> str:
 
 
 def by_node(join: Join, *terms: str) -> str:
-    """Return a query that adds up the terms for each node."""
+    """Return a PromQL query: for each node, the sum of these metrics or expressions (`terms`)."""
     return f"sum({' + '.join(f'({join(term)})' for term in terms)}) by(rabbitmq_node)"
 
 
@@ -157,7 +157,7 @@ MESSAGES: Final = {
 def _overview(dashboard: str, join: Join, revision: int) -> Iterator[Panel]:
     """Yield the panels of one revision of the overview.
 
-    With `revision` 0 they read counters of channels, with `revision` 1 global counters.
+    With `revision` 0 the panels read counters of channels, with `revision` 1 global counters.
     """
     counters = {number: both[revision] for number, both in MESSAGES.items()}
     for number, metric in {**RATES, **counters}.items():

@@ -75,7 +75,7 @@ class AmqttClient(MqttClient):
     def disconnect(self) -> None:
         """Close the connection with a DISCONNECT packet, after a ping.
 
-        The disconnect of amqtt never ends if a packet arrives in the moment that it stops reading.
+        The disconnect of amqtt never ends if a packet arrives just when it stops reading.
         The ping makes the library read all packets that are under way.
         """
         if not self._ended:

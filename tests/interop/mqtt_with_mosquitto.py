@@ -22,7 +22,7 @@ _MARK: Final = "message "
 
 
 class MosquittoClient(MqttClient):
-    """A client that connects with its only subscription.
+    """A client of one subscription: `subscribe` starts mosquitto_sub, which connects.
 
     mosquitto_sub reconnects after a lost connection.
     """

@@ -20,8 +20,8 @@ _PATIENCE: Final = 90.0
 class RabbitMq:
     """A RabbitMQ process in a directory of its own, with an Erlang name server of its own.
 
-    Without an installed RabbitMQ, the constructor skips the test. With `plugins`, further plugins
-    run, of which `rabbitmq_prometheus` serves metrics on the port `metrics`.
+    Without an installed RabbitMQ, the constructor skips the test. `plugins` has the names of
+    further plugins to enable; `rabbitmq_prometheus` serves metrics on the port `metrics`.
     """
 
     def __init__(self, directory: Path, plugins: tuple[str, ...] = ()) -> None:

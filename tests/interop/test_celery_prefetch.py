@@ -57,10 +57,10 @@ def taken(port: int) -> int:
 def test_worker_on_several_queues_prefetches_its_configured_number(
     tmp_path: Path, flags: tuple[str, ...], most: int
 ) -> None:
-    """A Celery worker must hold as many tasks as its settings say, over all its queues.
+    """Check the number of tasks that a Celery worker prefetches from several queues.
 
-    That is so if the broker is named RabbitMQ, as by default. With another name, Celery sets the
-    prefetch count for each queue.
+    By default, Trellis names itself RabbitMQ to AMQP clients. Celery's prefetch count then limits
+    the tasks of all queues together. With another name, the count applies to each queue.
     """
     (tmp_path / "slow.py").write_text(TASK_MODULE)
     go_on = tmp_path / "go-on"

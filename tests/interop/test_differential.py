@@ -3,7 +3,7 @@
 The messages of every queue and the refusals of both brokers must be equal. These known differences
 are not compared:
 
-- quorum queues and the headers beside x-death, in which RabbitMQ 3.10 and 4 differ
+- quorum queues and the headers other than x-death, in which RabbitMQ 3.10 and 4 differ
 - the texts of refused arguments, which contain Erlang terms in RabbitMQ
 - a message that expires at once and is ahead of others by its priority: it stays in a queue of
   RabbitMQ, which checks the head of a queue for expiry only when the queue was empty

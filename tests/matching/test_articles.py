@@ -13,7 +13,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def subscribed(name: str, patterns: dict[int, str], grammar: Grammar = AMQP) -> Matcher[int]:
-    """Return a matcher with the patterns of an article's example; each subscriber is its number."""
+    """Return a matcher with these patterns; the number of each pattern is its subscriber."""
     matcher: Matcher[int] = create(name, grammar)
     for number, pattern in patterns.items():
         matcher.subscribe(pattern, number)

@@ -1,4 +1,7 @@
-"""Tests that a batch finds the same pairs as single lookups, with numpy and without."""
+"""Tests of a batch, which looks many topics up in many patterns at once.
+
+It must find the same (pattern, topic) pairs as single lookups, with numpy and without.
+"""
 
 from __future__ import annotations
 

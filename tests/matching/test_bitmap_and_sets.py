@@ -1,6 +1,6 @@
 """Tests of the matchers that number their patterns, and of the matcher that backtracks.
 
-The tests check what these matchers hold, and how much they may hold.
+These matchers cache data about topics and words. The tests check the caches and their limits.
 """
 
 from __future__ import annotations

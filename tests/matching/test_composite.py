@@ -1,4 +1,7 @@
-"""Tests of patterns with and without wildcards together, and of both notations of a topic."""
+"""Tests of a matcher that has patterns with wildcards and patterns without.
+
+Some tests look topics up in the notation of AMQP and in that of MQTT.
+"""
 
 from __future__ import annotations
 

@@ -142,11 +142,11 @@ def test_coverage_of_amqp_patterns_agrees_with_all_topics(data: st.DataObject) -
 
 
 def _told_apart(pattern: str) -> list[str]:
-    """Return topics that show if another pattern of at most six words covers this pattern.
+    """Return topics that show if another pattern (of up to six words) covers this pattern.
 
-    In these topics, the word `z`, which no pattern contains, replaces each `*`, and zero to seven
-    `z` replace each `#`. Seven are enough: if the other pattern matches more `z` in a row than it
-    has words, one of its `#` matches some of them, and would match any larger number too.
+    The other pattern covers this one if it matches all of these topics. They are made from this
+    pattern: each `*` becomes the word `z`, which no pattern contains, and each `#` becomes zero to
+    seven words `z`.
     """
     words = AMQP.split(pattern)
     topics = []

@@ -7,7 +7,7 @@ import hashlib
 
 
 def mosquitto_hash(password: bytes, salt: bytes, iterations: int) -> str:
-    """Return a hash of Mosquitto; without iterations, of its older format."""
+    """Return the hash of a password in Mosquitto's format; 0 iterations give the older format."""
     if iterations:
         digest = hashlib.pbkdf2_hmac("sha512", password, salt, iterations)
         head = f"$7${iterations}"

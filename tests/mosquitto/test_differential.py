@@ -107,7 +107,10 @@ class Observed(Mqtt0):
         self.received: list[str] = []
 
     async def until(self, first: int) -> bytes:
-        """Read up to the next packet with this first byte, and return its data; keep the bodies."""
+        """Read packets until one has this first byte, and return the data of this packet.
+
+        Add the bodies of publications that come before to `received`.
+        """
         while True:
             kind, data = await self.packet()
             if kind & 0xF0 == 0x30:
@@ -148,9 +151,9 @@ async def observe(
 ) -> dict[tuple[Any, ...], Any]:
     """Let each user connect with each client identifier, publish, and subscribe to each filter.
 
-    Return the result of each action. The key is (action, user, client identifier), for "read" also
-    the filter. The result of a connect is True if it succeeded; that of other actions is the set of
-    topics with which it succeeded.
+    Return a dict of the results. A key is (action, user, client identifier), with the filter as a
+    fourth part if the action is "read". The value for "connect" is True if the connect succeeded.
+    For "publish" and "read", the value is the set of the topics with which the action succeeded.
     """
     seen: dict[tuple[Any, ...], Any] = {}
     code, watcher = await client(port, WATCHER, "watching")

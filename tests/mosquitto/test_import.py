@@ -395,7 +395,10 @@ async def test_the_command_writes_files_with_which_clients_log_in(
         assert stat.S_IMODE((output / name).stat().st_mode) == 0o600
     assert main(command) == 2
     assert "--force" in capsys.readouterr().err
-    assert main([*command, "--force"]) == 0
+    assert main([*command, "--force", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["settings"], answer["users"]) == (str(output / "broker.toml"), 3)
+    assert {note["kind"] for note in answer["notes"]} <= {"differs", "not needed"}
     tomllib.loads((output / "broker.toml").read_text())
     flags = {f"{name}.enabled": "false" for name in ("amqp", "http", "metrics")}
     flags |= {"mqtt.port": "0", "data.dir": ":memory:", "shutdown.grace": "0.05"}

@@ -181,7 +181,7 @@ MODES: Final[dict[str, tuple[str, dict[str, int]]]] = {
 
 
 def run(class_path: str, broker: BrokerProcess, arguments: str) -> str:
-    """Run PerfTest, check that it succeeds, and return the reason for its end that it prints."""
+    """Run PerfTest, check that it succeeds, and return the reason that it prints for its end."""
     done = subprocess.run(
         [
             *(require("java"), "-cp", class_path, "com.rabbitmq.perf.PerfTest"),

@@ -1,4 +1,7 @@
-"""Tests of `trellis ask`: its answers are those of a broker that routes each message by itself."""
+"""Tests of `trellis ask`.
+
+Its answers must equal those of a broker that routes the messages one by one.
+"""
 
 from __future__ import annotations
 
@@ -218,7 +221,10 @@ def test_the_counts_of_the_pipeline_are_read_without_spark(
 
 
 def test_times_select_rows(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Row N was published N seconds after START, which is 12:00."""
+    """Check that --since and --until select rows by the time at which they were published.
+
+    The row with the number N was published N seconds after 12:00.
+    """
     times = ("--since", "2026-03-01T12:00:30", "--until", "2026-03-01T12:02")
     found = answer(capsys, "traffic", "--journal", str(place / "journal"), *times, "--by", "vhost")
     assert found["rows"][0]["messages"] == 90

@@ -38,7 +38,7 @@ class SessionKeeper:
 
 @pytest.fixture
 def shared(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands use the tests' session: a start takes five seconds."""
+    """Let commands use the Spark session of the tests, because starting one takes five seconds."""
     monkeypatch.setattr(session, "start", lambda *_, **__: SessionKeeper(spark))
 
 

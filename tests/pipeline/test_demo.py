@@ -1,5 +1,6 @@
-"""Tests of `trellis pipeline demo` and `bench` as a whole, with a real broker and their own
-sessions; and of the page in a browser.
+"""Tests of `trellis pipeline demo` and `bench` as a whole, and of the page in a browser.
+
+The commands use a real broker, and Spark sessions of their own.
 """
 
 from __future__ import annotations

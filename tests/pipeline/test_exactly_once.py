@@ -95,7 +95,7 @@ class Scene:
             channel.queue_bind(QUEUE, "out", "#")
 
     def write(self, base: int) -> None:
-        """Write rows from `base` up to `count`, in new segments."""
+        """Append the rows with the offsets from `base` to `self.count` - 1, in new segments."""
         journal(
             self.directory / "journal",
             [

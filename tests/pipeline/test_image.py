@@ -36,7 +36,7 @@ MESSAGES: Final = 3_000
 
 
 class Image:
-    """A directory with the files that the image has below /."""
+    """A directory in place of the container image: it has the files that the image has in /."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -45,16 +45,18 @@ class Image:
         )
 
     def here(self, text: str, master: str = "") -> str:
-        """Replace the image's paths by paths below the directory, and the master by its loopback
-        address.
+        """Return the text with the image's paths replaced by paths below the directory.
+
+        The address of the Spark master becomes `master`, on loopback.
         """
         text = text.replace("spark://spark-master:7077", master) if master else text
         text = re.sub(r"(?<![\w/])/(?=(?:opt|var/lib|tmp)/)", f"{self.directory}/", text)
         return "127.0.0.1" if text == "spark-master" else text
 
     def build(self) -> None:
-        """Run the steps of the image's stages, except the compilation, which the tests of the
-        broker's image cover, and the creation of users.
+        """Run the build steps of the image in the directory, without compiling Trellis.
+
+        The steps that create users are left out too.
         """
         opt = self.directory / "opt"
         opt.mkdir()
@@ -126,7 +128,10 @@ class Image:
     def service(
         self, name: str, master: str = ""
     ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-        """Run the program of a compose service; yield its output file; end all its processes."""
+        """Run the program of a compose service; yield (process, file with its output).
+
+        At the end of the block, kill all processes of the program.
+        """
         service = SERVICES[name]
         [entrypoint] = re.findall(r"^ENTRYPOINT \[(.*)\]$", self.stage, re.MULTILINE)
         words = [
@@ -170,8 +175,8 @@ def until(log: Path, said: str, process: subprocess.Popen[bytes]) -> re.Match[st
 
 
 def counted(table: Path) -> int:
-    """Return the number of messages that the table of the job `traffic` counts, in its committed
-    files."""
+    """Return the total of the column `messages` in the committed files of a table that the job
+    `traffic` wrote."""
     return sum(
         sum(pq.read_table(file, columns=["messages"]).column("messages").to_pylist())
         for file in committed(table)

@@ -1,4 +1,4 @@
-"""Tests of `trellis report`: its kept reports, their differences, and when it makes the next."""
+"""Tests of `trellis report`: kept reports, their differences, and the time of the next report."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_wherever_a_segment_is_torn_it_ends_with_its_last_whole_batch(tmp_path: 
 
 
 def divided(stream: Directory) -> tuple[list[tuple[int, int]], int]:
-    """Return (first offset, end offset) of each task, and the bytes that all tasks read."""
+    """Return (first offset, end offset) of each task, and how many bytes all tasks read."""
     cuts = [piece.cut for piece in stream.pieces(50, 2950, 70)]
     return [(cut.low, cut.high) for cut in cuts], sum(cut.end - cut.start for cut in cuts)
 

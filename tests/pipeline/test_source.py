@@ -263,9 +263,9 @@ def test_lost_offsets_are_named(tmp_path: Path) -> None:
 
 
 def test_a_timestamp_that_is_no_time_is_none(spark: SparkSession, tmp_path: Path) -> None:
-    """A publisher may send any 64-bit number, such as a time in milliseconds or nanoseconds.
+    """A publisher may send any 64-bit number as the timestamp of a message.
 
-    The query reads the rest of the row, and continues.
+    If the number is no valid time in seconds, Spark must read None, and the rest of the row.
     """
     said = [
         1_700_000_000,

@@ -1,6 +1,7 @@
-"""Compares the past bindings that `$topology` gives with those that the test recorded.
+"""Tests of past bindings, which the pipeline reads from the stream `$topology`.
 
-For times without known bindings, the error is tested.
+They must equal the bindings that the test recorded. For a time about which the stream says nothing,
+the pipeline must report an error.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def goes(
 def representable(name: str) -> bool:
     """True if MQTT clients may receive this topic name [MQTT-4.7.0-1, 4.7.3-1].
 
-    The broker's own trees are excluded.
+    Topics that begin with $SYS or $share are excluded.
     """
     return (
         bool(name)
@@ -210,7 +210,7 @@ def rows(
 
 
 def change(event: str, at: datetime, facts: dict[str, Any]) -> Row:
-    """Return the row of the stream `$topology` for a change, with offset 0 (see `numbered`)."""
+    """Return the row of the stream `$topology` for a change; `numbered` later sets its offset."""
     return row(
         0,
         event,

@@ -1,4 +1,4 @@
-"""Batches of entries as the active node ships them, for tests of a standby's data directory."""
+"""Batches of entries as an active node sends them, for tests of a standby's data directory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Batches:
         self.state = ClusterState("broker", epoch=1, nonce=5, last=0, salt=salt, format=1)
 
     def make(self, *entries: StoreEntry) -> Apply:
-        """Return the Apply that writes these entries, at the next positions, to a directory."""
+        """Return the step that writes these entries to a directory, at the next positions."""
         state, position = self.state, self.state.position
         placed: list[tuple[int, StoreEntry]] = []
         for entry in entries:

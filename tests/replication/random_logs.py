@@ -31,7 +31,7 @@ OTHER_NAME: Final = "another"
 
 @dataclass
 class RandomLog:
-    """A log, with the name of the event that each record belongs to."""
+    """A replicated log; `events` has a description of each record, such as "record of a loser"."""
 
     seed: int
     records: list[tuple[int, LogRecord]] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Author:
     # -- writing records
 
     def append(self, event: str, record: LogRecord, counts: bool = False) -> None:
-        """Append a record, and remember the name of its event.
+        """Append a record, and `event` as its description.
 
         `counts` is True if the author means the record to count.
         """
@@ -156,7 +156,11 @@ class Author:
     # -- claims
 
     def right_seen(self) -> int:
-        """Return a value of `seen` with which a claim wins: no record after it counts."""
+        """Return an offset for the field `seen` of a claim, with which the claim counts.
+
+        `seen` is the last offset that the writer of a claim has read. The claim counts if no record
+        between this offset and the claim counts.
+        """
         return self.random.randrange(self.state.last, max(self.offset, self.state.last + 1))
 
     def takeover(self) -> None:

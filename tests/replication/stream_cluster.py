@@ -46,7 +46,7 @@ FIRST = ClusterState("broker", epoch=1, nonce=5, last=0, salt=7, format=1)
 class Cluster(BatchShipping):
     """A replicated log, its three nodes, and a model of the rows in the log.
 
-    The owner (the active node) ships its batches to this object.
+    The owner (the active node) appends its batches to the log by calling this object.
     """
 
     def __init__(
@@ -156,7 +156,10 @@ class Cluster(BatchShipping):
             self.pending[self._key(name)].append(body)
 
     def write(self) -> None:
-        """Ship a batch of the owner and write it; at random, kill the owner while it does so."""
+        """Append a batch of the owner to the log, and write the batch to the owner's disk.
+
+        At random, kill the owner meanwhile.
+        """
         home, disk = self.home, self.owner.disk
         self.kills_before_ship = self.random.random() < 0.03
         if self.random.random() < 0.15:
@@ -264,9 +267,8 @@ class Cluster(BatchShipping):
     def files_of(self, node: Node) -> dict[str, bytes]:
         """Return the files of all existing streams, each without the end-of-stream mark of Arrow.
 
-        Nodes write that mark at different times. A new owner writes it when it begins. A standby
-        writes it when it gets the first row of the next segment. If the disk is full, it follows
-        later.
+        Nodes write that mark at different times: a new owner when it begins, and a standby when it
+        gets the first row of the next segment, or later if the disk is full.
         """
         directories = [f"/streams/%2F/{name}/" for name in self.streams()]
         return {

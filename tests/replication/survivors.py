@@ -22,7 +22,8 @@ from tests.store.simulated import SimulatedDisk
 def live(survivors: Survivors) -> dict[str, object]:
     """Return the live records in a form that can be compared: a dict by kind.
 
-    A PUBREC is left out if its message is not live, a session if it holds no packet identifier.
+    PUBRECs of messages that are not live are left out, and so are sessions without a packet
+    identifier.
     """
     held = survivors.copies.is_held
     return {
@@ -39,9 +40,9 @@ def live(survivors: Survivors) -> dict[str, object]:
 
 
 def scanned(disk: SimulatedDisk, path: str, catalog: str, segment_size: int) -> dict[str, object]:
-    """Return the live records that a start of a broker on a copy of a directory finds.
+    """Copy a data directory, and return the live records that a broker finds when it starts there.
 
-    `catalog` is the path of the catalog of the directory.
+    `catalog` is the path of the directory's catalog.
     """
     with tempfile.TemporaryDirectory(dir=path) as copy:
         for end in ("", "-wal"):
@@ -58,9 +59,9 @@ def scanned(disk: SimulatedDisk, path: str, catalog: str, segment_size: int) -> 
 
 
 def compare(replica: ReplicaDirectory, disk: SimulatedDisk, segment_size: int) -> list[str]:
-    """Return a text for each kind of live records that the standby does not know exactly.
+    """Compare the live records that a standby knows with those that a scan of its log finds.
 
-    They are compared with those that a scan of a copy of its directory finds.
+    Return a text for each kind of records that differs.
     """
     numbers = {number for number, entry in replica.catalog.load() if entry.kind in HOLDERS}
     warm = live(replica._warmed(numbers)[1].survivors)

@@ -369,7 +369,7 @@ def test_a_record_where_the_owner_has_a_definition_stops_the_node(place: Place) 
     fork.state = batches.state
     place.apply(batches.make(stored(b"mine")))
     place.crash()
-    with pytest.raises(ReplicaDiverged, match="record at position 3"):
+    with pytest.raises(ReplicaDiverged, match="position 3 is not that of batch 2"):
         place.apply(fork.make(Defined("/", "queue", "r", {})))
 
 
@@ -378,7 +378,7 @@ def test_a_local_log_ahead_of_the_replicated_log_is_not_opened(place: Place) -> 
     place.apply(batches.make(QUEUE, stored(b"1")))
     place.apply(batches.make(stored(b"2")))
     place.crash()
-    with pytest.raises(ReplicaDiverged, match="behind the last batch"):
+    with pytest.raises(ReplicaDiverged, match="after the last batch"):
         place.directory.finish()
 
 
@@ -484,7 +484,7 @@ def test_copy_of_the_directory_of_a_running_node_keeps_messages_of_queues_that_i
 
 
 def running_files(place: Place, tmp_path: Path) -> dict[str, bytes]:
-    """Return the files of a running standby, by the paths that they have in a copy of it."""
+    """Return path -> content of a running standby's files; the paths are those of a copy."""
     return {
         path.replace(place.path, str(tmp_path / "copy")): data
         for path, data in place.disk.contents().items()

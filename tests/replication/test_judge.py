@@ -58,7 +58,7 @@ EXPECTED: Final = {
 
 
 def judged(judge: Judge, records: list[Entry]) -> tuple[list[str], End]:
-    """Return the verdicts and the end of the log by the broker's judge, like `verdicts` does."""
+    """Return the verdicts of the broker's judge, one for each record, and the end of the log."""
     given: list[str] = []
     for offset, record in records:
         try:

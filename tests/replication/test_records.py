@@ -158,8 +158,8 @@ def test_a_chunk_is_its_head_and_its_payload() -> None:
         (BEAT_BYTES + b"x", "the beat has 1 bytes too many"),
         (BEAT_BYTES[:-1], "fewer than its header of "),
         (MARK_BYTES[:-1] + b"\xff", "malformed state"),
-        (replace(CHUNK, chunk=1).encode(), "chunk 1 of 1"),
-        (replace(CHUNK, chunks=0).encode(), "chunk 0 of 0"),
+        (replace(CHUNK, chunk=1).encode(), "chunk number 1, which must be below 1"),
+        (replace(CHUNK, chunks=0).encode(), "chunk number 0, which must be below 0"),
     ],
 )
 def test_foreign_records_say_why(data: bytes, reason: str) -> None:

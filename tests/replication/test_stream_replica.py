@@ -35,7 +35,7 @@ class Copy:
         self.streams = StreamReplica(self.disk, "/streams")
 
     def ship(self, *bodies: bytes) -> list[ShippedRows]:
-        """Publish messages at the owner (the active node); return the rows of the shipped batch."""
+        """Publish messages at the owner (the active node); return the stream rows of the batch."""
         for body in bodies:
             self.cluster.client.publish("", "s", body)
         self.cluster.home.store.sync()
@@ -98,7 +98,7 @@ def test_half_a_batch_is_cut_back_and_written_again(copy: Copy) -> None:
     copy.streams.write(rows)
     assert copy.content == whole
     copy.change(whole[:-7])
-    with pytest.raises(StreamDiffers, match="its rows end at offset 1, and the log has 2"):
+    with pytest.raises(StreamDiffers, match="rows in its files end at offset 1, "):
         copy.check(2)
 
 
@@ -126,7 +126,7 @@ def test_rows_behind_a_gap_stop_the_node(copy: Copy) -> None:
 def test_rows_for_a_finished_segment_stop_the_node(copy: Copy) -> None:
     copy.streams.write(copy.ship(b"a"))
     copy.change(copy.content + END_OF_STREAM)
-    with pytest.raises(StreamDiffers, match="which is finished"):
+    with pytest.raises(StreamDiffers, match="which already has its end marker"):
         copy.streams.write(copy.ship(b"b"))
 
 
@@ -236,7 +236,7 @@ def test_a_segment_that_cannot_be_made_is_made_later(copy: Copy) -> None:
 def test_waiting_rows_count_in_the_size_of_a_batch(copy: Copy) -> None:
     """A node of a cluster keeps the encoded rows of a batch until the batch is written.
 
-    Encoded rows are larger than messages: each counts `row_overhead` bytes more.
+    So the size of the batch includes `row_overhead` additional bytes for each row.
     """
     home = copy.cluster.home
     sizes = []

@@ -33,7 +33,7 @@ def test_all_nodes_have_the_same_rows_in_the_same_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [85, 432, 787])
 def test_two_streams_of_one_name_are_kept_apart(seed: int, tmp_path: Path) -> None:
-    """In these seeds, a stream is deleted and a stream of the same name is declared.
+    """The histories of these seeds delete a stream, and declare a stream of the same name.
 
     One batch has rows of both streams, and after a crash the old stream's index is still there.
     """

@@ -221,7 +221,7 @@ BROKEN = [
     (b"a = '''x\n\n", "my.toml:3: is not valid TOML: "),
     (b"a = " + b"9" * 5000, "my.toml:1: is not valid TOML: "),
     (b"a = " + b"[" * 5000, "my.toml: is not valid TOML: it is nested too deeply"),
-    (b"a = '\xff'", "my.toml: must be UTF-8 text"),
+    (b"a = '\xff'", "my.toml: the file must be UTF-8 text"),
 ]
 
 
@@ -236,10 +236,10 @@ def test_invalid_toml_is_an_error_with_its_line(data: bytes, said: str) -> None:
 def test_error_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as problem:
         load(["gone.toml"], {})
-    assert message(problem) == "gone.toml: cannot be read (No such file or directory)"
+    assert message(problem) == "gone.toml: the file cannot be read (No such file or directory)"
     with pytest.raises(SettingsError) as problem:
         load(environ={"TRELLIS_CONFIG": str(tmp_path)})
-    assert message(problem) == f"{tmp_path}: cannot be read (Is a directory)"
+    assert message(problem) == f"{tmp_path}: the file cannot be read (Is a directory)"
 
 
 ENVIRONMENTS = [

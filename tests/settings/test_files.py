@@ -1,4 +1,4 @@
-"""Files of settings: the default file, the files in config, and files that are rendered."""
+"""Tests of settings files: the default file, the files in config/, and written settings."""
 
 import string
 import tomllib

@@ -24,15 +24,18 @@ from trellis.server.recovery import codecs
 def restore(files: dict[Path, bytes]) -> None:
     """Restore the files of a catalog to their content from before the last batch.
 
-    The catalog is written after the log is synced, so a crash that tears the batch in the log has
-    not written the catalog.
+    The catalog is written after the log is synced. So after a crash with a half-written batch in
+    the log, the catalog has nothing of this batch.
     """
     for path, data in files.items():
         path.write_bytes(data)
 
 
 class Home(World):
-    """A World on a data directory. A second Home on the directory finds the durable state."""
+    """A broker on a data directory, with its connections.
+
+    A second Home on the same directory starts with the durable state.
+    """
 
     def __init__(
         self,
@@ -176,7 +179,10 @@ def lasting(target: object) -> bool:
 
 
 def numbers(world: World) -> dict[str, int]:
-    """Return the number of each durable exchange, queue and session, by type and name."""
+    """Return the number that identifies each durable exchange, queue and session in the store.
+
+    The keys are texts of type and name.
+    """
     vhost = world.vhost
     things = [*vhost.exchanges.values(), *vhost.queues.values(), *vhost.subscribers]
     return {

@@ -125,7 +125,7 @@ class Log:
         self.state.apply(position, entry)
 
     def add(self, *entries: StoreEntry) -> int:
-        """Apply and encode entries at the next positions; return the first position."""
+        """Add entries to the model and encode them; return the position of the first one."""
         first = self.position + 1
         for entry in entries:
             position = self.position + 1
@@ -141,12 +141,12 @@ class Log:
         return first
 
     def write(self) -> None:
-        """Write and sync the entries that were added."""
+        """Write the added entries to the log, and sync the log."""
         self.log.append(self.recorder.take())
         self.log.sync()
 
     def put(self, *entries: StoreEntry) -> int:
-        """Add entries and write them; return the first position."""
+        """Add entries and write them to the log; return the position of the first one."""
         first = self.add(*entries)
         self.write()
         return first

@@ -232,7 +232,7 @@ class SimulatedDisk(Disk):
     def crashed(self, random: Random, kept: float) -> SimulatedDisk:
         """Return the disk after a power loss that keeps each unsynced change with this chance.
 
-        With `kept` = 1 it is the disk after the process was killed without a power loss.
+        With `kept` = 1, the result is the disk after a kill of the process without a power loss.
         """
         names = dict(self.durable)
         for change in self.pending:

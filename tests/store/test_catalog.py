@@ -36,7 +36,11 @@ def loaded(catalog: Catalog) -> Loaded:
 
 
 def at(path: Path) -> tuple[Loaded, int, int]:
-    """Open the catalog at a path; return its definitions, log position and last position."""
+    """Open the catalog at a path; return (definitions, log position, highest position).
+
+    The log position was the last one in the log when the catalog was written. The highest position
+    of an entry, in the catalog or the log, may be above it.
+    """
     catalog = Catalog(str(path))
     try:
         return loaded(catalog), catalog.log_position, catalog.last
@@ -98,7 +102,7 @@ NAMES = st.sampled_from(["a", "b", "c\0d", "ü", "", "\udc80"])
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Changes]:
-    """Random batches of changes as a broker makes them: bindings refer to existing objects."""
+    """Draw batches of changes as a broker makes them: bindings refer only to existing objects."""
     model, position, batches = Model(), 0, list[Changes]()
     for _ in range(draw(st.integers(1, 6))):
         changes: Changes = []

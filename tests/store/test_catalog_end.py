@@ -1,4 +1,4 @@
-"""A start after a crash between the log's write and the catalog's transaction of a batch."""
+"""Tests of a start after a crash: the log has the last batch, and the catalog does not have it."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Shortage:
 
 
 class ScarceHome(Home):
-    """A Home whose batches are written again after a shortage, as the store's writer does."""
+    """A broker on a data directory, which writes a batch again after a shortage of descriptors."""
 
     def __init__(self, directory: Path, disk: SimulatedDisk) -> None:
         super().__init__(directory, disk=disk, segment_size=2_000)
@@ -185,7 +185,7 @@ def check(home: Home, directory: Path, disk: SimulatedDisk, kept: float = 1.0) -
 
 
 def openings(directory: Path) -> int:
-    """Return how many files a life without a shortage opens."""
+    """Return how many files `live` and `check` open if there is no shortage."""
     disk = SimulatedDisk()
     home = ScarceHome(directory, disk)
     shortage = Shortage(disk, 0, 0, 0)
@@ -195,7 +195,10 @@ def openings(directory: Path) -> int:
 
 
 def shortages(directory: Path, step: int, begin: int = 0) -> set[str]:
-    """Run lives whose shortages begin at every `step`-th opening; return the refused operations."""
+    """Run a broker again and again, each time with a shortage of descriptors.
+
+    The shortages begin at every `step`-th opening of a file. Return the refused operations.
+    """
     count = openings(directory / "whole")
     refused: set[str] = set()
     for first in range(begin, count, step):

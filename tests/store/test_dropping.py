@@ -97,11 +97,11 @@ def check_figures(random: Random) -> None:
 
 
 class Speed:
-    """A log that is checked for dead files after every `stride` written bytes.
+    """A log whose dead files are dropped after every `stride` written bytes.
 
-    The check does the store writer's work: it drops dead files; if there are none, it makes a
-    checkpoint if one is due. `reads` counts the reads of the disk. The log may have three times
-    the size of its live messages; `largest` is the largest excess over that size, in bytes.
+    If there is no dead file at this point, a checkpoint is made if one is due, as in the broker.
+    `reads` counts the reads of the disk. `largest` is the largest number of bytes by which the log
+    exceeded three times the size of its live messages.
     """
 
     def __init__(self, stride: int = SEGMENT // 4) -> None:
@@ -382,7 +382,7 @@ def test_a_drop_that_fails_loses_nothing(operation: str, nth: int) -> None:
 def test_no_checkpoint_begins_while_a_head_is_partly_overwritten(nth: int) -> None:
     """A failed drop of dead files leaves the head of a file partly overwritten.
 
-    If a checkpoint began now, a recovery would take it for one of the dropped files.
+    If a checkpoint began now, a recovery would take its file for one of the dropped files.
     """
     disk = SimulatedDisk()
     log = Log(disk, 1_000)

@@ -389,7 +389,10 @@ def test_a_record_that_makes_no_sense_is_reported_and_the_others_are_read() -> N
     )
     for found in (list(verify(disk, DIRECTORY)), Log(disk).recovery.findings):
         assert [str(finding) for finding in found if finding.kind != "fine"] == [
-            f"wrong: {path.rpartition('/')[2]}: the record at position 2: a message is cut off"
+            (
+                f"wrong: {path.rpartition('/')[2]}: the record at position 2: the record ends "
+                "within the message that it stores"
+            )
         ]
     assert not Log(disk).state.messages
 
@@ -422,8 +425,14 @@ def test_a_settlement_of_something_later_is_reported_by_verify() -> None:
     disk = SimulatedDisk()
     Log(disk).put(MessageSettled(3, 5), EntryGroup([PubrecReceived(3, 2)]))
     assert [finding.reason for finding in verify(disk, DIRECTORY) if finding.kind == "wrong"] == [
-        "the record at position 1: it settles the message at position 5, which comes later",
-        "the record at position 2: it is a PUBREC for the message at position 2, which comes later",
+        (
+            "the record at position 1: the record settles the message at position 5, which is not "
+            "an earlier one"
+        ),
+        (
+            "the record at position 2: the record is a PUBREC for the message at position 2, which "
+            "is not an earlier one"
+        ),
     ]
 
 

@@ -21,7 +21,7 @@ Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 
 
 class Lasting(World):
-    """A World with a data directory."""
+    """A broker with a data directory, and its connections."""
 
     def __init__(self, directory: Path, now: int = 1_000, wall: float = 1_700_000_000.0) -> None:
         opened = open_store(

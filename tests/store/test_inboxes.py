@@ -33,7 +33,7 @@ from trellis.server.recovery import codecs
 
 
 class Home(World):
-    """A World with a disk, and with low limits of packets in flight and of messages in memory."""
+    """A broker with a disk, and with low limits of packets in flight and messages in memory."""
 
     def __init__(
         self,

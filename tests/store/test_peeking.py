@@ -1,4 +1,7 @@
-"""Messages of a queue that are read and not taken, compared with the messages that clients get."""
+"""Tests of peek, which reads the messages of a queue and leaves them in the queue.
+
+The messages must equal those that clients get.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def everything(queue: Queue, at_once: int = 3) -> list[PeekedMessage]:
 
 
 def bodies(queue: Queue, at_once: int = 3) -> list[tuple[bytes, bool]]:
-    """Return the body of each message, and whether it was delivered before."""
+    """Return (body, True if the message was delivered before) of each message."""
     return [
         (one.message.body if one.message else b"?", one.attempts > 0)
         for one in everything(queue, at_once)

@@ -1,8 +1,8 @@
 """Power loss: confirmed messages survive any loss of writes, and settled messages stay settled.
 
-The changes of a log to its disk are recorded, and repeated up to each step, at which the power
-fails: each unsynced write is kept, lost or torn independently. Wrong designs are tested the same
-way, and must be caught.
+The tests record the writes of a log to its disk. For each moment of this history, they make the
+disk as a power loss leaves it: each unsynced write is kept, lost or torn. Then they check the log
+on this disk. The tests must find the mistakes of stores that are wrong on purpose.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def copies(state: State) -> set[Copy]:
 
 
 class History:
-    """The changes of a disk by a log, and the entries that were confirmed after each change."""
+    """The changes that a log has made to its disk, and the entries confirmed after each change."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self.disk = disk
@@ -121,7 +121,7 @@ def moved_forward(log: Log, files: list[LogFile]) -> Iterator[None]:
 
 
 class OverwrittenFile(CheckpointFile):
-    """Wrong on purpose: a checkpoint's file that overwrites the file of the checkpoint before."""
+    """Wrong on purpose: a checkpoint's file that overwrites the file of the previous checkpoint."""
 
     def __init__(self, log: SegmentLog, last: LogFile, end: int) -> None:
         super().__init__(log, end)
@@ -137,7 +137,7 @@ class OverwrittenFile(CheckpointFile):
 
 
 class InPlace(Checkpointing):
-    """Wrong on purpose: a checkpoint that overwrites the checkpoint before."""
+    """Wrong on purpose: a checkpoint that overwrites the previous checkpoint."""
 
     def __init__(self, log: SegmentLog, files: list[LogFile], holder_numbers: set[int]) -> None:
         super().__init__(log, files, holder_numbers)
@@ -165,7 +165,7 @@ def overwritten(log: Log, files: list[LogFile]) -> Iterator[None]:
 def live_through(
     seed: int, stepper: Stepper, batches: int = 40, drop: Drop = drop_dead_files
 ) -> History:
-    """Write `batches` batches to a log with checkpoints and dropped files in between."""
+    """Write `batches` batches to a log; in between, make checkpoints and drop dead files."""
     random, disk = Random(seed), SimulatedDisk()
     log, history = Log(disk, random.choice((400, 1_500))), History(disk)
     steps: Iterator[None] = iter(())
@@ -186,7 +186,10 @@ def live_through(
 
 
 def crashes(history: History, seed: int, every: int = 1) -> Iterator[tuple[int, Log]]:
-    """Yield (events, recovered log) for a power loss after each event."""
+    """Simulate power losses before each `every`-th disk event, and after the last one.
+
+    For each, yield (number of the events before it, log recovered from the disk).
+    """
     random, disk = Random(seed), SimulatedDisk()
     for events, event in enumerate(history.disk.events):
         if events % every == 0:
@@ -322,8 +325,9 @@ def drop_early(log: SegmentLog) -> int:
 
 
 def remove_before_the_mark(log: SegmentLog) -> int:
-    """Wrong on purpose: remove dead files before the mark of the gap, which says that these files
-    were dropped on purpose, is durable.
+    """Wrong on purpose: remove dead files before the log has a durable mark of the gap.
+
+    The mark says that these files were dropped on purpose.
     """
     dropped = 0
     for run in dead_files(log):

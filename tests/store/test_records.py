@@ -60,9 +60,9 @@ _framed: dict[int, PlainEncoding] = {}
 
 
 def framed(channel: int) -> PlainEncoding:
-    """Return an encoding with a channel number, as the encodings of the protocols have.
+    """Return an encoding of message contents for one channel, in place of the encoding of AMQP.
 
-    Compiled classes cannot have subclasses here, so this is a PlainEncoding with a property.
+    A PlainEncoding keeps the channel number as a property of the message.
     """
     return _framed.setdefault(channel, PlainEncoding({"channel": channel}))
 
@@ -131,9 +131,9 @@ def kepts(draw: st.DrawFn) -> MessageStored:
 
 
 def wrapped(serials: list[int] | None) -> list[int] | None:
-    """Return annotations as a reader of their record gets them.
+    """Return annotations, the numbers that queues store with a message, as a recovery reads them.
 
-    Annotations wrap around: their absolute values are from 1 to ANNOTATION_MODULUS.
+    Their absolute values wrap around at ANNOTATION_MODULUS. If all are 0, return None.
     """
     if not serials or not any(serials):
         return None
@@ -373,7 +373,7 @@ def test_a_newer_record_and_an_unknown_encoding_are_refused_by_name() -> None:
         Decoder(CODECS).entry(STORED, 1, bytes(data), HEADER_SIZE, len(data))
     broken = bytes(data).replace(b"\x01\x09", b"\x01\x01").replace(b"q1x", b"qyx")
     with pytest.raises(
-        DamagedStore, match="the encoding of a message cannot be read: invalid literal"
+        DamagedStore, match="the stored message has an invalid encoding: invalid literal"
     ):
         Decoder(CODECS).entry(STORED, 1, broken, HEADER_SIZE, len(broken))
 

@@ -33,7 +33,7 @@ def bodies(client: Amqp, queue: str) -> list[bytes]:
 
 
 def held(home: Home, count: int, **arguments: Any) -> Amqp:
-    """Publish twice `count` messages: a consumer holds the first `count`, and the others wait."""
+    """Publish 2 * `count` messages: a consumer holds the first half, and the second half waits."""
     client = home.amqp()
     client.queue("dead", "amq.fanout", durable=True)
     client.queue("q", durable=True, x_dead_letter_exchange="amq.fanout", **arguments)

@@ -1,4 +1,4 @@
-"""The users of MQTT sessions after a restart: anonymous clients and a user of the same name."""
+"""Tests that a session keeps its user over a restart: a user named `anonymous`, or no user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RESUMED, REJECTED = b"\x20\x02\x01\x00", b"\x20\x02\x00\x02"
 
 
 class NamedHome(Home):
-    """A Home with a user named `anonymous`, and with anonymous clients."""
+    """A broker on a data directory, with a user named `anonymous` and anonymous clients."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

@@ -42,7 +42,7 @@ FIRST: Final = 500
 
 
 class Crash(NamedTuple):
-    """A crash when the clients send their packet number `number`."""
+    """A crash of the broker, at the moment when the clients send packet number `number`."""
 
     number: int
     #: True if the packet reaches the broker.
@@ -71,7 +71,7 @@ class Publisher:
         self._sent = self._recorded = False
 
     def next(self) -> list[bytes]:
-        """Return the packet to send on a new connection, or after the end of an exchange."""
+        """Return the packet to send on a new connection, or after the PUBCOMP of a message."""
         if not self.bodies:
             return []
         if self._recorded:
@@ -91,7 +91,10 @@ class Publisher:
 
 
 class Subscriber:
-    """A subscriber that accepts a message unless it has an open exchange of the same identifier."""
+    """A subscriber that accepts each QoS 2 message once.
+
+    It drops a PUBLISH whose packet identifier waits for a PUBREL.
+    """
 
     def __init__(self) -> None:
         self.accepted: list[bytes] = []

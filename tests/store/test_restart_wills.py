@@ -203,7 +203,7 @@ def test_a_will_that_may_not_be_published_is_not_kept(tmp_path: Path, topic: str
 def test_a_will_of_the_last_one_of_its_name_is_published() -> None:
     """A user's publish context is kept as long as a will of the user is due.
 
-    Here the client with the will was the user's only one.
+    Here the user had only one client, the one with the will.
     """
     world = World()
     world.guests.identities["lonely"] = Identity("lonely")
@@ -261,7 +261,8 @@ def test_the_will_has_the_permissions_of_its_user_when_it_is_published(
 def test_wills_after_a_restart_do_not_wait_for_the_review_of_other_sessions(tmp_path: Path) -> None:
     """The permissions of many sessions are checked again step by step, over several turns.
 
-    A will that is due is checked first: here it is denied, although the other sessions wait.
+    A will that is due must be checked first. Here this will is denied while other sessions still
+    wait for their check.
     """
     world = Home(tmp_path)
     world.guests.identities["u"] = Identity("u")

@@ -61,7 +61,7 @@ def test_session_is_restored_with_its_subscriptions_and_gets_its_messages(
 
 
 def left(directory: Path, seconds: int = 100) -> None:
-    """Leave a data directory with a session whose client disconnected 10 s before the crash.
+    """Make a crashed data directory with a session whose client disconnected 10 s before.
 
     The session expires `seconds` after the disconnect.
     """

@@ -422,7 +422,7 @@ def test_the_balances_of_many_files_add_up_below_64_bits(balances: list[int]) ->
 
 
 class NotedFile(File):
-    """A file that calls a function when its last reference is deleted, which closes the file."""
+    """A file that calls a function when it is closed: when its last reference is deleted."""
 
     def __init__(self, closed: Callable[[], None]) -> None:
         self.closed = closed

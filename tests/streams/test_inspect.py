@@ -312,8 +312,8 @@ def test_a_new_stream_has_no_unconfirmed_rows_of_its_name(
 ) -> None:
     """A stream has rows in its files, and the broker crashes before the log has the stream.
 
-    A start removes these files. The next stream of this name gets the same number, so it must also
-    remove such files if they are there when it is declared; here the test puts them back.
+    A start removes these files; here the test puts them back. The next stream of this name gets the
+    same number. Its declaration must remove the old files.
     """
     home = Home(tmp_path / "d")
     home.slow_disk = True

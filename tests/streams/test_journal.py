@@ -163,7 +163,7 @@ def topology(world: World) -> list[tuple[str, Any]]:
 
 
 def led(world: World) -> tuple[set[tuple[str, str]], set[tuple[str, ...]]]:
-    """Apply all rows of the stream `$topology`; return the (names, bindings) at its end."""
+    """Return (exchanges and queues, bindings) at the end of the stream `$topology`."""
     names: dict[tuple[str, str], None] = {}
     bindings: dict[tuple[str, ...], None] = {}
     known = False

@@ -45,9 +45,9 @@ def test_the_files_used_last_stay_open(steps: list[tuple[int, bool]], most: int)
 
 
 class ForgottenMeanwhile(User):
-    """A user of `OpenFiles` that is removed from it in the moment in which its file is closed.
+    """A user of an open file that is removed from `OpenFiles` while its file is closed.
 
-    In a real broker, another thread may do so.
+    In a real broker, another thread may remove the user at this moment.
     """
 
     def __init__(self, files: OpenFiles) -> None:

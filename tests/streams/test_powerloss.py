@@ -91,7 +91,7 @@ def test_the_rows_that_the_log_knows_of_survive(seed: int) -> None:
 
 
 class ProcessEnd(BaseException):
-    """The end of the simulated process."""
+    """Raised in a disk operation to end the simulated process there."""
 
 
 def interrupted(disk: SimulatedDisk, end: int, after: int) -> bool:

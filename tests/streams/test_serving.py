@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import io
 import json
 import re
 import resource
@@ -35,6 +34,7 @@ class Served:
 
     def __init__(self, directory: Path) -> None:
         config = directory / "broker.toml"
+        self.data = directory / "data"
         password_hash = argon2.PasswordHasher(1, 8, 1).hash("blind")
         config.write_text(
             'stream.journals = ["/=all"]\n[[users]]\nname = "blind"\nread = "^other$"\n'
@@ -42,7 +42,7 @@ class Served:
         )
         flags = {
             "config": str(config),
-            "data-dir": str(directory / "data"),
+            "data-dir": str(self.data),
             **{f"{listener}-port": "0" for listener in ("amqp", "mqtt", "http", "metrics")},
             **{f"{listener}-host": "127.0.0.1" for listener in ("amqp", "http")},
         }
@@ -183,7 +183,7 @@ async def test_segments_are_served_as_they_stand(served: Served) -> None:
             410,
             "the first offset is 0",
         ),
-        ("/api/streams/segments?queue=s&offset=x", "guest:guest", 400, "not a number"),
+        ("/api/streams/segments?queue=s&offset=x", "guest:guest", 400, "must be a number"),
         ("/api/streams/segments", "guest:guest", 400, "queue=NAME is missing"),
         (
             "/api/streams/segments?queue=s&ofset=7",
@@ -281,20 +281,21 @@ def test_the_command_lists_and_shows_rows(served: Served) -> None:
             "refused user guest (unknown user or wrong password); give --user and --password",
         ),
         (["stream", "list", "--user", "blind"], 2, "no password for user blind"),
+        (["stream", "export", "none", "{here}/x.arrow"], 1, "no stream 'none' in vhost '/'"),
         (
-            ["stream", "export", "none", "{here}/x.arrow"],
+            ["stream", "export", "s", "{here}/x.arrow", "--from", "41"],
             1,
-            "trellis: no stream 'none' in vhost '/'",
+            "is not written yet: the next offset is 40",
         ),
         (
             ["stream", "export", "s", "{here}/x.arrow", "--from", "40"],
             1,
-            "trellis: the stream has no rows in the range from --from to --to",
+            "trellis: stream 's' in vhost '/' has no row that the arguments select; no file",
         ),
         (
             ["stream", "export", "s", "{here}/x.parquet", "--from", "40"],
             1,
-            "trellis: the stream has no rows in the range from --from to --to",
+            "trellis: stream 's' in vhost '/' has no row that the arguments select; no file",
         ),
         (
             ["stream", "export", "s", "{here}/none/x.parquet"],
@@ -338,7 +339,7 @@ def test_error_of_a_replay_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+@pytest.mark.parametrize("kind", ["arrow", "arrows", "parquet"])
 def test_half_an_export_does_not_stay(served: Served, tmp_path: Path, kind: str) -> None:
     """An export that fails leaves no file behind.
 
@@ -423,15 +424,28 @@ def test_stopped_replay_prints_the_offset_to_continue_at(served: Served) -> None
 
 
 def test_rows_are_exported(served: Served, tmp_path: Path) -> None:
-    path = tmp_path / "s.parquet"
-    done = served.trellis("stream", "export", "s", str(path), "--from", "5", "--to", "35")
-    assert done.returncode == 0, done.stderr
-    assert pq.read_table(path).column("offset").to_pylist() == list(range(5, 35))
-    path = tmp_path / "s.arrow"
-    assert served.trellis("stream", "export", "s", str(path), "--to", "20").returncode == 0
-    assert pa.ipc.open_stream(io.BytesIO(path.read_bytes())).read_all().column(
-        "offset"
-    ).to_pylist() == list(range(20))
+    """Exports over HTTP and from the files of the running broker have equal rows."""
+    for suffix, read in (
+        ("parquet", pq.read_table),
+        ("arrow", lambda path: pa.ipc.open_file(path).read_all()),
+        ("arrows", lambda path: pa.ipc.open_stream(path.read_bytes()).read_all()),
+    ):
+        path = tmp_path / f"s.{suffix}"
+        done = served.trellis("stream", "export", "s", str(path), "--from", "5", "--to", "35")
+        assert done.returncode == 0, done.stderr
+        assert re.fullmatch(
+            rf"30 rows in 1 (row group|batch), \d.* written to {path}\n", done.stdout
+        )
+        table = read(path)
+        assert table.column("offset").to_pylist() == list(range(5, 35))
+        assert table.column("headers").to_pylist() == [f'{{"n":{n}}}' for n in range(5, 35)]
+        again = run_command(
+            *("stream", "export", "s", str(tmp_path / f"files.{suffix}"), "--from", "5"),
+            *("--until", "35", "--directory", str(served.data), "--json"),
+        )
+        assert again.returncode == 0, again.stderr
+        assert json.loads(again.stdout)["last_offset"] == 34
+        assert read(tmp_path / f"files.{suffix}").equals(table)
     again = served.trellis("stream", "export", "s", str(path))
     assert again.returncode == 1 and "exists already" in again.stderr
     assert served.trellis("stream", "export", "s", "s.csv").returncode == 2
@@ -467,7 +481,7 @@ def test_a_stream_is_published_again(served: Served) -> None:
     assert nowhere.returncode == 1 and "no stream 'none'" in nowhere.stderr
 
 
-def test_parquet_without_pyarrow_names_the_extra(served: Served, tmp_path: Path) -> None:
+def test_an_export_without_pyarrow_names_the_extra(served: Served, tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['pyarrow'] = None; "
         "from trellis.cli import main; sys.exit(main(sys.argv[1:]))"

@@ -105,7 +105,7 @@ def test_a_routing_key_that_is_not_utf8_is_delivered_as_it_was_published(
 ) -> None:
     """A stream stores a routing key that is not UTF-8 in a separate column.
 
-    The tests cover rows with and without a value in this column.
+    The test uses rows with and without a value in this column.
     """
     world = World()
     client = world.amqp()

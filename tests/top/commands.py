@@ -14,8 +14,10 @@ from trellis import cli
 
 
 class Commands:
-    """`trellis` commands for one broker. `stdin` is the input of the next command, not a
-    terminal."""
+    """Runs `trellis` commands against one broker.
+
+    `stdin` is the input of the next command, if `terminal` is None.
+    """
 
     def __init__(
         self, broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -28,7 +30,7 @@ class Commands:
         self.terminal: TextIO | None = None
 
     async def run(self, *words: str, user: str = "admin") -> tuple[int, str, str]:
-        """Run a command with the login of a user; return exit code, output and errors."""
+        """Run a command with the login of a user; return its exit code, stdout and stderr."""
         url = f"http://127.0.0.1:{self._broker.port('http')}"
         stdin = self.terminal or io.TextIOWrapper(io.BytesIO(self.stdin))
         self._monkeypatch.setattr("sys.stdin", stdin)
@@ -39,17 +41,17 @@ class Commands:
         return code, out, err
 
     async def out(self, *words: str) -> str:
-        """Run a command that succeeds; return its output."""
+        """Run a command, check that it succeeds, and return its stdout."""
         code, out, err = await self.run(*words)
         assert (code, err) == (0, ""), (words, err)
         return out
 
     async def json(self, *words: str) -> Any:
-        """Run a command that succeeds with --json; return its decoded output."""
+        """Run a command with the option `--json`, check that it succeeds, and decode its stdout."""
         return json.loads(await self.out(*words, "--json"))
 
     async def fails(self, *words: str, code: int = 1) -> str:
-        """Run a command that fails with this exit code; return its error."""
+        """Run a command, check that it ends with exit code `code`, and return its stderr."""
         got, _, err = await self.run(*words)
         assert got == code, (words, err)
         return err

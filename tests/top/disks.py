@@ -114,7 +114,10 @@ class HandledDisk(Disk):
 
 
 class SmallDisk(HandledDisk):
-    """A disk of `capacity` bytes. The files below `directory` and `ballast` bytes fill it."""
+    """A disk of `capacity` bytes.
+
+    Its used space is the size of all files below `directory`, plus `ballast` bytes.
+    """
 
     def __init__(self, directory: str, capacity: int) -> None:
         super().__init__()

@@ -79,7 +79,10 @@ class Framed(Socket):
 
 
 class Doors:
-    """A broker with every listener; `socket` opens a connection to one of them (a door)."""
+    """A broker with every listener.
+
+    `socket` opens a connection to the listener with the name `door`, such as `amqps` or `ws`.
+    """
 
     def __init__(self, running: Running, authority: Authority, directory: Path) -> None:
         self.running = running
@@ -128,7 +131,7 @@ class Doors:
 
 
 async def mqtt_may(doors: Doors, door: str, user: str) -> set[tuple[str, str]]:
-    """Try each (action, topic) of TABLE as an MQTT client; return those that are allowed."""
+    """Try each (action, topic) of TABLE over MQTT, at one listener; return the allowed ones."""
     socket = await doors.socket(door)
     client = Mqtt0(socket)
     assert await client.connect(f"{door} {user}", user=f"{user}/known") == 0
@@ -154,7 +157,7 @@ async def mqtt_may(doors: Doors, door: str, user: str) -> set[tuple[str, str]]:
 
 
 async def amqp_may(doors: Doors, door: str, user: str) -> set[tuple[str, str]]:
-    """Try each (action, topic) of TABLE as an AMQP client; return those that are allowed."""
+    """Try each (action, topic) of TABLE over AMQP, at one listener; return the allowed ones."""
     socket = await doors.socket(door)
     client = Amqp0(socket)
     await client.log_in(user, "known")

@@ -160,7 +160,7 @@ async def test_close_ends_the_connections_of_a_client(broker: Running, commands:
     assert "of user 'known' (AMQP 0-9-1): 1 consumer end, and 2 unacknowledged messages" in err
     assert (await commands.run("close", row["name"], "--yes"))[0] == 0
     await broker.until(lambda: queue_of(broker).depth == 2)
-    assert "no open connection has the name or the client 'lamp'" in (
+    assert "no open connection has the name or the client identifier 'lamp'" in (
         await commands.fails("close", "lamp", "--yes")
     )
 

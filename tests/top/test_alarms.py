@@ -99,11 +99,11 @@ def test_the_heap_is_looked_at_rarely_and_more_rarely_if_that_takes_long() -> No
 def test_estimate_follows_held_objects_although_freed_memory_stays(
     steps: list[tuple[int, int]],
 ) -> None:
-    """The broker counts a part of its memory, such as messages. The process also uses other memory.
+    """Check the broker's estimate of its used memory, with a process whose RSS never falls.
 
-    Here, RSS never falls: it is the highest sum of both parts so far, because freed memory stays
-    with the process. The estimate must fall when the counted memory falls. It must be at least the
-    counted memory plus the other memory of the beginning.
+    The broker knows the size of a part of its memory, such as messages. The estimate must fall when
+    this part becomes smaller, although the process keeps the freed memory. The estimate must never
+    be below this part plus the other memory that the process used at the beginning.
     """
     held, uncounted = 600, 300
     resident = held + uncounted
@@ -188,7 +188,7 @@ async def _durable(running: Running, queue: str = "q") -> Amqp0:
 
 
 async def _publish(client: Amqp0, publications: bytes, count: int, times: int) -> None:
-    """Publish `count` messages `times` times, and wait for the confirms each time.
+    """Publish `times` groups of `count` messages; wait for the confirms after each group.
 
     This keeps the batches of the store and the segments of its log small.
     """

@@ -1,4 +1,4 @@
-"""Tests of logins with passwords: verdicts, number of hashes, and caching."""
+"""Tests of logins with passwords: verdicts, number of computed hashes, and caching."""
 
 from __future__ import annotations
 

@@ -120,10 +120,10 @@ def test_cycles_that_are_not_frozen_are_found_when_the_broker_is_idle(collector:
 def test_a_broker_with_many_objects_collects_new_ones_as_soon_as_an_empty_one(
     collector: GcPolicy,
 ) -> None:
-    """Python runs a full collection when there are enough new survivors.
+    """Check that 400,000 old objects do not delay the next full collection of garbage.
 
-    That is a fourth of the objects that the last full collection examined. It examined no frozen
-    objects, so old objects do not delay the next one.
+    Python waits until the new objects are a fourth of those that the last full collection examined.
+    Frozen objects do not count: no collection examines them. Here the old objects are frozen.
     """
     kept = [[number] for number in range(400_000)]
     collector.settle()
@@ -134,9 +134,9 @@ def test_a_broker_with_many_objects_collects_new_ones_as_soon_as_an_empty_one(
 
 @pytest.mark.alone
 def test_many_new_objects_make_no_long_pause(collector: GcPolicy) -> None:
-    """New objects survive, as the objects of a connection do.
+    """Check the pauses of the collector while 100,000 new objects are created and stay in use.
 
-    The collector examines each of them once, so that no pause is long.
+    The collector examines each new object once, so that no pause is long.
     """
     collector.settle()
     # Few objects survived that collection. A full collection comes when the number of new survivors

@@ -1,6 +1,6 @@
 """Tests that clients of every listener leave no reference cycle.
 
-The garbage collector does not examine old objects (they are frozen), so it would never free one.
+The garbage collector would never free a cycle of old objects, because old objects are frozen.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ LISTENER: Final = {"enabled": True, "port": 0, "host": "127.0.0.1"}
 
 
 async def visited(running: Running, authority: Authority, rounds: int) -> None:
-    """Run clients in another process that visit all listeners, and wait until their links are
-    closed.
+    """Let all clients of visitors.py connect and disconnect `rounds` times, in another process.
+
+    Then wait until the broker has closed all their connections.
     """
     command = [sys.executable, "-m", "tests.top.visitors", str(rounds), str(authority.file)]
     command += [f"{name}={running.port(name)}" for name in running.app.addresses]
@@ -55,7 +56,10 @@ def found_cycles() -> Counter[str]:
 
 
 async def cycles_after_visits(directory: Path) -> Counter[str]:
-    """Return the objects in reference cycles that ROUNDS rounds of visits leave in a broker."""
+    """Return class -> number of objects that clients leave in reference cycles in a broker.
+
+    Each client of visitors.py connects and disconnects ROUNDS times before the objects are counted.
+    """
     authority = Authority(directory / "certificates")
     running = Running(
         settings(

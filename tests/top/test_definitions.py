@@ -210,6 +210,11 @@ def test_exported_definitions_are_imported_elsewhere_and_again() -> None:
             },
             "default exchange",
         ),
+        (
+            "users",
+            {"name": "u", "password": "x"},
+            "import users with passwords with `trellis users",
+        ),
         ("users", {"name": "u", "password_hash": "xx"}, "not base64"),
         ("users", {"name": "u", "password_hash": base64.b64encode(b"short").decode()}, "5 bytes"),
         ("users", {"name": "u", "password_hash": "", "hashing_algorithm": "rot13"}, ""),
@@ -299,7 +304,7 @@ def test_passwords_hashed_by_mosquitto_are_known(kept: str) -> None:
         (mosquitto_hash(b"x", b"s" * 65, 0), "65 bytes"),
         (mosquitto_hash(b"x", b"s", 1).replace("$7$1$", "$7$1000001$"), "1000001 iterations"),
         (mosquitto_hash(b"x", b"s", 1).replace("$7$1$", "$7$0$"), "0 iterations"),
-        (mosquitto_hash(b"x", b"s", 1).replace("$7$1$", "$7$one$"), "no number"),
+        (mosquitto_hash(b"x", b"s", 1).replace("$7$1$", "$7$one$"), "not a number"),
         ("$6$a", "neither"),
         ("$6$!$!", "not base64"),
         ("$argon2id$v=19$m=262145,t=1,p=1$c2FsdHNhbHQ$AAAAAAAAAAAAAAAAAAAAAA", "m=262145"),
@@ -395,7 +400,9 @@ async def test_a_file_is_taken_in_at_the_start(tmp_path: Path) -> None:
     assert running.app.node is not None and "new" in running.app.node.broker.vhosts["shop"].queues
     await running.stop()
     path.write_text("nonsense")
-    with pytest.raises(SettingsError, match=r"definitions.file: .*definitions.json: not JSON"):
+    with pytest.raises(
+        SettingsError, match=r"definitions.file: .*definitions.json: the document is not JSON"
+    ):
         await Running(settings(definitions={"file": str(path)})).start()
 
 

@@ -36,7 +36,7 @@ async def _client(broker: BrokerProcess) -> Amqp0:
 async def _client_once_accepted(broker: BrokerProcess) -> Amqp0:
     """Repeat the login until it succeeds, and return the client.
 
-    It fails until the broker notices that other clients have disconnected.
+    A login fails until the broker has noticed that other clients have disconnected.
     """
     for _ in range(1_000):
         client = Amqp0(await Socket.connect(broker.addresses["amqp"].port))

@@ -408,7 +408,8 @@ async def test_long_listings_give_way_to_other_work(broker: Running) -> None:
     slices = server.server._backend.slices
     before = slices.taken
     turns = 0
-    listing = asyncio.create_task(api(broker, "GET", "queues?page=1&page_size=1&name=q4999"))
+    query = "queues?page=1&page_size=1&name=q4999&use_regex=true"
+    listing = asyncio.create_task(api(broker, "GET", query))
     while not listing.done():
         turns += 1
         await asyncio.sleep(0)

@@ -1,6 +1,6 @@
 """Tests of how the gateway cuts an uploaded definitions document into its rows.
 
-They check the rows, and the memory that this takes.
+They check the rows, and how much memory the gateway needs.
 """
 
 from __future__ import annotations

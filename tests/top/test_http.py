@@ -1,4 +1,4 @@
-"""Tests of the two HTTP listeners."""
+"""Tests of the two HTTP listeners: /metrics and health, and the HTTP API with its lists."""
 
 from __future__ import annotations
 
@@ -407,6 +407,8 @@ async def test_commands_ask_a_broker(running: Running) -> None:
     assert refused[0] == 1
     assert "refused user known (unknown user or wrong password)" in refused[2]
     assert ready == (0, f"ready: {health}/readyz\n", "")
+    code, out, _ = await trellis("health", "--url", health, "--json")
+    assert json.loads(out) == {"state": "ready", "ready": True, "url": f"{health}/readyz"}
     running.node.ready = False
     code, _, err = await trellis("health", "--url", health)
     assert code == 1
@@ -418,7 +420,10 @@ async def test_commands_ask_a_broker(running: Running) -> None:
 async def test_clients_that_reset_their_connections_cause_no_traceback(
     running: Running, listener: str
 ) -> None:
-    """The `running` fixture fails if an exception reaches the event loop, or an error is logged."""
+    """Reset connections at all moments of a request; the broker must continue to serve.
+
+    The fixture `running` fails if an exception reaches the event loop, or an error is logged.
+    """
     whole = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
     metrics, gateway = running.http.metrics, running.http.gateway
     assert metrics is not None

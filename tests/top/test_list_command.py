@@ -155,7 +155,8 @@ async def test_sessions_are_no_queues(broker: Running, commands: Commands) -> No
 class Screen:
     """A terminal that passes its text on to another output.
 
-    At the clear number `clears` + 1, it raises KeyboardInterrupt, as if the user pressed Ctrl-C.
+    After the screen was cleared `clears` times, the next clear raises KeyboardInterrupt, as if the
+    user pressed Ctrl-C.
     """
 
     def __init__(self, target: TextIO, clears: int) -> None:

@@ -29,8 +29,8 @@ ATTEMPTS: Final = 3
 class Held:
     """Measures the longest time for which the event loop was blocked.
 
-    A block is measured as the delay of a timer. If this thread used less CPU time meanwhile, that
-    time counts instead: other processes caused the rest of the delay.
+    A measurement is the smaller of two numbers: the delay of a timer, and the CPU time that the
+    thread used meanwhile. So a delay that other processes cause does not count.
     """
 
     def __init__(self) -> None:

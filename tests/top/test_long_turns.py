@@ -14,7 +14,7 @@ from trellis.server.turn import CPU_SAMPLE_SECONDS, LOGGED_SECONDS, LONG_SECONDS
 
 
 class Holding(Task):
-    """A task of the agenda that calls `hold`, which holds the event loop for one turn."""
+    """A task of the agenda that runs once and calls `hold`, which may block the event loop."""
 
     def __init__(self, hold: Callable[[], None]) -> None:
         self._hold = hold
@@ -26,7 +26,7 @@ class Holding(Task):
 
 
 async def held(running: Running, hold: Callable[[], None]) -> None:
-    """Hold the loop in one turn, and wait until the turn is over."""
+    """Call `hold` in a turn of the broker's event loop, and wait until the turn is over."""
     task = Holding(hold)
     turns = running.node.turn.turns
     running.node.broker.agenda.add(task)
@@ -41,7 +41,7 @@ def work() -> None:
 
 
 def wait() -> None:
-    """Wait without using the CPU, like a thread that the machine does not run."""
+    """Wait without using the CPU, as if the machine did not run this thread."""
     time.sleep(3 * LONG_SECONDS)
 
 

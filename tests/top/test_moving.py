@@ -1,4 +1,7 @@
-"""Moving from RabbitMQ: the import and export of a definitions file, and the report of losses."""
+"""Tests of moving from RabbitMQ: importing and exporting a definitions file.
+
+An import reports the parts of the definitions that Trellis does not support.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +63,8 @@ def by_key(document: dict[str, Any], section: str) -> dict[str, Any]:
 def expected(document: dict[str, Any]) -> dict[str, Any]:
     """Return the expected export of an imported document.
 
-    It differs in one point: Trellis exports the limits of a virtual host in its section `vhosts`,
-    RabbitMQ in `parameters`.
+    The export differs from the document in one point: the limits of a virtual host are in the
+    section `vhosts`, not in `parameters` as in an export of RabbitMQ.
     """
     wanted = copy.deepcopy(document)
     limits = [row for row in wanted["parameters"] if row["component"] == "vhost-limits"]
@@ -315,6 +318,12 @@ def test_doctor_reports_equal_different_and_missing_objects(
     for section in (*NAMES, "bindings"):
         for at in range(len(document[section])):
             assert any(f"  {section}[{at}] " in line for line in lines), (section, at)
+    assert cli.main(["doctor", str(file), "--json"]) == 1
+    rows = msgspec.json.decode(capsys.readouterr().out)
+    assert {row["result"] for row in rows} == {"different", "missing"}
+    assert rows[-1]["text"] == "quirks: unknown part of the document, left out"
+    assert cli.main(["doctor", str(file), "--all", "--json"]) == 1
+    assert len(msgspec.json.decode(capsys.readouterr().out)) > len(rows)
 
 
 def test_the_doctor_is_content_with_equal_definitions(

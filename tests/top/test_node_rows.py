@@ -1,4 +1,4 @@
-"""Rows about the node for operators: the last log events, certificates; one client, one queue."""
+"""Tests of lists for operators: log events, certificates, connections, consumers, bindings."""
 
 from __future__ import annotations
 

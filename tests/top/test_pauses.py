@@ -1,6 +1,6 @@
 """Tests of pauses of the broker: the process is stopped, or a turn of the event loop is long.
 
-The broker must not take its own pause for the silence of clients, which stay connected.
+The broker must not mistake its own pause for silence of its clients: they must stay connected.
 """
 
 from __future__ import annotations

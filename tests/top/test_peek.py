@@ -1,4 +1,4 @@
-"""`GET /api/queues/VHOST/NAME/messages`: messages of a queue that are read and not taken."""
+"""`GET /api/queues/VHOST/NAME/messages`: messages of a queue, read and left there."""
 
 from __future__ import annotations
 

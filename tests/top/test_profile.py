@@ -1,4 +1,7 @@
-"""Tests of matcher.profile: profiles of `trellis pipeline advise`, at the start and at SIGHUP."""
+"""Tests of the setting matcher.profile, a file that `trellis pipeline advise` writes.
+
+The broker reads the file at the start and at SIGHUP.
+"""
 
 from __future__ import annotations
 

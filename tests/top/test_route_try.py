@@ -1,4 +1,6 @@
-"""Tests of trials of changed bindings over HTTP, and of the topic history that they use.
+"""Tests of binding trials over HTTP, and of the topic history that they use.
+
+A trial predicts how changed bindings would route the messages of the topic history.
 
 The topic history has the topics of the last hour, each with its number of messages.
 """
@@ -88,9 +90,50 @@ async def test_a_trial_says_which_queues_gain_and_lose_which_topics(broker: Runn
     assert [row["routing_key"] for row in bindings] == ["plant.*.temp"]
 
 
+async def test_a_trial_deletes_queues_and_exchanges(broker: Running) -> None:
+    await publish(broker, "plant.1.temp", 5)
+    await publish(broker, "temps", 4, "amq.default")
+    await publish(broker, "all", 2, "amq.default")
+    body: dict[str, Any] = {"deleted": [{"type": "queue", "name": "temps"}]}
+    status, answer = await api(broker, "POST", "route/try", body)
+    assert (status, answer["newly_unroutable"], answer["changes"]) == (200, 9, [])
+    assert [
+        (row["name"], row["effect"], row["topics"], row["messages"]) for row in answer["queues"]
+    ] == [("temps", "loses", 2, 9)]
+    body = {"deleted": [{"type": "exchange", "name": "amq.topic"}]}
+    _, answer = await api(broker, "POST", "route/try", body)
+    assert answer["newly_unroutable"] == 5
+    # A binding that is added at once takes the messages of the deleted queue.
+    body = {
+        "deleted": [{"type": "queue", "name": "temps"}],
+        "changes": [change("add", "#", "all")],
+    }
+    _, answer = await api(broker, "POST", "route/try", body)
+    assert answer["newly_unroutable"] == 4
+    assert broker.node.broker.vhosts["/"].queues["temps"].depth == 9
+    screen = await broker.mqtt("screen", user="known/known")
+    await screen.subscribe("plant/+/load")
+    await publish(broker, "plant.1.load", 3)
+    body = {"deleted": [{"type": "session", "name": "screen"}]}
+    _, answer = await api(broker, "POST", "route/try", body)
+    assert answer["newly_unroutable"] == 3
+    assert [(row["type"], row["name"], row["messages"]) for row in answer["queues"]] == [
+        ("session", "screen", 3)
+    ]
+    for deleted, expected, reason in (
+        ([{"type": "queue", "name": "absent"}], 404, "no queue 'absent'"),
+        ([{"type": "exchange", "name": "absent"}], 404, "no exchange 'absent'"),
+        ([{"type": "user", "name": "ann"}], 400, "'type' is 'user', not queue, exchange or"),
+        ([{"type": "session", "name": "absent"}], 404, "no session 'absent'"),
+        ([{"name": "temps"}], 400, "'deleted' is not a list of objects"),
+    ):
+        status, answer = await api(broker, "POST", "route/try", {"deleted": deleted})
+        assert (status, reason in answer["reason"]) == (expected, True), answer
+
+
 async def test_a_trial_that_makes_no_sense_is_refused(broker: Running) -> None:
     refused: tuple[tuple[list[dict[str, Any]], int, str], ...] = (
-        ([], 400, "a trial needs 1 to 100 changed bindings, got 0"),
+        ([], 400, "a trial needs 1 to 100 changed bindings or deleted objects, got 0"),
         ([change("swap", "a", "all")], 400, "'change' is 'swap', neither add nor remove"),
         ([change("add", "a", "absent")], 404, "no queue 'absent'"),
         ([change("remove", "absent", "all")], 404, "no binding 'absent'"),
@@ -130,6 +173,7 @@ async def test_the_topics_of_the_hour_are_listed_and_counted(broker: Running) ->
     }
     scrape = await broker.scrape()
     assert scrape.value("trellis_topic_history_topics") == 3  # Unroutable topics count twice.
+    assert scrape.value("trellis_topic_history_queues") == 1
     assert scrape.value("trellis_topic_history_left_out_messages_total") == 0
     status, answer = await api(broker, "GET", "trellis/topics", user="known")
     assert (status, "lacks the tag 'monitoring'" in answer["reason"]) == (403, True)

@@ -1,4 +1,4 @@
-"""Tests that a broker with much state does not block: the phases of benchmarks/scale.py."""
+"""Tests that a broker with very many queues and channels never blocks its event loop for long."""
 
 from __future__ import annotations
 

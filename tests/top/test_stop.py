@@ -17,7 +17,7 @@ from tests.broker import BrokerProcess
 from tests.clients import marshal
 from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Amqp0, Mqtt0, Socket, parsed
-from trellis.app import ANSWER_SECONDS, POLL_SECONDS
+from trellis.server.shutdown import ANSWER_SECONDS, POLL_SECONDS
 
 #: The broker under test runs in another process, so one event loop for the test is enough.
 in_another_process: Final = pytest.mark.asyncio(loop_factories=["asyncio"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,6 +106,10 @@ def test_damage_is_found_and_repaired(home: Path) -> None:
     segment.write_bytes(bytes(data))
     code, said, errors = store("verify", "--data-dir", home)
     assert (code, errors) == (1, "") and "quarantined: " in said and "damaged parts: 1;" in said
+    code, said, errors = store("verify", "--data-dir", home, "--json")
+    answer = json.loads(said)
+    assert (code, errors, answer["damaged"]) == (1, "", 1)
+    assert {finding["kind"] for finding in answer["findings"]} == {"fine", "quarantined"}
     code, said, errors = store("repair", "--data-dir", home)
     assert (
         (code, errors) == (0, "")
@@ -131,6 +136,7 @@ def test_damage_in_a_stream_is_found_and_repaired(home: Path) -> None:
         0,
         "",
     ) and f"copied to {segment.parent}/quarantine/{segment.name}-" in said
+    assert json.loads(store("repair", "--data-dir", home, "--json")[1])["findings"]
     code, said, errors = store("verify", "--data-dir", home)
     assert (code, errors) == (0, "") and "fine: streams/%2F/events: " in said
 

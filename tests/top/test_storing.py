@@ -270,7 +270,7 @@ async def test_an_idle_broker_gives_space_back_and_after_a_restart_too(
 async def test_a_log_is_not_read_again_and_again_while_the_disk_is_short(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint would free too little; the broker must not read the log to find that twice."""
+    """If a checkpoint would free too little space, the broker must not read the log again."""
     monkeypatch.setattr(storing, "LOOK_SECONDS", 1_000_000.0)
     disk = HandledDisk()
     running = await start(disk=disk, **at(tmp_path, **SMALL))

@@ -1,4 +1,8 @@
-"""The plugin of pytest: the examples of its page, its speed, its logs, and its end."""
+"""Tests of the pytest plugin of Trellis, which starts brokers for the tests of other projects.
+
+The tests run the examples in docs/testing.md. They also check that a failed test shows the log of
+its broker, and that no broker outlives the test run.
+"""
 
 from __future__ import annotations
 

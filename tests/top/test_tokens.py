@@ -200,7 +200,7 @@ def test_keys_are_pem_or_a_jwks_and_a_token_may_name_none(keys: Path, tmp_path: 
         ("{", "holds no keys"),
         (
             "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----",
-            "a PEM block is not a valid RSA, EC or OKP key",
+            "a key in PEM form is not a valid RSA, EC or OKP key",
         ),
     ],
 )

@@ -203,6 +203,26 @@ async def test_past_messages_have_their_destinations_of_then_and_their_deaths(
         assert text in await command_line.fails("trace", *words, code=2)
 
 
+async def test_a_message_over_http_is_traced_with_its_protocol_and_user(
+    broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command_line = Commands(broker, capsys, monkeypatch)
+    traces = broker.node.broker.vhosts["/"].traces
+
+    async def publish() -> None:
+        await broker.until(lambda: bool(traces.running))
+        body = {"routing_key": "a", "payload": "x", "payload_encoding": "string", "properties": {}}
+        await api(broker, "POST", "exchanges/%2F/amq.topic/publish", body)
+
+    publishing = asyncio.create_task(publish())
+    _, out, _ = await command_line.run("trace", "--key", "a", "--count", "2")
+    await publishing
+    assert anonymous(out).splitlines()[0] == (
+        "#1 published 'amq.topic': key 'a' by user 'admin' over http from client ADDRESS, "
+        "transient, 1 B"
+    )
+
+
 def anonymous(text: str) -> str:
     """Return the output of `trellis trace` without times, and with ADDRESS for each address."""
     text = re.sub(r"^ *\d\d:\d\d:\d\d\.\d{3} ", "", text, flags=re.MULTILINE)

@@ -30,7 +30,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Import:
-    """Return a function that imports a text; the result is the exit code and the two outputs."""
+    """Return a function that imports a text and returns (exit code, output, errors)."""
     monkeypatch.setenv("TRELLIS_HTTP_PORT", str(broker.port("http")))
 
     async def run(text: str, *flags: str) -> tuple[int, str, str]:
@@ -79,6 +79,15 @@ async def test_users_of_a_json_file_and_hashes(broker: Running, run: Import) -> 
         "",
     )
     assert (await api(broker, "GET", "users/eve"))[0] == 404
+    code, output, errors = await run(json.dumps(document), "--dry-run", "--json")
+    assert (code, errors) == (0, "")
+    assert json.loads(output) == {
+        "imported": {"users": 2, "permissions": 2, "topic_rules": 1},
+        "refused": [],
+        "notes": [],
+        "changed": False,
+        "cannot_connect": [],
+    }
     assert (await run(json.dumps(document)))[0] == 0
     await broker.amqp("eve", "known")
     await broker.mqtt("r", user="rob/rob")
@@ -116,6 +125,19 @@ async def test_a_wrong_file_is_refused_and_changes_nothing(
         "plain",
         "polly",
     }
+
+
+async def test_a_dry_run_and_a_refused_file_hash_no_password(
+    broker: Running, run: Import, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(rows: object) -> None:
+        raise AssertionError("a password is hashed")
+
+    monkeypatch.setattr("trellis.cli.user_import.password_hashes", refuse)
+    assert (await run("name,password,read\nann,x,.*\n", "--dry-run"))[0] == 0
+    assert (await run("name,password,rules\nann,x,perhaps all #\n"))[0] == 1
+    monkeypatch.setenv("TRELLIS_HTTP_PORT", "1")
+    assert (await run("name,password,read\nann,x,.*\n"))[0] == 1
 
 
 async def test_users_that_the_broker_refuses_are_named(broker: Running, run: Import) -> None:

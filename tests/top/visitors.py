@@ -2,8 +2,9 @@
 
     python -m tests.top.visitors ROUNDS CA_FILE NAME=PORT ...
 
-Each round carries out the visits of `VISITS` to the listeners that the command line names. The
-process fails if the broker does not answer a visit as expected.
+A visit is one short connection: the client sends its input, waits for the expected answer and
+disconnects. In each round, the process makes all visits of `VISITS` whose listener the command line
+names. The process fails if the broker does not answer a visit as expected.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.top.running import PATIENCE
 
 
 class Visit(NamedTuple):
-    """The input of one client, and the answer after which it disconnects."""
+    """One connection of a client: its input, and the answer after which the client disconnects."""
 
     listener: str
     sent: bytes
@@ -149,7 +150,10 @@ NO_ANSWER: Final = b"-"
 
 
 def happen(visit: Visit, port: int, context: ssl.SSLContext) -> None:
-    """Run one visit. Raise AssertionError if the broker closes without the expected answer."""
+    """Connect to a port, send the input of the visit, wait for its answer, and disconnect.
+
+    Raise AssertionError if the broker closes the connection without the expected answer.
+    """
     client: socket.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
     if visit.reset:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -171,7 +175,7 @@ def happen(visit: Visit, port: int, context: ssl.SSLContext) -> None:
 
 
 def main() -> None:
-    """Carry out all visits, ROUNDS times."""
+    """Make all visits (connections of clients) one after another; repeat this ROUNDS times."""
     rounds, authority, *listeners = sys.argv[1:]
     ports = {name: int(port) for name, _, port in (one.partition("=") for one in listeners)}
     context = ssl.create_default_context(cafile=authority)

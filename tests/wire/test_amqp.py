@@ -1,4 +1,4 @@
-"""AMQP 0-9-1: bytes in, bytes out."""
+"""Tests of AMQP 0-9-1: the bytes with which the broker answers the bytes of a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""MQTT 3.1.1: bytes in, bytes out, and messages that cross to AMQP."""
+"""Tests of MQTT 3.1.1: the bytes with which the broker answers the bytes of a client.
+
+Some messages cross to AMQP.
+"""
 
 from __future__ import annotations
 

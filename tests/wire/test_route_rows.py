@@ -1,5 +1,4 @@
-"""The rows with which the broker explains a route, for topics with MQTT sessions and queues of all
-kinds."""
+"""Tests of the explanation of a route: the list of matching bindings, sessions and queues."""
 
 from __future__ import annotations
 
@@ -10,12 +9,13 @@ from broker.routing.binding import Binding
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.plan_search import SearchSlot
 from tests.clients import World
+from trellis.cli.route_text import lines_of
 from trellis.monitoring.route_rows import SECTIONS, RouteAnswer, RouteQuestion
 
 
-def rows_of(world: World, question: RouteQuestion) -> dict[str, Any]:
+def rows_of(world: World, question: RouteQuestion, limit: int = 0) -> dict[str, Any]:
     """Return the whole answer to a question about a route: its head, and the rows by section."""
-    answer = RouteAnswer(world.vhost, question, world.guests.identity_of, 200)
+    answer = RouteAnswer(world.vhost, question, world.guests.identity_of, 200, limit)
     sections: dict[str, Any] = {section: [] for section in SECTIONS}
     for row in answer.rows():
         if row is not None:
@@ -106,6 +106,32 @@ def test_keys_that_are_not_utf_8_are_printable() -> None:
     world.vhost.bind("amq.direct", Binding("caf\udce9", world.queue("q")))
     answer = rows_of(world, RouteQuestion("amq.direct", "caf\udce9"))
     assert answer["routing_key"] == answer["bindings"][0]["binding_key"] == "caf\\xe9"
+
+
+def test_an_answer_with_a_limit_lists_few_bindings_and_queues_and_counts_all() -> None:
+    world = World()
+    world.vhost.declare_exchange("x", "fanout", ExchangeOptions())
+    world.vhost.declare_exchange("next", "fanout", ExchangeOptions())
+    for number in range(700):
+        full = {"x-max-length": 0, "x-overflow": "reject-publish"} if number % 2 else {}
+        world.vhost.declare_queue(f"q{number}", arguments=full)
+        world.vhost.bind("x", Binding("", world.queue(f"q{number}")))
+    world.vhost.bind("x", Binding("", world.vhost.exchange("next")))
+    answer = rows_of(world, RouteQuestion("x", "k"), 3)
+    assert [one["destination_type"] for one in answer["bindings"]] == ["exchange", "queue", "queue"]
+    assert [(one["name"], one["matched"]) for one in answer["exchanges"]] == [
+        ("x", 701),
+        ("next", 0),
+    ]
+    assert answer["verdicts"] == {"takes": 350, "refuses": 350}
+    assert sorted(one["verdict"] for one in answer["queues"]) == ["refuses"] * 3 + ["takes"] * 3
+    lines = list(lines_of(answer))
+    assert "  ... and 698 more bindings (--limit 0 prints all)" in lines
+    more = "with the verdict 'refuses the message' (--limit 0 prints all)"
+    assert f"... and 347 more, {more}" in lines
+    whole = rows_of(world, RouteQuestion("x", "k"))
+    assert (len(whole["bindings"]), len(whole["queues"])) == (701, 700)
+    assert not any("more" in line for line in lines_of(whole))
 
 
 def test_a_long_explanation_is_not_counted_as_a_paused_publication() -> None:

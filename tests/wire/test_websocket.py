@@ -1,4 +1,7 @@
-"""Frames and upgrades agree with `websockets` and `wsproto`, however the input is cut."""
+"""Tests of WebSocket frames and upgrades, however the input is cut into chunks.
+
+The broker's results must equal those of the packages `websockets` and `wsproto`.
+"""
 
 from __future__ import annotations
 

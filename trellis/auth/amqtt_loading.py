@@ -130,11 +130,11 @@ def load(path: str, options: Mapping[str, object]) -> BasePlugin:
 def _find(path: str) -> Any:
     module_path, _, name = path.rpartition(".")
     if not module_path:
-        raise SettingsError(key_of(path), "must be the path of a class, written module.Class")
+        raise SettingsError(key_of(path), "the plugin must be a class, written module.Class")
     try:
         module = import_module(module_path)
     except Exception as error:
-        raise SettingsError(key_of(path), f"cannot be imported: {error_text(error)}") from error
+        raise SettingsError(key_of(path), f"its import failed: {error_text(error)}") from error
     kind = getattr(module, name, None)
     if _is_plugin(kind):
         return kind
@@ -185,7 +185,7 @@ def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
             )
             raise SettingsError(key, f"unknown option{hint}")
         if name in given:
-            raise SettingsError(key, "is given twice, with - and with _")
+            raise SettingsError(key, "the option is given twice, with - and with _")
         given[name] = value
     for name, field in fields.items():
         if name not in given and _required(field):

@@ -71,8 +71,8 @@ ANONYMOUS_NAME: Final = "anonymous"
 class PluginSession(Session):  # type: ignore[misc]  # amqtt ships no types
     """A Session object of amqtt, which describes a client to the plugins; always connected.
 
-    All PluginSession objects share one state machine: one for each object would take 24 KB of
-    memory and 300 us. amqtt's counters of a client's traffic stay empty.
+    All PluginSession objects share one state machine, because a state machine takes 24 KB of
+    memory and 300 us to make. amqtt's counters of a client's traffic stay empty.
     """
 
     _connected: Final = Machine(states=Session.states, initial="connected")
@@ -144,9 +144,10 @@ class PluginApproved(Identity):
 
 
 class PluginIdentity(Identity):
-    """The permissions of an account, or all permissions, reduced by the topic plugins.
+    """The permissions of a client, restricted by the topic plugins.
 
-    A publish context caches the answers of the plugins.
+    Without these restrictions, the client has the permissions of its account, or all permissions
+    if plugins have accepted its login. A publish context caches the answers of the plugins.
     """
 
     def __init__(
@@ -390,7 +391,7 @@ class PluginAuthenticator(Authenticator):
         )
 
     def identity_of(self, user: str) -> Identity | None:
-        """Return the identity of a user; None with topic plugins, which need more than the name."""
+        """Return the identity of a user name; None with topic plugins, which judge each client."""
         return None if self._rules else self._accounts.identity_of(user)
 
     def reserved_for(self, vhost: str, client_id: str) -> list[str]:

@@ -54,7 +54,7 @@ VerdictCallback = Callable[[Verdict], None]
 
 
 class AccountIdentity(Identity):
-    """A user of the settings, for which the broker may store further permissions."""
+    """A user that the settings define. The broker may store further permissions for the user."""
 
     #: The accounts, which know the users that the broker stores. `Accounts` sets this attribute.
     accounts: Accounts | None = None
@@ -225,7 +225,7 @@ class Accounts(Authenticator):
         self._drop_empty(line)
 
     def _line(self, credentials: Credentials) -> LoginLine:
-        """Return the login line of a client's address; on loopback, of the client's user name."""
+        """Return the logins of the same client address (on loopback: of the same user name)."""
         key = credentials.address, (credentials.user or "")[:MAX_NAME] if credentials.local else ""
         line = self._lines.get(key)
         if line is None:
@@ -253,7 +253,7 @@ class Accounts(Authenticator):
         return True
 
     def _begin(self, login: PendingLogin, line: LoginLine) -> None:
-        """Check a login at the head of its login line, after a wait if earlier logins failed."""
+        """Check a login of `line` whose turn has come, after a wait if earlier logins failed."""
         loop = asyncio.get_running_loop()
         credentials = login.credentials
         seconds = self.login_throttle.wait(
@@ -275,7 +275,7 @@ class Accounts(Authenticator):
             self._leave(line)
 
     def _leave(self, line: LoginLine) -> None:
-        """End the check of one login of a login line, and begin the next logins of that line."""
+        """Count one login of a client address as checked, and begin the next logins of its line."""
         line.running -= 1
         now = asyncio.get_running_loop().time()
         places = self.login_throttle.places(line, now)
@@ -291,7 +291,7 @@ class Accounts(Authenticator):
         self._deliver(expired)
 
     def _check(self, login: PendingLogin) -> bool:
-        """Start or join a check of the login's password; False if it was answered as busy."""
+        """Begin or share a check of the login's password; False if the login is refused as busy."""
         digest = login.digest
         if digest in self._checking:
             self._checking[digest].append(login)

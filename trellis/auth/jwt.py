@@ -126,9 +126,9 @@ class ScopedIdentity(Identity):
     def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
         """Return READ_ALL if the token's scopes allow to read by a binding key, else READ_NONE.
 
-        Scopes match the binding key as text. A `#` in the key also matches zero words. So the
-        scopes must also allow every key that results from leaving out one or more `#`. This is not
-        required if the routing key of a scope is exactly the binding key.
+        Scopes are compared with the binding key as text. A `#` in the key also matches zero words.
+        So the scopes must allow the key, and each shorter key without one or more of its `#`. The
+        shorter keys are not checked if a scope names exactly this binding key.
         """
         words = key.split(".")
         gaps = words.count("#")
@@ -150,7 +150,7 @@ class ScopedIdentity(Identity):
         )
 
     def _names(self, verb: str, exchange: str, key: str) -> bool:
-        """True if the routing key of a scope is exactly this binding key."""
+        """True if a scope of this verb names the exchange and exactly this binding key."""
         return any(
             scope.verb == verb
             and scope.name.fullmatch(exchange)
@@ -185,7 +185,7 @@ class Tokens:
         from joserfc.errors import JoseError
 
         if len(token) > MAX_TOKEN:
-            raise ValueError(f"longer than {MAX_TOKEN} bytes")
+            raise ValueError(f"the token is longer than {MAX_TOKEN} bytes")
         try:
             decoded = self._verified(token)
             claims: dict[str, Any] = decoded.claims
@@ -226,9 +226,10 @@ class Tokens:
         )
 
     def _verified(self, token: bytes) -> Any:
-        """Verify a token with the key that the token names, or with each key in turn; decode it.
+        """Return the decoded token if its signature is valid.
 
-        Raises JoseError, ValueError.
+        The key is the one that the token names; without a name, each key is tried. Raises
+        JoseError, ValueError.
         """
         header = json.loads(_unpadded(token.split(b".", 1)[0]))
         name = header.get("kid") if isinstance(header, dict) else None
@@ -297,7 +298,7 @@ def _pem(block: bytes, kinds: tuple[Any, ...]) -> Any:
             return kind.import_key(block + b"\n")
         except Exception:  # noqa: BLE001  (a key of another kind)
             continue
-    raise ValueError("a PEM block is not a valid RSA, EC or OKP key")
+    raise ValueError("a key in PEM form is not a valid RSA, EC or OKP key")
 
 
 class TokenAuthenticator(Authenticator):

@@ -123,7 +123,10 @@ class PendingLogin:
 
 
 class LoginLine:
-    """The logins of one client address in their order; on loopback, those of one user name."""
+    """The logins of one client address that wait or are checked, in order of arrival.
+
+    Clients on loopback share their addresses, so there a line has the logins of one user name.
+    """
 
     __slots__ = ("address", "running", "user", "waiting")
 

@@ -132,7 +132,7 @@ def _check_argon2(parameters: argon2.Parameters) -> None:
     )
     if memory > ARGON2_MEMORY_MAX or memory * passes > ARGON2_WORK_MAX or lanes > ARGON2_LANES_MAX:
         raise ValueError(
-            "each login would need too much memory or time: "
+            "each login would need too much memory or time: the argon2 hash has "
             f"m={memory} KiB, t={passes}, p={lanes}; "
             f"the limits are m={ARGON2_MEMORY_MAX}, m*t={ARGON2_WORK_MAX}, p={ARGON2_LANES_MAX}; "
             "set a new password for the user"
@@ -148,7 +148,7 @@ def _parse_mosquitto(password_hash: str) -> tuple[int, bytes, bytes]:
     iterations = 0
     if parts[0] == "7" and len(parts) == 4:
         if not parts[1].isascii() or not parts[1].isdigit() or len(parts[1]) > 10:
-            raise ValueError(f"the $7$ hash has '{parts[1][:20]}' iterations, which is no number")
+            raise ValueError(f"the iterations of the $7$ hash are '{parts[1][:20]}', not a number")
         iterations = int(parts[1])
         if not 1 <= iterations <= ITERATIONS_MAX:
             raise ValueError(

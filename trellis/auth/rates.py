@@ -66,7 +66,7 @@ class PublishRates:
         return bool(self.limits)
 
     def connection_buckets(self, now: int) -> dict[str, TokenBucket]:
-        """Return new buckets for one connection."""
+        """Return new token buckets for one connection, by the name of their rate limit."""
         return {
             name: TokenBucket(rate, now)
             for name, rate in self.limits.items()
@@ -85,8 +85,9 @@ class PublishRates:
     ) -> tuple[float, str]:
         """Charge `messages` messages and `size` bytes of input to all buckets of a client.
 
-        `own` are the buckets of its connection. Return the seconds for which the client must be
-        throttled, and the rate limit that causes the wait; 0 and "" if no limit is exceeded.
+        Return the seconds for which the client must be throttled, and the rate limit that causes
+        the wait; 0 and "" if no limit is exceeded. `own` are the buckets of the client's
+        connection.
         """
         longest, reason = 0.0, ""
         for name, rate in self.limits.items():

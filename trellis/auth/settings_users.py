@@ -27,7 +27,7 @@ GENERATED_USER_FILE: Final = "generated-user.json"
 
 
 class GeneratedUser(msgspec.Struct):
-    """The generated user, as GENERATED_USER_FILE stores it."""
+    """The user that the broker makes if the settings name no user; stored as a JSON file."""
 
     name: str
     password_hash: str
@@ -189,5 +189,6 @@ def _write_generated_user(path: Path, kept: GeneratedUser) -> None:
         new.replace(path)
     except OSError as error:
         raise SettingsError(
-            f"{path}: cannot be written ({error.strerror}); set user and password to do without it"
+            f"{path}: cannot be written ({error.strerror}); with user and password in the "
+            "settings, the broker needs no such file"
         ) from error

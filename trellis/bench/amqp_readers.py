@@ -103,7 +103,7 @@ class BenchAmqpConsumer(BenchAmqpReader):
             if left != self.checker.script.size:
                 raise WrongAnswer(
                     self.where,
-                    f"size of the body of {self.checker.expected()}",
+                    f"the size of the body of {self.checker.expected()} is wrong",
                     self.checker.script.size,
                     left,
                 )
@@ -126,7 +126,7 @@ class BenchAmqpConsumer(BenchAmqpReader):
         tag: i64 = read_i64_be(data, place)
         self._tag += 1
         if tag != self._tag:
-            raise WrongAnswer(self.where, "delivery tag", self._tag, tag)
+            raise WrongAnswer(self.where, "the delivery tag is wrong", self._tag, tag)
         self._named = data[place + 8 : end]
         self._left = _NAMED
 
@@ -137,7 +137,10 @@ class BenchAmqpConsumer(BenchAmqpReader):
         self._left -= end - at
         if self._left < 0:
             raise WrongAnswer(
-                self.where, f"bytes of the body of {checker.expected()}", size, size - self._left
+                self.where,
+                f"the body of {checker.expected()} has too many bytes",
+                size,
+                size - self._left,
             )
         if done == 0:
             if end - at < HEADER_SIZE:
@@ -159,8 +162,8 @@ class BenchAmqpConsumer(BenchAmqpReader):
         if self._named != wanted:
             raise WrongAnswer(
                 self.where,
-                f"redelivered, exchange and routing key of message {self._number} "
-                f"of publisher {self._publisher}",
+                f"message {self._number} of publisher {self._publisher} has a wrong redelivered "
+                "flag, exchange or routing key",
                 wanted,
                 self._named,
             )
@@ -199,7 +202,7 @@ class AmqpPublisher(BenchAmqpReader):
         elif kind == _METHOD and end - at == 13 and read_i32_be(data, at) == _NACK:
             raise WrongAnswer(
                 self.where,
-                f"confirm of message {read_i64_be(data, at + 4) - 1}",
+                f"the broker refused message {read_i64_be(data, at + 4) - 1}",
                 "basic.ack",
                 "basic.nack",
             )

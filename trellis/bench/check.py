@@ -43,7 +43,7 @@ def body(publisher: int, number: int, rest: bytes) -> bytes:
 
 
 class PublishedMessages:
-    """The messages that one publisher has begun to send: their number, and their send times.
+    """The messages that one publisher has begun to send: their count, and their send times.
 
     `times[n]` is the time in ns at which the last message with number n was sent. The list is empty
     unless latencies are measured (`timed`).
@@ -116,17 +116,17 @@ class Checker:
         raise NotImplementedError
 
     def expected(self) -> str:
-        """Return a phrase for errors that names the expected message.
+        """Return a phrase for errors that names the next message, such as "message 7 of publisher
+        0".
 
-        It is the next message, such as "message 7 of publisher 0", or if that is not known, the
-        source of the message, such as "a shared queue".
+        If the next message is not known, the phrase names its source, such as "a shared queue".
         """
         raise NotImplementedError
 
     def check_body(self, data: bytes, at: i64, end: i64) -> None:
         """Check the size and filler of the body `data[at:end]`. Raises WrongAnswer."""
         if end - at != self.script.size:
-            raise WrongAnswer(self.where, "size of a body", self.script.size, end - at)
+            raise WrongAnswer(self.where, "the size of a body is wrong", self.script.size, end - at)
         self.check_filler(data, at + HEADER_SIZE, end, 0)
 
     def check_filler(self, data: bytes, at: i64, end: i64, offset: i64) -> None:
@@ -150,16 +150,17 @@ class Checker:
         for place, byte in enumerate(wanted):
             if place >= len(got) or got[place] != byte:
                 seen = f"{got[place]:#04x}" if place < len(got) else "nothing"
+                number = place + offset + HEADER_SIZE
                 raise WrongAnswer(
                     self.where,
-                    f"byte {place + offset + HEADER_SIZE} of the body of {self.expected()}",
+                    f"byte {number} of the body of {self.expected()} is wrong",
                     f"{byte:#04x}",
                     seen,
                 )
         raise WrongAnswer(
             self.where,
-            f"size of the body of {self.expected()}",
-            f"{len(wanted) + offset} bytes after the numbers",
+            f"the body of {self.expected()} is too long",
+            f"{len(wanted) + offset} bytes after the two numbers",
             "more",
         )
 
@@ -177,8 +178,8 @@ class Ordered(Checker):
         if publisher < 0 or publisher >= len(self._orders):
             raise WrongAnswer(
                 self.where,
-                "number of the publisher in a body",
-                f"less than {len(self._orders)}",
+                "a body has an invalid publisher number",
+                f"a number below {len(self._orders)}",
                 publisher,
             )
         order = self._orders[publisher]
@@ -187,7 +188,7 @@ class Ordered(Checker):
         if order.message >= order.published.count:
             raise WrongAnswer(
                 self.where,
-                f"messages of publisher {publisher}",
+                f"more messages came from publisher {publisher} than it has sent",
                 f"no more than {order.published.count}",
                 "another",
             )
@@ -213,7 +214,7 @@ class Ordered(Checker):
         if order.message - self._step >= order.published.count:
             raise WrongAnswer(
                 self.where,
-                "messages of publisher 0",
+                "more messages came from publisher 0 than it has sent",
                 f"no more than {order.published.count}",
                 "another",
             )
@@ -230,7 +231,7 @@ class Ordered(Checker):
         if number < 0 or number >= self._ring:
             return WrongAnswer(
                 self.where,
-                f"number in a body of publisher {publisher}",
+                f"a body of publisher {publisher} has an invalid message number",
                 f"number {order.next}",
                 number,
             )
@@ -270,15 +271,15 @@ class Competing(Checker):
         if publisher < 0 or publisher >= len(script.published):
             raise WrongAnswer(
                 self.where,
-                "number of the publisher in a body",
-                f"less than {len(script.published)}",
+                "a body has an invalid publisher number",
+                f"a number below {len(script.published)}",
                 publisher,
             )
         if number < 0 or number >= script.ring:
             raise WrongAnswer(
                 self.where,
-                f"number in a body of publisher {publisher}",
-                f"less than {script.ring}",
+                f"a body of publisher {publisher} has an invalid message number",
+                f"a number below {script.ring}",
                 number,
             )
         laps = self._counts.laps[publisher]
@@ -287,7 +288,7 @@ class Competing(Checker):
         if message >= published.count:
             raise WrongAnswer(
                 self.where,
-                "duplicate message",
+                "a duplicate message came",
                 f"a new message of publisher {publisher}",
                 f"message {message - script.ring}",
             )
@@ -295,8 +296,8 @@ class Competing(Checker):
         if message < last:
             raise WrongAnswer(
                 self.where,
-                "order of messages",
-                f"one after message {last} of publisher {publisher}",
+                "the order of messages is wrong",
+                f"a message after message {last} of publisher {publisher}",
                 f"message {message}",
             )
         laps[number] += 1
@@ -367,9 +368,9 @@ class Receipts:
 
     def _wrong(self, message: i64) -> WrongAnswer:
         what = (
-            "of a message that is already acknowledged"
+            "came for a message that is already acknowledged"
             if message < self._published.count
-            else "of a message that was not sent"
+            else "came for a message that was not sent"
         )
         return WrongAnswer(
             self.where,

@@ -121,8 +121,9 @@ class BenchEncoding:
     def stream(self, first: int, step: int) -> tuple[bytes, int]:
         """Return the bytes that a QoS 0 subscriber of one publisher must receive, and a lap's size.
 
-        A lap is one packet for each number `first`, `first + step`, ... below `ring`. The bytes are
-        a whole lap and the first CHUNK bytes of the next.
+        A publisher sends the same sequence of packets, a lap, again and again. For this subscriber,
+        a lap has one packet for each number `first`, `first + step`, ... below `ring`. The returned
+        bytes are one lap, followed by the first CHUNK bytes of the next lap.
         """
         lap = self._encode("mqtt", 0, 0, first, step)
         return (lap * (CHUNK // len(lap) + 2))[: len(lap) + CHUNK], len(lap)
@@ -142,7 +143,7 @@ class BenchEncoding:
         return b"".join(parts)
 
     def _template(self, protocol: str, qos: int, topic: int) -> tuple[bytes, bytes, bytes]:
-        """Encode a message as a template, with a gap for packet identifier, publisher and number.
+        """Encode a message with a gap for the packet identifier, publisher and message number.
 
         Return the bytes before the gap, the gap, and the bytes after the gap.
         """
@@ -179,5 +180,8 @@ def is_predictable(workload: Workload) -> bool:
 
 
 def numbers_of(workload: Workload, subscriber: int) -> tuple[int, int]:
-    """Return which messages a subscriber receives: the number of the first one, and the step."""
+    """Return the number of the first message that a subscriber receives, and the step.
+
+    The subscriber receives the messages with the numbers first, first + step, first + 2 step, ...
+    """
     return (0, 1) if workload.sharing == ALL else (subscriber, workload.topics)

@@ -282,9 +282,9 @@ class Generator:
         return done >= wanted
 
     def _has_pending(self) -> bool:
-        """True if a connection has unsent bytes, or waits for input that is not a whole message.
+        """True if a connection has unsent bytes, or waits for input other than a new message.
 
-        Such input is a packet such as PUBREL, or the end of a packet or frame.
+        Such input is, for example, a PUBREL, or the rest of a packet that has arrived in part.
         """
         for line in self._lines.values():
             if line.unsent() > 0 or line.reader.pending():

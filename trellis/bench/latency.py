@@ -30,7 +30,7 @@ class Histogram:
         self.maximum: i64 = 0
 
     def add(self, duration: i64) -> None:
-        """Count a duration; a negative one counts as 0."""
+        """Count a duration in ns. A negative duration counts as 0 ns."""
         value: i64 = duration if duration > 0 else 0
         self.count += 1
         self.total += value

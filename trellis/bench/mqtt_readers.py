@@ -55,10 +55,9 @@ class MqttSubscriber(BenchReader):
     `topics` holds each topic after its length in two bytes. Message n has the topic at index n
     modulo `len(topics)`.
 
-    A lap is the sequence of all packets with different message numbers, which the publisher
-    repeats; it has `lap` bytes, and each packet `packet` bytes. If the packets are known in
-    advance, `stream` has one lap and the first CHUNK bytes of the next lap. Otherwise `stream` is
-    empty.
+    A publisher sends the same sequence of packets, a lap, again and again. A lap has `lap` bytes,
+    and each of its packets `packet` bytes. If the bytes are known in advance, `stream` has one lap
+    and the first CHUNK bytes of the next lap. Otherwise `stream` is empty.
     """
 
     def __init__(
@@ -126,7 +125,9 @@ class MqttSubscriber(BenchReader):
         behind: i64 = name + 2 + (high << 8 | low)
         start: i64 = behind + 2 if self._qos > 0 else behind
         if stop - start < HEADER_SIZE:
-            raise WrongAnswer(self.where, "size of a body", checker.script.size, stop - start)
+            raise WrongAnswer(
+                self.where, "the size of a body is wrong", checker.script.size, stop - start
+            )
         publisher = i64(read_i32_be(data, start))
         number = i64(read_i32_be(data, start + 4))
         checker.check_body(data, start, stop)
@@ -137,7 +138,7 @@ class MqttSubscriber(BenchReader):
         if data[name:behind] != wanted:
             raise WrongAnswer(
                 self.where,
-                f"topic of message {number} of publisher {publisher}",
+                f"the topic of message {number} of publisher {publisher} is wrong",
                 wanted[2:],
                 data[name + 2 : behind],
             )
@@ -157,13 +158,16 @@ class MqttSubscriber(BenchReader):
             self.released += 1
             if self.released > self.checker.received:
                 raise WrongAnswer(
-                    self.where, "PUBRELs", f"no more than {self.checker.received}", self.released
+                    self.where,
+                    "there are more PUBRELs than messages",
+                    f"no more than {self.checker.received} PUBRELs",
+                    self.released,
                 )
             self._answer(_PUBCOMP, data, at + 2)
         elif first >> 4 == 3:
             raise WrongAnswer(
                 self.where,
-                f"first byte of the PUBLISH of {self.checker.expected()} (QoS, duplicate, retain)",
+                f"QoS, DUP or RETAIN is wrong in the PUBLISH of {self.checker.expected()}",
                 f"{self._first:#04x}",
                 f"{first:#04x}",
             )
@@ -215,8 +219,8 @@ class MqttPublisher(BenchReader):
             if number < 0 or number >= self._ring:
                 raise WrongAnswer(
                     self.where,
-                    "packet identifier of an acknowledgement",
-                    f"1 to {self._ring}",
+                    "the packet identifier of an acknowledgement is wrong",
+                    f"a number from 1 to {self._ring}",
                     number + 1,
                 )
             if first == _PUBACK and self._qos == 1:
@@ -228,7 +232,7 @@ class MqttPublisher(BenchReader):
                 message = self._message(self._done, number)
                 if not self._recorded.has(message):
                     raise WrongAnswer(
-                        self.where, f"answer to message {message}", "PUBREC", "PUBCOMP"
+                        self.where, f"the answer to message {message} is wrong", "PUBREC", "PUBCOMP"
                     )
                 self._done.settle(message)
             else:

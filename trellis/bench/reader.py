@@ -36,7 +36,7 @@ class BenchReader:
         raise NotImplementedError
 
     def pending(self) -> str:
-        """Return a phrase for the awaited input that is not a whole message; "" if there is none.
+        """Return a phrase for the awaited input other than new messages; "" if there is none.
 
         Examples: "12 PUBRELs", "the rest of 5 bytes".
         """

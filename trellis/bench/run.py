@@ -131,7 +131,10 @@ def _measure(scene: Scene, options: BenchOptions, processes: Processes) -> Round
     wanted = messages * (scene.workload.subscribers if scene.to_all else 1)
     if deliveries != wanted:
         raise WrongAnswer(
-            f"{len(lines)} connections", "messages received in all", wanted, deliveries
+            f"{len(lines)} connections",
+            "the number of all received messages is wrong",
+            wanted,
+            deliveries,
         )
     return Round(
         messages,

@@ -98,7 +98,7 @@ class Scene:
             assert self._control is not None
             depth = self._control.depth(queue)
             if depth:
-                raise WrongAnswer(f"queue {queue}", "messages left over", 0, depth)
+                raise WrongAnswer(f"queue {queue}", "messages are left in the queue", 0, depth)
 
     def _build(self) -> None:
         workload = self.workload

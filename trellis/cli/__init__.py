@@ -10,9 +10,12 @@
     health.py            health
     listing.py           list           row_filters.py       conditions of --filter
     users.py             users, permissions
+                                        user_import.py       users import; user_file.py
     roles.py             roles
     sessions.py          sessions
     vhosts_policies.py   vhosts, policies
+    topology.py          queues, exchanges, bindings
+                                        consequences.py      consequences of deleting them
     definitions.py       definitions
     doctor.py            doctor
     route.py             route          route_text.py, route_expectations.py
@@ -30,6 +33,7 @@
                                         cluster_adopt.py     cluster adopt
                                         cluster_log.py       settings of the cluster
     stream.py            stream         stream_source.py     rows of a stream over HTTP
+                                        export.py            stream export
     replay.py            replay         replay_publisher.py  a small AMQP client
     matching.py          matchers, bench matching
     bench.py             bench load
@@ -71,6 +75,9 @@ COMMANDS: Final = {
     "sessions": "sessions",
     "vhosts": "vhosts_policies",
     "policies": "vhosts_policies",
+    "queues": "topology",
+    "exchanges": "topology",
+    "bindings": "topology",
     "definitions": "definitions",
     "doctor": "doctor",
     "route": "route",

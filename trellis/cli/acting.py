@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from trellis.cli.actions import add_vhost
+from trellis.cli.actions import add_result, add_vhost, print_json, print_result
 from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.confirming import add_yes, arriving_text, confirm
 from trellis.cli.parsing import CommandError, Commands, Parser, add_command
@@ -55,6 +55,7 @@ def add(commands: Commands) -> None:
 def _add_common(command: Parser, asks: bool) -> None:
     if asks:
         add_yes(command)
+    add_result(command)
 
 
 def _queue(client: ApiClient, arguments: argparse.Namespace) -> Row:
@@ -66,12 +67,15 @@ def purge(arguments: argparse.Namespace) -> int:
     """Discard the waiting messages of a queue, after a confirmation."""
     client = ApiClient(arguments)
     row = _queue(client, arguments)
-    if not row["messages_ready"]:
-        print(f"queue '{arguments.queue}' has no waiting message")
+    ready = row["messages_ready"]
+    fields = {"vhost": arguments.vhost, "queue": arguments.queue, "messages": ready}
+    if not ready:
+        text = f"queue '{arguments.queue}' has no waiting message"
+        print_result(arguments, text, **fields, changed=False)
         return 0
     confirm(arguments, _purge_lines(row))
     client.request("DELETE", "queues", arguments.vhost, arguments.queue, "contents")
-    print(f"purged queue '{arguments.queue}'")
+    print_result(arguments, f"purged queue '{arguments.queue}'", **fields, changed=True)
     return 0
 
 
@@ -87,12 +91,15 @@ def pause_queue(arguments: argparse.Namespace) -> int:
     """Pause the deliveries of a queue, after a confirmation."""
     client = ApiClient(arguments)
     row = _queue(client, arguments)
+    fields = {"vhost": arguments.vhost, "queue": arguments.queue, "paused": True}
     if row["paused"]:
-        print(f"queue '{arguments.queue}' is paused already")
+        text = f"queue '{arguments.queue}' is paused already"
+        print_result(arguments, text, **fields, changed=False)
         return 0
     confirm(arguments, _pause_lines(client, row))
     client.request("PUT", "queues", arguments.vhost, arguments.queue, "pause")
-    print(f"paused queue '{arguments.queue}'; to continue: trellis resume {arguments.queue}")
+    text = f"paused queue '{arguments.queue}'; to continue: trellis resume {arguments.queue}"
+    print_result(arguments, text, **fields, changed=True)
     return 0
 
 
@@ -107,11 +114,13 @@ def _pause_lines(client: ApiClient, row: Row) -> Iterator[str]:
 def resume_queue(arguments: argparse.Namespace) -> int:
     """Resume the deliveries of a paused queue."""
     client = ApiClient(arguments)
+    fields = {"vhost": arguments.vhost, "queue": arguments.queue, "paused": False}
     if not _queue(client, arguments)["paused"]:
-        print(f"queue '{arguments.queue}' is not paused")
+        text = f"queue '{arguments.queue}' is not paused"
+        print_result(arguments, text, **fields, changed=False)
         return 0
     client.request("DELETE", "queues", arguments.vhost, arguments.queue, "pause")
-    print(f"resumed queue '{arguments.queue}'")
+    print_result(arguments, f"resumed queue '{arguments.queue}'", **fields, changed=True)
     return 0
 
 
@@ -121,13 +130,16 @@ def close(arguments: argparse.Namespace) -> int:
     rows = [row for row in client.json("GET", "connections") if _is_named(row, arguments.name)]
     if not rows:
         raise CommandError(
-            f"no open connection has the name or the client '{arguments.name}': "
-            "`trellis list connections` shows them"
+            f"no open connection has the name or the client identifier '{arguments.name}': "
+            "`trellis list connections` shows the open connections"
         )
     confirm(arguments, [_close_line(client, row) for row in rows])
     for row in rows:
         client.request("DELETE", "connections", row["name"])
-        print(printable(f"closed {row['name']}"))
+        if not arguments.json:
+            print(printable(f"closed {row['name']}"))
+    if arguments.json:
+        print_json({"connections": [row["name"] for row in rows], "changed": True})
     return 0
 
 

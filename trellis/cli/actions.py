@@ -11,6 +11,7 @@ import msgspec
 from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.parsing import Commands, Parser, add_command
 from trellis.cli.table import Row, columns_of, table
+from trellis.settings.errors import printable
 
 #: Names of the three permissions of a user or a role in a virtual host: patterns of names.
 PERMISSIONS: Final = ("configure", "write", "read")
@@ -41,14 +42,7 @@ def add_action(
 
     The caller adds the action's positional arguments to the returned parser.
     """
-    action: Parser = group.add_parser(
-        name,
-        prog=f"trellis {command} {name}",
-        usage=f"trellis {command} {name} {usage}".strip(),
-        help=text,
-        description=text[:1].upper() + text[1:] + ".",
-    )
-    action.set_defaults(run=run, parser=action)
+    action = add_command(group, name, run, text, usage, group=command)
     add_login(action)
     return action
 
@@ -60,11 +54,22 @@ def add_vhost(action: Parser) -> None:
 
 def add_json(action: Parser) -> None:
     """Add the flag --json, which prints JSON instead of a table."""
-    action.add_argument("--json", action="store_true", help="print a JSON list of objects")
+    _add_json(action, "print a JSON list of objects")
+
+
+def add_result(command: Parser) -> None:
+    """Add the flag --json, with which `print_result` prints JSON instead of a line of text."""
+    _add_json(command, "print the result as a JSON object")
+
+
+def _add_json(command: Parser, text: str) -> None:
+    command.add_argument("--json", action="store_true", help=text)
+    if command.usage is not None and "--json" not in command.usage:
+        command.usage += " [--json]"
 
 
 def add_patterns(command: Parser) -> None:
-    """Add the arguments CONFIGURE, WRITE and READ."""
+    """Add the arguments CONFIGURE, WRITE and READ: the patterns of permissions."""
     for name in PERMISSIONS:
         command.add_argument(
             name,
@@ -82,6 +87,19 @@ def ask(arguments: argparse.Namespace, method: str, *path: str, body: object = N
     return ApiClient(arguments).json(method, *path, body=body)
 
 
+def print_json(value: object) -> None:
+    """Print a value as JSON, indented."""
+    print(msgspec.json.format(msgspec.json.encode(value)).decode())
+
+
+def print_result(arguments: argparse.Namespace, text: str, **fields: object) -> None:
+    """Print what a command has done: a line of text, or with --json the fields as a JSON object."""
+    if arguments.json:
+        print_json(fields)
+    else:
+        print(printable(text))
+
+
 def show(
     rows: Sequence[dict[str, Any]],
     columns: Sequence[str],
@@ -94,7 +112,7 @@ def show(
     columns.
     """
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(rows)).decode())
+        print_json(rows)
         return
     flat: list[Row] = [{name: _cell(row.get(name)) for name in columns} for row in rows]
     print(table(flat, list(columns) or columns_of(flat)) if flat else empty)

@@ -8,17 +8,18 @@ that package.
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
+from functools import partial
 from typing import Any, Final
 
 from trellis.cli.api_client import ApiClient, add_login, credentials
 from trellis.cli.history_arguments import (
-    JOBS,
     OWN_JOURNAL,
     add_check,
     add_definitions,
+    add_jobs,
     add_json,
     add_question,
+    imported,
 )
 from trellis.cli.parsing import (
     CommandError,
@@ -64,19 +65,12 @@ def add(commands: Commands) -> None:
     add_definitions(tool)
     add_json(tool)
     add_check(tool, "a message reached no queue")
-    for name, job in JOBS.items():
-        job.add(_add(tools, name, job.text, job.usage.removeprefix("HISTORY ")))
+    add_jobs(partial(_add, tools))
 
 
 def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
-    tool: Parser = tools.add_parser(
-        name,
-        prog=f"trellis ask {name}",
-        usage=f"trellis ask {name} [--journal PLACE] {usage} [--since TIME] [--until TIME]",
-        help=text,
-        description=text[:1].upper() + text[1:] + ".",
-    )
-    tool.set_defaults(run=run, parser=tool)
+    usage = f"[--journal PLACE] {usage.removeprefix('HISTORY ')} [--since TIME] [--until TIME]"
+    tool = add_command(tools, name, run, text, usage, group="ask")
     add_history(tool)
     return tool
 
@@ -89,7 +83,10 @@ def add_history(tool: Parser) -> None:
         ("--until", "read only messages that the broker received before this time"),
     ):
         tool.add_argument(
-            flag, type=time_of, metavar="TIME", help=f"{text}: 15m, 2h or 7d ago, or ISO 8601"
+            flag,
+            type=time_of,
+            metavar="TIME",
+            help=f"{text}; TIME is an age such as 15m, 2h or 7d, or an ISO 8601 time",
         )
     add_login(tool)
 
@@ -114,15 +111,7 @@ def answer(arguments: argparse.Namespace, module: str) -> int:
 
     `module` is the full name of the module. Raises CommandError.
     """
-    try:
-        errors: Any = import_module("pyspark_trellis.errors")
-        runner: Any = import_module(module)
-    except ImportError as error:
-        raise CommandError(
-            f"`trellis {arguments.command}` needs {error.name or 'packages'}, which is not "
-            "installed here: pip install 'trellis-broker[arrow]'",
-            2,
-        ) from None
+    errors, runner = imported(arguments, module, "arrow")
     _find_journal(arguments)
     try:
         code: int = runner.run(arguments)
@@ -152,7 +141,10 @@ def _find_journal(arguments: argparse.Namespace) -> None:
 
 
 def _journal_of(client: ApiClient) -> str:
-    """Return the only journal that the user may read, as VHOST/QUEUE."""
+    """Return the only journal that the user may read, as VHOST/QUEUE.
+
+    Raises CommandError if the user may read no journal, or several.
+    """
     rows = client.json("GET", "streams")
     found = [f"{row['vhost']}/{row['name']}" for row in rows if row["journal"]]
     if len(found) == 1:

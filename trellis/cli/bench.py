@@ -107,7 +107,8 @@ def add(commands: Commands) -> None:
     tool.add_argument(
         "--json",
         metavar="FILE",
-        help="write all figures of all rounds to FILE; - is standard output, without the table",
+        help="write all figures of all rounds as JSON to FILE; - prints the JSON instead of the "
+        "table",
     )
     tool.add_argument("--list", action="store_true", help="list the workloads")
     matching.add_bench(tools)

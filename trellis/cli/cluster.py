@@ -6,10 +6,8 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from trellis.cli import cluster_adopt, cluster_demo
-from trellis.cli.actions import add_json, ask, show
+from trellis.cli.actions import add_json, add_result, ask, print_json, print_result, show
 from trellis.cli.api_client import add_login
 from trellis.cli.cluster_log import cluster_settings
 from trellis.cli.parsing import (
@@ -42,13 +40,14 @@ def add(commands: Commands) -> None:
         tools,
         "check",
         check_cluster,
-        "[--create]",
+        "[--create] [--json]",
         _CHECK,
         "The exit code is 1 if a setting is unsafe.",
     )
     check.add_argument(
         "--create", action="store_true", help="first create the topic, if it does not exist"
     )
+    add_result(check)
     add_settings(check, "cluster")
     found = _add_tool(
         tools,
@@ -64,7 +63,7 @@ def add(commands: Commands) -> None:
         tools,
         "switch",
         switch_cluster,
-        "[NODE] [--url URL]",
+        "[NODE] [--json] [--url URL]",
         _SWITCH,
         "The command asks the http port of the active node.",
     )
@@ -75,12 +74,13 @@ def add(commands: Commands) -> None:
         metavar="NODE",
         help="name of the standby [the standby that has most of the log]",
     )
+    add_result(switch)
     add_login(switch)
     seed = _add_tool(
         tools,
         "seed",
         seed_node,
-        "NODE TARGET",
+        "NODE TARGET [--json]",
         _SEED,
         "Run it on the machine of a node that runs, then move TARGET to the data directory of the "
         "new node, and start the new node.",
@@ -89,9 +89,13 @@ def add(commands: Commands) -> None:
     seed.add_argument(
         "target", type=Path, metavar="TARGET", help="directory to create; it must not exist yet"
     )
+    add_result(seed)
     add_settings(seed, "data")
-    forget = _add_tool(tools, "forget", forget_node, "NODE", _FORGET, "The node must be stopped.")
+    forget = _add_tool(
+        tools, "forget", forget_node, "NODE [--json]", _FORGET, "The node must be stopped."
+    )
     forget.add_argument("node", metavar="NODE", help="name of the node")
+    add_result(forget)
     add_settings(forget, "cluster")
     cluster_adopt.add(tools)
     cluster_demo.add(tools)
@@ -105,15 +109,8 @@ def _add_tool(
     text: str,
     more: str,
 ) -> Parser:
-    tool: Parser = tools.add_parser(
-        name,
-        prog=f"trellis cluster {name}",
-        usage=f"trellis cluster {name} {usage} [--config FILE]... [FLAG VALUE]...",
-        help=text,
-        description=f"{text[:1].upper()}{text[1:]}. {more}",
-    )
-    tool.set_defaults(run=run, parser=tool)
-    return tool
+    usage = f"{usage} [--config FILE]... [FLAG VALUE]..."
+    return add_command(tools, name, run, text, usage, group="cluster", more=more)
 
 
 def _needs_tool(arguments: argparse.Namespace) -> int:
@@ -125,16 +122,25 @@ def _needs_tool(arguments: argparse.Namespace) -> int:
 
 
 def check_cluster(arguments: argparse.Namespace) -> int:
-    """Print a line for each unsafe setting of the Kafka cluster and its topic."""
+    """Print a line for each unsafe setting of the Kafka cluster and its topic.
+
+    The exit code is 1 if there is one.
+    """
     cluster = cluster_settings(arguments)
     from trellis.cluster import check
 
+    created = False
     try:
-        if arguments.create and check.create(cluster):
+        created = arguments.create and check.create(cluster)
+        if created and not arguments.json:
             print(f"created topic '{cluster.log_topic}'")
         found = list(check.findings(cluster))
     except check.FAILURES as error:
         raise CommandError(str(error)) from None
+    if arguments.json:
+        names = {"cluster": cluster.name, "topic": cluster.log_topic, "servers": cluster.servers}
+        print_json({**names, "created": created, "findings": found})
+        return 1 if found else 0
     for line in found:
         print(line)
     if not found:
@@ -162,7 +168,7 @@ def show_status(arguments: argparse.Namespace) -> int:
             "format": found.format,
             "nodes": found.rows,
         }
-        print(msgspec.json.format(msgspec.json.encode(document)).decode())
+        print_json(document)
         return 0 if found.has_active else 1
     print(
         f"cluster {cluster.name}: topic {cluster.log_topic} at {cluster.servers} has records "
@@ -180,14 +186,18 @@ def show_status(arguments: argparse.Namespace) -> int:
 
 
 def switch_cluster(arguments: argparse.Namespace) -> int:
-    """Ask the active node to hand the replicated log over to a standby, and print its name."""
+    """Ask the active node to hand over to a standby, and print the name of the standby."""
     answer = ask(arguments, "POST", "trellis", "cluster", "switch", body={"to": arguments.node})
-    print(f"handed over to node '{answer['to']}'")
+    text = f"handed over to node '{answer['to']}'"
+    print_result(arguments, text, node=answer["to"], changed=True)
     return 0
 
 
 def seed_node(arguments: argparse.Namespace) -> int:
-    """Copy this node's data directory for another node, and keep the log for that node."""
+    """Copy this node's data directory for a new node of the cluster.
+
+    From then on, the replicated log keeps all records that the new node lacks.
+    """
     cluster, directory = cluster_settings(arguments), str(data_directory(arguments))
     from trellis.cluster import status
 
@@ -196,16 +206,18 @@ def seed_node(arguments: argparse.Namespace) -> int:
     except status.FAILURES as error:
         raise CommandError(str(error)) from None
     size = copy_directory(directory, str(arguments.target.expanduser()))
-    print(
+    text = (
         f"{size} bytes copied to {arguments.target}: move it to the data directory of node "
         f"'{arguments.node}', and start the node; the log is kept for it until "
         f"`trellis cluster forget {arguments.node}`"
     )
+    fields = {"node": arguments.node, "target": str(arguments.target), "bytes": size}
+    print_result(arguments, text, **fields, changed=True)
     return 0
 
 
 def forget_node(arguments: argparse.Namespace) -> int:
-    """Remove a node from the cluster: the log keeps no records for it."""
+    """Remove a node from the cluster: the replicated log keeps no more records for the node."""
     cluster = cluster_settings(arguments)
     from trellis.cluster import status
 
@@ -213,5 +225,6 @@ def forget_node(arguments: argparse.Namespace) -> int:
         status.forget(cluster, arguments.node)
     except status.FAILURES as error:
         raise CommandError(str(error)) from None
-    print(f"node '{arguments.node}' is forgotten: the active node removes it within seconds")
+    text = f"node '{arguments.node}' is forgotten: the active node removes it within seconds"
+    print_result(arguments, text, node=arguments.node, changed=True)
     return 0

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trellis.cli.actions import add_result, print_json, print_result
 from trellis.cli.cluster_log import cluster_settings
 from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.parsing import CommandError, Commands, Parser, add_settings, load_settings
@@ -27,7 +28,7 @@ def add(tools: Commands) -> None:
     tool: Parser = tools.add_parser(
         "adopt",
         prog="trellis cluster adopt",
-        usage="trellis cluster adopt [--dry-run] [--over-records] [--behind] [--yes] "
+        usage="trellis cluster adopt [--dry-run] [--over-records] [--behind] [--yes] [--json] "
         "[--config FILE]... [FLAG VALUE]...",
         help=TEXT,
         description=f"{TEXT[:1].upper()}{TEXT[1:]}, after Kafka has lost the old topic, or for the "
@@ -51,6 +52,7 @@ def add(tools: Commands) -> None:
         help="adopt this directory although another node has reported a higher position",
     )
     add_yes(tool)
+    add_result(tool)
     add_settings(tool, "cluster")
 
 
@@ -76,7 +78,9 @@ def adopt(arguments: argparse.Namespace) -> int:
         finally:
             lock.release()
     except OutcomeUnknown as error:
-        raise CommandError(f"{error}; the data directory is unchanged, so repeat it") from None
+        raise CommandError(
+            f"{error}; the data directory is unchanged, so repeat this command"
+        ) from None
     except (LogUnreachable, ReplicationError, StoreError) as error:
         raise CommandError(str(error)) from None
 
@@ -84,7 +88,8 @@ def adopt(arguments: argparse.Namespace) -> int:
 def _survey(directory: Path) -> DirectorySurvey:
     """Return the state, the last position and the number of definitions of a data directory.
 
-    Raises CommandError if it has no store, StoreError, and ReplicationError for damage.
+    Raises CommandError if the directory has no store, ReplicationError if the store is damaged, and
+    StoreError.
     """
     from broker.replication.adoption import survey_directory
     from broker.store.disk import RealDisk
@@ -133,11 +138,13 @@ def _adopt(
     found = adoption.examine(survey, arguments.over_records, arguments.behind)
     confirm(arguments, adoption.consequences(survey, found))
     epoch = _carry_out(settings, survey, adoption, found)
-    print(
+    text = (
         f"the log of '{cluster.name}' begins with {survey.path} (epoch {epoch}): start this node "
         "with `trellis serve`, then give each other node a copy of its directory with `trellis "
         "cluster seed`"
     )
+    fields = {"cluster": cluster.name, "directory": survey.path, "epoch": epoch}
+    print_result(arguments, text, **fields, changed=True)
     return 0
 
 
@@ -149,20 +156,32 @@ def _show(arguments: argparse.Namespace, settings: Settings, survey: DirectorySu
     """
     from trellis.cluster.adopting import Adoption
 
-    owner = f"the broker '{survey.state.name}'" if survey.state.name else "no cluster"
-    print(
-        f"{survey.path}: position {survey.position}, batch {survey.state.number}, "
-        f"{survey.definitions} definitions, of {owner}"
-    )
+    row = {
+        "directory": survey.path,
+        "position": survey.position,
+        "batch": survey.state.number,
+        "definitions": survey.definitions,
+        "cluster": survey.state.name,
+    }
+    if not arguments.json:
+        owner = f"the broker '{survey.state.name}'" if survey.state.name else "no cluster"
+        print(
+            f"{survey.path}: position {survey.position}, batch {survey.state.number}, "
+            f"{survey.definitions} definitions, of {owner}"
+        )
     try:
         log = _open(arguments, settings)
     except CommandError as error:
-        print(f"the reports of the nodes cannot be read: {error}")
+        problem = f"the reports of the nodes cannot be read: {error}"
+        print_result(arguments, problem, **row, reports=[], problem=problem)
         return 0
     try:
         adoption = Adoption(log, settings.cluster.name, settings.node.name, settings.cluster.timing)
-        for line in adoption.positions():
-            print(line)
+        if arguments.json:
+            print_json({**row, "reports": list(adoption.report_rows())})
+        else:
+            for line in adoption.positions():
+                print(line)
     finally:
         log.close()
     return 0
@@ -171,7 +190,7 @@ def _show(arguments: argparse.Namespace, settings: Settings, survey: DirectorySu
 def _carry_out(
     settings: Settings, survey: DirectorySurvey, adoption: Adoption, found: LogSurvey
 ) -> int:
-    """Open the directory, begin the log with it, and return the epoch with which it begins."""
+    """Begin the log with the directory. Return the epoch: the number of the claim in the log."""
     from broker.replication.adoption import AdoptedDirectory
     from broker.store.disk import RealDisk
     from trellis.server.recovery import codecs

@@ -61,7 +61,7 @@ class Command:
                 self.arguments.append(Argument(action))
 
     def all(self) -> Iterator[Command]:
-        """Yield this command, its actions, and the actions of these."""
+        """Yield this command and all commands below it."""
         yield self
         for child in self.children:
             yield from child.all()

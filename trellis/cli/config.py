@@ -6,6 +6,7 @@ import sys
 
 from trellis.auth.jwt import Tokens
 from trellis.auth.passwords import HASHER
+from trellis.cli.actions import add_result, print_result
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
 from trellis.server.certificates import contexts
 from trellis.settings.rendering import default_file, effective
@@ -27,15 +28,15 @@ def add(commands: Commands) -> None:
         help="print the values in force and their sources, instead of the defaults",
     )
     add_settings(command)
-    add_settings(
-        add_command(
-            commands,
-            "check-config",
-            check_config,
-            "check the settings and certificates",
-            settings_usage,
-        )
+    command = add_command(
+        commands,
+        "check-config",
+        check_config,
+        "check the settings and certificates",
+        "[--json] " + settings_usage,
     )
+    add_result(command)
+    add_settings(command)
     add_command(
         commands,
         "hash-password",
@@ -59,9 +60,11 @@ def check_config(arguments: argparse.Namespace) -> int:
     contexts(settings)
     if settings.jwt.keys:
         Tokens(settings.jwt)
-    listeners = " ".join(f"{name}={listener.port}" for name, listener in settings.listeners.items())
-    sources_text = ", ".join(dict.fromkeys(sources.values())) or "no settings given: all defaults"
-    print(f"ok: {listeners} ({sources_text})")
+    ports = {name: listener.port for name, listener in settings.listeners.items()}
+    listeners = " ".join(f"{name}={port}" for name, port in ports.items())
+    known = list(dict.fromkeys(sources.values()))
+    sources_text = ", ".join(known) or "no settings given: all defaults"
+    print_result(arguments, f"ok: {listeners} ({sources_text})", ports=ports, sources=known)
     return 0
 
 

@@ -51,10 +51,10 @@ def confirm(arguments: argparse.Namespace, consequences: Iterable[str]) -> None:
 
 
 def arriving_text(client: ApiClient, *path: str) -> str:
-    """Return the rate at which messages come to the object at `path`: `14 messages/s come`.
+    """Return the rate of messages that come to a queue or virtual host: `14 messages/s come`.
 
-    The counter of the object is read twice, because the broker keeps no history of it. Return "" if
-    no message comes. Raises CommandError.
+    Return "" if no message comes. `path` is the path of the object in the HTTP API. The rate is the
+    difference of two readings of the object's counter. Raises CommandError.
     """
     before, began = _published(client.json("GET", *path)), time.monotonic()
     time.sleep(_RATE_SECONDS)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from trellis.cli.actions import print_json
 from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.parsing import CommandError, Commands, add_command
 from trellis.settings.errors import printable
@@ -30,7 +31,9 @@ class ImportResult(msgspec.Struct):
 
 def add(commands: Commands) -> None:
     """Add the parser of the command `trellis definitions`."""
-    usage = "import FILE [--dry-run] | export [FILE] [--url URL] [--user NAME --password WORD]"
+    usage = (
+        "import FILE [--dry-run] [--json] | export [FILE] [--url URL] [--user NAME --password WORD]"
+    )
     command = add_command(
         commands,
         "definitions",
@@ -53,6 +56,9 @@ def add(commands: Commands) -> None:
         action="store_true",
         help="change nothing: report the objects that an import would accept and refuse",
     )
+    command.add_argument(
+        "--json", action="store_true", help="print the report of an import as a JSON object"
+    )
     add_login(command)
 
 
@@ -64,12 +70,12 @@ def definitions(arguments: argparse.Namespace) -> int:
         client.decode(answer, dict[str, object], "JSON", "definitions")
         _write(arguments.file, msgspec.json.format(answer, indent=2))
         return 0
-    return import_document(client, _read(arguments.file), arguments.dry_run)
-
-
-def import_document(client: ApiClient, data: bytes, dry_run: bool) -> int:
-    """Import a definitions document, and print the report; return 1 if an object was refused."""
-    return print_report(request_import(client, data, dry_run), data, dry_run)
+    data = _read(arguments.file)
+    result = request_import(client, data, arguments.dry_run)
+    if arguments.json:
+        print_json(report_row(result, data, arguments.dry_run))
+        return 1 if result.refused else 0
+    return print_report(result, data, arguments.dry_run)
 
 
 def request_import(client: ApiClient, data: bytes, dry_run: bool) -> ImportResult:
@@ -79,6 +85,16 @@ def request_import(client: ApiClient, data: bytes, dry_run: bool) -> ImportResul
     )
     result: ImportResult = client.decode(answer, ImportResult, "result of an import", "definitions")
     return result
+
+
+def report_row(result: ImportResult, data: bytes, dry_run: bool) -> dict[str, object]:
+    """Return the report of an import as a JSON object; `imported` counts the objects by kind."""
+    return {
+        "imported": result.taken,
+        "refused": result.refused,
+        "notes": [*_unknown_parts(data), *result.notes],
+        "changed": not dry_run and any(result.taken.values()),
+    }
 
 
 def print_report(result: ImportResult, data: bytes, dry_run: bool) -> int:

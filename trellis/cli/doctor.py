@@ -26,6 +26,7 @@ from broker.definitions.rabbitmq import (
 from broker.definitions.trial import TrialImport
 from broker.errors import BrokerError
 from trellis.auth.passwords import check_hash
+from trellis.cli.actions import print_json
 from trellis.cli.parsing import CommandError, Commands, add_command
 from trellis.settings.errors import printable
 
@@ -67,6 +68,8 @@ class Diagnosis:
         self.groups: dict[tuple[str, str, str], Group] = {}
         #: A line for each object, in the order of the import.
         self.lines: list[str] = []
+        #: A row for each finding, and for each object without a finding.
+        self.rows: list[dict[str, str]] = []
         self.failed = False
 
     def add(self, section: str, name: str, findings: list[Difference]) -> None:
@@ -76,6 +79,7 @@ class Diagnosis:
         if not findings:
             self.equal[section] += 1
             self.lines.append(f"{EQUAL:9}  {section}[{at}] {name!r}")
+            self._add_row(EQUAL, section, name, "")
         for finding in findings:
             kind = MISSING if finding.kind == REFUSED else finding.kind
             text = f"not imported: {finding.text}" if finding.kind == REFUSED else finding.text
@@ -86,6 +90,10 @@ class Diagnosis:
                 self.groups[key] = Group(kind, section, reason)
             self.groups[key].names.append(name)
             self.lines.append(f"{kind:9}  {section}[{at}] {name!r}: {text}")
+            self._add_row(kind, section, name, text)
+
+    def _add_row(self, kind: str, section: str, name: str, text: str) -> None:
+        self.rows.append({"result": kind, "section": section, "name": name, "text": text})
 
     def summary(self) -> list[str]:
         """Return a line for each section and each group of objects with the same difference."""
@@ -107,7 +115,7 @@ def add(commands: Commands) -> None:
         doctor,
         "compare RabbitMQ's definitions with the result of their import into Trellis; no broker "
         "needs to run",
-        "FILE [--all]",
+        "FILE [--all] [--json]",
     )
     command.add_argument(
         "file", metavar="FILE", help="definitions of RabbitMQ 3.8 to 4.x; - is standard input"
@@ -117,19 +125,29 @@ def add(commands: Commands) -> None:
         action="store_true",
         help="print a line for each object, also for objects without findings",
     )
+    command.add_argument(
+        "--json",
+        action="store_true",
+        help="print a JSON list of the findings, with --all also of objects without findings",
+    )
 
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Print equal, different and missing objects; the exit code is 1 if something is missing."""
     document = read_document(arguments.file)
     found = diagnose(document)
+    unknown = [*unknown_sections(document), *faults_of(document)]
+    if arguments.json:
+        rows = [row for row in found.rows if arguments.all or row["result"] != EQUAL]
+        rows += [{"result": MISSING, "section": "", "name": "", "text": line} for line in unknown]
+        print_json(rows)
+        return 1 if found.failed or unknown else 0
     for line in found.lines if arguments.all else found.summary():
         print(printable(line))
-    for line in [*unknown_sections(document), *faults_of(document)]:
-        found.failed = True
+    for line in unknown:
         print(printable(f"{MISSING:9}  {line}"))
     print("further differences (metrics, settings, protocols, ...): docs/moving-from-rabbitmq.md")
-    return 1 if found.failed else 0
+    return 1 if found.failed or unknown else 0
 
 
 def diagnose(document: object) -> Diagnosis:

@@ -6,6 +6,7 @@ import argparse
 import urllib.error
 import urllib.request
 
+from trellis.cli.actions import add_result, print_result
 from trellis.cli.api_client import base_url, error_text, fetch
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
 from trellis.node_state import standby_state
@@ -13,7 +14,7 @@ from trellis.node_state import standby_state
 
 def add(commands: Commands) -> None:
     """Add the parser of the command `trellis health`."""
-    health_usage = "[--active] [--url URL] [--config FILE]... [FLAG VALUE]..."
+    health_usage = "[--active] [--json] [--url URL] [--config FILE]... [FLAG VALUE]..."
     command = add_command(
         commands,
         "health",
@@ -31,6 +32,7 @@ def add(commands: Commands) -> None:
         action="store_true",
         help="exit with code 1 on a standby: only the active node of a cluster is ready",
     )
+    add_result(command)
     add_settings(command, "metrics")
 
 
@@ -48,7 +50,8 @@ def health(arguments: argparse.Namespace) -> int:
         state = standby_state(text)
         if not state or arguments.active:
             raise CommandError(f"not ready: {url} answered {error.code}: {text}") from None
-        print(f"standby: this node is {state}, and another node serves the clients: {url}")
+        line = f"standby: this node is {state}, and another node serves the clients: {url}"
+        print_result(arguments, line, state=state, ready=False, url=url)
         return 0
-    print(f"ready: {url}")
+    print_result(arguments, f"ready: {url}", state="ready", ready=True, url=url)
     return 0

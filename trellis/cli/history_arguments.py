@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from trellis.cli.parsing import Parser, number
+from trellis.cli.parsing import CommandError, Parser, number
 
 #: The journal that a command reads by default, if it asks the broker of the settings.
 OWN_JOURNAL: Final = "the journal of the broker of --url"
@@ -29,27 +30,33 @@ class HistoryJob(NamedTuple):
 
 
 def add_json(tool: Parser) -> None:
-    """Add --json."""
+    """Add the flag --json, which writes the answer to a file."""
     tool.add_argument(
         "--json",
         metavar="FILE",
-        help="write the whole answer to FILE; - is standard output, without the table",
+        help="write the whole answer as JSON to FILE; - prints the JSON instead of the table",
     )
 
 
 def add_check(tool: Parser, condition: str) -> None:
-    """Add --check, which sets the exit code 1 if a condition holds; --help names it `condition`."""
+    """Add the flag --check. With the flag, the exit code is 1 if a condition holds.
+
+    `condition` is the text of this condition for --help.
+    """
     tool.add_argument(
         "--check", action="store_true", help=f"end with exit code 1 if {condition}, for CI"
     )
 
 
 def _add_whatif(tool: Parser) -> None:
-    tool.add_argument("--definitions", metavar="FILE", required=True, help="proposed definitions")
+    tool.add_argument(
+        "--definitions", metavar="FILE", required=True, help="file with the proposed definitions"
+    )
     tool.add_argument(
         "--current",
         metavar="FILE|URL",
-        help="current definitions, to compare with [$topology, else the routes in the journal]",
+        help="current definitions, with which the proposed ones are compared [$topology, else the "
+        "routes in the journal]",
     )
     add_json(tool)
 
@@ -67,26 +74,27 @@ def _add_advise(tool: Parser) -> None:
         metavar="FILE",
         type=Path,
         default=Path("matching-profile.json"),
-        help="profile to write [matching-profile.json]",
+        help="matching profile to write [matching-profile.json]",
     )
 
 
 def add_place(tool: argparse._ActionsContainer, required: bool, default: str = "") -> None:
     """Add --journal and --stream, which name a journal, and --pattern, which selects topics.
 
-    `default` is the text by which --help names the journal that is read without --journal.
+    `default` describes the journal that is read without --journal, for --help.
     """
     tool.add_argument(
         "--journal",
         metavar="PLACE",
         required=required,
-        help="journal to read: directory of a stream, or the broker: http://HOST:15672"
-        + (f" [{default}]" if default else ""),
+        help="journal to read: the directory of a stream, or the URL of a broker "
+        "(http://HOST:15672)" + (f" [{default}]" if default else ""),
     )
     tool.add_argument(
         "--stream",
         metavar="QUEUE",
-        help="name of the stream, as QUEUE or VHOST/QUEUE; only if the journal is a broker's",
+        help="name of the stream, as QUEUE or VHOST/QUEUE; only if the journal is read from a "
+        "broker",
     )
     tool.add_argument(
         "--pattern", metavar="PATTERN", help="read only topics that match this AMQP binding key"
@@ -121,8 +129,8 @@ def add_mode(tool: Parser, once: str, follow: str) -> None:
 def add_question(tool: Parser, default: str = "") -> None:
     """Add the arguments that select the messages and the topology of a job.
 
-    The topology is the bindings and MQTT subscriptions. `default` is the text by which --help names
-    the journal that is read without --journal.
+    The topology is the bindings and MQTT subscriptions. `default` describes the journal that is
+    read without --journal, for --help.
     """
     group = tool.add_argument_group(
         "history", "Published messages: a journal, or the counts of `trellis pipeline traffic`."
@@ -163,20 +171,19 @@ def add_topology(tool: Parser) -> argparse._ArgumentGroup:
     group.add_argument(
         "--topology",
         metavar="PLACE",
-        help="directory of $topology, or the broker: http://HOST:15672; or none, to use "
-        "no topology "
-        "[the $topology beside the journal]",
+        help="stream $topology to read: its directory, or the URL of a broker "
+        "(http://HOST:15672); the word none uses no topology [the $topology beside the journal]",
     )
     return group
 
 
 def add_definitions(tool: Parser) -> None:
-    """Add --definitions."""
+    """Add the flag --definitions: the file or broker whose definitions the job examines."""
     tool.add_argument(
         "--definitions",
         metavar="FILE|URL",
-        help="definitions as `trellis definitions export` writes them, or the broker: "
-        "http://HOST:15672 [$topology]",
+        help="definitions to examine: a file of `trellis definitions export`, or the URL of a "
+        "broker (http://HOST:15672) [$topology]",
     )
 
 
@@ -199,3 +206,27 @@ JOBS: Final = {
         _add_advise,
     ),
 }
+
+
+def add_jobs(add_job: Callable[[str, str, str], Parser]) -> None:
+    """Add whatif, audit and advise with their arguments.
+
+    `add_job` takes the name, the help and the usage of a job, and returns its parser.
+    """
+    for name, job in JOBS.items():
+        job.add(add_job(name, job.text, job.usage))
+
+
+def imported(arguments: argparse.Namespace, module: str, extra: str) -> tuple[Any, Any]:
+    """Import a module of pyspark_trellis by name; return the module with errors, and this module.
+
+    Raises CommandError, which names the extra that the module needs, if a package is missing.
+    """
+    try:
+        return import_module("pyspark_trellis.errors"), import_module(module)
+    except ImportError as error:
+        raise CommandError(
+            f"`trellis {arguments.command}` needs {error.name or 'packages'}, which is not "
+            f"installed here: pip install 'trellis-broker[{extra}]'",
+            2,
+        ) from None

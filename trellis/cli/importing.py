@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from trellis.cli.actions import add_result, print_json
 from trellis.cli.parsing import CommandError, Commands, add_command
 from trellis.mosquitto.importing import MosquittoImport
 from trellis.mosquitto.report import DIFFERS, NOT_NEEDED, NOT_TAKEN
@@ -28,13 +29,17 @@ def add(commands: Commands) -> None:
         import_,
         "write broker.toml and definitions.json from the configuration of another broker, and "
         "report each line that could not be imported (exit code 1 if there is any)",
-        "mosquitto PATH [--output DIR] [--force]",
+        "mosquitto PATH [--output DIR] [--force] [--json]",
     )
     command.add_argument("broker", metavar="BROKER", choices=("mosquitto",), help="mosquitto")
     command.add_argument("path", metavar="PATH", help=f"{_CONF}, or its directory")
     command.add_argument(
-        "--output", metavar="DIR", default=".", help="directory of the two written files [.]"
+        "--output",
+        metavar="DIR",
+        default=".",
+        help="directory for broker.toml and definitions.json [.]",
     )
+    add_result(command)
     command.add_argument(
         "--force", action="store_true", help="overwrite files that exist in the directory"
     )
@@ -59,10 +64,19 @@ def import_(arguments: argparse.Namespace) -> int:
     settings = output / _SETTINGS
     _write(settings, imported.settings_text(definitions).encode(), arguments.force)
     report = imported.report
-    for kind in (NOT_TAKEN, DIFFERS, NOT_NEEDED):
-        for note in report.notes:
-            if note.kind == kind:
-                print(printable(str(note)))
+    notes = [
+        note
+        for kind in (NOT_TAKEN, DIFFERS, NOT_NEEDED)
+        for note in report.notes
+        if note.kind == kind
+    ]
+    if arguments.json:
+        files = {"settings": str(settings), "definitions": str(definitions)}
+        users = len(imported.definitions["users"])
+        print_json({**files, "users": users, "notes": [note.row() for note in notes]})
+    else:
+        for note in notes:
+            print(printable(str(note)))
     print(
         f"wrote {settings} and {definitions}: {len(imported.definitions['users'])} users; lines "
         f"not taken: {report.count(NOT_TAKEN)}, with differences: {report.count(DIFFERS)}, not "

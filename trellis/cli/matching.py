@@ -60,7 +60,11 @@ def add_bench(tools: Any) -> None:
         help="algorithms and peers to measure [all]",
     )
     tool.add_argument(
-        "--sizes", metavar="N,M", type=_sizes, default=[], help="numbers of subscriptions [1000]"
+        "--sizes",
+        metavar="N,M",
+        type=_sizes,
+        default=[],
+        help="numbers of subscriptions, separated by commas [1000]",
     )
     tool.add_argument(
         "--rounds",

@@ -79,17 +79,29 @@ class _Formatter(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=36)
 
 
-def add_command(commands: Commands, name: str, run: Any, text: str, usage: str = "") -> Parser:
-    """Add the command `trellis NAME`. `run` takes the parsed arguments and returns the exit code.
+def add_command(
+    commands: Commands,
+    name: str,
+    run: Any,
+    text: str,
+    usage: str = "",
+    *,
+    group: str = "",
+    more: str = "",
+) -> Parser:
+    """Add the command `trellis NAME`, or `trellis GROUP NAME`.
 
-    `text` is the help of the command, without a capital and a full stop. `usage` follows the name.
+    `run` takes the parsed arguments and returns the exit code. `text` is the help of the command,
+    without a capital and a full stop. `usage` follows the name. `more` are further sentences of
+    --help.
     """
+    path = f"trellis {group} {name}" if group else f"trellis {name}"
     command: Parser = commands.add_parser(
         name,
-        prog=f"trellis {name}",
-        usage=f"trellis {name} {usage}".strip(),
+        prog=path,
+        usage=f"{path} {usage}".strip(),
         help=text,
-        description=text[:1].upper() + text[1:] + ".",
+        description=f"{text[:1].upper()}{text[1:]}. {more}".strip(),
     )
     command.set_defaults(run=run, parser=command)
     return command

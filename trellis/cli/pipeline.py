@@ -7,16 +7,17 @@ imports pyspark_trellis by name, because no module of the broker may import that
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from trellis.cli.history_arguments import (
-    JOBS,
     add_definitions,
+    add_jobs,
     add_journal,
     add_mode,
     add_question,
+    imported,
 )
 from trellis.cli.parsing import CommandError, Commands, Parser, add_command, number
 
@@ -71,26 +72,24 @@ def add(commands: Commands) -> None:
             default=1_000_000,
             help="most rows that Spark reads and writes at a time [1000000]",
         )
-    for name, job in JOBS.items():
-        tool = _add(tools, name, job.text, job.usage)
-        add_question(tool)
-        job.add(tool)
-    tool = _add(
+    add_jobs(partial(_add_question, tools))
+    tool = _add_question(
         tools,
         "report",
         "write an HTML page with plots of traffic, changes and findings",
         "HISTORY --definitions FILE|URL|--as-of TIME [--proposed FILE] [--output FILE] "
         "[--once|--follow]",
     )
-    add_question(tool)
     add_definitions(tool)
-    tool.add_argument("--proposed", metavar="FILE", help="proposed definitions, as in whatif")
+    tool.add_argument(
+        "--proposed", metavar="FILE", help="proposed definitions, for a section as from whatif"
+    )
     tool.add_argument(
         "--output",
         metavar="FILE",
         type=Path,
         default=Path("report.html"),
-        help="page to write [report.html]",
+        help="HTML file to write [report.html]",
     )
     tool = _add(
         tools,
@@ -125,14 +124,7 @@ def add(commands: Commands) -> None:
 
 
 def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
-    tool: Parser = tools.add_parser(
-        name,
-        prog=f"trellis pipeline {name}",
-        usage=f"trellis pipeline {name} {usage} [--master URL]",
-        help=text,
-        description=text[:1].upper() + text[1:] + ".",
-    )
-    tool.set_defaults(run=run, parser=tool)
+    tool = add_command(tools, name, run, text, f"{usage} [--master URL]", group="pipeline")
     tool.add_argument(
         "--master",
         metavar="URL",
@@ -144,8 +136,15 @@ def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="Spark setting; may be given several times",
+        help="a setting of Spark; may be given several times",
     )
+    return tool
+
+
+def _add_question(tools: Any, name: str, text: str, usage: str) -> Parser:
+    """Add a job that examines messages of the past."""
+    tool = _add(tools, name, text, usage)
+    add_question(tool)
     return tool
 
 
@@ -159,15 +158,7 @@ def _needs_job(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run a job. Raises CommandError, with exit code 2 for an error in arguments or input."""
-    try:
-        errors: Any = import_module("pyspark_trellis.errors")
-        commands: Any = import_module(_COMMANDS)
-    except ImportError as error:
-        raise CommandError(
-            f"the pipeline needs {error.name or 'packages'}, which is not installed here: "
-            "pip install 'trellis-broker[pipeline]'",
-            2,
-        ) from None
+    errors, commands = imported(arguments, _COMMANDS, "pipeline")
     try:
         code: int = commands.run(arguments)
     except Exception as error:  # Errors of Spark have no common base class.

@@ -43,11 +43,11 @@ def add(commands: Commands) -> None:
         "[--user NAME --password WORD]",
     )
     command.add_argument(
-        "exchange", metavar="EXCHANGE", nargs="?", help="exchange; amq.default for the default one"
+        "exchange", metavar="EXCHANGE", nargs="?", help="exchange; amq.default is the default one"
     )
     command.add_argument("key", metavar="KEY", nargs="?", help="routing key")
     command.add_argument(
-        "--mqtt", metavar="TOPIC", help="instead of EXCHANGE and KEY: topic of MQTT clients"
+        "--mqtt", metavar="TOPIC", help="publish to this MQTT topic, instead of EXCHANGE and KEY"
     )
     command.add_argument("--body", metavar="TEXT", help="body of the message")
     command.add_argument(

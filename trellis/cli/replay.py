@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from broker.stream.arrow import BatchView
+from trellis.cli.actions import add_result, print_result
 from trellis.cli.api_client import add_login, base_url, credentials
 from trellis.cli.parsing import CommandError, Commands, add_command, load_settings, number
 from trellis.cli.replay_publisher import ReplayPublisher
@@ -29,6 +30,7 @@ def add(commands: Commands) -> None:
         replay_rows,
         "publish rows of a stream again",
         "QUEUE [--from N] [--to N] [--rate N] [--topic KEY] [--exchange NAME] [--amqp HOST:PORT] "
+        "[--json] "
         "[--url URL] [--user NAME --password WORD]",
     )
     add_range(command)
@@ -49,6 +51,7 @@ def add(commands: Commands) -> None:
         help="AMQP listener to publish to [host of --url, else of the settings; AMQP port of the "
         "settings]",
     )
+    add_result(command)
     add_login(command)
 
 
@@ -99,10 +102,10 @@ def replay_rows(arguments: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             print(f"trellis: stopped; {publisher.summary(at)}", file=sys.stderr)
             raise
-    print(
-        f"{publisher.confirmed} messages published again and confirmed"
-        + (f", {publisher.refused} refused" if publisher.refused else "")
+    text = f"{publisher.confirmed} messages published again and confirmed" + (
+        f", {publisher.refused} refused" if publisher.refused else ""
     )
+    print_result(arguments, text, confirmed=publisher.confirmed, refused=publisher.refused)
     return 1 if publisher.refused else 0
 
 

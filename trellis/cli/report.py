@@ -72,7 +72,8 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--json",
         metavar="FILE",
-        help="write the report and the differences to FILE; - is standard output, without the text",
+        help="write the report and the differences as JSON to FILE; - prints the JSON instead of "
+        "the text",
     )
     add_check(command, "there is a new finding")
     group = command.add_argument_group("history", "Published messages: a journal.")

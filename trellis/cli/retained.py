@@ -5,9 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import msgspec
-
-from trellis.cli.actions import add_action, add_group, add_json, add_vhost
+from trellis.cli.actions import (
+    add_action,
+    add_group,
+    add_json,
+    add_result,
+    add_vhost,
+    print_json,
+    print_result,
+)
 from trellis.cli.api_client import ApiClient
 from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.parsing import Commands, number
@@ -46,6 +52,7 @@ def add(commands: Commands) -> None:
     )
     command.add_argument("filter", metavar="FILTER", help="MQTT topic filter; # for all topics")
     add_yes(command)
+    add_result(command)
     add_vhost(command)
 
 
@@ -58,7 +65,7 @@ def list_retained(arguments: argparse.Namespace) -> int:
         client.request("GET", *path, query=query), list[dict[str, Any]], "list of messages", *path
     )
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(rows)).decode())
+        print_json(rows)
         return 0
     shown = [_cells(row) for row in rows]
     print(table(shown, list(shown[0])) if shown else "no retained messages")
@@ -84,8 +91,10 @@ def clear(arguments: argparse.Namespace) -> int:
     client = ApiClient(arguments)
     path = ("retained", arguments.vhost)
     survey = _delete(client, *path, filter=arguments.filter, dry_run="true")
+    fields = {"vhost": arguments.vhost, "filter": arguments.filter}
     if not survey["removed"]:
-        print(f"no retained message has a topic that matches '{arguments.filter}'")
+        text = f"no retained message has a topic that matches '{arguments.filter}'"
+        print_result(arguments, text, **fields, **survey, changed=False)
         return 0
     verb = "is" if survey["removed"] == 1 else "are"
     lines = [f"{count_text(survey['removed'], 'retained message')} {verb} removed"]
@@ -94,8 +103,9 @@ def clear(arguments: argparse.Namespace) -> int:
             f"{count_text(survey['refused'], 'message')} stay: the user may not publish there"
         )
     confirm(arguments, lines)
-    removed = _delete(client, *path, filter=arguments.filter)["removed"]
-    print(f"removed {count_text(removed, 'retained message')}")
+    result = _delete(client, *path, filter=arguments.filter)
+    text = f"removed {count_text(result['removed'], 'retained message')}"
+    print_result(arguments, text, **fields, **result, changed=True)
     return 0
 
 

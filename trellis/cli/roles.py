@@ -12,12 +12,14 @@ from trellis.cli.actions import (
     add_group,
     add_json,
     add_patterns,
+    add_result,
     add_vhost,
     ask,
+    print_result,
     show,
 )
 from trellis.cli.parsing import CommandError, Commands, Parser
-from trellis.settings.errors import printable
+from trellis.cli.readable import count_text
 
 
 def add(commands: Commands) -> None:
@@ -38,11 +40,13 @@ def add(commands: Commands) -> None:
         "NAME [--vhost NAME]",
     )
     _add_name(command)
+    add_result(command)
     add_vhost(command)
     command = add_action(
         roles, "roles", "delete", delete_role, "delete a role that no user has", "NAME"
     )
     _add_name(command)
+    add_result(command)
     command = add_action(
         roles,
         "roles",
@@ -54,6 +58,7 @@ def add(commands: Commands) -> None:
     command.add_argument("name", metavar="NAME", nargs="?", help="name of the role")
     command.add_argument("--none", action="store_true", help="take the users' role away")
     command.add_argument("members", metavar="USER", nargs="+", help="name of a user")
+    add_result(command)
 
 
 def _add_set(roles: Commands) -> None:
@@ -75,6 +80,7 @@ def _add_set(roles: Commands) -> None:
         help='topic rule such as "allow publish sensors/{username}/#"; may be repeated; the first '
         "rule that matches a topic decides [all topics are permitted]",
     )
+    add_result(command)
     add_vhost(command)
 
 
@@ -120,13 +126,14 @@ def set_role(arguments: argparse.Namespace) -> int:
     grant = {name: getattr(arguments, name) for name in PERMISSIONS}
     vhosts = (known or {}) | {arguments.vhost: grant | {"rules": arguments.rule}}
     ask(arguments, "PUT", "roles", arguments.name, body={"vhosts": vhosts})
+    text = f"role '{arguments.name}' has new permissions in vhost '{arguments.vhost}'"
     if known is None:
-        print(
-            printable(
-                f"role {arguments.name} is created. Give it to users with `trellis roles assign "
-                f"{shlex.quote(arguments.name)} USER...`"
-            )
+        text = (
+            f"role {arguments.name} is created. Give it to users with `trellis roles assign "
+            f"{shlex.quote(arguments.name)} USER...`"
         )
+    fields = {"role": arguments.name, "vhost": arguments.vhost, **grant, "rules": arguments.rule}
+    print_result(arguments, text, **fields, changed=True)
     return 0
 
 
@@ -140,12 +147,15 @@ def clear_role(arguments: argparse.Namespace) -> int:
         raise CommandError(f"role {arguments.name} grants nothing in vhost {arguments.vhost}")
     left = {vhost: grant for vhost, grant in known.items() if vhost != arguments.vhost}
     ask(arguments, "PUT", "roles", arguments.name, body={"vhosts": left})
+    text = f"role '{arguments.name}' grants nothing in vhost '{arguments.vhost}' any more"
+    print_result(arguments, text, role=arguments.name, vhost=arguments.vhost, changed=True)
     return 0
 
 
 def delete_role(arguments: argparse.Namespace) -> int:
     """Delete a role. The broker refuses this while a user has the role."""
     ask(arguments, "DELETE", "roles", arguments.name)
+    print_result(arguments, f"deleted role '{arguments.name}'", role=arguments.name, changed=True)
     return 0
 
 
@@ -161,4 +171,8 @@ def assign_role(arguments: argparse.Namespace) -> int:
     for name in names:
         tags = ask(arguments, "GET", "users", name)["tags"]
         ask(arguments, "PUT", "users", name, body={"tags": tags, "role": role})
+    users = count_text(len(names), "user")
+    verb = "has" if len(names) == 1 else "have"
+    text = f"{users} {verb} role '{role}' now" if role else f"{users} {verb} no role any more"
+    print_result(arguments, text, role=role, users=names, changed=True)
     return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -21,7 +21,7 @@ from trellis.cli import route_trial
 from trellis.cli.actions import add_vhost
 from trellis.cli.api_client import ApiClient, ApiRefused, add_login
 from trellis.cli.doctor import read_document
-from trellis.cli.parsing import CommandError, Commands, add_command
+from trellis.cli.parsing import CommandError, Commands, add_command, number
 from trellis.cli.route_expectations import read_expectations, result_of
 from trellis.cli.route_text import lines_of
 from trellis.monitoring.route_rows import (
@@ -33,27 +33,31 @@ from trellis.monitoring.route_rows import (
 )
 from trellis.settings.errors import printable
 
+#: The value of --limit for an answer as text.
+LIMIT: Final = 1_000
+
 
 class RouteSource(Protocol):
     """The interface of an object that tells where a message would go, and why."""
 
-    def ask(self, vhost: str, question: RouteQuestion) -> dict[str, Any]:
+    def ask(self, vhost: str, question: RouteQuestion, limit: int = 0) -> dict[str, Any]:
         """Return the route of the message that a question describes. Raises CommandError.
 
-        The result has the fields of the answer to `GET /api/route`.
+        The result has the fields of the answer to `GET /api/route`. `limit` is the largest number
+        of bindings of each exchange, and of queues with each verdict; 0 for all.
         """
         ...
 
 
 class LiveRoutes:
-    """Routes in a running broker."""
+    """A RouteSource that asks a running broker."""
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
 
-    def ask(self, vhost: str, question: RouteQuestion) -> dict[str, Any]:
+    def ask(self, vhost: str, question: RouteQuestion, limit: int = 0) -> dict[str, Any]:
         """Ask the broker for the route of a message (`GET /api/route`). Raises CommandError."""
-        query: dict[str, object] = {"vhost": vhost}
+        query: dict[str, object] = {"vhost": vhost, "limit": limit}
         if question.mqtt is None:
             query |= {"exchange": question.exchange, "key": question.key}
         else:
@@ -71,7 +75,7 @@ class LiveRoutes:
 
 
 class RoutesInMemory:
-    """Routes in a broker in memory that has imported definitions."""
+    """A RouteSource that uses a broker in memory, which has imported definitions."""
 
     def __init__(self, trial: TrialImport) -> None:
         self._broker = trial.broker
@@ -80,7 +84,7 @@ class RoutesInMemory:
 
     @classmethod
     def of_file(cls, path: str) -> RoutesInMemory:
-        """Import a definitions file. Raises CommandError."""
+        """Import a definitions file, and return the source of routes. Raises CommandError."""
         trial = TrialImport(check_hash)
         refused = 0
         try:
@@ -94,14 +98,14 @@ class RoutesInMemory:
             print(printable(note), file=sys.stderr)
         return cls(trial)
 
-    def ask(self, vhost: str, question: RouteQuestion) -> dict[str, Any]:
+    def ask(self, vhost: str, question: RouteQuestion, limit: int = 0) -> dict[str, Any]:
         """Return the route of a message in the broker in memory. Raises CommandError."""
         users = self._broker.users.by_name
         try:
             if vhost not in self._broker.vhosts:
                 raise NotFound(f"there is no vhost '{vhost}'")
             answer = RouteAnswer(
-                self._broker.vhosts[vhost], question, users.get, MqttOptions().max_levels
+                self._broker.vhosts[vhost], question, users.get, MqttOptions().max_levels, limit
             )
         except BrokerError as error:
             raise ApiRefused(str(error), 404 if isinstance(error, NotFound) else 400) from None
@@ -122,14 +126,15 @@ def add(commands: Commands) -> None:
         "match; publishes nothing",
         "EXCHANGE KEY | --mqtt TOPIC | --expect FILE | --add EXCHANGE KEY DESTINATION | --remove "
         "EXCHANGE KEY DESTINATION  [--header NAME=VALUE]... [--user NAME] "
-        "[--vhost NAME] [--definitions FILE] [--json] [--url URL] [--login NAME --password WORD]",
+        "[--vhost NAME] [--definitions FILE] [--limit N] [--json] [--url URL] "
+        "[--login NAME --password WORD]",
     )
     command.add_argument(
-        "exchange", metavar="EXCHANGE", nargs="?", help="exchange; amq.default for the default one"
+        "exchange", metavar="EXCHANGE", nargs="?", help="exchange; amq.default is the default one"
     )
     command.add_argument("key", metavar="KEY", nargs="?", help="routing key")
     command.add_argument(
-        "--mqtt", metavar="TOPIC", help="instead of EXCHANGE and KEY: topic of an MQTT client"
+        "--mqtt", metavar="TOPIC", help="topic of an MQTT message, instead of EXCHANGE and KEY"
     )
     command.add_argument(
         "--header",
@@ -161,6 +166,13 @@ def add(commands: Commands) -> None:
         "is 1 if one fails",
     )
     route_trial.add_arguments(command)
+    command.add_argument(
+        "--limit",
+        type=number(int, 0),
+        metavar="N",
+        help="print at most N matching bindings of each exchange, and N queues with each verdict; "
+        f"0 for all [{LIMIT:,}, with --json all]",
+    )
     command.add_argument("--json", action="store_true", help="print the answer as JSON")
     add_login(command, "--login")
 
@@ -185,7 +197,10 @@ def route(arguments: argparse.Namespace) -> int:
             for result in results:
                 print(printable(result.line))
         return 0 if all(result.passed for result in results) else 1
-    answer = source.ask(arguments.vhost, question)
+    limit = arguments.limit
+    if limit is None:
+        limit = 0 if arguments.json else LIMIT
+    answer = source.ask(arguments.vhost, question, limit)
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(answer, enc_hook=str)).decode())
     else:

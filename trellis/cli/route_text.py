@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -27,6 +28,11 @@ def lines_of(answer: Answer) -> Iterator[str]:
     for row in sorted(answer["queues"], key=lambda row: (row["name"], row["type"])):
         reason = f": {row['text']}" if row["text"] else ""
         yield f"{row['type']} '{row['name']}' {_VERDICTS[row['verdict']]}{reason}"
+    listed = Counter(row["verdict"] for row in answer["queues"])
+    for verdict, count in answer["verdicts"].items():
+        if count > listed[verdict]:
+            more = f"{count - listed[verdict]:,} more, with the verdict '{_VERDICTS[verdict]}'"
+            yield f"... and {more} (--limit 0 prints all)"
     if answer["near_misses"]:
         yield ""
         yield "near misses:"
@@ -103,7 +109,7 @@ def _tree(answer: Answer) -> Iterator[str]:
 
 
 def _order(row: Answer) -> tuple[str, str, str]:
-    """Return the sort key of a binding: the broker lists an exchange's bindings in no order."""
+    """Return the sort key of a binding, because the broker lists bindings in no order."""
     return row["binding_key"], row["destination_type"], row["destination"]
 
 
@@ -113,6 +119,9 @@ def _branches(exchange: Answer, bindings: list[Answer]) -> Iterator[tuple[str, s
         key = f" (key '{row['matched_key']}')" if "matched_key" in row else ""
         child = row["destination"] if row["destination_type"] == "exchange" else None
         yield f"{_ends(row, False)}: {row['reason']}{key}", child
+    left_out = exchange["matched"] - len(bindings)
+    if left_out:
+        yield f"... and {left_out:,} more bindings (--limit 0 prints all)", None
     if "alternate" in exchange:
         yield (
             f"no binding matches -> alternate exchange '{exchange['alternate']}'",

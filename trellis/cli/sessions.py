@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from trellis.cli.actions import add_action, add_group, add_vhost
+from trellis.cli.actions import add_action, add_group, add_result, add_vhost, print_result
 from trellis.cli.api_client import ApiClient
 from trellis.cli.confirming import add_yes, arriving_text, confirm
+from trellis.cli.consequences import deletion_lines
 from trellis.cli.parsing import Commands
 from trellis.cli.readable import count_text
-from trellis.settings.errors import printable
 
 
 def add(commands: Commands) -> None:
@@ -30,6 +30,7 @@ def add(commands: Commands) -> None:
     )
     command.add_argument("client_id", metavar="CLIENT_ID", help="MQTT client identifier")
     add_yes(command)
+    add_result(command)
     add_vhost(command)
 
 
@@ -43,7 +44,8 @@ def delete(arguments: argparse.Namespace) -> int:
         if (row["client_id"], row["vhost"]) == (arguments.client_id, arguments.vhost):
             confirm(arguments, _consequences(client, row))
     client.request("DELETE", "trellis", "sessions", arguments.vhost, arguments.client_id)
-    print(printable(f"ended session '{arguments.client_id}'"))
+    fields = {"vhost": arguments.vhost, "client_id": arguments.client_id}
+    print_result(arguments, f"ended session '{arguments.client_id}'", **fields, changed=True)
     return 0
 
 
@@ -59,3 +61,5 @@ def _consequences(client: ApiClient, row: dict[str, Any]) -> Iterator[str]:
         coming = arriving_text(client, "queues", row["vhost"], row["inbox"])
         if coming:
             yield f"{coming} to the session, and do not reach its client any more"
+    if row["subscriptions"]:
+        yield from deletion_lines(client, row["vhost"], "session", row["client_id"])

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trellis.cli.actions import add_result, print_json, print_result
 from trellis.cli.parsing import (
     CommandError,
     Commands,
@@ -33,13 +34,15 @@ def add(commands: Commands) -> None:
         commands, "store", _needs_tool, "verify, dump, repair or back up the data directory", _USAGE
     )
     tools = command.add_subparsers(title="tools", metavar="TOOL", dest="tool")
-    _add(
+    tool = _add(
         tools,
         "verify",
         verify,
         "read the whole data directory of a stopped broker, with its streams, and report damage; "
         "changes nothing (exit code 1 if there is damage)",
+        "[--json] ",
     )
+    add_result(tool)
     dump = _add(
         tools,
         "dump",
@@ -47,17 +50,24 @@ def add(commands: Commands) -> None:
         "print the definitions and every record of the log of a stopped broker",
     )
     dump.add_argument("--contents", action="store_true", help="print the contents of messages too")
-    _add(
+    tool = _add(
         tools,
         "repair",
         repair,
         "rename objects whose names are not valid UTF-8, and rewrite damaged files of the log and "
         "the streams of a stopped broker without the damage; "
         "copies of the damaged files are kept in the directory quarantine beside them",
+        "[--json] ",
     )
+    add_result(tool)
     backup = _add(
-        tools, "backup", back_up, "copy the data directory, also while the broker runs", "TARGET "
+        tools,
+        "backup",
+        back_up,
+        "copy the data directory, also while the broker runs",
+        "TARGET [--json] ",
     )
+    add_result(backup)
     backup.add_argument(
         "target",
         metavar="TARGET",
@@ -69,14 +79,8 @@ def add(commands: Commands) -> None:
 def _add(
     tools: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, arguments: str = ""
 ) -> Parser:
-    tool: Parser = tools.add_parser(
-        name,
-        prog=f"trellis store {name}",
-        help=text,
-        description=text[:1].upper() + text[1:] + ".",
-        usage=f"trellis store {name} {arguments}[--data-dir DIR] [--config FILE]...",
-    )
-    tool.set_defaults(run=run, parser=tool)
+    usage = f"{arguments}[--data-dir DIR] [--config FILE]..."
+    tool = add_command(tools, name, run, text, usage, group="store")
     add_settings(tool, "data")
     return tool
 
@@ -94,38 +98,65 @@ def verify(arguments: argparse.Namespace) -> int:
     """
     from broker.names import shown
     from broker.store import inspect
-    from broker.store.findings import WRONG
+    from broker.store.findings import WRONG, Finding
+    from broker.store.inspect import FINE
     from broker.store.renaming import invalid_names
     from broker.stream import inspect as streams
 
     damaged = 0
+    printer = _FindingPrinter(arguments)
     with _store(arguments) as (directory, log):
         from broker.store.disk import RealDisk
 
         definitions, log_position = _read_catalog(directory)
-        print(f"fine: {_catalog(directory)}: {len(definitions)} definitions")
+        catalog = str(_catalog(directory))
+        printer.add(Finding(FINE, catalog, 0, 0, f"{len(definitions)} definitions"))
         for number, entry in invalid_names(definitions):
             damaged += 1
-            print(
-                f"{WRONG}: {_catalog(directory)}: the name of {entry.kind} '{shown(entry.name)}' "
-                f"in vhost '{entry.vhost}' (number {number}) is not valid UTF-8; the broker does "
-                "not restore it"
+            reason = (
+                f"the name of {entry.kind} '{shown(entry.name)}' in vhost '{entry.vhost}' (number "
+                f"{number}) is not valid UTF-8; the broker does not restore it"
             )
+            printer.add(Finding(WRONG, catalog, 0, 0, reason))
         check = inspect.EntryCheck()
         for finding in inspect.verify(RealDisk(), log, 0, check, log_position):
             damaged += _is_damage(finding)
-            print(finding)
+            printer.add(finding)
         for finding in streams.verify(
             RealDisk(), _streams(directory), definitions, check.ends, damaged == 0
         ):
             damaged += _is_damage(finding)
-            print(finding)
-    print(
+            printer.add(finding)
+    printer.end(
         f"damaged parts: {damaged}; `trellis store repair` quarantines or renames them"
         if damaged
-        else "no damage found"
+        else "no damage found",
+        damaged=damaged,
     )
     return 1 if damaged else 0
+
+
+class _FindingPrinter:
+    """Prints the findings of a check line by line, or with --json all of them at the end."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._json = arguments.json
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, finding: Finding) -> None:
+        """Print a finding, or keep it for the end."""
+        if not self._json:
+            print(finding)
+            return
+        names = ("kind", "file", "offset", "size", "reason", "copy")
+        self._rows.append({name: getattr(finding, name) for name in names})
+
+    def end(self, text: str = "", **fields: object) -> None:
+        """Print the text of the end, or with --json all findings and the fields."""
+        if self._json:
+            print_json({"findings": self._rows, **fields})
+        elif text:
+            print(text)
 
 
 def dump_store(arguments: argparse.Namespace) -> int:
@@ -152,16 +183,18 @@ def repair(arguments: argparse.Namespace) -> int:
         _refuse_replica(directory)
         from broker.store.disk import RealDisk
 
-        _rename_invalid(directory)
+        printer = _FindingPrinter(arguments)
+        _rename_invalid(directory, printer)
         check = inspect.EntryCheck()
         undamaged = True
         for finding in inspect.repair(RealDisk(), log, check=check):
             undamaged = undamaged and not _is_damage(finding)
-            print(finding)
+            printer.add(finding)
         for finding in streams.repair(
             RealDisk(), _streams(directory), _definitions(directory), check.ends, undamaged
         ):
-            print(finding)
+            printer.add(finding)
+        printer.end()
     return 0
 
 
@@ -182,10 +215,11 @@ def _refuse_replica(directory: Path) -> None:
         )
 
 
-def _rename_invalid(directory: Path) -> None:
+def _rename_invalid(directory: Path, printer: _FindingPrinter) -> None:
     """Rename objects in the catalog whose names are not valid UTF-8; print old and new names."""
     from broker.names import shown
     from broker.store.catalog import Catalog
+    from broker.store.findings import Finding
     from broker.store.inspect import REPAIRED
     from broker.store.renaming import rename_invalid
 
@@ -193,10 +227,11 @@ def _rename_invalid(directory: Path) -> None:
     catalog = Catalog(str(path))
     try:
         for entry, name in rename_invalid(catalog, list(catalog.load())):
-            print(
-                f"{REPAIRED}: {path}: {entry.kind} '{shown(entry.name)}' in vhost '{entry.vhost}' "
-                f"is called '{name}' now"
+            reason = (
+                f"{entry.kind} '{shown(entry.name)}' in vhost '{entry.vhost}' is called '{name}' "
+                "now"
             )
+            printer.add(Finding(REPAIRED, str(path), 0, 0, reason))
     finally:
         catalog.close()
 
@@ -211,7 +246,8 @@ def _is_damage(finding: Finding) -> bool:
 def back_up(arguments: argparse.Namespace) -> int:
     """Copy the data directory to a new directory, also while the broker runs."""
     size = copy_directory(str(data_directory(arguments)), str(arguments.target.expanduser()))
-    print(f"{size} bytes copied to {arguments.target}")
+    text = f"{size} bytes copied to {arguments.target}"
+    print_result(arguments, text, target=str(arguments.target), bytes=size)
     return 0
 
 

@@ -53,7 +53,7 @@ def add(commands: Commands) -> None:
         "key", metavar="KEY", nargs="?", default="#", help="binding key, such as orders.# [#]"
     )
     command.add_argument(
-        "--mqtt", metavar="FILTER", help="instead of EXCHANGE and KEY: topic filter, such as a/+/b"
+        "--mqtt", metavar="FILTER", help="MQTT topic filter, such as a/+/b, instead of EXCHANGE KEY"
     )
     command.add_argument(
         "--header",

@@ -12,30 +12,27 @@ import shlex
 import sys
 from typing import Any
 
-import msgspec
-
 from trellis.cli.actions import (
     PERMISSIONS,
     add_action,
     add_group,
     add_json,
     add_patterns,
+    add_result,
     add_vhost,
     ask,
+    print_result,
     show,
 )
 from trellis.cli.api_client import ApiClient, ApiRefused
 from trellis.cli.confirming import add_yes, confirm
-from trellis.cli.definitions import print_report, request_import
 from trellis.cli.parsing import CommandError, Commands, Parser
 from trellis.cli.readable import count_text
-from trellis.cli.user_file import FIELDS, definitions_of, hashed, read_users
-from trellis.progress import ProgressLine
-from trellis.settings.errors import nearest, printable
+from trellis.cli.user_file import FIELDS
+from trellis.cli.user_import import import_users
+from trellis.settings.errors import nearest
 from trellis.settings.loading import read_password
 
-#: Fields of a file of users that permit a user to connect to a virtual host.
-RIGHTS = (*PERMISSIONS, "rules", "role")
 #: HTTP status of a request whose login failed.
 _UNAUTHORIZED = 401
 TAGS = ("administrator", "monitoring", "policymaker", "management")
@@ -66,6 +63,7 @@ def _add_users(commands: Commands) -> None:
         help=f"tags, which permit HTTP requests, separated by commas: {', '.join(TAGS)} [none]",
     )
     _add_password(command)
+    add_result(command)
     command = add_action(
         users,
         "users",
@@ -76,6 +74,7 @@ def _add_users(commands: Commands) -> None:
     )
     _add_name(command)
     _add_password(command)
+    add_result(command)
     command = add_action(
         users,
         "users",
@@ -88,13 +87,14 @@ def _add_users(commands: Commands) -> None:
     command.add_argument(
         "tags", metavar="TAG", nargs="*", help=f"{', '.join(TAGS)} [none: remove all tags]"
     )
+    add_result(command)
     command = add_action(
         users,
         "users",
         "import",
         import_users,
         "add or change many users, with permissions and topic rules, from a CSV or JSON file",
-        "FILE [--dry-run]",
+        "FILE [--dry-run] [--json]",
     )
     command.add_argument(
         "file",
@@ -105,6 +105,7 @@ def _add_users(commands: Commands) -> None:
     command.add_argument(
         "--dry-run", action="store_true", help="change nothing: report what would be refused"
     )
+    add_result(command)
     command = add_action(
         users,
         "users",
@@ -115,6 +116,7 @@ def _add_users(commands: Commands) -> None:
     )
     _add_name(command)
     add_yes(command)
+    add_result(command)
 
 
 def _add_permissions(commands: Commands) -> None:
@@ -142,6 +144,7 @@ def _add_permissions(commands: Commands) -> None:
     )
     _add_name(command, "USER")
     add_patterns(command)
+    add_result(command)
     add_vhost(command)
     command = add_action(
         permissions,
@@ -152,6 +155,7 @@ def _add_permissions(commands: Commands) -> None:
         "USER [--vhost NAME]",
     )
     _add_name(command, "USER")
+    add_result(command)
     add_vhost(command)
     command = add_action(
         permissions,
@@ -171,6 +175,7 @@ def _add_permissions(commands: Commands) -> None:
         'decides) or "reserve client {username}-*"',
     )
     command.add_argument("--clear", action="store_true", help="remove all rules of the user")
+    add_result(command)
     add_vhost(command)
     _add_readers(permissions)
 
@@ -231,9 +236,10 @@ def _new_password(arguments: argparse.Namespace) -> str:
 
 
 def _ask_before_password(arguments: argparse.Namespace, *request: str) -> Any:
-    """Send the first request of a command that gives NAME a new password. Raises CommandError.
+    """Send the first request of a command that sets a password, and return the answer.
 
-    If the login fails, the error says that --password is not the new password.
+    An operator may confuse the new password with --password, the password for the login. So the
+    error of a failed login explains the difference. Raises CommandError.
     """
     try:
         return ask(arguments, *request)
@@ -270,10 +276,11 @@ def add_user(arguments: argparse.Namespace) -> int:
             "change-password` and `trellis users tags`"
         )
     ask(arguments, "PUT", "users", name, body={"password": _new_password(arguments), "tags": tags})
-    print(
+    text = (
         f"user {name} is added. It cannot connect yet: grant it a virtual host with "
         f"`trellis permissions set {shlex.quote(name)} '.*' '.*' '.*' --vhost /`"
     )
+    print_result(arguments, text, user=name, tags=tags, changed=True)
     return 0
 
 
@@ -282,50 +289,29 @@ def change_password(arguments: argparse.Namespace) -> int:
     tags = _ask_before_password(arguments, "GET", "users", arguments.name)["tags"]
     body = {"password": _new_password(arguments), "tags": tags}
     ask(arguments, "PUT", "users", arguments.name, body=body)
+    text = f"changed the password of user '{arguments.name}'"
+    print_result(arguments, text, user=arguments.name, changed=True)
     return 0
 
 
 def set_tags(arguments: argparse.Namespace) -> int:
     """Replace the tags of a user."""
     tags = _checked_tags(arguments.tags)
-    ask(arguments, "GET", "users", arguments.name)
+    before = ask(arguments, "GET", "users", arguments.name)["tags"]
     ask(arguments, "PUT", "users", arguments.name, body={"tags": tags})
+    text = (
+        f"user '{arguments.name}' has {_tags_text(tags)} now, instead of {_tags_text(before)}"
+        if tags != before
+        else f"user '{arguments.name}' has {_tags_text(tags)}, as before"
+    )
+    print_result(arguments, text, user=arguments.name, tags=tags, changed=tags != before)
     return 0
 
 
-def import_users(arguments: argparse.Namespace) -> int:
-    """Import the users of a file, all or none; the exit code is 1 if the broker refuses a user."""
-    rows = read_users(arguments.file)
-    progress = ProgressLine()
-    progress.begin("hashing passwords", len(rows))
-    users = []
-    for user in hashed(rows):
-        users.append(user)
-        progress.bar(len(users) / len(rows), f"{len(users):,} of {len(rows):,}")
-    progress.end()
-    client = ApiClient(arguments)
-    data = msgspec.json.encode(definitions_of(rows, users))
-    # A user whose rules are refused would have all permissions: so all users are imported, or none.
-    report = request_import(client, data, dry_run=True)
-    if not report.refused and not arguments.dry_run:
-        report = request_import(client, data, dry_run=False)
-    code = print_report(report, data, arguments.dry_run or bool(report.refused))
-    if report.refused:
-        print(
-            "nothing was imported, because the broker would refuse some definitions",
-            file=sys.stderr,
-        )
-        return code
-    without = [row["name"] for row in rows if not any(row.get(name) for name in RIGHTS)]
-    if without:
-        print(
-            printable(
-                f"note: {len(without)} users, such as {without[0]}, cannot connect yet: the file "
-                "gives them neither permissions nor rules"
-            ),
-            file=sys.stderr,
-        )
-    return code
+def _tags_text(tags: list[str]) -> str:
+    if len(tags) == 1:
+        return f"the tag {tags[0]}"
+    return f"the tags {', '.join(tags)}" if tags else "no tags"
 
 
 def delete_user(arguments: argparse.Namespace) -> int:
@@ -333,9 +319,12 @@ def delete_user(arguments: argparse.Namespace) -> int:
     client = ApiClient(arguments)
     client.json("GET", "users", arguments.name)
     connections = len(client.json("GET", "connections", "username", arguments.name))
-    closed = f"{count_text(connections, 'connection')} are closed, and its MQTT sessions end"
+    verb = "is" if connections == 1 else "are"
+    closed = f"{count_text(connections, 'connection')} {verb} closed, and its MQTT sessions end"
     confirm(arguments, [f"user '{arguments.name}' is deleted: {closed}"])
     client.request("DELETE", "users", arguments.name)
+    text = f"deleted user '{arguments.name}' and closed {count_text(connections, 'connection')}"
+    print_result(arguments, text, user=arguments.name, connections=connections, changed=True)
     return 0
 
 
@@ -382,12 +371,18 @@ def set_permission(arguments: argparse.Namespace) -> int:
     """Grant a user access to a virtual host, or replace the user's permissions there."""
     body = {name: getattr(arguments, name) for name in PERMISSIONS}
     ask(arguments, "PUT", "permissions", arguments.vhost, arguments.name, body=body)
+    patterns = ", ".join(f"{name} '{pattern}'" for name, pattern in body.items())
+    text = f"user '{arguments.name}' may use vhost '{arguments.vhost}': {patterns}"
+    fields = {"user": arguments.name, "vhost": arguments.vhost, **body}
+    print_result(arguments, text, **fields, changed=True)
     return 0
 
 
 def clear_permission(arguments: argparse.Namespace) -> int:
     """Revoke a user's access to a virtual host."""
     ask(arguments, "DELETE", "permissions", arguments.vhost, arguments.name)
+    text = f"user '{arguments.name}' may not use vhost '{arguments.vhost}' any more"
+    print_result(arguments, text, user=arguments.name, vhost=arguments.vhost, changed=True)
     return 0
 
 
@@ -404,4 +399,13 @@ def set_rules(arguments: argparse.Namespace) -> int:
         )
     body = {"rules": arguments.rules}
     ask(arguments, "PUT", "topic-rules", arguments.vhost, arguments.name, body=body)
+    where = f"user '{arguments.name}' in vhost '{arguments.vhost}'"
+    rules = count_text(len(arguments.rules), "topic rule")
+    text = (
+        f"{where} has {rules} now"
+        if arguments.rules
+        else f"{where} has no topic rules any more, and may use all topics"
+    )
+    fields = {"user": arguments.name, "vhost": arguments.vhost, "rules": arguments.rules}
+    print_result(arguments, text, **fields, changed=True)
     return 0

@@ -31,7 +31,7 @@ def add(commands: Commands) -> None:
 
 
 class PrintVersion(argparse.Action):
-    """The flag `--version`, which looks up the version only when it is used: this saves time."""
+    """The flag `--version`. The version is looked up only if a command line has the flag."""
 
     def __call__(self, parser: argparse.ArgumentParser, *ignored: Any) -> None:
         """Print `trellis VERSION`, and exit."""

@@ -7,7 +7,16 @@ import argparse
 import msgspec
 
 from broker.queues.policies import APPLY_TO
-from trellis.cli.actions import add_action, add_group, add_json, add_vhost, ask, show
+from trellis.cli.actions import (
+    add_action,
+    add_group,
+    add_json,
+    add_result,
+    add_vhost,
+    ask,
+    print_result,
+    show,
+)
 from trellis.cli.api_client import ApiClient
 from trellis.cli.confirming import add_yes, arriving_text, confirm
 from trellis.cli.parsing import CommandError, Commands
@@ -31,6 +40,7 @@ def add(commands: Commands) -> None:
         command.add_argument("name", metavar="NAME", help="name of the virtual host")
         if name == "delete":
             add_yes(command)
+        add_result(command)
 
     policies = add_group(commands, "policies", "list, set and clear policies of a running broker")
     add_json(add_action(policies, "policies", "list", list_policies, "list policies"))
@@ -67,11 +77,13 @@ def add(commands: Commands) -> None:
         metavar="N",
         help="if several policies match an object, the highest priority decides [0]",
     )
+    add_result(command)
     add_vhost(command)
     command = add_action(
         policies, "policies", "clear", clear_policy, "delete a policy", "NAME [--vhost NAME]"
     )
     command.add_argument("name", metavar="NAME", help="name of the policy")
+    add_result(command)
     add_vhost(command)
 
 
@@ -83,7 +95,11 @@ def list_vhosts(arguments: argparse.Namespace) -> int:
 
 def create_vhost(arguments: argparse.Namespace) -> int:
     """Add the virtual host that the arguments name."""
+    known = any(row["name"] == arguments.name for row in ask(arguments, "GET", "vhosts"))
     ask(arguments, "PUT", "vhosts", arguments.name, body={})
+    state = "exists already" if known else "is added"
+    text = f"vhost '{arguments.name}' {state}"
+    print_result(arguments, text, vhost=arguments.name, changed=not known)
     return 0
 
 
@@ -98,14 +114,20 @@ def delete_vhost(arguments: argparse.Namespace) -> int:
     connections = len(client.json("GET", "vhosts", arguments.name, "connections"))
     consequence = (
         f"vhost '{arguments.name}' is deleted with {count_text(queues, 'queue')} and "
-        f"{count_text(row['messages'], 'message')}; {count_text(connections, 'connection')} are "
-        "closed"
+        f"{count_text(row['messages'], 'message')}; {count_text(connections, 'connection')} "
+        f"{'is' if connections == 1 else 'are'} closed"
     )
     if not arguments.yes:
         coming = arriving_text(client, "vhosts", arguments.name)
         consequence += f"; {coming}, whose publishers are disconnected" if coming else ""
     confirm(arguments, [consequence])
     client.request("DELETE", "vhosts", arguments.name)
+    text = (
+        f"deleted vhost '{arguments.name}' with {count_text(queues, 'queue')} and "
+        f"{count_text(row['messages'], 'message')}"
+    )
+    counts = {"queues": queues, "messages": row["messages"], "connections": connections}
+    print_result(arguments, text, vhost=arguments.name, **counts, changed=True)
     return 0
 
 
@@ -132,10 +154,16 @@ def set_policy(arguments: argparse.Namespace) -> int:
         "priority": arguments.priority,
     }
     ask(arguments, "PUT", "policies", arguments.vhost, arguments.name, body=body)
+    text = f"set policy '{arguments.name}' in vhost '{arguments.vhost}'"
+    print_result(
+        arguments, text, policy=arguments.name, vhost=arguments.vhost, **body, changed=True
+    )
     return 0
 
 
 def clear_policy(arguments: argparse.Namespace) -> int:
     """Delete the policy that the arguments name."""
     ask(arguments, "DELETE", "policies", arguments.vhost, arguments.name)
+    text = f"deleted policy '{arguments.name}' in vhost '{arguments.vhost}'"
+    print_result(arguments, text, policy=arguments.name, vhost=arguments.vhost, changed=True)
     return 0

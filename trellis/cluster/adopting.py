@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from broker.replication.adoption import (
     AdoptedDirectory,
@@ -62,12 +62,12 @@ class LogSurvey:
 
     @property
     def records(self) -> int:
-        """Number of records."""
+        """Number of records that the replicated log holds."""
         return self.tip - self.low
 
 
 class Adoption:
-    """The adoption of a data directory: a replicated log begins with its content.
+    """The adoption of a data directory: a replicated log begins with the directory's content.
 
     `sleep` waits for a number of seconds, and `wall` returns the wall clock in ms.
     """
@@ -81,7 +81,7 @@ class Adoption:
         sleep: Callable[[float], None] = time.sleep,
         wall: Callable[[], int] = wall_ms,
     ) -> None:
-        """Prepare the adoption: `log` is the replicated log that will begin with the directory.
+        """Prepare to begin the empty replicated log `log` with the state of a data directory.
 
         `name` is the name of the broker, the same on all nodes; `node` is the name of this node.
         """
@@ -139,22 +139,30 @@ class Adoption:
 
     def positions(self) -> Iterator[str]:
         """Yield a line for each node that has reported: its position and the age of its report."""
-        for name, report in sorted(self._log.reports().items()):
-            age = (self._wall() - report.wall) / 1000
+        for row in self.report_rows():
             yield (
-                f"node '{name}' has reported position {report.position} (batch {report.batch}), "
-                f"{age:.0f} s ago"
+                f"node '{row['node']}' has reported position {row['position']} (batch "
+                f"{row['batch']}), {row['seconds_ago']:.0f} s ago"
             )
+
+    def report_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the report of each node: its position, its batch and the age of the report."""
+        for name, report in sorted(self._log.reports().items()):
+            yield {
+                "node": name,
+                "position": report.position,
+                "batch": report.batch,
+                "seconds_ago": (self._wall() - report.wall) / 1000,
+            }
 
     def carry_out(
         self, survey: DirectorySurvey, directory: AdoptedDirectory, found: LogSurvey
     ) -> int:
-        """Begin the log with an open directory. Return the epoch with which the log begins.
+        """Begin the log with an open directory: append a claim, then store the directory's state.
 
-        `found` is the result of `examine`. The claim is appended to the log first, then the state
-        is stored in the directory. If this program ends between both writes, the next adoption of
-        the directory finds the claim, and only stores the state. Raises ReplicationError,
-        OutcomeUnknown, StoreError.
+        Return the epoch, which is the number of the claim. `found` is the result of `examine`. If
+        this program ends between both writes, the next adoption of the directory finds the claim,
+        and only stores the state. Raises ReplicationError, OutcomeUnknown, StoreError.
         """
         claim, offset = found.interrupted, found.tip - 1
         if claim is None:
@@ -193,7 +201,7 @@ class Adoption:
             )
 
     def _refuse_running(self) -> None:
-        """Raise ReplicationError if a node has reported in the last LOST_SECONDS: it may run."""
+        """Raise ReplicationError if a node may run: it has reported in the last LOST_SECONDS."""
         for name, report in sorted(self._log.reports().items()):
             age = (self._wall() - report.wall) / 1000
             if not report.forgotten and abs(age) <= LOST_SECONDS:

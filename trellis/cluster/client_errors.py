@@ -34,7 +34,10 @@ class TopicAbsent(LogUnreachable):
 
 
 class GroupAbsent(LogUnreachable):
-    """An error: a consumer group does not exist, because its node has reported no offset."""
+    """An error: Kafka has no consumer group of this name.
+
+    A node's group exists only after the node has reported an offset.
+    """
 
 
 class TopicReplaced(ReplicationError):
@@ -42,16 +45,17 @@ class TopicReplaced(ReplicationError):
 
 
 class LogBehind(LogUnreachable):
-    """An error: the partition's leader reports an end of the log before the offset to read.
+    """An error: the log ends before the offset to read, as the partition's leader reports it.
 
-    The caller may retry: a new leader may report an old end for a moment.
+    The caller may retry, because a new leader may report an old end of the log for a moment.
     """
 
 
 class LogShorter(ReplicationError):
-    """An error: the log is too short. For a while, its end has been before the offset to read.
+    """An error: the log lost records, or its topic was created again.
 
-    Records were lost, or the topic was created again.
+    Raised if the end of the log stays before the offset to read for longer than a change of the
+    partition's leader explains.
     """
 
 

@@ -53,7 +53,7 @@ class ClientLog:
     """
 
     def __init__(self, client: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """`client` is the task of the client, such as "append"."""
+        """Create the log of one client; `client` is the client's task, such as "append"."""
         self._client = client
         self._clock = clock
         #: The time at which a line was written, and the number of its repetitions left out since;
@@ -81,9 +81,9 @@ def delivery_seconds(cluster: ClusterSettings) -> float:
     After this time, the outcome of the append is unknown, and the owner ends its process.
 
     The time must be longer than Kafka needs to replace a lost leader of the partition (twice
-    `broker.session.timeout.ms`, 18 s by default). Otherwise each lost leader would end the owner,
-    and no standby would take over. A long time is safe: the offset in a late answer shows the owner
-    whether another node has taken over.
+    `broker.session.timeout.ms`, 18 s by default). Otherwise the owner would end its process when a
+    leader is lost, and no standby could take over. A long time is safe: the offset in a late answer
+    shows the owner whether another node has taken over.
     """
     return max(2 * cluster.silence + 2, DELIVERY_LEAST)
 
@@ -91,9 +91,10 @@ def delivery_seconds(cluster: ClusterSettings) -> float:
 def producer_options(cluster: ClusterSettings) -> Options:
     """Return the options of a producer that appends each record at most once.
 
-    The library sends a request again if its answer is lost, with the same sequence number, and
-    Kafka drops the repetition (`enable.idempotence`). Without idempotence, a repetition would be a
-    second record; without repetitions, each change of a partition's leader would end the owner.
+    If the answer to a request is lost, the library repeats the request with the same sequence
+    number, and Kafka drops the repetition (`enable.idempotence`). Without idempotence, a repetition
+    would append a second record. Without repetitions, the owner of the log would have to end its
+    process at each change of the partition's leader.
     """
     return _joined(
         cluster,
@@ -129,12 +130,17 @@ def consumer_options(cluster: ClusterSettings, group: str) -> Options:
     )
 
 
+def committing_options(cluster: ClusterSettings, group: str) -> Options:
+    """Return the options of a consumer that only commits offsets, and reads committed ones."""
+    return _joined(cluster, {"enable.auto.commit": False, "group.id": group})
+
+
 def admin_options(cluster: ClusterSettings) -> Options:
     """Return the options of an admin client."""
     return _joined(cluster, {})
 
 
 def _joined(cluster: ClusterSettings, own: Options) -> Options:
-    """Return the options of one client: common ones, `own` ones and those of the settings."""
+    """Return the options of a client: common options, the options `own`, and the settings."""
     servers = {"bootstrap.servers": cluster.servers}
     return {**_COMMON, **own, **cluster.client_options, **servers}

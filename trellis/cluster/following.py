@@ -128,7 +128,7 @@ class Following:
                 logs.error(
                     "cluster_blocked",
                     reason=str(error),
-                    note="this node follows no further until there is space",
+                    note="this node follows no further until its disk has space",
                 )
             self.blocked_reason = str(error)
             raise
@@ -151,13 +151,14 @@ class Following:
             logs.warning(
                 "cluster_settings_differ",
                 node=owner.node,
-                note="the sections limits and mqtt of that node and of this one differ, so this "
-                "node may refuse definitions when it takes over; compare `trellis config` of both",
+                note="the active node has other settings than this node in the sections limits and "
+                "mqtt, so this node may refuse definitions when it takes over; compare the output "
+                "of `trellis config` on both nodes",
             )
         logs.info("cluster_active", node=owner.node, host=owner.host)
 
     def _note_clock(self) -> None:
-        """Log that the clock of this node and that of the active node differ by too much."""
+        """Log a warning if the clocks of this node and of the active node differ by too much."""
         ahead = self.standby.clock_ahead
         differs = abs(ahead) > CLOCK_MOST
         if differs and not self._clock_differs:

@@ -18,8 +18,8 @@ from trellis.cluster.clock import wall_ms
 class FormatUpgrade:
     """The upgrade of the batch format by the owner of the replicated log.
 
-    `newest` is the number of the newest format that the owner reads. `raise_format` makes the owner
-    write batches in the format of a number from then on.
+    `newest` is the number of the newest format that the owner reads. `raise_format` is called with
+    the number of a format, in which the owner then writes its batches.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class FormatUpgrade:
                 "cluster_format_waits",
                 format=in_force,
                 nodes=",".join(late),
-                note="these nodes do not read the next format of batches; upgrade them, or remove "
-                "those that are gone with `trellis cluster forget NODE`",
+                note="the named nodes do not read the next format of batches; upgrade them, or "
+                "remove those that are gone with `trellis cluster forget NODE`",
             )
         self._late = late

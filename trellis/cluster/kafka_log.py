@@ -30,7 +30,7 @@ class KafkaLog:
     """
 
     def __init__(self, cluster: ClusterSettings, node: str) -> None:
-        """`node` is the name of this node. Raises ReplicationError if an option is invalid."""
+        """Connect to Kafka as the node `node`. Raises ReplicationError if an option is invalid."""
         self._cluster = cluster
         self._group = group_name(cluster, node)
         #: Kafka's id of the topic; "" before `connect`.
@@ -51,10 +51,10 @@ class KafkaLog:
     def connect(self, topic_id: str = "", usable: bool = True) -> None:
         """Check the topic, and read its settings.
 
-        `topic_id` is the id of the topic that this node has followed; "" for a new node. If
-        `usable` is False, settings with which the log cannot work are no error. Raises
-        LogUnreachable (TopicAbsent if the topic does not exist), and ReplicationError if the topic
-        is another one, has several partitions, or has settings with which the log cannot work.
+        `topic_id` is the id of the topic that this node has followed; "" for a new node. Raises
+        LogUnreachable, or TopicAbsent if the topic does not exist. Raises ReplicationError if the
+        topic has another id, several partitions, or settings with which the log cannot work. If
+        `usable` is False, the settings are not checked.
         """
         self.topic_id = topic_id
         facts = self._check_topic()
@@ -133,6 +133,7 @@ class KafkaLog:
         """Close the connections to Kafka. No other call may follow."""
         self._appender.close()
         self._reader.close()
+        self._topic.close()
 
     def _check_topic(self) -> TopicFacts:
         """Check that the topic is the one that this node follows, and has one partition.

@@ -23,10 +23,10 @@ VHOST: Final = "/"
 class ListedNodes:
     """The list of the nodes for which the log is kept, as a global parameter of the broker.
 
-    The owner of the log removes a record only once all listed nodes have it. `identity` is that of
-    the replicated log: a list of another log does not count.
+    The owner of the log removes a record only once all listed nodes have the record. `identity`
+    identifies the replicated log; a stored list of another log is ignored.
 
-    `call_soon` calls a function in the loop's thread.
+    `call_soon` calls a function in the event loop's thread.
     """
 
     def __init__(

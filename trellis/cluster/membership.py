@@ -60,7 +60,7 @@ class Membership:
         open_log: Callable[[], tuple[ReplicatedLog, int]],
         formats: Formats = FORMATS,
     ) -> None:
-        """`name` is the name of the broker, the same on all its nodes.
+        """Create the membership. `name` is the name of the broker, the same on all its nodes.
 
         `open_log` connects to the replicated log, in a thread. It returns the log and the largest
         payload of a chunk in bytes, and raises LogUnreachable if it should be called again. The

@@ -41,7 +41,7 @@ BEAT_PART: Final = 4
 
 
 class Ownership(BatchShipping):
-    """The replicated log, as its owner uses it from the claim on.
+    """The replicated log as its owner uses it, after the owner's claim.
 
     `end` ends the process, for a reason; `end` does not return to the caller. `abort` aborts all
     client connections. A thread calls `abort` once if the log has acknowledged no record for so
@@ -103,7 +103,7 @@ class Ownership(BatchShipping):
 
     @property
     def unreported(self) -> str:
-        """The names of the listed nodes without a report, each in a line."""
+        """The names, one per line, of nodes for which the log is kept and that sent no report."""
         return "" if self.retention is None else "\n".join(self.retention.unreported)
 
     # -- in the writer's thread
@@ -169,9 +169,9 @@ class Ownership(BatchShipping):
             self._stopped.set()
 
     def _carry_out(self, steps: Steps[Result]) -> Result:
-        """Carry out steps of the owner's protocol, and return their result.
+        """Append and read records of the log as `steps` requests, and return the result of `steps`.
 
-        Ends the process if a step fails.
+        Ends the process if an append or a read fails.
         """
         try:
             return carry_out(steps, self.log, _refuse_apply, self._sleep)
@@ -228,9 +228,9 @@ def _do_nothing() -> None:
 
 
 def _note_name_taken(reason: str) -> None:
-    """Log that another node has the name of this one. That node stops, and not this one."""
+    """Log that another node has this node's name. The other node stops; this node goes on."""
     logs.error("cluster_name_taken", reason=reason)
 
 
 def _refuse_apply(step: Apply) -> None:
-    raise AssertionError("the owner writes batches to its directory itself")
+    raise AssertionError("the owner was asked to apply a batch, which is a step of standbys only")

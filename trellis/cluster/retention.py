@@ -123,7 +123,7 @@ class LogRetention:
                 self._unreachable = ""
 
     def look(self) -> None:
-        """Append a mark if one is due, update the list of nodes, and trim. May block.
+        """Append a mark if one is due, update the list of nodes, and trim the log. May block.
 
         Raises LogUnreachable.
         """
@@ -148,12 +148,12 @@ class LogRetention:
             self._trim(NodeList(known.listed | wanted.listed), reports)
 
     def _note_unreported(self, names: list[str]) -> None:
-        """Log the names of listed nodes without a report, if they have changed."""
+        """Log the names of nodes that have sent no report, unless they are already logged."""
         if names and names != self.unreported:
             logs.warning(
                 "cluster_node_unreported",
                 nodes=",".join(names),
-                note="the log is kept for these nodes, and Kafka has no report of them (Kafka "
+                note="the log is kept for the named nodes, and Kafka has no report of them (Kafka "
                 "forgets the report of a node that was stopped for days): start them, or remove "
                 "them with `trellis cluster forget NODE`",
             )
@@ -172,10 +172,10 @@ class LogRetention:
         self._marked_at, self._marked_bytes = self._clock(), size
 
     def _strike(self, nodes: NodeList, reports: Mapping[str, NodeReport]) -> NodeList:
-        """Remove the node that is farthest behind from the list of nodes, and return the list.
+        """Return the list of nodes without the node that has least of the log.
 
-        Do so only if a node lacks records before the newest mark; otherwise return the list
-        unchanged. The log is no longer kept for a removed (struck) node.
+        The log is no longer kept for the removed (struck) node. If no node lacks records before
+        the newest mark, return the list unchanged.
         """
         newest = self._owner.marks[-1] if self._owner.marks else -1
         behind = [
@@ -198,7 +198,7 @@ class LogRetention:
         return left
 
     def _trim(self, nodes: NodeList, reports: Mapping[str, NodeReport]) -> None:
-        """Remove the records before the last mark that all listed nodes have reached.
+        """Remove the records before the last mark that all nodes of the list have reached.
 
         Raises LogUnreachable.
         """

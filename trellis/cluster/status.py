@@ -132,7 +132,10 @@ def stored_state(directory: str) -> ClusterState:
 
 
 def _unreported(reports: Mapping[str, NodeReport]) -> set[str]:
-    """Return the names of the listed nodes without a report, as the active node has named them."""
+    """Return the names of the nodes that have sent no report although the log is kept for them.
+
+    The active node's report contains these names.
+    """
     return {name for report in reports.values() for name in report.unreported.splitlines()}
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -28,6 +27,7 @@ from confluent_kafka.admin import (
 from broker.replication.contract import LogUnreachable
 from trellis.cluster.client_errors import GroupAbsent, TopicAbsent, error_in, unreachable
 from trellis.cluster.client_options import MESSAGE_MAX, ClientLog, admin_options
+from trellis.cluster.group_offsets import GroupOffsets
 from trellis.settings.cluster import ClusterSettings
 
 #: The only partition of the log.
@@ -58,7 +58,7 @@ TOPIC_SETTINGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """Facts about the topic, as the Kafka cluster reports them."""
+    """The id, partitions and replicas of the log's topic, as the Kafka cluster reports them."""
 
     #: Kafka's id of the topic: a topic that is deleted and created again has another id.
     id: str
@@ -77,9 +77,13 @@ class KafkaTopic:
         self._cluster = cluster
         self._name = cluster.log_topic
         self._admin = AdminClient(admin_options(cluster), logger=ClientLog("admin"))
+        self._offsets = GroupOffsets(cluster, PARTITION)
 
     def facts(self) -> TopicFacts:
-        """Ask Kafka for the facts about the topic. Also raises TopicAbsent."""
+        """Ask Kafka for its id of the topic, and for the topic's partitions and replicas.
+
+        Raises TopicAbsent if the topic does not exist.
+        """
         futures = self._admin.describe_topics(
             TopicCollection([self._name]), request_timeout=REQUEST_SECONDS
         )
@@ -161,32 +165,15 @@ class KafkaTopic:
 
     def report(self, group: str, offset: int, text: str) -> None:
         """Commit an offset and a text in the name of a consumer group."""
-        position = TopicPartition(self._name, PARTITION, offset, metadata=text)
-        futures = self._admin.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, [position])], request_timeout=REQUEST_SECONDS
-        )
-        done = self._wait("report the synced offset in topic", futures[group])
-        self._check(done.topic_partitions[0])
+        self._offsets.commit(group, offset, text)
 
     def reports(self, groups: Iterable[str]) -> dict[str, tuple[int, str] | None]:
         """Return the offset and text that each consumer group committed; None without one."""
-        wanted = [TopicPartition(self._name, PARTITION)]
-        futures: dict[str, Future[Any]] = {}
-        for group in groups:
-            # The library permits one group in each request.
-            futures |= self._admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=REQUEST_SECONDS
-            )
-        return {group: self._reported(future) for group, future in futures.items()}
+        return {group: self._offsets.read(group) for group in groups}
 
-    def _reported(self, future: Future[Any]) -> tuple[int, str] | None:
-        """Return the offset and text that a consumer group committed, from the answer of Kafka."""
-        try:
-            position = self._wait("read the synced offsets in topic", future).topic_partitions[0]
-        except GroupAbsent:
-            return None
-        self._check(position)
-        return (position.offset, position.metadata or "") if position.offset >= 0 else None
+    def close(self) -> None:
+        """Close the connections that commit and read offsets."""
+        self._offsets.close()
 
     def groups(self, prefix: str) -> list[str]:
         """Return the names of all consumer groups that begin with a prefix."""
@@ -240,11 +227,6 @@ class KafkaTopic:
         futures = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS)
         entries = self._wait(task, futures[resource])
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
-
-    def _check(self, position: TopicPartition) -> None:
-        """Raise LogUnreachable if Kafka's answer about a partition has an error."""
-        if position.error is not None:
-            raise unreachable("use the synced offsets in topic", self._cluster, position.error)
 
     def _wait(self, task: str, future: Future[Any]) -> Any:
         """Return the result of a request; `task` is the text after "cannot" in its error."""

@@ -65,8 +65,9 @@ class DemoNode:
         threading.Thread(target=self._read, daemon=True).start()
 
     def wait_for(self, state: str) -> float:
-        """Wait for the line `following ...` or `ready ...`, store the addresses in it, and return
-        the time of the line. Raises DemoError.
+        """Wait for the node's line `following ...` or `ready ...`, and store the addresses in it.
+
+        Return the time of the line, in seconds of time.monotonic. Raises DemoError.
         """
         try:
             at, line = self._lines.get(timeout=_SECONDS)
@@ -86,7 +87,9 @@ class DemoNode:
         self.process.wait()
 
     def _end(self) -> str:
-        """Return the last line of the node's log, as the end of an error."""
+        """Return ": " and the last line of the node's log, to append to an error; "" without a
+        line.
+        """
         return last_line(self._log)
 
     def _read(self) -> None:

@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """When publishing ends: after `messages` confirmed messages.
+    """The time at which publishing ends: after `messages` confirmed messages.
 
     If `messages` is 0, publishing ends after `seconds`.
     """

@@ -29,7 +29,10 @@ _NUMBER: Final = 8
 
 
 class DemoClient(threading.Thread):
-    """A client that tries its addresses in turn, and works with each broker that serves it."""
+    """A client that connects to its addresses in turn, until one of them accepts it.
+
+    While connected, the client publishes or consumes. After a lost connection it connects again.
+    """
 
     def __init__(self, name: str, targets: Sequence[BrokerTarget]) -> None:
         super().__init__(name=name, daemon=True)
@@ -41,14 +44,17 @@ class DemoClient(threading.Thread):
         self.resumed: list[float] = []
 
     def run(self) -> None:
-        """Connect and work, and connect again after a lost connection, until `stop` is called."""
+        """Connect, and publish or consume; connect again after a lost connection.
+
+        Return after a call of `stop`.
+        """
         while not self._ended.is_set():
             for target in self._targets:
                 self._try(target)
                 self._ended.wait(_RETRY)
 
     def stop(self) -> None:
-        """Stop the client after the broker's present answer."""
+        """Stop the client as soon as it has received the broker's answer to its last request."""
         self._ended.set()
 
     def _try(self, target: BrokerTarget) -> None:
@@ -79,7 +85,10 @@ class DemoClient(threading.Thread):
             self._fresh = False
 
     def work(self, client: AmqpClient) -> None:
-        """Use a connection until `stop` is called. Raises BenchError if the connection is lost."""
+        """Publish or consume over a connection until `stop` is called.
+
+        Raises BenchError if the connection is lost.
+        """
         raise NotImplementedError
 
 

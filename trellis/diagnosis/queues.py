@@ -1,4 +1,4 @@
-"""Why a queue grows, stands still or loses messages.
+"""The reasons why a queue grows, stands still or loses messages.
 
 counts_of(queue)                 twice, some seconds apart
 queue_findings(vhost, queue, ..) the problems, the most important first

@@ -1,4 +1,4 @@
-"""Why messages of a topic do not arrive: read from the answer of `GET /api/route`."""
+"""The reasons why messages of a topic do not arrive, found in the answer of `GET /api/route`."""
 
 from __future__ import annotations
 

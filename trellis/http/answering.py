@@ -1,6 +1,7 @@
-"""The broker's end of the contract: authenticates the user of each call, and answers the call.
+"""Answers the API calls that the gateway, the process of the HTTP API, sends to the broker.
 
-Long answers are made in slices.
+For each call, this module authenticates the user, runs the handler, and sends the answer. Long
+answers are made in slices. The module contract defines the messages between gateway and broker.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class CallServer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle the messages of the gateway.
 
-        A message that violates the contract ends the connection to the gateway.
+        An invalid message ends the connection to the gateway.
         """
         try:
             for message in self._reader.feed(data):
@@ -210,9 +211,9 @@ class CallServer(asyncio.Protocol):
     ) -> None:
         """Tell the gateway that the call with a number is refused, and log the refusal.
 
-        Three kinds of refusals are not logged here. If `call` is None, the call is unknown. A GET
-        of an object that does not exist is how tools test whether it exists. A refused login is
-        logged where its password or token is checked.
+        Three kinds of refusals are not logged: of an unknown call (`call` is None); of a GET for an
+        object that does not exist, by which tools test if the object exists; and of a login, which
+        is logged where the password or token is checked.
         """
         unknown = refusal.status == 401
         # The web page shows a login form. A challenge would make the browser open a login window,
@@ -287,7 +288,9 @@ class CallServer(asyncio.Protocol):
         """
         renewed = self._backend.node.broker.authenticator.renew(identity)
         if renewed is None:
-            raise ApiRefusal(401, "not_authorised", "the user was deleted during the request")
+            raise ApiRefusal(
+                401, "not_authorised", f"user '{identity.name}' was deleted during the request"
+            )
         return renewed
 
     async def _document(

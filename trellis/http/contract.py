@@ -38,6 +38,8 @@ ROW_MAX: Final = 64 << 10
 #: call ends later than its connection.
 CALLS_MAX: Final = 512
 
+#: Number of rows in a page of a list, if the query has no `page_size`.
+PAGE_SIZE: Final = 100
 #: Query parameters that a request may give several times.
 REPEATED: Final = frozenset({"header"})
 
@@ -197,10 +199,11 @@ class PayloadPart(Struct, array_like=True, tag=29):
 
 
 class Answer(Struct, array_like=True, tag=24):
-    """The last message of a successful call: status, shape of the answer, and the answer's value.
+    """The last message of a successful call: the status, shape and value of the answer.
 
-    `value` is used by the shapes VALUE and SECTIONS only. `location` is the header Location of the
-    response; "" for none.
+    `shape` is EMPTY, VALUE, PAGED, PLAIN, SECTIONS or MESSAGES, and says how the gateway makes the
+    body of the response. Only VALUE and SECTIONS use `value`. `location` is the header Location of
+    the response; "" for none.
     """
 
     number: int
@@ -236,7 +239,7 @@ class FileRange(Struct, array_like=True, tag=26):
 class Drain(Struct, array_like=True, tag=27):
     """A request to the gateway to end after the present HTTP requests.
 
-    The broker sends it after a reload: the next gateway has the new settings.
+    The broker sends a Drain after a reload: the next gateway has the new settings.
     """
 
 
@@ -255,7 +258,7 @@ _HEAD: Final = 4
 
 
 class ContractError(Exception):
-    """A frame that violates the contract: too large, or not a valid message."""
+    """An invalid frame between broker and gateway: too large, or not a valid message."""
 
 
 def encode_other(value: object) -> object:

@@ -80,9 +80,11 @@ class GatewayProcess:
         return 0 if self._process is None or self.server is None else self._process.pid
 
     def reload(self, settings: Settings) -> None:
-        """End the gateway after its present requests: the next gateway has the new settings.
+        """Use new settings for the next gateway; end the present gateway if this is necessary.
 
-        The files of certificates may have changed even if their names have not.
+        It is necessary if the settings of the log or of TLS have changed. A gateway with TLS always
+        ends, because the certificate files may have changed. The gateway ends after its present
+        requests.
         """
         before, self._settings = self._settings, settings
         changed = settings.log != before.log or settings.tls != before.tls
@@ -172,7 +174,7 @@ class GatewayProcess:
             self._log(
                 "http_gateway_lost",
                 status=status,
-                note="requests were cut off; the next request starts the gateway again",
+                note="its open requests failed; the next request starts the gateway again",
             )
 
     def _log(self, event: str, **fields: object) -> None:

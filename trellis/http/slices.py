@@ -3,6 +3,9 @@
 After SLICES slices, this work rests for REST_SECONDS. Otherwise a large number of API calls would
 use a whole processor, and the operating system would schedule other processes before the broker
 when a message arrives.
+
+A single call after a pause needs fewer rests: the time without API calls counts as rest that was
+taken in advance, for up to BURST slices.
 """
 
 from __future__ import annotations
@@ -17,15 +20,57 @@ SLICE_SECONDS: Final = 0.0005
 #: After this number of slices, the work of all API calls rests for REST_SECONDS.
 SLICES: Final = 4
 REST_SECONDS: Final = 0.001
+#: The most slices without a rest, after a time without calls: 50 ms of work.
+BURST: Final = 100
+
+
+class RestBudget:
+    """The number of slices until the next rest is due."""
+
+    def __init__(self) -> None:
+        self.slices = BURST
+
+    def add_idle(self, seconds: float) -> None:
+        """Count a time without API calls as rest."""
+        self.slices = min(BURST, self.slices + int(seconds / REST_SECONDS) * SLICES)
+
+    def spend(self) -> bool:
+        """Count a slice. Return True if a rest is due, which must follow then."""
+        self.slices -= 1
+        if self.slices > 0:
+            return False
+        self.slices = SLICES
+        return True
 
 
 class Slices:
     """The queue of calls with work: in each turn of the event loop, one call gets a slice."""
 
     def __init__(self) -> None:
-        self.turn = asyncio.Lock()
+        self._turn = asyncio.Lock()
+        self._budget = RestBudget()
         #: Number of slices so far.
         self.taken = 0
+        #: When the last slice ended, in seconds of the monotonic clock.
+        self._ended = 0.0
+
+    async def begin(self) -> float:
+        """Wait for the next slice, and return when it ends, in seconds of the monotonic clock."""
+        idle = not self._turn.locked()
+        await self._turn.acquire()
+        self.taken += 1
+        now = perf_counter()
+        if idle:
+            self._budget.add_idle(now - self._ended)
+        return now + SLICE_SECONDS
+
+    async def end(self) -> None:
+        """End the present slice: let other work run, and rest if a rest is due."""
+        try:
+            await asyncio.sleep(REST_SECONDS if self._budget.spend() else 0)
+        finally:
+            self._ended = perf_counter()
+            self._turn.release()
 
 
 class Slice:
@@ -60,14 +105,9 @@ class Slice:
         await self._begin()
 
     async def _begin(self) -> None:
-        await self._slices.turn.acquire()
+        self._ends = await self._slices.begin()
         self._held = True
-        self._slices.taken += 1
-        self._ends = perf_counter() + SLICE_SECONDS
 
     async def _end(self) -> None:
-        try:
-            await asyncio.sleep(REST_SECONDS if self._slices.taken % SLICES == 0 else 0)
-        finally:
-            self._held = False
-            self._slices.turn.release()
+        self._held = False
+        await self._slices.end()

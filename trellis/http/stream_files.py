@@ -112,7 +112,8 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
     archive = find_stream(broker, identity, query).archive
     name = query.get("segment", "")
     if not name:
-        raise StreamRefusal(400, "segment=NAME is missing: /api/streams/segments lists them")
+        text = "segment=NAME is missing: /api/streams/segments lists the segments"
+        raise StreamRefusal(400, text)
     segment: Segment | None = next((one for one in archive.segments if one.name == name), None)
     if segment is None:
         raise StreamRefusal(
@@ -198,5 +199,5 @@ def _number(query: Mapping[str, str], name: str, default: int) -> int:
     if value is None:
         return default
     if not value.isdecimal():
-        raise StreamRefusal(400, f"'{name}' is '{value}', not a number from 0")
+        raise StreamRefusal(400, f"'{name}' is '{value}', must be a number, 0 or larger")
     return int(value)

@@ -1,6 +1,7 @@
 """Metrics of AMQP channels and of connections, as sums over all channels and connections.
 
-RabbitMQ's dashboards read the sums under the names that RabbitMQ also uses for single channels.
+The sums have the metric names that RabbitMQ's dashboards read. RabbitMQ uses the same names for the
+metrics of single channels.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ DELIVERIES: Final = (
 
 
 def channel_values(channel: Channel) -> tuple[int, ...]:
-    """Return the values of a channel in the order of GAUGES."""
+    """Return the values of the gauges of an AMQP channel, in the order of GAUGES."""
     publisher, receiver = channel.publisher, channel.receiver
     confirms, transaction = publisher.confirms, publisher.transaction
     return (
@@ -208,7 +209,7 @@ def add_messages(
 def add_undivided(
     page: MetricsPage, node: BrokerNode, vhosts: list[dict[str, IngressCounters]]
 ) -> None:
-    """Add to the page the counters of AMQP channels that are not counted for single channels."""
+    """Add to the page the counters that exist only for all AMQP channels together."""
     tally = node.amqp.tally
     unroutable = sum(one.fates[UNROUTABLE] for one in _received(node, vhosts))
     name, text = DROPPED

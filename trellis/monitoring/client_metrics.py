@@ -111,8 +111,8 @@ def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> 
     page.counter_by(
         "reason",
         "trellis_connections_refused",
-        "Total number of connections refused before their login, by reason. "
-        "For the reason descriptors: number of pauses in accepting connections.",
+        "Total number of connections refused before their login, by reason. The value for the "
+        "reason `descriptors` is the number of pauses in accepting connections.",
         node.admission.refused,
     )
     page.counter_by(
@@ -125,7 +125,7 @@ def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> 
     page.counter(
         "trellis_refusals_left_out",
         "Total number of refusals that the log does not report, because too many different "
-        "came within a minute.",
+        "refusals came within a minute.",
         node.refusals.left_out,
     )
     page.gauge(

@@ -84,8 +84,8 @@ def add_cluster(page: MetricsPage, figures: ClusterFigures) -> None:
     )
     page.gauge(
         "trellis_cluster_survivor_bytes",
-        "Memory of the positions of live records that this standby keeps up to date, so that it "
-        "need not read its log when it becomes active, in bytes; 0 on the active node.",
+        "Memory in bytes of the positions of live records. A standby keeps these positions, so "
+        "that it need not read its log when it becomes active. 0 on the active node.",
         figures.survivor_bytes,
         cluster=name,
     )

@@ -91,10 +91,10 @@ def _queue_delivery(scrape: DetailedScrape) -> Iterator[int]:
 
 
 def _queue_published(name: str) -> Family:
-    """Return a family with the number of messages published to each queue, under a metric name.
+    """Return a family of metrics with the number of messages published to each queue.
 
-    RabbitMQ divides this number by exchange, too. Dashboards find the queue by the label
-    `queue_vhost` or `vhost`.
+    `name` is the name of the metric. RabbitMQ divides the number by exchange, too. Dashboards find
+    the virtual host of the queue by the label `queue_vhost` or `vhost`.
     """
 
     def family(scrape: DetailedScrape) -> Iterator[int]:
@@ -245,7 +245,7 @@ def _auth_attempts(scrape: DetailedScrape) -> Iterator[int]:
 
 
 def _nothing(scrape: DetailedScrape) -> Iterator[int]:
-    """Add nothing: Trellis does not count the events of this family, or not for each object."""
+    """List no objects, for a family whose events Trellis does not count for each object."""
     return iter(())
 
 

@@ -1,4 +1,4 @@
-"""The present state of the broker for its web page: rates, totals, alarms, remarkable queues.
+"""The present state of the broker for its web page: rates, totals, alarms, deepest queues.
 
 One sample serves all pages that are open. Counters of messages are read for each sample. The
 objects (queues and sessions) are counted in slices, and so rarely that the counting takes at most
@@ -15,18 +15,23 @@ from typing import Any, Final
 import trellis
 from broker.messages.fates import ROUTED, UNROUTABLE
 from broker.queues.queue import Queue
+from broker.routing.publish_context import IngressCounters
+from broker.routing.subscriber import Subscriber
 from broker.routing.topic_history import HistorySum
+from broker.vhost.depth_totals import DepthTotals
 from trellis.monitoring.route_rows import printable_key
 from trellis.server.node import BrokerNode
 
 #: Seconds for which a sample of the state stays valid: all requests within this time get it.
 SAMPLE_SECONDS: Final = 0.9
 #: Share of one processor that the counting of queues and sessions may take.
-COUNTING_SHARE: Final = 0.002
+COUNTING_SHARE: Final = 0.001
 #: Shortest time between two counts of all queues and sessions, in seconds.
 COUNTING_SECONDS: Final = 2.0
 #: Number of objects that are counted in one turn of the event loop.
 COUNT_SLICE: Final = 500
+#: Number of cached routes whose counts are added in one turn of the event loop.
+ROUTES_SLICE: Final = 2_000
 #: Number of the deepest and slowest queues, of the topics with most unroutable messages, and of the
 #: last refusals, in a sample.
 DEEPEST, UNROUTABLE_TOPICS, REFUSALS = 8, 8, 8
@@ -35,28 +40,26 @@ Row = dict[str, Any]
 
 
 class MessageFlow:
-    """Counters of messages at one time; `at` is in seconds of a monotonic clock."""
+    """Counters of messages at one time; `at` is in seconds of a monotonic clock.
 
-    def __init__(self, node: BrokerNode, at: float, relayed: int) -> None:
+    `ingress` has the counts of received messages of all virtual hosts.
+    """
+
+    def __init__(self, node: BrokerNode, at: float, relayed: int, ingress: IngressCounters) -> None:
         self.at = at
-        counters = [
-            one
-            for vhost in node.broker.vhosts.values()
-            for one in vhost.contexts.ingress_counters().values()
-        ]
-        fates = [sum(pair) for pair in zip(*(one.fates for one in counters), strict=True)]
+        fates = ingress.fates
         tallies = [front.tally for front in node.fronts]
         delivered = sum(
             int(one.delivered_auto + one.delivered_manual + one.get_auto + one.get_manual)
             for one in tallies
         )
         self.counts = {
-            "in": sum(one.received for one in counters),
-            "routed": fates[ROUTED] if fates else 0,
-            "copies": sum(one.copies for one in counters),
+            "in": ingress.received,
+            "routed": fates[ROUTED],
+            "copies": ingress.copies,
             "out": delivered + relayed,
-            "unroutable": fates[UNROUTABLE] if fates else 0,
-            "dropped": sum(fates) - fates[ROUTED] if fates else 0,
+            "unroutable": fates[UNROUTABLE],
+            "dropped": sum(fates) - fates[ROUTED],
         }
 
     def since(self, earlier: MessageFlow) -> dict[str, float]:
@@ -72,9 +75,8 @@ class ObjectTotals:
     """Totals over all queues and sessions, from the last count."""
 
     def __init__(self) -> None:
-        self.ready = self.unacked = self.queues = self.sessions = self.consumers = 0
-        #: Messages of QoS 0 that were sent to MQTT clients.
-        self.relayed = 0
+        self.queues = self.sessions = 0
+        self.depths = DepthTotals()
         self.deepest: list[Row] = []
         #: The queues whose first message waits longest.
         self.slowest: list[Row] = []
@@ -111,17 +113,31 @@ class LiveStatus:
         node = self._node
         if self._clock() >= self._count_at:
             await self._count()
-        flow = MessageFlow(node, self._clock(), self._totals.relayed)
+        ingress = await self._ingress()
+        flow = MessageFlow(node, self._clock(), int(self._totals.depths.relayed), ingress)
         rates = dict.fromkeys(flow.counts, 0.0) if self._flow is None else flow.since(self._flow)
         self._flow = flow
         self._sample = self._row(flow, rates)
         return self._sample
 
+    async def _ingress(self) -> IngressCounters:
+        """Return the counts of received messages of all virtual hosts, summed in slices."""
+        found = IngressCounters()
+        for vhost in list(self._node.broker.vhosts.values()):
+            totals = vhost.contexts.ingress_totals()
+            more = True
+            while more:
+                more = totals.step(ROUTES_SLICE)
+                await asyncio.sleep(0)
+            found.merge(totals.counters)
+        return found
+
     async def _count(self) -> None:
         """Count all queues and sessions in slices, and find the deepest queues.
 
-        The work is measured in CPU time: the clock of the loop stands still in a turn.
+        The more CPU time the count takes, the later the next count is due.
         """
+        # The clock of the event loop stands still in a turn, so it cannot measure the work.
         totals, spent = ObjectTotals(), 0.0
         for vhost in list(self._node.broker.vhosts.values()):
             totals.queues += len(vhost.queues)
@@ -131,11 +147,11 @@ class LiveStatus:
                     self._add(totals, vhost.name, objects[at : at + COUNT_SLICE])
                     spent += thread_time() - began
                     await asyncio.sleep(0)
-        sessions = self._node.mqtt.sessions.all()
+        sessions: list[Subscriber] = [*self._node.mqtt.sessions.all()]
         totals.sessions = len(sessions)
         for at in range(0, len(sessions), COUNT_SLICE):
             began = thread_time()
-            totals.relayed += sum(int(one.relayed) for one in sessions[at : at + COUNT_SLICE])
+            totals.depths.add_subscribers(sessions[at : at + COUNT_SLICE])
             spent += thread_time() - began
             await asyncio.sleep(0)
         spent += await self._count_unroutable(totals)
@@ -172,30 +188,17 @@ class LiveStatus:
 
     @staticmethod
     def _add(totals: ObjectTotals, vhost: str, queues: list[Queue]) -> None:
-        deep: list[Row] = []
-        for queue in queues:
-            totals.consumers += queue.consumer_count
-            ready, unacked = int(queue.depth), int(queue.unacked)
-            if ready <= 0 and unacked <= 0:
-                continue
-            totals.ready += ready
-            totals.unacked += unacked
-            deep.append(
-                {
-                    "vhost": vhost,
-                    "name": queue.name,
-                    "session": queue.private,
-                    "messages": ready + unacked,
-                    "consumers": queue.consumer_count,
-                    "head_age_ms": queue.head_age,
-                }
-            )
-        if not deep:
+        used = totals.depths.add_queues(queues)
+        if not used:
             return
+        deepest = heapq.nlargest(DEEPEST, used, key=lambda one: int(one.depth + one.unacked))
         totals.deepest = heapq.nlargest(
-            DEEPEST, [*totals.deepest, *deep], key=lambda row: int(row["messages"])
+            DEEPEST,
+            [*totals.deepest, *(_queue_row(vhost, one) for one in deepest)],
+            key=lambda row: int(row["messages"]),
         )
-        slow = [row for row in deep if row["head_age_ms"] is not None]
+        slowest = heapq.nlargest(DEEPEST, used, key=lambda one: one.head_age or 0)
+        slow = [_queue_row(vhost, one) for one in slowest if one.head_age is not None]
         totals.slowest = heapq.nlargest(
             DEEPEST, [*totals.slowest, *slow], key=lambda row: int(row["head_age_ms"])
         )
@@ -219,9 +222,9 @@ class LiveStatus:
             },
             "sessions": totals.sessions,
             "queues": totals.queues,
-            "consumers": totals.consumers,
-            "messages_ready": totals.ready,
-            "messages_unacknowledged": totals.unacked,
+            "consumers": int(totals.depths.consumers),
+            "messages_ready": int(totals.depths.ready),
+            "messages_unacknowledged": int(totals.depths.unacked),
             "deepest": totals.deepest,
             "slowest": totals.slowest,
             "unroutable_topics": totals.unroutable,
@@ -237,3 +240,14 @@ class LiveStatus:
                 for one in reversed(refused)
             ],
         }
+
+
+def _queue_row(vhost: str, queue: Queue) -> Row:
+    return {
+        "vhost": vhost,
+        "name": queue.name,
+        "session": queue.private,
+        "messages": int(queue.depth + queue.unacked),
+        "consumers": queue.consumer_count,
+        "head_age_ms": queue.head_age,
+    }

@@ -74,8 +74,8 @@ def add_ended(page: MetricsPage, queue: Queue, labels: Labels) -> None:
         page.listed(
             "trellis_queue_ended",
             "counter",
-            "Total number of messages of a queue or MQTT session that ended, by fate; dead letters "
-            "by their reason.",
+            "Total number of messages that left a queue or MQTT session, by fate; dead letters by "
+            "their reason.",
             count,
             {**labels, "fate": fate},
         )
@@ -133,6 +133,13 @@ def add_topic_history(page: MetricsPage, node: BrokerNode) -> None:
         "Number of topics in the history of the last hour, each counted once in every slot of 10 "
         "minutes (`trellis list topics`).",
         len(history),
+    )
+    page.gauge(
+        "trellis_topic_history_queues",
+        "Number of queues to which messages were published by name (through the default exchange) "
+        "in the last hour, each counted once in every slot of 10 minutes (`trellis queues "
+        "delete`).",
+        history.queues,
     )
     page.counter(
         "trellis_topic_history_left_out_messages",
@@ -400,8 +407,8 @@ def add_sessions(page: MetricsPage, node: BrokerNode, connected: int) -> None:
     )
     page.counter(
         "trellis_mqtt_topics_refused",
-        "Total number of topics of publications refused because of mqtt.max_levels. A topic is "
-        "counted again when its route is no longer cached.",
+        "Total number of topics of publications that were refused because of mqtt.max_levels. A "
+        "topic is counted again when its route is no longer cached.",
         node.mqtt.topics.too_deep,
     )
     page.counter(

@@ -96,11 +96,12 @@ def _messages(
     totals: list[VirtualHostTotals],
     whole: bool,
 ) -> None:
-    """Add to the page the counters of messages, after the numbers of publishers and consumers.
+    """Add to the page the counters of messages.
 
-    The caller must read `ingress` in this turn of the event loop. Otherwise the difference of two
-    counters could fall between two scrapes. If `whole` is False, leave out the sums over channels,
-    fates and routes.
+    The page must have the numbers of publishers and consumers already. The caller must read
+    `ingress` in this turn of the event loop. Otherwise a metric that is the difference of two
+    counters could fall from one scrape to the next. If `whole` is False, leave out the metrics of
+    fates, routes and topics, and most sums over channels.
     """
     relayed = sum(each.relayed for each in totals)
     for front in node.fronts:

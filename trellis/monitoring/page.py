@@ -78,9 +78,10 @@ class MetricsPage:
         self.listed(name, kind, text, value, labels)
 
     def listed(self, name: str, kind: str, text: str, value: float, labels: Labels) -> None:
-        """Add a sample of an object that has several samples, which share the dictionary `labels`.
+        """Add a sample to the metric `name`; the caller may share `labels` among samples.
 
-        This makes pages of 50,000 queues several times smaller in memory.
+        If all samples of an object share one dictionary of labels, pages of 50,000 queues are
+        several times smaller in memory.
         """
         family = self.families.get(name)
         if family is None:

@@ -8,9 +8,9 @@ from broker.queues.statistics import DEAD_EXPIRED, DEATH_REASONS, STATISTICS
 
 
 def ended_of(queue: Queue) -> dict[str, int]:
-    """Return how many messages of a queue ended in each way; all counts are above 0.
+    """Return the number of ended messages of a queue by fate, without counts of 0.
 
-    The names are those of the label `fate`. Dead letters are divided by their reason:
+    The names of fates are those of the label `fate`. Dead letters are divided by their reason:
     `dead_lettered_expired`, `dead_lettered_maxlen`, `dead_lettered_rejected` and
     `dead_lettered_delivery_limit`.
     """

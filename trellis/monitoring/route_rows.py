@@ -23,6 +23,7 @@ from broker.routing.exchanges import Exchange, is_topic
 from broker.routing.explanation import MatchedBinding, RouteExplanation, WalkedExchange
 from broker.routing.key_differences import TOPIC
 from broker.routing.match_reasons import reason_of
+from broker.routing.matching_bindings import STEPS
 from broker.routing.near_misses import NearMiss, NearMissSearch
 from broker.routing.plan_search import SearchScope
 from broker.routing.planner import NO_PLAN
@@ -48,7 +49,7 @@ class RouteQuestion(msgspec.Struct):
     """A question: where would this message go? It names the exchange, key, headers and publisher.
 
     With `mqtt`, the message is a publication of an MQTT client to this topic; `exchange` and `key`
-    are not used then. If `user` is None, no rights are checked. `client_id` stands for {client_id}
+    are not used then. If `user` is None, no rights are checked. `client_id` replaces {client_id}
     in the user's topic rules.
     """
 
@@ -61,10 +62,12 @@ class RouteQuestion(msgspec.Struct):
 
 
 class RouteAnswer:
-    """The answer to a question about a virtual host. Raises NotFound, PreconditionFailed.
+    """The answer to a RouteQuestion in one virtual host: where the message would go, and why.
 
     `max_levels` is the largest number of levels of an MQTT topic. `identity_of` returns the user of
-    a name, or None.
+    a name, or None. `limit` is the largest number of matching bindings of each exchange in the
+    rows, and of queues with each verdict; 0 for all. The constructor raises NotFound or
+    PreconditionFailed.
     """
 
     def __init__(
@@ -73,8 +76,10 @@ class RouteAnswer:
         question: RouteQuestion,
         identity_of: Callable[[str], Identity | None],
         max_levels: int,
+        limit: int = 0,
     ) -> None:
         self._vhost = vhost
+        self._limit = limit
         self._question = question
         self._max_levels = max_levels
         mqtt = question.mqtt
@@ -155,10 +160,8 @@ class RouteAnswer:
             yield "exchanges", _exchange_row(walked)
         for name in explanation.missing:
             yield "exchanges", {"name": name, "type": "", "entered": "it does not exist"}
-        reached = explanation.reached
         for walked in explanation.walked:
-            for matched in walked.matched:
-                yield "bindings", self._binding_row(walked.exchange, matched, reached)
+            yield from self._bindings(walked, explanation.reached)
         yield from self._destinations(explanation)
         noun = TOPIC if self._question.mqtt is not None else "routing key"
         search = NearMissSearch(self._planner.scope, explanation, self._key, self._properties, noun)
@@ -186,33 +189,54 @@ class RouteAnswer:
                     },
                 )
 
+    def _bindings(
+        self, walked: WalkedExchange, reached: set[Destination]
+    ) -> Iterator[tuple[str, Row] | None]:
+        """Yield the rows of the matching bindings of an exchange, at most `limit`.
+
+        If there are more, bindings to other exchanges come first, because they belong to the path
+        of the message.
+        """
+        listed = walked.matched
+        if 0 < self._limit < len(listed):
+            to_exchanges: list[MatchedBinding] = []
+            others: list[MatchedBinding] = []
+            for number, matched in enumerate(listed, 1):
+                some = to_exchanges if isinstance(matched.binding.destination, Exchange) else others
+                if len(some) < self._limit:
+                    some.append(matched)
+                if number % STEPS == 0:
+                    yield None
+            listed = [*to_exchanges, *others][: self._limit]
+        for matched in listed:
+            yield "bindings", self._binding_row(walked.exchange, matched, reached)
+
     def _binding_row(
         self, exchange: Exchange, matched: MatchedBinding, reached: set[Destination]
     ) -> Row:
         binding = matched.binding
+        row = self._row(exchange.name, binding.key, binding.destination, binding)
         reason = reason_of(exchange, binding, matched.key, self._properties)
         if PARTLY in binding.arguments and binding.destination not in reached:
             reason += "; not delivered: the session's user may not read this topic"
-        row: Row = {
-            "exchange": exchange.name,
-            **self._ends(binding.key, binding.destination, binding),
-            "reason": reason,
-        }
+        row["reason"] = reason
         if matched.key != self._key:
             row["matched_key"] = printable_key(matched.key)
         return row
 
-    def _ends(self, key: str, target: Destination, binding: Binding | None) -> Row:
-        """Return the row fields that describe a binding: its key and its destination."""
+    def _row(self, exchange: str, key: str, target: Destination, binding: Binding | None) -> Row:
+        """Return the fields of a row that describe a binding: exchange, key and destination."""
         row: Row = {
+            "exchange": exchange,
             "binding_key": printable_key(key),
             "destination": target.name,
             "destination_type": self._kind(target),
         }
-        if isinstance(target, Subscriber) and binding is not None:
-            row["qos"] = int(binding.qos)
-        elif binding is not None and binding.arguments:
-            row["arguments"] = dict(binding.arguments)
+        if binding is not None:
+            if isinstance(target, Subscriber):
+                row["qos"] = int(binding.qos)
+            elif binding.arguments:
+                row["arguments"] = dict(binding.arguments)
         return row
 
     def _kind(self, target: Destination) -> str:
@@ -224,16 +248,28 @@ class RouteAnswer:
         return kind_of(named) if named is not None and named is target else INTERNAL_KIND
 
     def _destinations(self, explanation: RouteExplanation) -> Iterator[tuple[str, Row] | None]:
-        known: set[Destination] = set()
-        for target, qos in explanation.targets:
+        """Yield the rows of the queues and sessions, at most `limit` with each verdict.
+
+        Count all of them by verdict.
+        """
+        counts: dict[str, int] = {}
+        self.head["verdicts"] = counts
+        for number, (target, qos) in enumerate(explanation.targets, 1):
             verdict = verdict_of(target, qos)
-            known.add(target)
-            yield "queues", self._queue_row(target, verdict.kind, verdict.text)
+            kind = verdict.kind
+            count = counts[kind] = counts.get(kind, 0) + 1
+            if count <= self._limit or not self._limit:
+                yield "queues", self._queue_row(target, kind, verdict.text)
+            elif number % STEPS == 0:
+                yield None
         for target in explanation.unrepresentable:
-            text = "its protocol cannot represent this routing key"
-            yield "queues", self._queue_row(target, UNREPRESENTABLE, text)
+            count = counts[UNREPRESENTABLE] = counts.get(UNREPRESENTABLE, 0) + 1
+            if count <= self._limit or not self._limit:
+                text = "its protocol cannot represent this routing key"
+                yield "queues", self._queue_row(target, UNREPRESENTABLE, text)
         for journal in self._planner.journals:
-            if journal not in known:
+            if journal not in explanation.reached:
+                counts[TAKES] = counts.get(TAKES, 0) + 1
                 text = "a journal records every message of the virtual host"
                 yield "queues", self._queue_row(journal, TAKES, text)
 
@@ -246,12 +282,10 @@ class RouteAnswer:
         }
 
     def _near_miss_row(self, miss: NearMiss) -> Row:
-        return {
-            "exchange": miss.exchange,
-            **self._ends(miss.key, miss.destination, miss.binding),
-            "kind": miss.difference.kind,
-            "text": miss.difference.text,
-        }
+        row = self._row(miss.exchange, miss.key, miss.destination, miss.binding)
+        row["kind"] = miss.difference.kind
+        row["text"] = miss.difference.text
+        return row
 
 
 def _in_vhost(
@@ -278,6 +312,8 @@ def _exchange_row(walked: WalkedExchange) -> Row:
 
 def printable_key(key: str) -> str:
     """Return a routing key as printable text: it may hold bytes that are not UTF-8."""
+    if key.isascii():
+        return key
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 

@@ -1,7 +1,8 @@
 """The answer to `POST /api/route/try` and `trellis route --add, --remove`.
 
-The request names bindings to add or to remove. The answer says which queues and sessions would have
-got more or fewer messages of the last hour. Nothing in the broker changes.
+The request names bindings to add or to remove, and queues, exchanges and sessions to delete. The
+answer says which queues and sessions would have got more or fewer messages of the last hour.
+Nothing in the broker changes.
 
 The answer is a document with a head, and lists of rows named by SECTIONS. The rows are made in
 slices: the iterator yields None whenever other work may run.
@@ -9,12 +10,12 @@ slices: the iterator yields None whenever other work may run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from broker.errors import PreconditionFailed
+from broker.errors import NotFound, PreconditionFailed
 from broker.names import shown
 from broker.queues.destination import Destination
 from broker.queues.queue import Queue
@@ -35,6 +36,8 @@ Row = dict[str, Any]
 #: The sections of an answer, in the order of its rows.
 SECTIONS: Final = ("changes", "queues", "topics_changed")
 GAINS, LOSES = "gains", "loses"
+#: Returns the session of a client identifier in a virtual host; None if there is none.
+FindSession = Callable[[str], Destination | None]
 
 
 class ChangedBinding(msgspec.Struct, forbid_unknown_fields=True):
@@ -48,24 +51,40 @@ class ChangedBinding(msgspec.Struct, forbid_unknown_fields=True):
     arguments: dict[str, Any] = {}
 
 
+class DeletedObject(msgspec.Struct, forbid_unknown_fields=True):
+    """A queue, an exchange or a session that a trial deletes, as it stands in a request's JSON."""
+
+    type: str
+    name: str
+
+
 class TrialAnswer:
     """The answer to one trial of changed bindings, on the topics of the last hour (`history`).
 
-    The constructor raises NotFound or PreconditionFailed if a binding cannot be tried.
+    `deleted` are queues, exchanges and sessions that the trial deletes. `find_session` returns the
+    session of a client identifier. The constructor raises NotFound or PreconditionFailed if a
+    change cannot be tried.
     """
 
     def __init__(
-        self, vhost: VirtualHost, changes: Sequence[ChangedBinding], history: TopicHistory
+        self,
+        vhost: VirtualHost,
+        changes: Sequence[ChangedBinding],
+        history: TopicHistory,
+        deleted: Sequence[DeletedObject],
+        find_session: FindSession,
     ) -> None:
-        if not 0 < len(changes) <= CHANGES_MAX:
+        if not 0 < len(changes) + len(deleted) <= CHANGES_MAX:
             raise PreconditionFailed(
-                f"a trial needs 1 to {CHANGES_MAX} changed bindings, got {len(changes)}"
+                f"a trial needs 1 to {CHANGES_MAX} changed bindings or deleted objects, got "
+                f"{len(changes) + len(deleted)}"
             )
         self._vhost = vhost
         self._sum = HistorySum(history)
         scope = vhost.declarations.planner.scope
         found = [_change_of(vhost, change) for change in changes]
-        self._trial = BindingTrial(vhost.name, scope, found, self._sum)
+        gone = [_object_of(vhost, one, find_session) for one in deleted]
+        self._trial = BindingTrial(vhost.name, scope, found, self._sum, gone)
         #: The fields of the answer before its sections. Most are known after the rows.
         self.head: Row = {
             "vhost": vhost.name,
@@ -146,11 +165,37 @@ class TrialAnswer:
 def changes_of(body: Mapping[str, Any]) -> list[ChangedBinding]:
     """Return the bindings in the field `changes` of a request. Raises PreconditionFailed."""
     try:
-        return msgspec.convert(body.get("changes"), list[ChangedBinding])
+        given = body.get("changes")
+        if given is None and "deleted" in body:
+            return []
+        return msgspec.convert(given, list[ChangedBinding])
     except msgspec.ValidationError as error:
         raise PreconditionFailed(
             f"'changes' is not a list of bindings to add or remove: {error}"
         ) from None
+
+
+def deleted_of(body: Mapping[str, Any]) -> list[DeletedObject]:
+    """Return the objects in the field `deleted` of a request. Raises PreconditionFailed."""
+    try:
+        return msgspec.convert(body.get("deleted", []), list[DeletedObject])
+    except msgspec.ValidationError as error:
+        raise PreconditionFailed(f"'deleted' is not a list of objects to delete: {error}") from None
+
+
+def _object_of(vhost: VirtualHost, row: DeletedObject, find_session: FindSession) -> Destination:
+    """Return the queue, the exchange or the session that a request deletes.
+
+    Raises NotFound if there is none, and PreconditionFailed for another type of object.
+    """
+    if row.type == "exchange":
+        return vhost.exchange(row.name)
+    if row.type not in ("queue", SESSION):
+        raise PreconditionFailed(f"'type' is '{shown(row.type)}', not queue, exchange or session")
+    found = vhost.queues.get(row.name) if row.type == "queue" else find_session(row.name)
+    if found is None:
+        raise NotFound(f"no {row.type} '{shown(row.name)}' in vhost '{vhost.name}'")
+    return found
 
 
 def _change_of(vhost: VirtualHost, row: ChangedBinding) -> BindingChange:

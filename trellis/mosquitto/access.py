@@ -83,11 +83,11 @@ def filter_of(topic: str, user: str, variables: bool) -> tuple[str, bool] | None
 def entry_of(
     allow: bool, publish: bool, subscribe: bool, topic: str, user: str | None, variables: bool
 ) -> tuple[Entry | None, bool]:
-    """Return the access entry for an entry of Mosquitto with the filter `topic`.
+    """Return the access entry that replaces an entry of Mosquitto with the filter `topic`.
 
-    The second value is True if both entries decide about the same topics. A `deny` that a rule
-    cannot express denies more topics. An `allow` that a rule cannot express is left out: the entry
-    is None. The entry is also None for a filter with `%u` and clients without a user name (`user`
+    The second value is True if the new entry decides about exactly the same topics. If no rule can
+    express the filter, a `deny` denies more topics, and for an `allow`, the returned entry is None.
+    The returned entry is also None if the filter has `%u` and the clients have no user name (`user`
     is None).
     """
     if user is None and variables and "%u" in topic:
@@ -127,9 +127,10 @@ def rules_of(
 
 
 def without_sys(entry: Entry) -> list[Entry]:
-    """Return the parts of an entry that have an effect: in Mosquitto no client publishes to $SYS.
+    """Return the entries that replace an entry, without a permission to publish to $SYS topics.
 
-    Only the state of a bridge ($SYS/broker/connection/+/state) may be published.
+    Mosquitto lets no client publish to $SYS, except the state of a bridge:
+    $SYS/broker/connection/+/state.
     """
     if not (entry.allow and entry.publish and entry.topic_filter.startswith(_SYS)):
         return [entry]
@@ -155,10 +156,9 @@ def limited(rules: list[str]) -> tuple[list[str], int]:
 
 
 def both(first: Sequence[Entry], second: Sequence[Entry]) -> list[Entry]:
-    """Return entries about subscribing, which allow a topic if both lists allow the topic.
+    """Return entries about subscribing that allow a topic if both lists of entries allow the topic.
 
-    Each list must end with an entry for all topics. The first pair of entries that matches a topic
-    consists of the first entry of each list that matches it.
+    The last entry of each list must match all topics.
     """
     result: list[Entry] = []
     for one in first:

@@ -99,7 +99,7 @@ def _note_pattern(line: AclLine, report: Report) -> None:
         report.differs(
             line.place,
             text,
-            "Mosquitto does not apply it to a client identifier that contains + or #; Trellis does",
+            "Mosquitto applies no pattern to a client identifier with + or #; Trellis does",
         )
     for variable in ("%c", "%u"):
         if any(variable in word and word != variable for word in line.topic.split("/")):
@@ -123,7 +123,11 @@ def _entries(
             entries += without_sys(entry)
         if not exact:
             note = report.differs if entry is not None else report.not_taken
-            how = "it denies more topics" if entry is not None else "these topics are not allowed"
+            how = (
+                "the rule denies more topics"
+                if entry is not None
+                else "these topics are not allowed"
+            )
             note(
                 line.place,
                 f"{line.access} {line.topic}",

@@ -94,7 +94,7 @@ class MosquittoListener:
 
 
 class Configuration:
-    """The content of a mosquitto.conf: general lines, listeners, and plugins for all listeners.
+    """The content of a mosquitto.conf: its listeners, and the lines that belong to no listener.
 
     The report gets an entry for each line whose option is missing or not needed in Trellis.
     """
@@ -127,12 +127,12 @@ class Configuration:
 
     @property
     def plugins(self) -> list[Plugin]:
-        """The plugins of the general lines and of all listeners."""
+        """The plugins of all listeners, and the plugins of lines that belong to no listener."""
         owners = [self.general, *self.listeners]
         return [plugin for owner in owners for plugin in owner.plugins]
 
     def _take(self, line: Line, in_bridge: bool) -> None:
-        """Add a line to the listener, the plugin or the general lines to which it belongs."""
+        """Add a line to its listener or plugin, or else to the lines without a listener."""
         option = option_named(line.name)
         if option is None:
             self._report.not_taken(
@@ -194,7 +194,9 @@ def _read(path: Path, report: Report, main: bool = True) -> list[Line]:
             lines.append(line)
             continue
         if not main:
-            report.not_taken(line.place, line.text, "Mosquitto reads it in the main file only")
+            report.not_taken(
+                line.place, line.text, "Mosquitto reads this option in the main file only"
+            )
             continue
         directory = beside(path, line.value)
         try:

@@ -88,7 +88,7 @@ class DynamicSecurity:
         return self._defaults.get(kind) is True
 
     def _roles_of(self, user: str | None) -> list[Table]:
-        """Return the roles of a client and of its groups, in the order of their examination."""
+        """Return the roles of a client and of its groups, in the order of their precedence."""
         if user is None:
             group = self._groups.get(str(self._anonymous))
             return [] if group is None else self._members(group)
@@ -134,7 +134,11 @@ class DynamicSecurity:
                 self._place,
                 f"role '{role.get('rolename')}' {kind} {topic}",
                 "a topic rule cannot express the filter, so "
-                + ("these topics are not allowed" if entry is None else "it denies more topics")
+                + (
+                    "these topics are not allowed"
+                    if entry is None
+                    else "the rule denies more topics"
+                )
                 + "; write a rule by hand",
             )
         return [] if entry is None else without_sys(entry)

@@ -249,7 +249,7 @@ class MosquittoImport:
             self.tables["mqtt"]["anonymous_rules"] = self._limited("", rules)
 
     def _limited(self, name: str, rules: list[str]) -> list[str]:
-        """Return the rules that fit into the limit. Report how many are left out."""
+        """Return at most RULES_MAX of the rules of a user. Report how many are left out."""
         kept, left_out = limited(rules)
         if left_out:
             owner = f"user '{name}'" if name else "clients without a user name"
@@ -273,5 +273,8 @@ class MosquittoImport:
 
 
 def _option(plugin: Plugin, name: str, option: str) -> Line | None:
-    """Return the line of a plugin's option; None if `name` is not in the plugin's file name."""
+    """Return the line of a plugin's option; None if the plugin does not have the option.
+
+    Also return None if the file name of the plugin does not contain `name`.
+    """
     return plugin.options.get(option) if name in Path(plugin.path).name else None

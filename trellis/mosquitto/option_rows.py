@@ -1,7 +1,7 @@
 """The rows of the table in options.py: name | verdict | defaults | Trellis | note.
 
-`defaults` are values, separated by spaces, that need no note. An indented line belongs to the row
-above it.
+`defaults` are values of the option, separated by spaces, with which Trellis behaves like Mosquitto.
+An indented line continues the row above it.
 """
 
 from typing import Final
@@ -134,65 +134,65 @@ use_identity_as_username | different | false | `certificate_user` | applies to c
 use_subject_as_username | missing | false | `tls.user_from` | a user is named by the common name,
     the DNS name, the email address or the URI
 [plugin]
-auth_opt_* | different | | - | as `plugin_opt_*`
-auth_plugin | different | | - | as `plugin`
-global_plugin | different | | - | as `plugin`
+auth_opt_* | different | | - | see `plugin_opt_*`
+auth_plugin | different | | - | see `plugin`
+global_plugin | different | | - | see `plugin`
 plugin | different | | users, topic rules | dynamic security, password file and ACL file are
     imported; other plugins are not
-plugin_load | different | | users, topic rules | as `plugin`, for the listeners that name it with
-    `plugin_use`
+plugin_load | different | | users, topic rules | see `plugin`; applies to the listeners that name it
+    with `plugin_use`
 plugin_opt_* | different | | - | the files of the plugins that are imported
-plugin_use | different | | - | as `plugin`, for one listener
+plugin_use | different | | - | see `plugin`; applies to one listener
 [bridge]
 address | missing | | - | Trellis has no bridges: run a bridge on the other broker, or a client
     that copies messages
-addresses | missing | | - | as `address`
-bridge_alpn | missing | | - | as `address`
-bridge_attempt_unsubscribe | missing | | - | as `address`
-bridge_bind_address | missing | | - | as `address`
-bridge_cafile | missing | | - | as `address`
-bridge_capath | missing | | - | as `address`
-bridge_certfile | missing | | - | as `address`
-bridge_ciphers | missing | | - | as `address`
-bridge_ciphers_tls1.3 | missing | | - | as `address`
-bridge_identity | missing | | - | as `address`
-bridge_insecure | missing | | - | as `address`
-bridge_keyfile | missing | | - | as `address`
-bridge_max_packet_size | missing | | - | as `address`
-bridge_max_topic_alias | missing | | - | as `address`
-bridge_mptcp | missing | | - | as `address`
-bridge_outgoing_retain | missing | | - | as `address`
-bridge_protocol_version | missing | | - | as `address`
-bridge_psk | missing | | - | as `address`
-bridge_receive_maximum | missing | | - | as `address`
-bridge_reload_type | missing | | - | as `address`
-bridge_require_ocsp | missing | | - | as `address`
-bridge_session_expiry_interval | missing | | - | as `address`
-bridge_tcp_keepalive | missing | | - | as `address`
-bridge_tcp_user_timeout | missing | | - | as `address`
-bridge_tls_use_os_certs | missing | | - | as `address`
-bridge_tls_version | missing | | - | as `address`
-cleansession | missing | | - | as `address`
-clientid | missing | | - | as `address`
-connection | missing | | - | as `address`
-idle_timeout | missing | | - | as `address`
-keepalive_interval | missing | | - | as `address`
-local_cleansession | missing | | - | as `address`
-local_clientid | missing | | - | as `address`
-local_password | missing | | - | as `address`
-local_username | missing | | - | as `address`
-notification_topic | missing | | - | as `address`
-notifications | missing | | - | as `address`
-notifications_local_only | missing | | - | as `address`
-password | missing | | - | as `address`
-remote_clientid | missing | | - | as `address`
-remote_password | missing | | - | as `address`
-remote_username | missing | | - | as `address`
-restart_timeout | missing | | - | as `address`
-round_robin | missing | | - | as `address`
-start_type | missing | | - | as `address`
-threshold | missing | | - | as `address`
-topic | missing | | - | as `address`
-try_private | missing | | - | as `address`
-username | missing | | - | as `address`
+addresses | missing | | - | see `address`
+bridge_alpn | missing | | - | see `address`
+bridge_attempt_unsubscribe | missing | | - | see `address`
+bridge_bind_address | missing | | - | see `address`
+bridge_cafile | missing | | - | see `address`
+bridge_capath | missing | | - | see `address`
+bridge_certfile | missing | | - | see `address`
+bridge_ciphers | missing | | - | see `address`
+bridge_ciphers_tls1.3 | missing | | - | see `address`
+bridge_identity | missing | | - | see `address`
+bridge_insecure | missing | | - | see `address`
+bridge_keyfile | missing | | - | see `address`
+bridge_max_packet_size | missing | | - | see `address`
+bridge_max_topic_alias | missing | | - | see `address`
+bridge_mptcp | missing | | - | see `address`
+bridge_outgoing_retain | missing | | - | see `address`
+bridge_protocol_version | missing | | - | see `address`
+bridge_psk | missing | | - | see `address`
+bridge_receive_maximum | missing | | - | see `address`
+bridge_reload_type | missing | | - | see `address`
+bridge_require_ocsp | missing | | - | see `address`
+bridge_session_expiry_interval | missing | | - | see `address`
+bridge_tcp_keepalive | missing | | - | see `address`
+bridge_tcp_user_timeout | missing | | - | see `address`
+bridge_tls_use_os_certs | missing | | - | see `address`
+bridge_tls_version | missing | | - | see `address`
+cleansession | missing | | - | see `address`
+clientid | missing | | - | see `address`
+connection | missing | | - | see `address`
+idle_timeout | missing | | - | see `address`
+keepalive_interval | missing | | - | see `address`
+local_cleansession | missing | | - | see `address`
+local_clientid | missing | | - | see `address`
+local_password | missing | | - | see `address`
+local_username | missing | | - | see `address`
+notification_topic | missing | | - | see `address`
+notifications | missing | | - | see `address`
+notifications_local_only | missing | | - | see `address`
+password | missing | | - | see `address`
+remote_clientid | missing | | - | see `address`
+remote_password | missing | | - | see `address`
+remote_username | missing | | - | see `address`
+restart_timeout | missing | | - | see `address`
+round_robin | missing | | - | see `address`
+start_type | missing | | - | see `address`
+threshold | missing | | - | see `address`
+topic | missing | | - | see `address`
+try_private | missing | | - | see `address`
+username | missing | | - | see `address`
 """

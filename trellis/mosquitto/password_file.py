@@ -28,7 +28,7 @@ def read_passwords(text: str, file: Path, report: Report) -> dict[str, str]:
 
 
 def checked(name: str, password_hash: str, place: Place, report: Report) -> str:
-    """Return a password hash if Trellis can verify it, else "" and a note."""
+    """Return a password hash if Trellis can verify it. Otherwise report the hash, and return ""."""
     advice = f"set a password with `trellis users add {name}` after the import"
     if not password_hash.startswith("$"):
         what = "is not hashed" if password_hash else "is missing"

@@ -33,6 +33,16 @@ class Note(NamedTuple):
     def __str__(self) -> str:
         return f"{self.place}: {self.kind}: {self.text}: {self.reason}"
 
+    def row(self) -> dict[str, object]:
+        """Return the note as a JSON object; `line` is 0 if the note is about the whole file."""
+        return {
+            "file": str(self.place.file),
+            "line": self.place.number,
+            "kind": self.kind,
+            "text": self.text,
+            "reason": self.reason,
+        }
+
 
 class Report:
     """The notes of one import, in the order in which the lines were read."""

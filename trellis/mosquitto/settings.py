@@ -39,7 +39,10 @@ _WEBSOCKET_PATH: Final = "/mqtt"
 
 
 def _limit(most: int, least: int = 0, unlimited: int | None = None) -> Callable[[int], int | None]:
-    """Return a function that moves a number into a range; 0 and below become `unlimited`."""
+    """Return a function that raises or lowers a number to the range from `least` to `most`.
+
+    For a number of 0 or below, the function returns `unlimited`.
+    """
 
     def fit(value: int) -> int | None:
         return unlimited if value <= 0 else max(least, min(most, value))
@@ -103,7 +106,7 @@ def listener_settings(
 ) -> tuple[Tables, list[MosquittoListener]]:
     """Return the settings for the listeners, and the listeners that were imported.
 
-    Sections of Trellis without a listener are switched off.
+    The settings switch off each listener of Trellis to which no imported listener corresponds.
     """
     tables: Tables = {name: {"enabled": False} for name in ("mqtt", "mqtts", "ws", "wss")}
     if conf.local_only:
@@ -206,7 +209,7 @@ def _address(listener: MosquittoListener, report: Report, line: Line) -> tuple[i
     port_text = words[0] if words else listener.value("port", "1883")
     bound = words[1].strip() if len(words) > 1 else listener.value("bind_address")
     if not port_text.isdecimal() or int(port_text) > _MAX16:
-        report.not_taken(line.place, line.text, f"'{port_text}' is no port")
+        report.not_taken(line.place, line.text, f"'{port_text}' is not a port number")
         return 0, [], ""
     port = int(port_text)
     if port == 0 and bound:
@@ -304,7 +307,7 @@ def _number(line: Line, report: Report) -> int | None:
     try:
         return int(line.value)
     except ValueError:
-        report.not_taken(line.place, line.text, "the value is no whole number")
+        report.not_taken(line.place, line.text, "the value is not a whole number")
         return None
 
 

@@ -25,8 +25,8 @@ NOTES: Final = {
     "limits.address_connections",
     "unauthenticated_per_address": "too many connections from this address have not logged in: "
     "raise limits.unauthenticated_per_address",
-    "proxy_header": "no valid PROXY header, or from an address that is not in the listener's "
-    "setting proxy",
+    "proxy_header": "the connection has no valid PROXY header, or comes from an address that is "
+    "not in the listener's setting proxies",
 }
 
 LogRefusal = Callable[[str, dict[str, object]], None]

@@ -38,9 +38,9 @@ MEMORY_MARGIN: Final = 0.05
 def seconds_to_check(used: int, limit: int) -> float:
     """Return the seconds after which memory should be checked again.
 
-    `used` is the memory in use, `limit` the limit of the memory alarm, both in bytes. The less room
-    is left below the limit, the sooner the check: even if memory grows by GROWTH_MAX bytes per
-    second, the check comes when the limit is reached, or at most CHECK_PAUSE seconds later.
+    `used` is the memory in use, `limit` the limit of the memory alarm, both in bytes. The result is
+    the time in which memory would reach the limit if it grew by GROWTH_MAX bytes per second, but at
+    least CHECK_PAUSE and at most CHECK_INTERVAL seconds. Above the limit, it is CHECK_INTERVAL.
     """
     room = limit - used
     if room <= 0:

@@ -100,7 +100,8 @@ class AuditLog:
                 "audit_failed",
                 file=self._path,
                 error=error,
-                note=f"lines of the audit log wait; after {WAITING_BYTES >> 20} MiB they are lost",
+                note=f"up to {WAITING_BYTES >> 20} MiB of lines wait until the file can be "
+                "written; further lines are lost",
             )
         self._failing = True
         self._loop.call_later(RETRY_SECONDS, self._start)

@@ -294,9 +294,10 @@ def _readable(file: str, key: str) -> None:
 
 
 def _checked_times(file: str, where: str) -> tuple[float, float]:
-    """Return the result of `_times`. Raise SettingsError if the file has no certificate.
+    """Return when the certificate in a PEM file begins to be valid, and when it expires.
 
-    `where` is the settings key of the certificate, for the error text.
+    Both are in seconds since 1970. Raises SettingsError if the file has no certificate or cannot be
+    read; `where` is the settings key of the certificate, for the error.
     """
     _readable(file, f"{where}.certificate")
     try:

@@ -35,7 +35,7 @@ def import_(broker: Broker, document_json: bytes) -> definitions.ImportReport:
         document = msgspec.json.decode(document_json)
         return definitions.import_(broker, document, check_hash)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise ValueError(f"not JSON: {error}") from None
+        raise ValueError(f"the document is not JSON: {error}") from None
     except BrokerError as error:
         raise ValueError(str(error)) from None
 

@@ -67,8 +67,8 @@ class DiskReserve:
     def look(self) -> int:
         """Make the reserve's file again if the disk has room. Return the free bytes of the disk.
 
-        Returns 0 if the free space cannot be determined. Also opens spare file descriptors in place
-        of used ones. May block.
+        Return 0 if the free space cannot be determined. Also replace the spare file descriptors
+        that were used. May block.
         """
         self._disk.keep_spares()
         with self._lock:

@@ -55,7 +55,7 @@ class _MallocInfo(ctypes.Structure):
 
 
 class HeapTrimmer:
-    """Gives freed memory back to the operating system. Both public methods run in a thread."""
+    """Gives freed memory back to the operating system. Its methods block: run them in a thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         library = ctypes.CDLL(None)

@@ -61,7 +61,7 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
     except OSError as error:
         raise SettingsError(
             f"matcher.profile: {path}: {error.strerror}; "
-            f"`trellis pipeline advise --output {path}` writes one"
+            f"`trellis pipeline advise --output {path}` writes a profile"
         ) from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise SettingsError(

@@ -15,7 +15,10 @@ _FOR_OPERATORS: Final = frozenset(("metrics", "http", "https"))
 
 
 def log_reachability(settings: Settings, accounts: Accounts) -> None:
-    """Log whether clients of other machines can log in, as a warning if they can only connect."""
+    """Log whether clients of other machines can log in.
+
+    Log a warning if they can connect, but no user may log in from another machine.
+    """
     open_to_others = [
         name
         for name, listener in settings.listeners.items()

@@ -101,8 +101,8 @@ def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> Open
         opened.store.close()
         raise StoreError(
             f"the data directory '{directory}' belongs to a node of a cluster, and another node "
-            "may have settled its messages: start it with the settings of its cluster (section "
-            "[cluster]), or, if the cluster is given up, with `trellis serve --adopt`"
+            "may have settled its messages: start the broker with the settings of the cluster "
+            "(section [cluster]), or, if the cluster is given up, with `trellis serve --adopt`"
         )
     opened.store.window = settings.window
     for finding in opened.recovery.findings[:MAX_LOGGED]:
@@ -145,7 +145,7 @@ def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> Res
             name=refused.name,
             vhost=refused.vhost,
             reason=refused.reason,
-            note="its definition and its messages stay in the store",
+            note="the definition of this object, and its messages, stay in the store",
         )
     if len(result.refused) > MAX_LOGGED:
         logs.warning("not_restored", more=len(result.refused) - MAX_LOGGED)

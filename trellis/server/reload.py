@@ -189,7 +189,7 @@ class SettingsReload:
             logs.warning(
                 "reload_incomplete",
                 keys=",".join(ignored),
-                note="restart the broker to apply these",
+                note="restart the broker to apply these settings",
             )
 
 

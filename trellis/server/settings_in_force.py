@@ -66,7 +66,7 @@ class SettingsInForce:
 
 
 def _plain(value: object) -> object:
-    """Return the users of the settings as tables, and any other value unchanged."""
+    """Return a list of users as dictionaries, for TOML, and any other setting's value unchanged."""
     if isinstance(value, tuple) and value and isinstance(value[0], Struct):
         return [asdict(one) for one in value]
     return value

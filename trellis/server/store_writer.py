@@ -250,7 +250,7 @@ class DurableStoreWriter(StoreWriter):
     # -- in the event loop: space for the log
 
     def _tick(self) -> None:
-        """Call `_look` every LOOK_SECONDS, even without new messages: settlements free space."""
+        """Look for disk space to free every LOOK_SECONDS, even if no message is published."""
         written = int(self.durable.log.written)
         idle, self._ticked = written == self._ticked, written
         self._look(idle)
@@ -298,7 +298,7 @@ class DurableStoreWriter(StoreWriter):
         self._checkpoint_queue.put(work)
 
     def _limit_log(self) -> None:
-        """Throttle publishers if space is being freed, and the log is too large (LOG_FACTOR)."""
+        """Throttle publishers while space is being freed and the log is too large (LOG_FACTOR)."""
         log, before = self.durable.log, self.log_throttled
         self.log_throttled = (
             self._work is not None and log.size > LOG_FACTOR * log.live_size + LOG_SLACK
@@ -381,10 +381,10 @@ class DurableStoreWriter(StoreWriter):
     def _advance(self, checkpointing: Checkpointing) -> bool:
         """Do one slice of a checkpoint. Return False when the checkpoint is complete.
 
-        Let S be the total size of the files that the checkpoint replaces. A slice is a single step
-        while the log is no larger than 2 S. If the log is larger, a slice lasts 1 ms for each
-        S above 2 S, up to CHECKPOINT_SLICE_MAX. While publishers wait, a slice lasts
-        CHECKPOINT_SLICE_MAX.
+        A slice lasts longer, the larger the log is. Let S be the total size of the files that the
+        checkpoint replaces. Up to a log of 2 S, a slice is a single step. For a log of (2 + n) S, a
+        slice lasts n ms, and at most CHECKPOINT_SLICE_MAX. While publishers are throttled, a slice
+        lasts CHECKPOINT_SLICE_MAX.
         """
         grown = 2 * self.durable.log.size / checkpointing.bytes_total
         if self.log_throttled:

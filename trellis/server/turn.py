@@ -270,7 +270,8 @@ class LoopTurn:
     def _is_frozen(self) -> bool:
         """True if the broker must not act now, because its lease in the cluster is over.
 
-        The turn calls this method before each of its parts. After True, another turn follows soon.
+        The turn calls this method before each of its parts. If the result is True, another turn
+        follows soon.
         """
         assert self.may_act is not None
         self.frozen = not self.may_act()
@@ -283,7 +284,7 @@ class LoopTurn:
         self.schedule()
 
     def _count_long_turn(self, seconds: float, cpu_seconds: float) -> None:
-        """Count a turn of `seconds`, which is long.
+        """Count a long turn, which took `seconds`.
 
         `cpu_seconds` is the CPU time of the turn, too large by up to CPU_SAMPLE_SECONDS.
         """
@@ -377,8 +378,9 @@ class LoopTurn:
     async def check_deadlines(self) -> None:
         """Check the deadlines of all links every DEADLINE_INTERVAL seconds, until cancelled.
 
-        After a pause, the deadlines of the links move later by the length of the pause, and input
-        that came meanwhile is read first. So no client that sent input in time is disconnected.
+        After a pause of the event loop, the deadlines move later by the length of the pause, and
+        input that came meanwhile is read before the check. So no client that sent input in time is
+        disconnected.
         """
         due = 0.0
         while True:
@@ -401,7 +403,7 @@ class LoopTurn:
             del links  # Free closed links now, not after the next check.
 
     async def _excuse(self, links: list[TurnLink], pause: int) -> None:
-        """Move the deadlines of all links `pause` ms later, and handle the waiting input first."""
+        """Move the deadlines of all links `pause` ms later, then let the loop read their input."""
         self.update_clock()
         for at in range(0, len(links), DEADLINE_SLICE):
             for link in links[at : at + DEADLINE_SLICE]:

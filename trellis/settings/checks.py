@@ -102,7 +102,7 @@ def _sockets(settings: Settings) -> Iterator[Problem]:
 
 
 def _credentials(settings: Settings) -> Iterator[Problem]:
-    """Yield a problem for `password` with `password_file`, and for either without `user`."""
+    """Yield a problem if both `password` and `password_file` are set, or one without `user`."""
     if settings.password and settings.password_file:
         yield ("password", "password_file"), "a password and a password file are given; remove one"
     for key, value in (("password", settings.password), ("password_file", settings.password_file)):

@@ -102,7 +102,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     silence: Annotated[
         float,
         option(
-            "time without a record of the active node after which a standby takes over (silence)",
+            "seconds without a record of the active node after which a standby takes over "
+            "(silence)",
             ge=0.1,
             le=600,
             unit="s",
@@ -111,7 +112,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     lease: Annotated[
         float,
         option(
-            "time for which the active node may serve clients after it has sent the last record "
+            "seconds for which the active node may serve clients after it has sent the last record "
             "that the log acknowledged (lease); must be below cluster.silence",
             ge=0.05,
             le=600,
@@ -121,7 +122,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     beat: Annotated[
         float,
         option(
-            "time after which the active node appends a sign of life if it has appended nothing "
+            "seconds after which the active node appends a sign of life if it has appended nothing "
             "else; must be below half of cluster.lease",
             ge=0.01,
             le=60,
@@ -139,7 +140,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     keep: Annotated[
         int,
         option(
-            "size of appended batches after which the active node appends a mark to the log; "
+            "bytes of appended batches after which the active node appends a mark to the log; "
             "the records before a mark can be removed",
             ge=1 << 20,
             unit="bytes",
@@ -148,7 +149,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     keep_time: Annotated[
         float,
         option(
-            "time after which the active node appends a mark even if cluster.keep is not reached",
+            "seconds after which the active node appends a mark even if cluster.keep is not "
+            "reached",
             ge=1,
             le=86_400,
             unit="s",
@@ -157,7 +159,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     keep_most: Annotated[
         int,
         option(
-            "size of the log above which the active node removes records that the slowest "
+            "size of the log in bytes above which the active node removes records that the slowest "
             "standby has not read; this standby must then be seeded (`trellis cluster seed`)",
             ge=1 << 20,
             unit="bytes",
@@ -166,8 +168,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     grace: Annotated[
         float,
         option(
-            "time that MQTT clients have after a takeover to connect again; only then are the "
-            "wills of absent clients published, or the delays of these wills begin",
+            "seconds that MQTT clients have to connect again after a takeover; after this time, "
+            "the wills of absent clients are published, or their will delays begin",
             ge=0,
             le=86_400,
             unit="s",

@@ -15,10 +15,17 @@ from trellis.settings.listeners import (
 
 
 class Limits(Section, frozen=True, kw_only=True):
-    """Limits and quotas."""
+    """Limits on messages, connections, queues, memory and disk space."""
 
     message: Annotated[
-        int, option("largest message body", ge=1, le=512 * MIB, unit="bytes", fills=BrokerLimits)
+        int,
+        option(
+            "size in bytes of the largest message body",
+            ge=1,
+            le=512 * MIB,
+            unit="bytes",
+            fills=BrokerLimits,
+        ),
     ] = BROKER.message
     transaction_parts: Annotated[
         int,
@@ -44,7 +51,7 @@ class Limits(Section, frozen=True, kw_only=True):
     handshake: Annotated[
         float,
         option(
-            "time within which a client must log in",
+            "seconds within which a client must log in",
             ge=0.01,
             le=3600,
             unit="s",
@@ -110,7 +117,7 @@ class Limits(Section, frozen=True, kw_only=True):
     consumer_timeout: Annotated[
         int,
         option(
-            "time within which an AMQP client must acknowledge a delivery; otherwise its "
+            "milliseconds within which an AMQP client must acknowledge a delivery; otherwise its "
             "channel is closed; the queue argument x-consumer-timeout has precedence; 0 is no "
             "limit",
             ge=0,
@@ -130,7 +137,7 @@ class Limits(Section, frozen=True, kw_only=True):
     disk_free: Annotated[
         int,
         option(
-            "free disk space of the data directory below which publishers are blocked; "
+            "free disk space in bytes of the data directory below which publishers are blocked; "
             "0 is no limit",
             ge=0,
             unit="bytes",
@@ -177,8 +184,8 @@ class RatesSettings(Section, frozen=True, kw_only=True):
     patience: Annotated[
         float,
         option(
-            "longest time for which a client is throttled; a client that would have to wait longer "
-            "is disconnected",
+            "longest time in seconds for which a client is throttled; a client that would have to "
+            "wait longer is disconnected",
             ge=0,
             le=3600,
             unit="s",

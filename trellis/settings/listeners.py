@@ -107,13 +107,13 @@ class TlsListener(ProtocolListener, frozen=True, kw_only=True):
 
 
 class Amqp(PlainListener, frozen=True, kw_only=True):
-    """AMQP 0-9-1."""
+    """The listener for AMQP 0-9-1, and limits of AMQP clients."""
 
     port: Port = 5672
     heartbeat: Annotated[
         int,
         option(
-            "heartbeat interval offered to clients; 0 offers none",
+            "heartbeat interval in seconds offered to clients; 0 offers none",
             ge=0,
             le=65535,
             unit="s",
@@ -131,7 +131,7 @@ class Amqp(PlainListener, frozen=True, kw_only=True):
     frame_max: Annotated[
         int,
         option(
-            "largest frame offered to clients",
+            "size in bytes of the largest frame offered to clients",
             ge=4096,
             le=128 * KIB,
             unit="bytes",
@@ -150,13 +150,13 @@ class Amqp(PlainListener, frozen=True, kw_only=True):
 
 
 class Amqps(TlsListener, frozen=True, kw_only=True):
-    """AMQP 0-9-1 over TLS. Clients with a certificate may log in with the mechanism EXTERNAL."""
+    """The listener for AMQP 0-9-1 over TLS. Clients may log in with a certificate (EXTERNAL)."""
 
     port: Port = 5671
 
 
 class Mqtt(PlainListener, frozen=True, kw_only=True):
-    """MQTT 3.1, 3.1.1 and 5."""
+    """The listener for MQTT 3.1, 3.1.1 and 5, and limits of MQTT clients."""
 
     port: Port = 1883
     anonymous: Annotated[
@@ -204,8 +204,8 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     keep_alive_max: Annotated[
         int,
         option(
-            "longest keep-alive time; a client of MQTT 5 that asks for a longer one gets this "
-            "value; 0 is no limit",
+            "longest keep-alive time in seconds; a client of MQTT 5 that asks for a longer one "
+            "gets this value; 0 is no limit",
             ge=0,
             le=65535,
             unit="s",
@@ -230,7 +230,7 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     sys_interval: Annotated[
         int,
         option(
-            "time between two publications of $SYS/broker/...; 0 publishes none",
+            "seconds between two publications of $SYS/broker/...; 0 publishes none",
             ge=0,
             unit="s",
             fills=CoreField(MqttOptions, "sys_interval_s"),
@@ -239,7 +239,7 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     session_expiry: Annotated[
         int,
         option(
-            "longest time that the session of a disconnected client is kept",
+            "longest time in seconds that the session of a disconnected client is kept",
             ge=0,
             le=4_294_967_295,
             unit="s",
@@ -280,7 +280,7 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     retained_bytes: Annotated[
         int,
         option(
-            "largest total size of the retained messages of each virtual host",
+            "largest total size in bytes of the retained messages of each virtual host",
             ge=0,
             unit="bytes",
             fills=BrokerLimits,
@@ -289,8 +289,8 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     qos0_high_mark: Annotated[
         int,
         option(
-            "size of a client's unsent output above which QoS 0 messages to this client are "
-            "dropped",
+            "size in bytes of a client's unsent output above which QoS 0 messages to this client "
+            "are dropped",
             ge=KIB,
             unit="bytes",
         ),
@@ -298,7 +298,7 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
 
 
 class Mqtts(TlsListener, frozen=True, kw_only=True):
-    """MQTT over TLS."""
+    """The listener for MQTT over TLS."""
 
     port: Port = 8883
     certificate_user: Annotated[
@@ -308,7 +308,7 @@ class Mqtts(TlsListener, frozen=True, kw_only=True):
 
 
 WebSocketPath = Annotated[
-    str, option("path of the WebSocket; /ws includes /mqtt", check=check_path)
+    str, option("path of the WebSocket; with /ws, clients may also use /mqtt", check=check_path)
 ]
 Origins = Annotated[
     str,
@@ -321,7 +321,7 @@ Origins = Annotated[
 
 
 class Ws(ProtocolListener, frozen=True, kw_only=True):
-    """MQTT over WebSocket."""
+    """The listener for MQTT over WebSocket."""
 
     enabled: Annotated[bool, option("listen on this port")] = False
     port: Port = 15675
@@ -335,7 +335,7 @@ class Ws(ProtocolListener, frozen=True, kw_only=True):
 
 
 class Wss(Mqtts, frozen=True, kw_only=True):
-    """MQTT over WebSocket over TLS."""
+    """The listener for MQTT over WebSocket over TLS."""
 
     port: Port = 15676
     path: WebSocketPath = "/ws"
@@ -396,7 +396,7 @@ class Metrics(Listener, frozen=True, kw_only=True):
 
 
 class Http(Listener, frozen=True, kw_only=True):
-    """HTTP API, with a login. `trellis list` and other commands use it."""
+    """The HTTP API, which requires a login. `trellis list` and other commands use the API."""
 
     port: Port = 15672
     tls: Annotated[bool, option("speak HTTPS, with the certificate of tls.certificate")] = False

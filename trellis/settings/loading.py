@@ -104,9 +104,9 @@ def read_file(path: Path) -> dict[str, Given]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise SettingsError(str(path), f"cannot be read ({error.strerror})") from None
+        raise SettingsError(str(path), f"the file cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        raise SettingsError(str(path), "must be UTF-8 text") from None
+        raise SettingsError(str(path), "the file must be UTF-8 text") from None
     return read_text(text, str(path))
 
 

@@ -78,7 +78,7 @@ class Option(Struct, frozen=True):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The `choices` that the type lists, which do not depend on installed packages."""
+        """The words that the setting's type allows; () if the type does not list words."""
         item = get_args(self.type)[0] if get_origin(self.type) is tuple else self.type
         return get_args(item) if get_origin(item) is Literal else ()
 

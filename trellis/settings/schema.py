@@ -67,7 +67,7 @@ def _matchers() -> tuple[str, ...]:
 
 
 class NodeSettings(Section, frozen=True, kw_only=True):
-    """Identity of this broker."""
+    """The name of this node."""
 
     name: Annotated[
         str, option("name of this broker in metrics, logs and AMQP handshakes", check=check_name)
@@ -89,7 +89,7 @@ class Data(Section, frozen=True, kw_only=True):
     def directory(self) -> Path | None:
         """The path of the data directory, None for `:memory:`.
 
-        Raises RuntimeError if the path is below the home directory and the user has none.
+        Raises RuntimeError if the path begins with the home directory, and the system knows none.
         """
         if self.dir == ":memory:":
             return None
@@ -113,7 +113,12 @@ class StoreSettings(Section, frozen=True, kw_only=True):
     ] = 4096
     segment: Annotated[
         int,
-        option("size at which a log file is full", ge=64 * KIB, le=4 * 1024 * MIB, unit="bytes"),
+        option(
+            "size in bytes at which a log file is full",
+            ge=64 * KIB,
+            le=4 * 1024 * MIB,
+            unit="bytes",
+        ),
     ] = 64 * MIB
     reserve: Annotated[
         bool,
@@ -153,7 +158,7 @@ class Auth(Section, frozen=True, kw_only=True):
     remember: Annotated[
         int,
         option(
-            "time for which a verified password is remembered and not hashed again",
+            "seconds for which a verified password is remembered and not hashed again",
             ge=0,
             le=86_400,
             unit="s",
@@ -182,7 +187,7 @@ class Jwt(Section, frozen=True, kw_only=True):
         option('prefix of scopes for this broker, such as "trellis."; other scopes are ignored'),
     ] = ""
     leeway: Annotated[
-        int, option("tolerated difference between clocks", ge=0, le=600, unit="s")
+        int, option("tolerated difference between clocks in seconds", ge=0, le=600, unit="s")
     ] = 10
 
 
@@ -226,16 +231,21 @@ class MatcherSettings(Section, frozen=True, kw_only=True):
 
 
 class Shutdown(Section, frozen=True, kw_only=True):
-    """The stop at SIGTERM."""
+    """The clean stop of the broker, at SIGTERM or SIGINT."""
 
     grace: Annotated[
         float,
-        option("longest time that a stop waits for clients to disconnect", ge=0, le=3600, unit="s"),
+        option(
+            "longest time in seconds that a stop waits for clients to disconnect",
+            ge=0,
+            le=3600,
+            unit="s",
+        ),
     ] = 10.0
 
 
 class Log(Section, frozen=True, kw_only=True):
-    """Log lines."""
+    """The level of log lines, and the audit log."""
 
     level: Annotated[Level, option("lowest level that is logged")] = "info"
     audit: Annotated[
@@ -263,10 +273,14 @@ class UserSettings(Section, frozen=True, kw_only=True):
         str, option("output of `trellis hash-password`", check=check_hash, secret=True)
     ]
     configure: Annotated[
-        str, option("names that the user may declare and delete", check=check_regex)
+        str, option("pattern for the names that the user may declare and delete", check=check_regex)
     ] = ".*"
-    write: Annotated[str, option("names that the user may publish to", check=check_regex)] = ".*"
-    read: Annotated[str, option("names that the user may consume from", check=check_regex)] = ".*"
+    write: Annotated[
+        str, option("pattern for the names that the user may publish to", check=check_regex)
+    ] = ".*"
+    read: Annotated[
+        str, option("pattern for the names that the user may consume from", check=check_regex)
+    ] = ".*"
     loopback_only: Annotated[bool, option("accept this user from this machine only")] = False
     administrator: Annotated[
         bool,
@@ -294,7 +308,7 @@ class UserSettings(Section, frozen=True, kw_only=True):
 
 
 class Settings(Section, frozen=True, kw_only=True):
-    """All settings."""
+    """All settings of the broker."""
 
     user: Annotated[
         str,

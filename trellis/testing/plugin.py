@@ -31,7 +31,10 @@ def _trellis_spawner() -> Iterator[Spawner]:
 def trellis_factory(
     request: pytest.FixtureRequest, tmp_path: Path, _trellis_spawner: Spawner
 ) -> Iterator[TrellisFactory]:
-    """Start brokers with the settings of the call, such as `trellis_factory(mqtt_retained=0)`."""
+    """Provide a function that starts brokers for the test, and stop the brokers after the test.
+
+    The settings of a broker are arguments of the function: `trellis_factory(mqtt_retained=0)`.
+    """
     from trellis.testing.running import RunningBroker
 
     brokers: list[RunningBroker] = request.node.stash.setdefault(_BROKERS, [])

@@ -40,7 +40,7 @@ class BrokerFailure(Exception):
 
 
 class Spawner:
-    """The process that forks brokers for tests. It is started when the first broker is."""
+    """The process that forks brokers for tests. It is started together with the first broker."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -85,7 +85,7 @@ class RunningBroker:
     """
 
     def __init__(self, spawner: Spawner, directory: Path, settings: dict[str, Any]) -> None:
-        """Start a broker; `settings` are flags of `trellis serve`: `mqtt_retained=0`.
+        """Start a broker. `settings` are flags of `trellis serve`, such as `mqtt_retained=0`.
 
         With `data_dir=True`, the broker stores its data in `directory`, so that the data survive a
         restart; otherwise it keeps them in memory. Raises BrokerFailure.

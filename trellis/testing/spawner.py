@@ -94,7 +94,7 @@ def _serve(flags: list[str], log: str, writable: int) -> None:
 def _end(pid: int, number: int, children: set[int]) -> dict[str, Any]:
     """Send a signal to a broker, and wait until it ends."""
     if pid not in children:
-        return {"error": f"process {pid} is no broker of this spawner"}
+        return {"error": f"process {pid} is not a broker that this spawner has started"}
     os.kill(pid, number)
     _, status = os.waitpid(pid, 0)
     children.discard(pid)

@@ -17,12 +17,16 @@ _GROWING = {
     "adv": "adv: mostly wildcards",
 }
 
+#: Further measurements: the words of the sentence above a table, and the unit of its figures.
 _FURTHER = {
-    "subscribe": "to subscribe",
-    "unsubscribe": "to unsubscribe",
-    "any": "to find out if any subscriber matches",
-    "first": "for the first lookup of each topic",
-    "load": "per subscription while loading all",
+    "subscribe": ("of one subscription", "ns per subscription"),
+    "unsubscribe": ("of one unsubscription", "ns per unsubscription"),
+    "any": ("of a test if any subscriber matches a topic", "ns per test"),
+    "first": ("of the first lookup of each topic", "ns per first lookup"),
+    "load": (
+        "of each subscription while an empty matcher gets all its subscriptions",
+        "ns per subscription",
+    ),
 }
 
 
@@ -40,50 +44,66 @@ def _parts(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) ->
             yield f"### {title}"
             yield _picture(pictures, f"lookup-{workload}")
             yield (
-                "Nanoseconds per lookup, after a first lookup of each topic. Columns: number of "
-                "patterns.\n\n"
-                f"{_by_size(results, keys, 'lookup')}"
+                "The table shows the time of one lookup in nanoseconds, for each number of "
+                "patterns. Each topic was looked up once before the measurement.\n\n"
+                f"{_by_size(results, keys, 'lookup', 'ns per lookup')}"
             )
             yield (
-                "Bytes per subscription.\n\n"
-                f"{_by_size(results, _keys(results, workload, 'memory'), 'octets')}"
+                "The table shows the memory of a matcher in bytes, divided by the number of its "
+                "subscriptions.\n\n"
+                + _by_size(
+                    results,
+                    _keys(results, workload, "memory"),
+                    "octets",
+                    "bytes per subscription",
+                )
             )
             yield "<details><summary>Subscribing, first lookups, testing for any match</summary>"
-            for name, words in _FURTHER.items():
-                yield f"Nanoseconds {words}.\n\n{_by_size(results, keys, name)}"
+            for name, (words, unit) in _FURTHER.items():
+                yield (
+                    f"The table shows, in nanoseconds, the time {words}.\n\n"
+                    f"{_by_size(results, keys, name, unit)}"
+                )
             yield "</details>"
     if _keys(results, "article", "cold"):
         yield "### Article 1"
         yield _picture(pictures, "article")
         yield _article(results)
         yield (
-            "All contenders in the same test: nanoseconds cold and hot, and bytes per "
-            f"subscription.\n\n{_article_all(results)}"
+            "The table shows all contenders in the test of article 1: times in nanoseconds, cold "
+            "(in an empty matcher) and hot (with 1,000 subscriptions), and the memory per "
+            f"subscription in bytes.\n\n{_article_all(results)}"
         )
     yield _picture(pictures, "memory")
     threads = [key for key, case in results.cases.items() if case.part == "threads"]
     if threads:
         yield "### Threads: articles 1 and 2"
         yield (
-            "Milliseconds of wall-clock time until all workers have done 1,000 operations each:\n\n"
-            "- `50/50 N`: of N workers, half subscribe and half look up;\n"
-            "- `90/10 N`: of ten operations of each worker, one subscribes and nine look up;\n"
-            "- `1:1 N`: N workers subscribe, N look up;\n"
-            "- `1:3 N`: N workers subscribe, 3 N look up."
+            "Each worker (a thread) does 1,000 operations. The table shows the wall-clock time in "
+            "milliseconds until all workers have ended, for these tests:\n\n"
+            "- `50/50 N`: of N workers, half subscribe and half look up topics;\n"
+            "- `90/10 N`: N workers; of ten operations of each worker, one subscribes and nine "
+            "look up a topic;\n"
+            "- `1:1 N`: N workers subscribe, and N further workers look up topics;\n"
+            "- `1:3 N`: N workers subscribe, and 3 N further workers look up topics."
         )
         for name in ("threads-50", "threads-90", "threads-1-1", "threads-1-3"):
             yield _picture(pictures, name)
-        yield _variants(results, threads, "ms")
+        yield _variants(results, threads, "ms", "ms")
     churn = [key for key, case in results.cases.items() if case.part == "churn"]
     if churn:
         yield "### Cached answers while subscriptions change"
         yield _picture(pictures, "churn")
-        yield "Nanoseconds per publication, including its share of the changes."
+        yield (
+            "The tables show nanoseconds per publication. A figure includes the time of the "
+            "changes of subscriptions, divided by the number of publications."
+        )
         for workload in dict.fromkeys(results.cases[key].workload for key in churn):
             keys = [key for key in churn if results.cases[key].workload == workload]
             yield (
-                f"`{workload}`: "
-                f"{results.cases[keys[0]].text}\n\n{_variants(results, keys, 'publish')}"
+                f"`{workload}`: {results.cases[keys[0]].text}. A column `a change in N` has one "
+                "change of a subscription per N publications.\n\n"
+                f"{_variants(results, keys, 'publish', 'ns per publication')}"
             )
     attack = _keys(results, "attack", "workload")
     if attack:
@@ -93,9 +113,15 @@ def _parts(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) ->
             f"- `{results.cases[key].workload}`: {results.cases[key].text}" for key in attack
         )
         yield (
-            "Nanoseconds per lookup. Each of the first four attacks has only one topic, whose "
-            "lookup is timed alone; this adds about 400 ns.\n\n"
-            + _table(results, {results.cases[key].workload: key for key in attack}, "lookup")
+            "The table shows nanoseconds per lookup. The four attacks `hashes-...` have a single "
+            "topic each, so each lookup is timed alone, and the timing adds about 400 ns to the "
+            "figure.\n\n"
+            + _table(
+                results,
+                {results.cases[key].workload: key for key in attack},
+                "lookup",
+                "ns per lookup",
+            )
         )
     yield from _one_filter(results)
     yield from _claims(results)
@@ -171,30 +197,32 @@ def _cell(results: MatchingResults, name: str, key: str, which: str) -> str:
     return "" if value is None else figure(value) if value else "0"
 
 
-def _table(results: MatchingResults, columns: Mapping[str, str], which: str) -> str:
+def _table(results: MatchingResults, columns: Mapping[str, str], which: str, unit: str) -> str:
     lines = []
     for name, about in results.contenders.items():
         cells = [_cell(results, name, key, which) for key in columns.values()]
         if any(cells):
             lines.append([about.title if about.ours else f"*{about.title}*", *cells])
-    return rows(["", *columns], lines)
+    return rows([unit, *columns], lines)
 
 
-def _by_size(results: MatchingResults, keys: Sequence[str], which: str) -> str:
-    return _table(results, {size(results.cases[key].size): key for key in keys}, which)
+def _by_size(results: MatchingResults, keys: Sequence[str], which: str, unit: str) -> str:
+    columns = {f"{size(results.cases[key].size)} patterns": key for key in keys}
+    return _table(results, columns, which, unit)
 
 
-def _variants(results: MatchingResults, keys: Sequence[str], which: str) -> str:
-    return _table(results, {results.cases[key].variant: key for key in keys}, which)
+def _variants(results: MatchingResults, keys: Sequence[str], which: str, unit: str) -> str:
+    return _table(results, {results.cases[key].variant: key for key in keys}, which, unit)
 
 
 def _targets(results: MatchingResults) -> str:
     words = {True: "yes", False: "**no**", None: "not measured"}
     return (
-        "Unless a target names another figure, its figure is the time of a lookup, divided by that "
-        "of the library named after ×.\n\n"
+        "Each row names an algorithm of Trellis, a workload, a number of patterns (1k to 1M) and, "
+        "after ×, another library. The figure is the lookup time of the algorithm divided by that "
+        "of the library. The last rows have other figures, which they name.\n\n"
     ) + rows(
-        ["target", "bound", "measured", "met"],
+        ["target", "bound of the figure", "measured figure", "met"],
         [[each.what, each.bound, each.found, words[each.met]] for each in targets(results)],
     )
 
@@ -226,22 +254,22 @@ def _article(results: MatchingResults) -> str:
                     ]
                 )
     words = (
-        "Lines in quotation marks have the figures printed in the article (Go, a 2.6 GHz Core i7). "
-        "The lines below each have the equivalent contenders here. Figures are nanoseconds, first "
-        "cold (in an empty matcher), then hot (with 1,000 subscriptions). The last column has the "
-        "matches per second on `tp` with 1,000 patterns. The article subscribes the same pattern "
-        "again and again; here each pattern is new."
+        "A row whose name is in quotation marks has the figures printed in the article (Go, a 2.6 "
+        "GHz Core i7). The rows below it have the equivalent contenders of our run. Times are in "
+        "nanoseconds: cold (in an empty matcher) and hot (with 1,000 subscriptions). The last "
+        "column has the lookups per second in the part `tp` with 1,000 patterns. The article "
+        "subscribes the same pattern again and again; here each pattern is new."
     )
     return f"{words}\n\n" + rows(
         [
-            "",
-            "subscribe",
-            "unsubscribe",
-            "lookup",
+            "ns",
+            "cold subscribe",
+            "cold unsubscribe",
+            "cold lookup",
             "hot subscribe",
-            "unsubscribe",
-            "lookup",
-            "matches/s",
+            "hot unsubscribe",
+            "hot lookup",
+            "lookups per second",
         ],
         lines,
     )
@@ -251,13 +279,13 @@ def _article_all(results: MatchingResults) -> str:
     cold, hot = _keys(results, "article", "cold")[0], _keys(results, "article", "workload")[0]
     memory = _keys(results, "article", "memory")
     header = [
-        "",
-        "subscribe",
-        "unsubscribe",
-        "lookup",
+        "ns",
+        "cold subscribe",
+        "cold unsubscribe",
+        "cold lookup",
         "hot subscribe",
-        "unsubscribe",
-        "lookup",
+        "hot unsubscribe",
+        "hot lookup",
         "bytes per subscription",
     ]
     lines = []
@@ -280,9 +308,9 @@ def _one_filter(results: MatchingResults) -> Iterator[str]:
     count = results.cases[keys[0]].size
     yield f"### {count:,} subscribers on one pattern"
     yield (
-        f"Nanoseconds for one lookup, which finds all {count:,} subscribers; nanoseconds to "
-        "subscribe or unsubscribe one more subscriber; and nanoseconds per subscription while "
-        "loading all."
+        f"The table shows times in nanoseconds: of one lookup, which finds all {count:,} "
+        "subscribers; of the subscription and unsubscription of one more subscriber; and of each "
+        "subscription while an empty matcher gets all subscribers."
     )
     lines = []
     for name, about in results.contenders.items():
@@ -296,10 +324,10 @@ def _one_filter(results: MatchingResults) -> Iterator[str]:
     yield rows(
         [
             "",
-            f"lookup of all {count:,}, ns",
-            "subscribe",
-            "unsubscribe",
-            "load, each",
+            "ns per lookup",
+            "ns per subscription",
+            "ns per unsubscription",
+            "ns per subscription while loading",
             "bytes per subscriber",
         ][: 5 + len(memory)],
         lines,
@@ -339,8 +367,8 @@ def _claims(results: MatchingResults) -> Iterator[str]:
         ],
         [
             "4",
-            "10 µs per message at 10,000 requests",
-            f"{at_10k / 1e3:.1f} µs (`bitmap`, tp)" if at_10k else "not measured",
+            "10 µs per message with 10,000 patterns",
+            f"{at_10k / 1e3:.1f} µs (`bitmap`, tp 10k)" if at_10k else "not measured",
         ],
         [
             "4",
@@ -369,7 +397,9 @@ def _claims(results: MatchingResults) -> Iterator[str]:
             + " the memory before the first lookup (iot 10k)",
         ],
     ]
-    yield "### What the articles claim\n\n" + rows(["article", "says", "here"], lines, "---")
+    yield "### Claims of the articles\n\n" + rows(
+        ["article", "claim", "measured here"], lines, "---"
+    )
 
 
 def _contenders(results: MatchingResults) -> str:
@@ -383,4 +413,4 @@ def _contenders(results: MatchingResults) -> str:
         ]
         for name, about in results.contenders.items()
     ]
-    return rows(["name", "title", "what", "from", "version"], lines, "---")
+    return rows(["name", "title in the tables", "idea", "origin", "version"], lines, "---")

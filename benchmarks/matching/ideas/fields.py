@@ -13,10 +13,11 @@ from matching.fields import NAMES, Fields, HeadersMatcher, create
 
 
 def market(size: int) -> tuple[list[Fields], list[Fields]]:
-    """Return requests, each for one to four of twelve fields, and messages with 3 to 8 fields.
+    """Return header bindings, called requests, and messages to match with them.
 
-    Some values are far more common than others. A tenth of the requests need only one of their
-    fields (`x-match` is `any`).
+    A request names one to four of twelve fields, a message has three to eight. Some values are far
+    more common than others. A tenth of the requests need only one of their fields (`x-match` is
+    `any`).
     """
     dice = random.Random(5)
 
@@ -39,7 +40,10 @@ def market(size: int) -> tuple[list[Fields], list[Fields]]:
 
 
 def traders(size: int) -> tuple[list[Fields], list[Fields]]:
-    """Return requests that all name the same market but different accounts, and messages."""
+    """Return header bindings, called requests, and messages to match with them.
+
+    All requests name the same market, and each request names another account.
+    """
     requests: list[Fields] = [{"market": "forex", "account": number} for number in range(size)]
     return requests, [
         {"market": "forex", "account": number * 7 % (2 * size), "price": 1.5}

@@ -34,7 +34,10 @@ def timed(ways: Mapping[str, Work], rounds: int = 5) -> dict[str, float]:
 
 
 def time_ways(title: str, ways: Mapping[str, Work], rounds: int = 5) -> dict[str, float]:
-    """Time the ways as `timed` does, print a line with the medians, and return the medians."""
+    """Measure the CPU time of several ways to do the same work; print and return the medians.
+
+    The medians are in ns per operation, by the name of the way.
+    """
     medians = timed(ways, rounds)
     print(
         f"{title:34}",

@@ -188,7 +188,10 @@ class Bloom:
             self.field[mark & self.mask] = self.field[mark >> 20 & self.mask] = 1
 
     def may(self, topic: str) -> bool:
-        """True if some pattern may match the topic. Valid only if `open` is False."""
+        """True if some pattern may match the topic.
+
+        Do not call this method if `open` is True: the filter then excludes no topic.
+        """
         mark = hash(".".join(topic.split(".", 2)[:2]))
         return self.field[mark & self.mask] == 1 and self.field[mark >> 20 & self.mask] == 1
 

@@ -41,8 +41,8 @@ class ExchangeOptions:
 class Exchange(Destination):
     """An exchange with its bindings; the subclass decides which bindings match a message.
 
-    `bindings` maps each destination to the bindings that lead there, by `Binding.identity`. So all
-    bindings to a deleted destination are found at once.
+    `bindings` has, for each destination, a dict of the bindings that lead to the destination. The
+    keys of this dict are the bindings' `identity`.
     """
 
     #: The name of the exchange type, as clients declare it.
@@ -166,12 +166,11 @@ class Exchange(Destination):
         """Raise PreconditionFailed if this type of exchange does not accept the binding."""
 
     def check_limit(self, binding: Binding, most: int) -> None:
-        """Raise LimitExceeded if a lookup could visit more than `most` index nodes because of the
-        bindings to this binding's destination.
+        """Raise LimitExceeded if the binding would make lookups of routing keys too expensive.
 
-        A binding that adds no nodes is always accepted, even if the destination is above `most`.
-        For example, a session whose permissions change replaces its bindings by bindings with the
-        same keys.
+        The bindings to one destination may make a lookup visit up to `most` nodes of the index. A
+        binding that does not raise this number is always accepted. So a session can replace its
+        bindings by bindings with the same keys.
         """
 
     def first_word(self, binding: Binding) -> str | None:

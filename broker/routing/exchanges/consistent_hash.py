@@ -73,14 +73,17 @@ class ConsistentHashExchange(Exchange):
         header = options.arguments.get("hash-header")
         property_name = options.arguments.get("hash-property")
         if header is not None and property_name is not None:
-            raise PreconditionFailed("hash-header and hash-property are mutually exclusive")
+            raise PreconditionFailed(
+                f"exchange '{name}': hash-header and hash-property are mutually exclusive"
+            )
         if header is not None and not isinstance(header, str):
             raise PreconditionFailed(
                 f"invalid arg 'hash-header' for exchange '{name}': not a string"
             )
         if property_name is not None and property_name not in _PROPERTIES:
             raise PreconditionFailed(
-                f"Unsupported property: {property_name}; supported are {', '.join(_PROPERTIES)}"
+                f"invalid arg 'hash-property' for exchange '{name}': {property_name!r} is none of "
+                f"{', '.join(_PROPERTIES)}"
             )
         self._header = header if isinstance(header, str) else None
         self._property = property_name if isinstance(property_name, str) else None
@@ -89,10 +92,13 @@ class ConsistentHashExchange(Exchange):
     def check(self, binding: Binding) -> None:
         key = binding.key
         if not key.removeprefix("-").isdecimal() or not key.isascii():
-            raise PreconditionFailed(f"The binding key must be an integer: '{key}'")
+            raise PreconditionFailed(
+                f"invalid binding key '{key}' for exchange '{self.name}': not an integer"
+            )
         if not 0 < int(key) <= WEIGHT_MAX:
             raise PreconditionFailed(
-                f"The binding key must be greater than 0 and at most {WEIGHT_MAX}: '{key}'"
+                f"invalid binding key '{key}' for exchange '{self.name}': "
+                f"not from 1 to {WEIGHT_MAX}"
             )
 
     def added(self, binding: Binding) -> None:

@@ -3,8 +3,8 @@
     publish --> x-deduplication-header known? --yes--> confirmed and dropped
                      `--no--> every binding, as in a fanout exchange; the value is recorded
 
-The value is recorded when the message is published, not when its destinations are found: a message
-that a full queue refuses may be published again.
+The value is recorded only after the queues accepted the message. So a message that a full queue
+refused is not a repeated one when the publisher sends it again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ SIZE_MAX: Final = 1_000_000
 
 
 class DeduplicationExchange(Exchange):
-    """A fanout exchange that drops a message whose `x-deduplication-header` is known."""
+    """A fanout exchange that drops a message with a known value of `x-deduplication-header`.
+
+    The exchange remembers the values of the messages that it has routed.
+    """
 
     kind: ClassVar[str] = "x-message-deduplication"
     hash_kind: ClassVar[str] = "DeduplicationExchange"
@@ -71,6 +74,6 @@ def _number(where: str, options: ExchangeOptions, argument: str, most: int) -> i
         value = int(value)  # The plugin's documentation declares its arguments as texts.
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
         raise PreconditionFailed(
-            f"invalid arg '{argument}' {where}: {value!r} is no integer from 1 to {most}"
+            f"invalid arg '{argument}' {where}: {value!r} is not an integer from 1 to {most}"
         )
     return value

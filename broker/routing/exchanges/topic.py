@@ -92,7 +92,7 @@ class TopicExchange(Exchange):
     def use(self, algorithm: str) -> None:
         """Replace the matcher by a matcher with this algorithm.
 
-        All bindings are added to the new matcher, which takes 2 to 5 us for each binding.
+        All bindings are added to the new matcher, which takes 2 to 5 microseconds for each binding.
         """
         self.algorithm = algorithm
         self._matcher = Bilingual(DEFAULT, algorithm)

@@ -1,13 +1,17 @@
 """The acknowledgement timeout of a channel: `x-consumer-timeout`, `limits.consumer_timeout`.
 
-    tick     t0          t1          t2          t3 = t0 + timeout
-    mark     next tag 1  next tag 5  next tag 9  deliveries with tags below 1 are too old
-    ...                                          at t1 + timeout: those with tags below 5
+A channel is closed if its client leaves a delivery unacknowledged for longer than the timeout.
 
 Deliveries do not store their time, so that the timeout adds no cost to a delivery. Instead, at
-regular ticks, a mark stores the time and the next delivery tag. Every delivery with a lower tag was
-sent before the mark. So once a mark is as old as the timeout, the outstanding deliveries with lower
-tags are too old. A tick is a tenth of the timeout, and a channel is closed up to two ticks late.
+regular ticks, a mark stores the time and the delivery tag that is next. Every delivery with a lower
+tag was sent before the mark. So once a mark is as old as the timeout, all deliveries with lower
+tags are too old if they are still outstanding:
+
+    tick         mark             effect at tick + timeout
+    t0           next tag 5       deliveries with tags 1 to 4 are too old
+    t1           next tag 9       deliveries with tags 5 to 8 are too old, too
+
+The time between two ticks is a tenth of the timeout. A channel is closed up to two ticks late.
 
 A channel without a timeout has no AckTimeout. An AckTimeout looks up the timeouts of the channel's
 queues again at each tick, because a policy may change them.
@@ -45,8 +49,10 @@ def timeout_of(queue: MessageSource, limits: BrokerLimits) -> i64:
 
 
 class Marks:
-    """The marks of one channel for one timeout. A mark is a time, and the delivery tag that was
-    next at that time.
+    """Finds the deliveries of one channel that are older than one acknowledgement timeout.
+
+    A mark is a time, and the delivery tag that was next at that time. So all deliveries with lower
+    tags were sent before that time.
     """
 
     def __init__(self, timeout: i64) -> None:
@@ -61,13 +67,13 @@ class Marks:
 
     @property
     def tick(self) -> i64:
-        """The least time between two marks, in ms."""
+        """Least time from one mark to the next, in ms: a tenth of the timeout, or TICK_MIN."""
         return max(TICK_MIN, self.timeout // TICKS)
 
     def note(self, now: i64, tag: i64) -> None:
-        """Add a mark: `tag` is the next delivery tag at the time `now` in ms.
+        """Record that `tag` is the next delivery tag at the time `now`, in ms.
 
-        Do nothing if the last mark is less than a tick old.
+        Do nothing if the last such record (mark) is less than a tick old.
         """
         if not self._marks or now - self._marks[-1][0] >= self.tick:
             self._marks.append((int(now), int(tag)))
@@ -83,8 +89,9 @@ class Marks:
 class AckTimeout(BulkTask):
     """The task that closes a channel whose client does not acknowledge a delivery in time.
 
-    Each tick begins a round, in slices: first the timeouts of the queues are looked up, then the
-    outstanding deliveries are compared with the marks of each timeout.
+    The task runs at regular intervals, in slices. First it looks up the timeouts of the channel's
+    queues, which a policy may have changed. Then it compares the outstanding deliveries with each
+    timeout.
     """
 
     def __init__(
@@ -179,7 +186,7 @@ class AckTimeout(BulkTask):
         self._visiting, self._changed = True, False
 
     def _visit_next(self) -> None:
-        """Look up the timeout of one queue; after the last queue, begin the comparison."""
+        """Look up the timeout of one queue. After the last queue, begin to check the deliveries."""
         if self._unvisited:
             known, before = self._unvisited.pop()
             queue = _present(known)
@@ -194,14 +201,14 @@ class AckTimeout(BulkTask):
             self._update_marks()
 
     def _visit(self, queue: MessageSource) -> int:
-        """Store the timeout of a queue for this round, and return it, in ms."""
+        """Look up the timeout of a queue, store it, and return it in ms."""
         timeout = int(timeout_of(queue, self._limits))
         self._queues[queue] = timeout
         self._timeouts.add(timeout)
         return timeout
 
     def _update_marks(self) -> None:
-        """Keep marks for exactly the timeouts that the queues have now."""
+        """Remove the Marks of timeouts that no queue has any more; create those of new timeouts."""
         for timeout in [one for one in self._marks if one not in self._timeouts]:
             del self._marks[timeout]
         for timeout in self._timeouts:
@@ -213,16 +220,19 @@ class AckTimeout(BulkTask):
         self._unchecked = list(self._marks)
 
     def _begin_marks(self, timeout: int) -> None:
-        """Begin to note marks for a timeout in ms, unless it is 0 or has marks already."""
+        """Create the Marks that find the deliveries older than a timeout in ms, unless they exist.
+
+        Do nothing if the timeout is 0, which means no timeout.
+        """
         if timeout > 0 and timeout not in self._marks:
             marks = self._marks[timeout] = Marks(timeout)
             marks.note(self._agenda.now, self._unacked.next)
 
     def _check(self, marks: Marks, limit: i64) -> i64:
-        """Compare up to `limit` outstanding deliveries with the marks.
+        """Find out if one of the next outstanding deliveries is older than its queue's timeout.
 
-        Return the cost as a number of compared deliveries. Set `marks.late` if a delivery is older
-        than its queue's timeout, and `marks.complete` if no deliveries are left to compare.
+        Compare at most `limit` deliveries with `marks`, and return the cost as their number. Set
+        `marks.late` if a delivery is too old, `marks.complete` if no delivery is left to compare.
         """
         now: i64 = self._agenda.now
         if self._unacked.count == 0:

@@ -12,7 +12,7 @@ _LEAST: Final = 8
 
 
 class CancelledConsumers:
-    """The cancelled consumers of one channel."""
+    """The cancelled consumers of one channel whose deliveries may still be outstanding."""
 
     def __init__(self) -> None:
         #: All cancelled consumers with outstanding deliveries, and perhaps some without.

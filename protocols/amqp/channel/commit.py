@@ -1,8 +1,8 @@
 """Carries out tx.commit: first the preparation, which has no effect, in slices; then all effects in
 one turn of the event loop.
 
-    prepare    slices   for each publication, a plan of those of its queues that still exist, and
-                        the record that stores it
+    prepare    slices   find out which queues of each publication still exist; encode its record for
+                        the store
     apply      at once  all publications, acknowledgements and rejections: one group of store
                         records, so that after a crash all of them have happened or none
     finish     slices   requeue deliveries as the client asked (no store record); free memory
@@ -43,7 +43,10 @@ PARTS_PER_SLICE: Final = 2_000
 
 
 class Commit(BulkTask):
-    """The commit of one transaction."""
+    """A task that carries out the commit of one transaction.
+
+    The publications are prepared in slices. Then all effects happen in one turn of the event loop.
+    """
 
     def __init__(
         self,

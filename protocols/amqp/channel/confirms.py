@@ -24,10 +24,10 @@ _ACK: Final[i64] = 80
 
 
 class Pending:
-    """An entry of the unconfirmed publications: a refused publication, or consecutive publications
-    that wait for one ticket.
+    """An entry in the list of unconfirmed publications.
 
-    `number` is the sequence number of the first publication.
+    The entry stands for a refused publication, or for consecutive publications that wait for one
+    ticket. `number` is the sequence number of the first publication.
     """
 
     __slots__ = ("number", "refused", "ticket")
@@ -60,10 +60,10 @@ class Confirms(Waiter):
         self._head = b"\x01" + int(channel).to_bytes(2, "big") + b"\x00\x00\x00\x0d\x00\x3c\x00"
 
     def add(self, ticket: Ticket | None, refused: bool) -> None:
-        """Count the next publication. Its confirm is sent once `ticket` is settled, and all earlier
-        confirms are sent.
+        """Count the next publication.
 
-        The confirm is a basic.nack if the publication is `refused`, otherwise a basic.ack.
+        Its confirm is sent after the confirms of all earlier publications, once `ticket` is
+        settled. The confirm is a basic.nack if the publication is `refused`, otherwise a basic.ack.
         """
         self.published += 1
         waits = ticket is not None and ticket.outstanding > 0

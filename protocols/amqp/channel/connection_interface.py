@@ -99,7 +99,7 @@ class ConnectionInterface(Connection):
     def release_resources(self) -> None:
         """End all channels, delete the exclusive queues, and leave the publish context.
 
-        Called when the connection closes, and again when it ends.
+        Called when the broker sends connection.close, and again at the end of every connection.
         """
         raise NotImplementedError
 

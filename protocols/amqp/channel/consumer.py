@@ -37,7 +37,7 @@ _DELIVER: Final = b"\x00\x3c\x00\x3c"
 
 
 class ConsumerOwner(Task):
-    """The interface through which consumers call the receiver side of their channel."""
+    """The interface through which consumers call the ChannelReceiver of their channel."""
 
     def __init__(self) -> None:
         #: True once the channel has closed.
@@ -57,20 +57,19 @@ class ConsumerOwner(Task):
 
     @abstractmethod
     def does_not_fit(self, delivery: Delivery) -> None:
-        """Close the channel at the end of this turn of the event loop, and return the delivery's
-        message to its queue.
+        """Handle a delivery whose message's properties do not fit into a frame of the client.
 
-        The message's properties do not fit into a frame of the client.
+        The channel closes at the end of this turn of the event loop, and the message returns to its
+        queue.
         """
         raise NotImplementedError
 
 
 class AmqpConsumer(Consumer):
-    """A consumer of one queue. A consumer with an empty tag represents a basic.get.
+    """A consumer of one queue: writes the queue's messages as basic.deliver.
 
-    A delivery is written in the parts ``frame header, first byte of the class | class and method,
-    tag | delivery tag | redelivered, address``, and then the content. The first part has 8 bytes,
-    so one instruction writes it.
+    A consumer with an empty tag represents a basic.get. The parts of basic.deliver that are equal
+    in all deliveries of a consumer are encoded once, when the consumer is created.
     """
 
     def __init__(
@@ -157,8 +156,9 @@ class AmqpConsumer(Consumer):
         return self._unacked.add(delivery)
 
     def _set_aside(self, delivery: Delivery) -> None:
-        """Stop the consumer and hand the delivery to its owner, because its message does not fit
-        into a frame of the client.
+        """Stop the consumer, because the properties of a message do not fit into a frame.
+
+        The channel closes at the end of this turn of the event loop.
         """
         self.credit -= 2 * UNLIMITED
         self.queue.unacked += 1
@@ -232,7 +232,7 @@ def requeue(delivery: Delivery, failed: bool) -> None:
     """Requeue an unacknowledged message: return it to its old position in its queue.
 
     `failed` is True after basic.reject or the end of the channel. The delivery then counts as a
-    failure, after which a queue with delayed retry waits.
+    failure: a queue with delayed retry delivers the message again only after a delay.
     """
     queue = _release_credit(delivery.consumer)
     if failed:
@@ -247,9 +247,10 @@ def reject(delivery: Delivery) -> None:
 
 
 def _release_credit(consumer: Consumer) -> MessageSource:
-    """Give one credit back to a consumer, and to the credit pool that the consumer shares.
+    """Give the credit of a requeued or rejected delivery back to its consumer; return the queue.
 
-    Count the delivery as requeued or rejected (`returned`); return the consumer's queue.
+    Also give the credit back to the pool that the consumer shares, and count the delivery in the
+    statistics of its channel and queue.
     """
     consumer.queue.note(RETURNED)
     if isinstance(consumer, AmqpConsumer):

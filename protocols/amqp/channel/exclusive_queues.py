@@ -51,10 +51,9 @@ class ExclusiveQueues:
         self._queues.pop(queue, None)
 
     def delete(self, vhost: VirtualHost, owner: object) -> None:
-        """Delete the listed queues that still belong to `owner`.
+        """Delete the listed queues that still belong to the connection `owner`.
 
-        The first CLEARED queues are deleted now, and CLEARED more in each later turn of the event
-        loop.
+        CLEARED queues are deleted now, and CLEARED more in each later turn of the event loop.
         """
         names = [queue.name for queue in self._queues]
         self._queues.clear()

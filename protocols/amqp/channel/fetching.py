@@ -37,8 +37,9 @@ class Fetch(BulkTask):
     requeues very many deliveries of another client, or waits until its delivery mark is durable
     (broker/queues/delivery_window.py).
 
-    `consumer` represents the client, and is not subscribed to the queue. `owner` is the receiver
-    side of the channel. If the channel closes while the basic.get waits, no message is taken.
+    `consumer` represents the client, and is not subscribed to the queue. `owner` is the
+    ChannelReceiver of the channel. If the channel closes while the basic.get waits, no message is
+    taken.
     """
 
     def __init__(

@@ -200,7 +200,7 @@ class ChannelPublisher:
         return route.plan.weight
 
     def prepare(self, publication: TransactedPublication, plans: TargetPlans) -> None:
-        """Prepare a publication of a transaction that is being committed: find those of its targets
+        """Prepare a publication of a transaction that is being committed: find its destinations
         that still exist.
 
         The queues and the store are not changed yet.

@@ -75,7 +75,10 @@ class ConsumerReauthorization(BulkTask):
             self.ended = True
 
     def _check_next(self, most: i64) -> i64:
-        """Check up to `most` consumers of the next channel, and return the cost."""
+        """Check up to `most` consumers of the next channel.
+
+        Return the cost in units of one checked consumer.
+        """
         receiver = self._receivers[-1]
         consumers = self._consumers
         if consumers is None:

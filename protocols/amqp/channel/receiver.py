@@ -167,9 +167,9 @@ class ChannelReceiver(ConsumerOwner):
         self._after_unsubscribe(consumer)
 
     def _after_unsubscribe(self, consumer: AmqpConsumer) -> None:
-        """Delete the queue of an ended consumer if the queue has no further use.
+        """Delete the queue of an ended consumer if it has no further use.
 
-        A queue of direct replies has no further use, nor has an auto-delete queue without
+        This is the case for a queue of direct replies, and for an auto-delete queue without
         consumers.
         """
         queue = consumer.queue
@@ -190,8 +190,8 @@ class ChannelReceiver(ConsumerOwner):
     def is_free(self, tag: str) -> bool:
         """True if no consumer of the channel has this tag.
 
-        The consumers of a deleted queue are ended in slices. If one of them has this tag, it is
-        ended now.
+        A consumer of a deleted queue does not count: this method ends it at once, so that the tag
+        can be used again.
         """
         known = self.consumers.get(tag)
         if known is not None and known.queue.dead:
@@ -284,7 +284,7 @@ class ChannelReceiver(ConsumerOwner):
             consumer.retune(prefetch)
 
     def _charge(self, consumers: int) -> None:
-        """Count a change of this number of consumers as work of this turn (see BUDGET)."""
+        """Add the cost of changing this number of consumers to the work of this turn."""
         self._connection.extra_cost += consumers // CHANGED_PER_UNIT
 
     def get(self, queue: Queue, no_ack: bool) -> None:
@@ -361,8 +361,8 @@ class ChannelReceiver(ConsumerOwner):
     def nack(self, number: i64, multiple: bool, requeued: bool, failed: bool) -> None:
         """Handle basic.nack and basic.reject: requeue or reject deliveries.
 
-        `failed` is True for basic.reject, False for basic.nack. If it is True, a requeued delivery
-        counts as a failure (except in a transaction), after which a queue with delayed retry waits.
+        `failed` is True for basic.reject. A requeued delivery then counts as a failure, except in a
+        transaction: a queue with delayed retry delivers the message again only after a delay.
         Raises AmqpError for an unknown delivery tag.
         """
         how = REQUEUED if requeued else REJECTED
@@ -390,8 +390,8 @@ class ChannelReceiver(ConsumerOwner):
     def _recovery(self, failed: bool) -> Settlement:
         """Return the settlement that requeues all outstanding deliveries.
 
-        `failed` is True if the channel has ended: the deliveries then count as failures, after
-        which a queue with delayed retry waits.
+        `failed` is True if the channel has ended. The deliveries then count as failures: a queue
+        with delayed retry delivers their messages again only after a delay.
         """
         transaction = self.transaction
         return Settlement(

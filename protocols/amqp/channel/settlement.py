@@ -29,11 +29,11 @@ SETTLED_PER_SLICE: Final[i64] = 1_000
 
 
 def carry_out(delivery: Delivery, how: int, tally: FrontCounters, failed: bool = False) -> None:
-    """Settle a delivery that is no longer outstanding; `how` is ACKED, REJECTED or REQUEUED.
+    """Acknowledge, reject or requeue a delivery that is already removed from its channel.
 
-    An acknowledgement is counted in `tally`. `failed` is True if the delivery of a requeued message
-    counts as a failure; a queue with delayed retry then delivers the message again only after a
-    delay.
+    `how` is ACKED, REJECTED or REQUEUED. An acknowledgement is counted in `tally`. `failed` is True
+    if a requeued delivery counts as a failure: a queue with delayed retry then delivers the message
+    again only after a delay.
     """
     if how == ACKED:
         tally.acknowledged += 1
@@ -45,10 +45,10 @@ def carry_out(delivery: Delivery, how: int, tally: FrontCounters, failed: bool =
 
 
 def carry_out_all(taken: list[Delivery], how: int, tally: FrontCounters) -> None:
-    """Settle deliveries that are no longer outstanding; `how` is ACKED, REJECTED or REQUEUED.
+    """Acknowledge, reject or requeue deliveries that are already removed from their channel.
 
-    The caller counts acknowledgements. If a settlement raises an exception, settle the other
-    deliveries before raising it again.
+    `how` is ACKED, REJECTED or REQUEUED. The caller counts acknowledgements. If the settlement of a
+    delivery raises an exception, settle the other deliveries first, then raise the exception again.
     """
     failure: Exception | None = None
     for delivery in taken:
@@ -87,8 +87,9 @@ class Settlement(BulkTask):
 
     `how` is ACKED, REJECTED or REQUEUED. Deliveries with a tag in `kept` stay outstanding. If the
     settlement of a delivery raises an exception, this delivery stays outstanding too, and is
-    requeued when the channel closes. `failed` is True if the channel has ended: the requeued
-    deliveries then count as failures, after which a queue with delayed retry waits.
+    requeued when the channel closes. `failed` is True if the channel has ended. The requeued
+    deliveries then count as failures: a queue with delayed retry delivers their messages again only
+    after a delay.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class Settlement(BulkTask):
     def _settle_slice(self) -> None:
         """Settle the deliveries of one slice, and set `finished` if no deliveries are left.
 
-        No queue stays held after the last slice, or after a failure.
+        After the last slice, and after a failure, all queues deliver messages again.
         """
         failed = True
         try:

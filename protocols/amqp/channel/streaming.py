@@ -180,7 +180,7 @@ class AmqpStreamConsumer(QueueStreamReader):
             start = end
 
     def _split_at_offset(self, properties: bytes) -> None:
-        """Cache these properties, split where the value of x-stream-offset is inserted."""
+        """Cache the parts of these properties before and after the value of x-stream-offset."""
         self._last_properties = properties
         self._before, self._after = with_offset(properties)
 
@@ -234,8 +234,8 @@ def check_stream_consumer(
 def first_offset(queue: StreamQueue, vhost: VirtualHost, wanted: object) -> i64:
     """Return the offset at which a consumer begins.
 
-    `wanted` is the argument x-stream-offset. Raises PreconditionFailed if it is invalid, AmqpError
-    if the rows cannot be read.
+    `wanted` is the argument x-stream-offset. Raises PreconditionFailed if the argument is invalid,
+    AmqpError if the rows cannot be read.
     """
     now_us = i64(vhost.agenda.wall * 1_000_000)
     try:

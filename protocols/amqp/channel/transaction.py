@@ -27,7 +27,7 @@ REQUEUED: Final = 2
 
 
 class TransactedPublication:
-    """A message that waits for the commit, with the targets found when it was published."""
+    """A message that waits for the commit, with its destinations, found when it was published."""
 
     __slots__ = ("flags", "lifetime", "message", "number", "route", "targets")
 
@@ -50,10 +50,11 @@ class TransactedPublication:
         self.lifetime: i64 = lifetime
 
     def prepare(self, plans: TargetPlans, vhost: VirtualHost) -> None:
-        """Replace the route by a route to the targets that still exist, and prepare the message.
+        """Replace the route by a route to the destinations that still exist, and prepare the
+        message.
 
         The time to live of the message begins now, not when the client published the message,
-        because only the commit puts it into its queues.
+        because only the commit puts the message into queues.
         """
         old = self.route
         blind = old.blind if isinstance(old, MessageRoute) else []

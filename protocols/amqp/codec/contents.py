@@ -100,11 +100,11 @@ class Frames(Encoding):
 
 
 class EncodedProperties(Encoding):
-    """The encoding of a dead letter: the body of the published content, with new properties.
+    """The encoding of a dead letter: the published body, with new properties.
 
-    `source` is the encoding of the published content, which the message still holds unchanged.
-    `header` has the property flags and properties that receivers get in place of the published
-    ones.
+    The message of the dead letter keeps the content as it was published; `source` is the encoding
+    of that content. `header` has the property flags and properties that receivers get instead of
+    the published ones.
     """
 
     __slots__ = ("header", "source")
@@ -152,9 +152,9 @@ _known: Final[dict[tuple[int, int], Frames]] = {}
 def frames_of(channel: i64, frame_max: i64) -> Frames:
     """Return the encoding for a channel number and a frame_max.
 
-    Equal arguments give the same object, so encodings are compared with `is`: if a content has the
-    encoding object of the receiving channel, its frames can be relayed unchanged. Only once
-    _KNOWN_MAX encodings are cached, a further pair of arguments gives a new object at each call.
+    Equal arguments return the same object. So encodings are compared with `is`: a content's frames
+    can be relayed unchanged if its encoding is that of the receiving channel. The cache has at most
+    _KNOWN_MAX encodings. When the cache is full, a call with other arguments returns a new object.
     """
     known = _known.get((channel, frame_max))
     if known is None:
@@ -218,12 +218,11 @@ def persistent(data: bytes, start: i64) -> bool:
 
 
 def slow_path_reasons(reasons: i64, data: bytes, start: i64) -> i64:
-    """Return the bits of `reasons` that a content justifies; 0 if it may take the fast path.
+    """Return the reasons for which a content must take the slow path; 0 for the fast path.
 
-    `reasons` is a mask of reasons for the slow path (bits of Plan.slow_path_mask), found by the
-    property flags of the content alone. This function looks at the values of the properties, and
-    clears each bit whose reason the values do not confirm. `start` is the position of the header
-    frame.
+    `reasons` is a mask of possible reasons (bits of Plan.slow_path_mask), which come from the
+    property flags alone. The result has only those bits that the values of the properties confirm.
+    `start` is the position of the content's header frame in `data`.
     """
     if reasons & PERSISTENCE and not persistent(data, start):
         reasons -= PERSISTENCE

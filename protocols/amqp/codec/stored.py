@@ -1,11 +1,12 @@
 """AMQP contents in the store: frames as they were received, with their channel and frame_max.
 
-tag   parameters                     content
-1     channel u16, frame_max u32     frames
+    tag   parameters                     content
+    1     channel u16, frame_max u32     frames
 
-A dead letter is stored with channel 0, which no client can use. By this number, the broker knows
-after a restart that it has written the header `x-death` itself, and not a publisher. Older logs
-hold dead letters with channel 1; their `x-death` is treated as written by a publisher.
+A dead letter is stored with channel 0, which no client can use. So after a restart, the broker
+knows that it wrote the dead letter's header `x-death` itself. In a message with another channel
+number, the header comes from a publisher. Older logs hold dead letters with channel 1; their
+`x-death` is treated as written by a publisher.
 """
 
 from __future__ import annotations

@@ -221,7 +221,10 @@ def _write(value: object) -> bytes:
         scale = -int(value.as_tuple().exponent)
         digits = int(value.scaleb(scale))
         if not (0 <= scale <= 255 and -1 << 31 <= digits < 1 << 31):
-            raise ValueError(f"a table cannot hold the decimal number {value}")
+            raise ValueError(
+                f"a table cannot hold the decimal number {value}: it must have 0 to 255 decimal "
+                "places, and its digits must fit into 32 bits"
+            )
         return b"D" + _DECIMAL.pack(scale, digits)
     if isinstance(value, datetime):
         return b"T" + _TIMESTAMP.pack(int(value.timestamp()))

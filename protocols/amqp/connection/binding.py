@@ -97,12 +97,12 @@ def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
 def _bind(
     channel: Channel, method: Any, answer: pamqp.base.Frame, source: str, binding: Binding
 ) -> None:
-    """Add a binding, deliver the source exchange's last messages to its destination, and reply.
+    """Add a binding to an exchange, and reply.
 
-    Only an exchange of type x-recent-history has such messages: its history. The reply and the
-    connection's later methods wait until the history is delivered. During an alarm, the later
-    methods wait until the alarm ends, as after a publication. So a client cannot fill the memory by
-    binding again and again.
+    An exchange of type x-recent-history first delivers its last messages, the history, to the
+    destination of the binding. The reply and the connection's later methods wait until then. During
+    an alarm, the later methods wait until the alarm ends, as after a publication. So a client
+    cannot fill the memory by binding again and again.
     """
     connection = channel.connection
     replay = channel.vhost.bind(source, binding, channel.ticket)
@@ -122,8 +122,9 @@ def _bind(
 
 
 def _end_binding(channel: Channel, method: Any, answer: pamqp.base.Frame) -> None:
-    """Reply to a client whose binding has received its history, and continue with the client's
-    input.
+    """Reply to a queue.bind or exchange.bind, and handle the client's further input.
+
+    Called when the last messages of the exchange (x-recent-history) were delivered to the binding.
     """
     connection = channel.connection
     if connection.finished:

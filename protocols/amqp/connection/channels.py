@@ -100,8 +100,8 @@ class ChannelTable:
     def resume_deliveries(self) -> None:
         """Schedule a drain of every queue that delivers to one of the channels.
 
-        Each call begins with another queue: a drain may fill the output buffer, and the queues
-        behind it then wait for the next call.
+        The first queues may fill the output buffer, and the other queues then wait for the next
+        call. So each call begins with a different queue.
         """
         queues: list[MessageSource] = []
         for channel in self.open.values():

@@ -20,10 +20,10 @@ A connection ends through one of four verbs, which are methods of AmqpConnection
                        client's connection.close-ok or after CLOSING_MS
     end                release all resources, enter `closed`; the transport closes once the output
                        is sent
-    [1]                connection.close with code 403 if the client has the capability
-                       authentication_failure_close. Other clients take any answer for a failure of
-                       the broker: nothing is sent to them, and their connection is `closing` and
-                       ends after REFUSAL_MS.
+    [1]                A client with the capability authentication_failure_close gets
+                       connection.close with code 403. Another client gets nothing, because it would
+                       take any answer for a failure of the broker: its connection enters `closing`,
+                       and ends after REFUSAL_MS.
 
 Every end is counted once, with the reason that the first verb gave:
 
@@ -107,7 +107,10 @@ def closing_error(reason: str, text: str) -> AmqpError:
 
 
 def action(state: str, verb: str) -> str:
-    """Return the action of the verb CLOSE or REJECT for a connection in this state."""
+    """Return what the method `close` or `reject` does to a connection in this state.
+
+    `verb` is CLOSE or REJECT. The result is the name of an action, such as SEND_CLOSE or END.
+    """
     on_close, on_reject = _ACTIONS[state]
     return on_close if verb == CLOSE else on_reject
 

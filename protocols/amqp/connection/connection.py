@@ -426,7 +426,7 @@ class AmqpConnection(ConnectionInterface):
         heartbeats.advance(self, self.handshake.heartbeat, now)
 
     def excuse(self, pause: int) -> None:
-        """Do not count a pause of the broker, in ms, against the client; send a heartbeat soon."""
+        """Do not count a pause of `pause` ms against the client; send a heartbeat soon."""
         super().excuse(pause)
         if self.state == states.RUNNING and self.deadline > 0:
             self.deadline = self.agenda.now

@@ -65,7 +65,7 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
     if method.exclusive and queue.arguments.single_active_consumer:
         raise AccessRefused(
             f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use: "
-            "it has a single active consumer"
+            "a queue with x-single-active-consumer accepts no exclusive consumer"
         )
     offset = (
         first_offset(queue, channel.vhost, (method.arguments or {}).get("x-stream-offset"))

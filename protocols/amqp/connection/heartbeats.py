@@ -13,8 +13,8 @@ def advance(connection: ConnectionInterface, heartbeat: i64, now: int) -> None:
     """Send a heartbeat, or abort a connection whose client has been silent for too long.
 
     Two heartbeats are sent in each interval; two intervals without input abort the connection
-    (section 4.2.7). During the handshake, the deadline is the time limit of the handshake.
-    `heartbeat` is the interval in seconds, `now` the agenda's time in ms.
+    (section 4.2.7). During the handshake, abort the connection, because the time limit of the
+    handshake has passed. `heartbeat` is the interval in seconds, `now` the agenda's time in ms.
     """
     if connection.state != states.RUNNING:
         connection.abort("handshake_timeout")

@@ -1,4 +1,4 @@
-"""The checks and names that the methods on a channel share, and their reply."""
+"""Functions that handlers of channel methods share: checks of permissions and names, replies."""
 
 from __future__ import annotations
 

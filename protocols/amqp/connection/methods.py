@@ -116,7 +116,7 @@ def basic_recover_async(
     Raises AmqpError for requeue=false, by which a client asks for redelivery to the same consumer.
     """
     if not method.requeue:
-        raise AmqpError(540, "requeue=false is not supported")
+        raise AmqpError(540, "basic.recover with requeue=false is not supported")
     channel.receiver.recover()
 
 
@@ -150,7 +150,7 @@ def channel_flow(channel: Channel, method: spec.Channel.Flow) -> None:
     active=false.
     """
     if not method.active:
-        raise AmqpError(540, "active=false is not supported")
+        raise AmqpError(540, "channel.flow with active=false is not supported")
     channel.reply(spec.Channel.FlowOk(True))
 
 

@@ -141,7 +141,7 @@ def numbered(number: int) -> Encoding:
     Raises ValueError if no encoding has the number.
     """
     if not 0 < number < len(_ENCODINGS):
-        raise ValueError(f"no encoding has number {number}")
+        raise ValueError(f"no encoding of MQTT messages has the number {number}")
     return _ENCODINGS[number]
 
 

@@ -165,7 +165,10 @@ class Properties5:
         return self.binaries.get(identifier)
 
     def has(self, identifier: int) -> bool:
-        """True if a property is present. Not for User Properties and Subscription Identifiers."""
+        """True if a property is present.
+
+        Always False for User Properties and Subscription Identifiers, which may be repeated.
+        """
         return identifier in self.numbers or identifier in self.texts or identifier in self.binaries
 
     def encoded(self) -> bytes:

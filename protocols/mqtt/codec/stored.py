@@ -19,8 +19,9 @@ TAG: Final = 16
 class MqttCodec(Codec):
     """Converts MQTT contents to their form in the store's log, and back.
 
-    `parameters`, the number of the encoding, is one byte, a bit mask. Bit 0: the content begins
-    with properties; bit 1: the message was published with RETAIN; bit 2: with QoS 2.
+    The parameters in the log are one byte, the number of the encoding, which is a bit mask. Bit 0:
+    the content begins with properties; bit 1: the message was published with RETAIN; bit 2: with
+    QoS 2.
     """
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
@@ -29,7 +30,7 @@ class MqttCodec(Codec):
 
     def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:
         if len(parameters) != 1:
-            raise ValueError(f"an MQTT content has {len(parameters)} bytes of parameters, not 1")
+            raise ValueError(f"a stored MQTT message has {len(parameters)} parameter bytes, not 1")
         return numbered(parameters[0])
 
 

@@ -55,7 +55,7 @@ class MqttTopics:
             reason = f"topics below {' and '.join(RESERVED)} are reserved"
             if name.count("/") >= self.max_levels:
                 self.too_deep += 1
-                reason = f"it has more than mqtt.max_levels = {self.max_levels} levels"
+                reason = f"the topic has more than mqtt.max_levels = {self.max_levels} levels"
             # This plan is not interned: a change of bindings does not affect the plan, so the plan
             # never becomes stale.
             route.plan = refused(

@@ -55,10 +55,11 @@ RELEASE_SESSION: Final = 2
 
 
 class ClosingRow:
-    """The effect of the verbs in one state: the packets that `close` and `reject` send, and the
-    parts that every verb releases.
+    """The ways in which a connection ends in one of its states.
 
-    The verbs `abort` and `on_closed` send no packet in any state.
+    `close` and `reject` are the packets that the methods of these names send. `release` is the part
+    of the connection that every end releases, such as its session. The methods `abort` and
+    `on_closed` send no packet.
     """
 
     def __init__(self, close: int, reject: int, release: int) -> None:

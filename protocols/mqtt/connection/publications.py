@@ -1,4 +1,4 @@
-"""A PUBLISH and its answer: the message that it becomes, and the reason code for its fate."""
+"""Converts a PUBLISH to a message, and the fate of the message to the reason code of the answer."""
 
 from __future__ import annotations
 

@@ -125,11 +125,9 @@ class SessionReauthorization(Task):
     def _review(self, name: str) -> bool:
         """Check one subscription against the new permissions.
 
-        Remove the subscription if the user may read none of its topics.
-
-        Return True if plans with this session as a destination are outdated. They are outdated if
-        the user may read only some topics of the filter, or could read only some of them under the
-        old permissions: such a subscription receives only the messages that the user may read.
+        Remove the subscription if the user may read none of its topics. Return True if the plans
+        that deliver to the session must be made again. That is the case if the user may read only
+        some of the topics, before or after the change.
         """
         session = self._session
         scope = read_scope(self._identity, name, session.vhost.name)

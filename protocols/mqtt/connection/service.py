@@ -66,7 +66,7 @@ class MqttService(Front):
 
 
 class BrokerSurveyor(Surveyor):
-    """Creates a BrokerSurvey each time that the values of the $SYS topics are renewed."""
+    """Creates a BrokerSurvey each time that the values of the $SYS topics are computed again."""
 
     def __init__(self, service: MqttService) -> None:
         self._service = service

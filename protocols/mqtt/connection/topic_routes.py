@@ -23,9 +23,9 @@ class TopicRoutes:
     def find(self, context: PublishContext, topic: bytes, slot: SearchSlot) -> Route | None:
         """Return a new route for a topic; None if the search for the route's plan pauses.
 
-        `slot` keeps the unfinished searches of the publication. If a route is returned, the caller
-        must call `MqttConnection.end_search`. On the slow path, it does so after
-        `MqttConnection.plan_of`; on the fast path, at once.
+        `slot` keeps the unfinished searches of the publication. If this method returns a route, the
+        caller must call `MqttConnection.end_search`. The fast path calls it at once, the slow path
+        after `MqttConnection.plan_of`.
         """
         topics = self._topics
         before = topics.too_deep

@@ -96,7 +96,7 @@ class Deadlines(Task):
                 self._sink(last, at)
 
     def _rise(self, deadline: Deadline, at: i64) -> None:
-        """Put a deadline at index `at` of the heap, or above, before all later deadlines."""
+        """Put a deadline at index `at` of the heap, then move it up while its parent is later."""
         heap = self._heap
         while at > 0:
             above: i64 = (at - 1) >> 1
@@ -110,7 +110,7 @@ class Deadlines(Task):
         deadline.at = at
 
     def _sink(self, deadline: Deadline, at: i64) -> None:
-        """Put a deadline at index `at` of the heap, or below, after all earlier deadlines."""
+        """Put a deadline at index `at` of the heap, then move it down while a child is earlier."""
         heap = self._heap
         size: i64 = len(heap)
         below: i64 = 2 * at + 1

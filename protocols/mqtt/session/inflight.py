@@ -29,7 +29,7 @@ _NONE_RELEASED: Final[dict[int, int]] = {}
 class InflightWindow(Window):
     """Messages and packet identifiers that wait for an acknowledgement of one client.
 
-    Deliveries are stored by their sequence numbers in the session's inbox.
+    A delivery is found by its message's sequence number in the session's inbox.
     """
 
     def __init__(self) -> None:

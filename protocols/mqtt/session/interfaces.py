@@ -1,8 +1,8 @@
 """Interfaces of the objects that a session uses: its connection, its shared subscriptions, its
 client's delayed will and the registry of sessions.
 
-The modules of these objects import the module of the session, so that module imports the interfaces
-only.
+session.py imports these interfaces only. The modules that implement them import session.py, so
+without the interfaces the imports would form a cycle.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ class SessionConnection(Connection):
 
 
 class SharedSubscription:
-    """The subscription of one session in a group; `name` is $share/GROUP/FILTER."""
+    """The membership of one session in a shared subscription.
+
+    `name` is the name of the shared subscription: $share/GROUP/FILTER.
+    """
 
     def __init__(self, name: str, qos: int) -> None:
         self.name = name

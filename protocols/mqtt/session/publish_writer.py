@@ -48,8 +48,9 @@ class PublishWriter:
 
     @property
     def relay_format(self) -> RelayFormat:
-        """The relay format of the client, by which a plan decides if packets may be relayed to the
-        client unchanged.
+        """The format in which the client receives packets.
+
+        A plan relays a packet unchanged only to clients with the packet's format.
         """
         return VERSION_4
 

@@ -34,8 +34,8 @@ class Resending:
     ) -> None:
         """Prepare to resend all messages of `window`.
 
-        `room` is the number of messages in flight that the client accepts at first. `on_durable` is
-        called once the store has written a change for which the next message waits.
+        `room` is the number of messages in flight that the client accepts (Receive Maximum).
+        `on_durable` is called once the store has written a change for which the next message waits.
         """
         #: Number of further messages in flight that the client accepts now.
         self.room: i64 = room

@@ -1,21 +1,28 @@
 """Restores a session's inbox after a restart, with the packet identifiers of its messages.
 
-    positions   1 2 . . 5 6   7 8 . 10 11     12 13 14 ...       rising; a gap is a settled message
-                in flight     returned        tail
+    number   1 2 . . 5 6   7 8 . 10 11     12 13 14 ...       a dot is a settled message
+             in flight     returned        tail
 
-The client has received all messages up to the last message for which it sent a PUBREC: these are in
-flight. The client may have received the following messages, if they are among the first R (R is its
-receive maximum) or before the last gap: these are returned to the inbox, and sent again with DUP.
-The client has received none of the later messages: these are the tail. A message keeps its sequence
-number in the inbox, and so its packet identifier.
+The messages are restored in three groups, by their sequence numbers:
+
+* in flight: all messages up to the last message for which the client sent a PUBREC. The client has
+  received these messages.
+* returned: the messages after them that the client may have received. They are returned to the
+  inbox, and sent again with DUP. These are the messages up to the last gap (a settled message),
+  and at least those among the first R messages, where R is the receive maximum of the session.
+* tail: all later messages. The client has received none of them.
+
+A message keeps its sequence number in the inbox, and so its packet identifier.
 
 After a takeover in a cluster, the formerly active node may have sent messages to the client that
 the log of this node does not have. Their sequence numbers follow the last number in the log. If
 another message got one of these numbers, and so the same packet identifier, a client with QoS 2
-would take the message for a repetition, and a late PUBACK would settle it. So as many sequence
-numbers are skipped as the receive maximum. A tail cannot have a gap, so before numbers are skipped,
-its messages are returned to the inbox. If the tail has more than SKIPPED_TAIL messages, nothing is
-skipped: messages are sent in order, so the other node cannot have sent messages after such a tail.
+would take the message for a repetition, and a late PUBACK would settle it. So the new active node
+skips as many sequence numbers as the receive maximum.
+
+The tail cannot have a gap, so its messages are first returned to the inbox. If the tail has more
+than SKIPPED_TAIL messages, no number is skipped: messages are sent in order, so the other node
+cannot have sent messages after such a tail.
 
 The client may still hold the packet identifier of a message that no longer exists. This happens if
 a crash loses the PUBREC of the message, and the message expires afterwards. The sequence numbers of

@@ -66,10 +66,11 @@ class RetainedDelivery(RetainedReceiver):
 
 
 def _waits_for_room(session: Session, topic_filter: str, task: Task) -> bool:
-    """Return True if the session has no room for retained messages now.
+    """Check if the session has room for retained messages now.
 
-    Then keep `task`, which delivers the retained messages of the topic filter; the session runs the
-    task when there is room. Return False if there is room, or if the client is not connected.
+    If there is no room, return True and keep `task`, which delivers the retained messages of the
+    topic filter: the session runs the task when there is room. Return False if there is room, or if
+    the client is not connected.
     """
     outlet = session.outlet
     if (

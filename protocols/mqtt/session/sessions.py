@@ -118,8 +118,9 @@ class Sessions(SessionRegistry):
         """Create a session for a client identifier that has no session.
 
         The session outlives its connection by `expiry` seconds; it is not stored if `expiry` is 0.
-        `stored_will` is stored with the session. `named` is True if the name of the user alone
-        determines its permissions. `anonymous` is True if the client gave no user name.
+        `stored_will` is stored with the session. `named` is True if the user's permissions follow
+        from its name alone, and not from a token. `anonymous` is True if the client gave no user
+        name.
         """
         session = self._add(vhost, client_id, expiry > 0)
         session.user, session.named, session.anonymous = user, named, anonymous
@@ -337,12 +338,11 @@ class Sessions(SessionRegistry):
     def _delay_will(self, session: Session, will: StoredWill, away: int) -> None:
         """Schedule the publication of a restored will at the end of its delay.
 
-        `away` is the part of the delay that has passed, in ms: the time since the client
-        disconnected. It is negative if the delay begins only in the future.
+        `away` is the time since the client disconnected, in ms. It is negative if the delay begins
+        only in the future.
 
-        The permission to publish the will was checked before the will was stored. It is checked
-        again when the will is published, unless the permissions came with the login, as with a
-        token.
+        The user's permission to publish the will is checked again at the publication. Only
+        permissions that came with the login, as with a token, are not checked again.
         """
         when: i64 = self._agenda.now + max(will.delay - away, 0)
         session.delayed_will = DelayedWill(

@@ -92,8 +92,8 @@ class GroupConsumer(Consumer):
     def leave(self) -> None:
         """Stop delivering to the member.
 
-        Deliveries in flight refer to this consumer, so the consumer drops its reference to the
-        member.
+        Deliveries in flight still refer to this consumer. So the consumer drops its reference to
+        the member, which would otherwise stay in memory.
         """
         self.queue.unsubscribe(self)
         self.outlet = NOWHERE

@@ -28,7 +28,7 @@ MEMBERSHIPS_PER_SLICE: Final = 100
 class SharedDeliveries(BulkTask):
     """The task that attaches, drains and detaches the shared subscriptions of one session.
 
-    One pass visits all shared subscriptions. The pass attaches a subscription to the present
+    One pass goes through all shared subscriptions. The pass attaches a subscription to the present
     connection, drains an attached subscription, or detaches a subscription if the client is
     disconnected. A drain that is requested during a pass leads to a further pass, so that no
     subscription waits forever.
@@ -122,7 +122,7 @@ class SharedDeliveries(BulkTask):
             self.schedule()
 
     def _visit_slice(self) -> None:
-        """Attach, drain or detach the next subscriptions of the pass."""
+        """Attach, drain or detach the next slice of the session's shared subscriptions."""
         outlet, gate, unvisited = self._outlet, self._gate, self._unvisited
         left = MEMBERSHIPS_PER_SLICE
         while unvisited and left > 0:

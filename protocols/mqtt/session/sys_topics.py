@@ -31,10 +31,13 @@ STEP: Final = 2_000
 
 
 class Survey:
-    """Computes the values that $SYS publishes, in steps that do not block the event loop."""
+    """One computation of the values of the $SYS topics.
+
+    It counts sessions, connections and queues in steps, so that the event loop is not blocked.
+    """
 
     def step(self, most: int) -> bool:
-        """Count up to `most` objects; return True if there are more."""
+        """Count up to `most` further objects; return True if some are not counted yet."""
         raise NotImplementedError
 
     def counts(self) -> dict[str, int]:
@@ -46,15 +49,18 @@ class Survey:
 
 
 class Surveyor:
-    """The interface through which SysTree starts surveys. The front end implements it."""
+    """Creates a Survey each time that the values of the $SYS topics are computed again.
+
+    This class is only an interface: the front end implements it.
+    """
 
     def survey(self) -> Survey:
-        """Start a survey."""
+        """Begin a new computation of the values of the $SYS topics, and return it."""
         raise NotImplementedError
 
 
 class LoadAverage:
-    """The moving averages of the growth of a count, in counts per minute."""
+    """The load averages of a counter: its growth per minute, averaged over 1, 5 and 15 minutes."""
 
     def __init__(self) -> None:
         self.rates = [0.0] * len(AVERAGES)

@@ -120,8 +120,8 @@ class DelayedWill(DelayedWillTask):
     """A will that waits until its delay has passed. `run` publishes the will in the publish context
     `context`.
 
-    If the user's name alone determines its permissions, the will is published with the permissions
-    that the user has at the time of publication.
+    The will is published with the permissions that the user has at that time. If the permissions
+    came with the login, as with a token, they are not looked up again.
     """
 
     def __init__(

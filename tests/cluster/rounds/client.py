@@ -1,8 +1,8 @@
 """AMQP clients of the active node, and the guarantees that they check.
 
-Each process of a node that becomes active gets a client of its own, a ClientSession. It publishes
-rising numbers with confirms, and gets and acknowledges messages. It goes on after another node has
-taken over: so a former owner that still confirms or delivers is noticed.
+Each process of a node that becomes active gets a client of its own, a ClientSession. The client
+publishes rising numbers with confirms, and gets and acknowledges messages. The client continues
+after another node has taken over, to notice if the former owner still confirms or delivers.
 """
 
 from __future__ import annotations
@@ -60,14 +60,15 @@ class Checker:
             self._check_owner(session, sent)
 
     def answered(self, session: int, sent: float) -> None:
-        """Record that a session got an answer, not a confirm, to a request from the time `sent`."""
+        """Record an answer, other than a confirm, to a request that a session sent at `sent`."""
         with self.lock:
             self._check_owner(session, sent)
 
     def _check_owner(self, session: int, sent: float) -> None:
-        """Count a violation if the node of this session had been replaced when it got the request.
+        """Count a violation if a node answered a request although it was not the owner any more.
 
-        That is so if a later session got its first confirm before `sent`, the time of the request.
+        `sent` is the time of the request. The node was not the owner any more if a session of a
+        later owner got a confirm before that time.
         """
         if any(later > session and at < sent for later, at in self._first.items()):
             self.deposed_acts += 1

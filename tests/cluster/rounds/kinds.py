@@ -34,9 +34,10 @@ Fault = Callable[[World, random.Random], bool]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of faults: the sort of replicated log that it needs, and its function.
+    """A kind of faults.
 
-    `log` is an argument of `World`. `fault` causes one fault.
+    `log` is the sort of replicated log that these faults need (the argument `log` of `World`).
+    `fault` is the function that causes one fault.
     """
 
     log: str
@@ -51,13 +52,13 @@ def pair(world: World) -> tuple[RoundNode, RoundNode]:
 
 
 def kill_active(world: World, chance: random.Random) -> bool:
-    """Kill the active node."""
+    """Kill the active node, and return True."""
     pair(world)[0].kill()
     return True
 
 
 def kill_standby(world: World, chance: random.Random) -> bool:
-    """Kill the standby while it follows."""
+    """Kill the standby while it follows the log, and return True."""
     pair(world)[1].kill()
     return True
 

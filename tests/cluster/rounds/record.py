@@ -14,14 +14,14 @@ from pathlib import Path
 COLUMNS = {
     "rounds": "rounds",
     "takeovers": "takeovers",
-    "confirmed": "confirmed",
-    "lost": "lost",
-    "order_broken": "order broken",
-    "exactly": "QoS 2",
-    "twice": "twice",
-    "settled_back": "settled back",
+    "confirmed": "confirmed messages",
+    "lost": "lost messages",
+    "order_broken": "messages out of order",
+    "exactly": "QoS 2 messages",
+    "twice": "received twice",
+    "settled_back": "came back after settlement",
     "deposed_acts": "acts of a deposed owner",
-    "gap_p95": "p95 of the gap in confirms, s",
+    "gap_p95": "p95 of the longest time between two confirms, s",
 }
 
 

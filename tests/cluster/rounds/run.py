@@ -55,7 +55,10 @@ def run(kind: str, rounds: int, seed: int) -> Figures:
 
 
 class _World(World):
-    """A World for a `with` block: it is closed at the end; its files stay if messages were lost."""
+    """The cluster under test (a World), for a `with` block that closes the cluster at its end.
+
+    If messages were lost, the files of the cluster are kept.
+    """
 
     def __enter__(self) -> _World:
         return self
@@ -67,6 +70,6 @@ class _World(World):
 
 
 def _longest_gap(world: World, began: float) -> float:
-    """Return the longest time between two confirms since a time."""
+    """Return the longest time in seconds between two confirms, from the time `began` on."""
     times = [at for at in list(world.checker.times) if at >= began]
     return max((later - at for at, later in pairwise(times)), default=0.0)

@@ -204,13 +204,13 @@ class World:
     # -- the states
 
     def active(self) -> RoundNode | None:
-        """Return the node that became active last, if its process runs."""
+        """Return the node that became active last, or None if its process has ended."""
         with self._lock:
             newest = self.sessions[-1]._node if self.sessions else None
         return None if newest is None or newest.has_ended else newest
 
     def standby(self) -> RoundNode | None:
-        """Return a node that follows."""
+        """Return a node that follows the log, or None if no node does."""
         return next((node for node in self.nodes.values() if node.state == "following"), None)
 
     def mqtt_address(self) -> str:

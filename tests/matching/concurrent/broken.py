@@ -10,10 +10,10 @@ from tests.matching.concurrent.histories import PAIRS
 
 
 class SingleCollect(ConcurrentTrie[int]):
-    """Wrong on purpose: a trie whose lookup may mix two states of the trie.
+    """Wrong on purpose: a trie whose lookup may combine nodes from two states of the trie.
 
-    It is the lookup that the published articles describe. It reads the contents of several I-nodes
-    one after the other, without a check that they have not changed in between.
+    The lookup reads the contents of several I-nodes one after the other, and does not check that
+    the contents are still the same at the end. The published articles describe such a lookup.
     """
 
     def _unchanged(self, root: Any, inodes: list[Any], mains: list[Any]) -> bool:
@@ -23,7 +23,7 @@ class SingleCollect(ConcurrentTrie[int]):
 class NoTombs(ConcurrentTrie[int]):
     """Wrong on purpose: a trie that removes an empty node without a mark (tomb) on the node.
 
-    Another thread may still add a subscription to the removed node, which is lost then.
+    Another thread may still add a subscription to the removed node: the subscription is lost.
     """
 
     def _tomb(self, emptied: Any) -> Any:
@@ -33,7 +33,8 @@ class NoTombs(ConcurrentTrie[int]):
 class NoGenerations(ConcurrentTrie[int]):
     """Wrong on purpose: a trie whose changes may also change an earlier snapshot.
 
-    It replaces nodes by a plain compare-and-set, without a comparison of the root's generation.
+    The trie replaces nodes by a plain compare-and-set, and does not compare the generation of the
+    node with that of the root.
     """
 
     def _gcas(self, inode: Any, main: Any, changed: Any) -> bool:

@@ -54,7 +54,7 @@ class Course:
             raise self._error
 
     def step(self) -> None:
-        """Switch to a random thread with the probability of this course; otherwise do nothing."""
+        """Let a random thread continue instead of this one, with the probability of this course."""
         if self.random.random() < self._haste:
             own = self._present
             other = self.random.choice(self._running)
@@ -80,7 +80,7 @@ class Course:
 
 
 def walk() -> None:
-    """Do nothing. A cell calls this function before each access while no course is running."""
+    """Do nothing. This is the default of `SteppedCell.step`, used while no Course runs."""
 
 
 class SteppedCell(Cell[T]):

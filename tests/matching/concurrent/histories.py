@@ -5,9 +5,10 @@ if such moments can be chosen so that the operations, executed in the order of t
 the recorded results.
 
 The search is the algorithm of Wing and Gong, with Lowe's memory of visited configurations. It
-chooses an operation before whose start no other open operation has ended, and applies it to the
-state. If the result is the recorded one, the search continues, otherwise it backtracks. A state is
-a set of (pattern, subscriber) pairs, represented as the bits of an int.
+chooses the next operation: one whose start is before the end of every other remaining operation. It
+applies the operation to the state. If the result is the recorded one, the search continues,
+otherwise it backtracks. A state is a set of (pattern, subscriber) pairs, represented as the bits of
+an int.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ KINDS = [ConcurrentTrie, Persistent]
 
 
 class CountedCell(SteppedCell[object]):
-    """A cell that counts the cells created."""
+    """A cell whose class counts, in `made`, how many of its cells were created."""
 
     made = 0
 

@@ -79,7 +79,10 @@ class Interrupted:
     clock: Iterator[int] = field(default_factory=itertools.count)
 
     def do(self, operation: Operation) -> None:
-        """Carry out an operation and record it. `run` reads a snapshot that it makes at the end."""
+        """Carry out an operation, and record its start, its end and its result.
+
+        If the operation makes a snapshot, `run` reads the snapshot after all operations.
+        """
         start = next(self.clock)
         result: Result = done(self.matcher, operation)
         if isinstance(result, Matcher):
@@ -120,9 +123,10 @@ class Interrupted:
 
 
 def prepared(kind: Kind, before: list[str], snapshot: bool) -> Interrupted:
-    """Return a matcher of these patterns.
+    """Return an Interrupted whose matcher has the patterns `before`.
 
-    With `snapshot`, all its nodes belong to a snapshot, so a change must copy them.
+    With `snapshot`, all nodes of the matcher also belong to a snapshot, so a change of the matcher
+    must copy them.
     """
     run = Interrupted(kind(AMQP, SteppedCell))
     for pattern in before:

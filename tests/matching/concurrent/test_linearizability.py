@@ -166,9 +166,9 @@ def test_the_search_wants_every_result_explained() -> None:
 
 
 def test_the_search_refuses_the_history_of_the_articles_lookup() -> None:
-    """The lookup of the published articles can have this history.
+    """Check that a history which the lookup of the published articles can have is not linearizable.
 
-    It found the subscriber of `*.b.#`, but not that of `a.b`, which had subscribed earlier.
+    The lookup finds the subscriber of `*.b.#`, but not that of `a.b`, which subscribed earlier.
     """
     assert not linearizable(
         happened(

@@ -1,4 +1,4 @@
-"""The nodes, faults and clients of one seed; guarantees checked at each moment and at the end."""
+"""Simulates a cluster with the nodes, faults and clients of one seed, and checks its guarantees."""
 
 from __future__ import annotations
 

@@ -31,10 +31,10 @@ def decode_entries(payload: bytes) -> tuple[Entry, ...]:
 
 
 class Directory:
-    """A model of a data directory: the entries of its log, of which some are synced, and a catalog.
+    """A model of a data directory: a catalog, and a log with entries of which some are synced.
 
-    The catalog holds the definitions, and the state of the log after the last applied batch. It is
-    written at once or not at all.
+    The catalog holds the definitions, and the state of the log after the last applied batch. A
+    crash never leaves a partly written catalog.
     """
 
     #: True if the node that is copied may make a checkpoint between the copies of its catalog and
@@ -59,7 +59,7 @@ class Directory:
         return self.log[-1][1] if self.log else 0
 
     def apply(self, step: Apply) -> Iterator[None]:
-        """Make a batch and the state after it durable, write by write."""
+        """Make a batch and the state after it durable; yield where a crash may happen."""
         batch, state = step.batch, step.state
         if batch is not None and batch.number > self.state.number:
             if batch.number == self._begun:

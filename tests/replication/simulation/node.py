@@ -122,7 +122,7 @@ class Node(Computer):
         self.cluster.ended(self, error)
 
     def apply(self, step: Apply) -> Any:
-        """Write an Apply to the directory, and yield between its single writes."""
+        """Apply a batch to the directory; yield between two writes, where a crash may happen."""
         yield from self.directory.apply(step)
         self.synced = self.directory.state.last + 1
 
@@ -172,7 +172,10 @@ class Node(Computer):
         self.turn()
 
     def write(self, owner: LogOwner) -> Steps[None]:
-        """Ship batches and beats: the log first, then the directory, then the confirms."""
+        """Append batches, beats and marks to the replicated log, as the owner does.
+
+        Write each batch to the directory after the log has it, then confirm its messages.
+        """
         marked = self.world.now
         while True:
             yield from self.before_step(owner)
@@ -200,7 +203,7 @@ class Node(Computer):
                 yield Sleep(0.01)
 
     def before_step(self, owner: LogOwner) -> Steps[None]:
-        """Do nothing between two batches."""
+        """Do nothing. Subclasses write further records here, between two batches."""
         yield from ()
 
     def hand_over(self, owner: LogOwner) -> Steps[None]:
@@ -219,7 +222,7 @@ class Node(Computer):
         return encode_entries(entries)
 
     def write_locally(self, owner: LogOwner, batch: ReceivedBatch) -> Steps[None]:
-        """Write a shipped batch to the directory. Raises Fenced if the disk is full for long."""
+        """Write a batch that the log has to the directory. Raises Fenced if the disk stays full."""
         state, since = owner.judge.state, self.world.now
         while True:
             try:
@@ -233,7 +236,7 @@ class Node(Computer):
                 yield Sleep(0.1)
 
     def trim(self, owner: LogOwner) -> None:
-        """Trim the log up to a mark: a record with the whole state that all nodes have read."""
+        """Trim the log up to a mark that all nodes have read (a record with the whole state)."""
         offset = owner.trimmable([node.synced for node in self.cluster.listed])
         if offset is not None and offset > self.world.log.low:
             self.world.log.trim(offset)
@@ -246,7 +249,7 @@ class Node(Computer):
         return self.owner is not None and not self.is_frozen and self.owner.may_act()
 
     def turn(self) -> None:
-        """Run one turn of the event loop: deliver and confirm, one flush after the other."""
+        """Run one turn of the event loop: queue deliveries, and flush each reply a little later."""
         while self.ready and len(self.unacknowledged) < 8 and not self.successor:
             position = self.ready.popleft()
             self.unacknowledged.add(position)
@@ -287,7 +290,7 @@ class Node(Computer):
         self.ready.append(self.position)
 
     def _declared(self) -> int:
-        """Return the queue that was declared last and is not durable yet; 0 if there is none."""
+        """Return the number of the newest queue whose declaration is not durable; 0 for none."""
         return max((entry[1] for entry in self.pending if entry[0] == "define"), default=0)
 
     def acknowledge(self, position: int) -> None:

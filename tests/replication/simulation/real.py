@@ -112,7 +112,7 @@ class RealDirectory(Directory):
         self.unstored = chance.choice((1, 4, 30))
 
     def _tear_writes(self, chance: random.Random) -> None:
-        """Write only the beginnings of the unsynced writes to the disk."""
+        """Cut each unsynced write to a part of its bytes, as a crash may do."""
         for inode in self.disk.names.values():
             inode.pending = [
                 (offset, data and data[: chance.randrange(len(data) + 1)])
@@ -228,7 +228,10 @@ class RealNode(Node):
             self.cluster.crash(self)
 
     def _prepare_faults(self, killed: float) -> None:
-        """Fill the disk until `full_until`, and schedule a kill with the chance `killed`."""
+        """Make the disk full if the simulation says so now, and perhaps schedule a kill.
+
+        `killed` is the probability of the kill.
+        """
         chance = self.world.random
         self.directory.fill(chance if self.full_until > self.world.now else None)
         if self.world.faulty and chance.random() < killed:

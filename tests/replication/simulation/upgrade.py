@@ -112,7 +112,7 @@ class VersionedNode(Node):
         super().turn()
 
     def _look(self) -> None:
-        """If this node is the owner, and all nodes read a newer format, request its claim."""
+        """If this node is the owner and all nodes read a newer format, request a claim for it."""
         owner = self.owner
         if owner is not None and not self.wanted:
             in_force, wall = owner.judge.state.format, int(self.world.now * 1000)

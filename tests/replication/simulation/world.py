@@ -67,7 +67,8 @@ class World:
     ) -> None:
         """Schedule an event at a time.
 
-        If `computer` is given, the event is dropped if the computer is not in the life `life` then.
+        If `computer` is given, the event happens only if the computer has not crashed since its
+        life number `life` began. A pause of the computer delays the event.
         """
         self._number += 1
         heappush(
@@ -137,7 +138,10 @@ class Computer:
         self.full_until = 0.0
 
     def local(self, seconds: float, act: Callable[[], None]) -> None:
-        """Schedule a step of this computer after some seconds, and after its pause."""
+        """Schedule a step of this computer after some seconds.
+
+        A pause of the computer delays the step; a crash cancels the step.
+        """
         self.world.at(self.world.now + seconds, act, self, self.life)
 
     def check_disk(self) -> None:

@@ -103,7 +103,7 @@ class DiskFirst(Node):
 
 
 class ShippedAgain(Node):
-    """Wrong on purpose: after its disk was full, the owner ships the same batch a second time."""
+    """Wrong on purpose: after its disk was full, the owner appends a batch a second time."""
 
     def write_locally(self, owner: LogOwner, batch: ReceivedBatch) -> Steps[None]:
         while True:
@@ -180,7 +180,7 @@ class SilenceWithoutAnswers(Node):
 
 
 def judged_by(wrong: type[Judge]) -> type[Node]:
-    """Return a node that judges records with this judge, which is wrong on purpose."""
+    """Return a class of nodes that judge records with this judge, which is wrong on purpose."""
 
     class WrongFollower(Follower):
         def __init__(self, state: ClusterState, formats: Formats = FORMATS) -> None:
@@ -320,8 +320,8 @@ class _MarkedWithEnd(Directory):
 class CatalogMarkedWithEnd(Node):
     """Wrong on purpose: the catalog's position is the end of the local log.
 
-    The right position is that of the last applied batch. A batch up to the end of the log is taken
-    for applied, although the catalog may lack its definitions.
+    The right position is the end of the last applied batch. With the wrong one, all batches in the
+    local log count as applied, although the catalog may lack the definitions of the last one.
     """
 
     directory_type = _MarkedWithEnd

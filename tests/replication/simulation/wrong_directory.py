@@ -22,7 +22,7 @@ from tests.replication.simulation.real import RealDirectory, RealNode
 
 
 def with_replica(wrong_type: type[ReplicaDirectory]) -> type[Node]:
-    """Return a node with this type of directory, which is wrong on purpose."""
+    """Return a class of nodes with this type of directory, which is wrong on purpose."""
 
     class WrongDirectory(RealDirectory):
         replica_type = wrong_type
@@ -66,7 +66,7 @@ class SurvivorsBegunEarly(ReplicaDirectory):
 
     @_uncounted.setter
     def _uncounted(self, value: bool) -> None:
-        """Ignore the value: the error is that the directory forgets that it must scan again."""
+        """Do nothing, so that this wrong directory forgets that it must scan its log again."""
 
 
 class SurvivorsLate(ReplicaDirectory):
@@ -107,7 +107,7 @@ class ResumedWithinBatch(RealNode):
 
 
 class ShippedAgain(wrong.ShippedAgain, RealNode):
-    """Wrong on purpose: after its disk was full, the owner ships the same batch a second time."""
+    """Wrong on purpose: after its disk was full, the owner appends a batch a second time."""
 
 
 class OwnSalt(RealNode):

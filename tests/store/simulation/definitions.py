@@ -48,7 +48,7 @@ class Declared:
         return other
 
     def seen(self) -> tuple[object, ...]:
-        """Return the definitions in this history, in the form of `found`."""
+        """Return the definitions as a tuple of sorted lists, which can be compared."""
         return (
             sorted(self.queues),
             sorted(self.exchanges),
@@ -61,7 +61,7 @@ class Declared:
 
 
 def found(world: World) -> tuple[object, ...]:
-    """Return the durable definitions of a broker, in the form of `Declared.seen`."""
+    """Return the durable definitions of a broker as a tuple of sorted lists."""
     vhost, sessions = (
         world.vhost,
         [session for session in world.mqtt_front.sessions.all() if session.persistent],
@@ -107,8 +107,8 @@ class Definitions:
     def change(self, thing: str, how: Callable[[], None]) -> Callable[[], None]:
         """Add a change of the object `thing`; return the function to call when it is confirmed.
 
-        From the confirm on, this change and all changes before it must survive a crash. If the
-        request changes nothing, the confirm stands for the last change of the object.
+        From the confirm on, this change and all changes before it must survive a crash. A confirm
+        of a request that changes nothing proves that the object's last change is durable.
         """
         before = self.now.seen()
         how()

@@ -20,8 +20,8 @@ from tests.store.simulation.ledger import DISK, Complain
 class Journal:
     """The entries that the broker appends to the log, and the state that they make.
 
-    `entries` has the entries since the last start of the broker. `durable` and `begun` are the
-    positions up to which these entries are certainly and perhaps on the disk.
+    `entries` has the entries since the last start of the broker. Entries up to the position
+    `durable` are certainly on the disk. Later entries, up to the position `begun`, may be there.
     """
 
     def __init__(self, complain: Complain) -> None:

@@ -100,7 +100,10 @@ class Ledger:
     # -- publishers
 
     def sent(self, message: str, targets: dict[str, int], again: bool = False) -> None:
-        """Note a message that is sent; `targets` has the QoS for each family that gets a copy."""
+        """Note a message that is sent.
+
+        `targets` has the QoS of the copy for each family (group of queues) that gets a copy.
+        """
         known = self._of.get(message, [])
         families = [self.families[name] for name in targets if name in self.families]
         for family in known if again else []:
@@ -127,7 +130,10 @@ class Ledger:
             family.copies.pop(message, None)
 
     def transaction(self, messages: dict[str, dict[str, int]]) -> None:
-        """Note a transaction; `messages` has, for each message, the QoS for each family."""
+        """Note a transaction that publishes messages.
+
+        For each message, `messages` has the QoS of its copy for each family (group of queues).
+        """
         for message, targets in messages.items():
             self.sent(message, targets)
         self._transactions.append(

@@ -25,11 +25,11 @@ from trellis.server.recovery import codecs
 
 
 class Crash(BaseException):
-    """The end of the simulated process. The broker must not catch it."""
+    """Raised where the simulated process crashes. The broker must not catch this exception."""
 
 
 class Faults:
-    """The faults of the disk in this life: a crash at an operation, or errors."""
+    """The faults of the disk until the next start: a crash at an operation, or errors."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -103,7 +103,10 @@ class Life(World):
         patience: int = MARK_PATIENCE,
         opened: OpenedStore | None = None,
     ) -> None:
-        """`opened` is the store of a standby that takes over; None for a start."""
+        """Start a broker on the disk.
+
+        `opened` is the store of a standby that takes over; None opens the store of the directory.
+        """
         self.disk, self.faults, self.journal = disk, faults, journal
         self.design, self.hasty, self.drop = design, hasty, drop
         self.dropped = 0

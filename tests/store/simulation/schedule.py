@@ -179,10 +179,10 @@ class Simulation:
         return message.encode() + b"|" + b"x" * self.random.choice((0, 5, 60, 300))
 
     def place(self, name: str) -> tuple[str, str, dict[str, int]]:
-        """Return (exchange, routing key, receivers) for a place: a target of publications.
+        """Return (exchange, routing key, receivers) of the publications with this target.
 
-        `name` is the name of the place. The receivers are the QoS of the copy that each family (a
-        group of queues, see ledger.py) gets, by the family's name.
+        `receivers` maps the name of each family (a group of queues, see ledger.py) that gets a copy
+        to the QoS of this copy.
         """
         if name == "fan":
             return "fan", "", {"fan1": 1, "fan2": 1} | (FAN if self.streams is not None else {})
@@ -193,7 +193,10 @@ class Simulation:
         return "", name, {name: 1}
 
     def subscribers(self, topic: str, quality: int) -> dict[str, int]:
-        """Return the QoS of each copy of a message published to a topic, by family (ledger.py)."""
+        """Return family -> QoS of its copy, for a message that is published to a topic.
+
+        Families are groups of queues (see ledger.py); only families that get a copy are included.
+        """
         found = {"bridge": quality}
         for name, subscriptions in self.definitions.now.sessions.items():
             granted = max(

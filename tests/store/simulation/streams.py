@@ -61,7 +61,11 @@ class Rows:
             rows.append(item.body)
 
     def recovered(self, ends: dict[int, int]) -> None:
-        """Cut the model to the ends of streams after a start; check that it has all these rows."""
+        """Check that a start has found no stream that is longer than in the model.
+
+        `ends` has the number of rows that the start has found, by stream. Rows of the model that
+        the start has not found are removed from the model.
+        """
         for number, rows in self.by_stream.items():
             end = ends.get(number, 0)
             if end > len(rows):
@@ -211,7 +215,10 @@ class Reader(Amqp):
                 self.got(self._frame, b"")
 
     def refused(self, frame: Any) -> None:
-        """Accept the error if retention has removed the row at the requested offset."""
+        """Handle an error of the broker, and disconnect.
+
+        It is a violation unless retention has removed the row at the requested offset.
+        """
         if self.queue != "few" or "is gone: retention" not in str(frame.reply_text):
             self.world.complain(LOST, f"{self.name} was told {frame.reply_text}")
         self._next = 0

@@ -72,7 +72,7 @@ def _copy(disk: SimulatedDisk, path: str) -> File:
 def drop_without_needs(log: SegmentLog) -> int:
     """Wrong on purpose: drop dead files whose settlements are still needed.
 
-    They settle messages of files that stay, so these messages come back after a start.
+    The settlements are for messages in files that stay. So these messages are back after a start.
     """
     for file in log.files:
         file.needs.clear()
@@ -131,7 +131,7 @@ class WaiterCall(Task):
 class MarksOnce(WatchedStore):
     """Wrong on purpose: a store that never writes a delivery mark a second time.
 
-    The right store writes the mark again in a new segment, so that the old one can be dropped.
+    The right store writes the mark again in a new segment, so that the old segment can be dropped.
     """
 
     def _refresh_marks(self) -> None:

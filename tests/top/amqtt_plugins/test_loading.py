@@ -72,12 +72,12 @@ def _key(kind: type | str, option: str = "") -> str:
 @pytest.mark.parametrize(
     ("path", "options", "problem"),
     [
-        ("Plugin", {}, f"{_key('Plugin')}: must be the path of a class, written module.Class"),
+        ("Plugin", {}, f"{_key('Plugin')}: the plugin must be a class, written module.Class"),
         (
             "no_such.Plugin",
             {},
             (
-                f"{_key('no_such.Plugin')}: cannot be imported: ModuleNotFoundError: No module "
+                f"{_key('no_such.Plugin')}: its import failed: ModuleNotFoundError: No module "
                 "named 'no_such'"
             ),
         ),
@@ -119,7 +119,7 @@ def _key(kind: type | str, option: str = "") -> str:
         (
             FILE,
             {"password-file": "x", "password_file": "y"},
-            f"{_key(FILE, 'password_file')}: is given twice, with - and with _",
+            f"{_key(FILE, 'password_file')}: the option is given twice, with - and with _",
         ),
         (FILE, {"password_file": 7}, f"{_key(FILE, 'password_file')}: must be str | Path | None"),
         (

@@ -170,9 +170,9 @@ class Play:
     def said(self, who: int, *methods: Any, first: bool = True) -> list[str]:
         """Send methods from client number `who`; check the deliveries to all clients.
 
-        Return the names of the replies that are not deliveries. With `first`, consumers of a higher
-        priority must receive messages first. A step that gives such consumers new credit sets it
-        to False, because other consumers may receive messages before.
+        Return the names of the replies that are not deliveries. With `first`, also check that
+        consumers of a higher priority receive messages first. A commit may give such consumers
+        new credit while it runs, so `first` is False for a commit.
         """
         frames = [
             side.client.send(*(methods if at == who else ())) for at, side in enumerate(self.sides)

@@ -1,7 +1,7 @@
 """Declarations and transactions that are refused, for the table of soft errors in test_errors.py.
 
-A row has the refused methods, code and text of the error, class and method. `prepared` in
-provoked.py makes the queues and exchanges.
+A row is (refused methods, reply code, reply text, class id, method id): the ids are those in the
+channel.close. `prepared` in provoked.py makes the queues and exchanges.
 """
 
 from __future__ import annotations

@@ -53,8 +53,9 @@ def short(text: str | bytes) -> bytes:
 
 
 def long(data: bytes) -> bytes:
-    """Return the data after its length in four bytes: a long string, or a table or array with these
-    entries.
+    """Return the data with its length in four bytes before it.
+
+    This is the encoding of a long string, and of a table or array with these entries.
     """
     return len(data).to_bytes(4, "big") + data
 

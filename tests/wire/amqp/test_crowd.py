@@ -37,7 +37,7 @@ STEPS = {
 
 
 class Crowd(Play):
-    """Broker, model and clients that take random steps; there are soon CONSUMERS consumers."""
+    """A broker, its model, and steps in which clients with many consumers act at random."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)

@@ -34,7 +34,7 @@ def publish(client: Amqp, body: bytes, value: Any, **properties: Any) -> list[An
 
 
 def got(client: Amqp, no_ack: bool = True) -> list[bytes]:
-    """Return the messages of the queue."""
+    """Fetch all messages of the queue `q` by basic.get, and return their bodies."""
     bodies: list[bytes] = []
     while found := client.bodies(client.send(B.Get(queue="q", no_ack=no_ack))):
         bodies += found

@@ -1,7 +1,4 @@
-"""Tests of methods at the border of an error.
-
-Some almost cause an error. Others repeat an earlier method, exceed a limit or come too often.
-"""
+"""Tests of methods that are nearly an error, repeat an earlier method, or exceed a limit."""
 
 from __future__ import annotations
 

@@ -94,8 +94,8 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
         spec.Basic.Consume(queue="single", exclusive=True),
         403,
         (
-            "ACCESS_REFUSED - queue 'single' in vhost '/' in exclusive use: it has a single active "
-            "consumer"
+            "ACCESS_REFUSED - queue 'single' in vhost '/' in exclusive use: a queue with "
+            "x-single-active-consumer accepts no exclusive consumer"
         ),
         60,
         20,
@@ -167,21 +167,21 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
             arguments={"hash-header": "h", "hash-property": "message_id"},
         ),
         406,
-        "PRECONDITION_FAILED - hash-header and hash-property are mutually exclusive",
+        "PRECONDITION_FAILED - exchange 'y': hash-header and hash-property are mutually exclusive",
         40,
         10,
     ),
     (
         Q.Bind(queue="q", exchange="hash", routing_key="much"),
         406,
-        "PRECONDITION_FAILED - The binding key must be an integer: 'much'",
+        "PRECONDITION_FAILED - invalid binding key 'much' for exchange 'hash': not an integer",
         50,
         20,
     ),
     (
         Q.Bind(queue="q", exchange="hash", routing_key="0"),
         406,
-        "PRECONDITION_FAILED - The binding key must be greater than 0 and at most 1000000: '0'",
+        "PRECONDITION_FAILED - invalid binding key '0' for exchange 'hash': not from 1 to 1000000",
         50,
         20,
     ),

@@ -1,9 +1,9 @@
 """The fast path has the same effects as the slow path: deliveries, fates and counts are equal.
 
-Publications that arrive whole in one chunk take the fast path where possible. If a chunk ends
-within a publication, the broker collects it frame by frame, and it takes the slow path. The tests
-send the same publications in both ways and compare all visible effects, for each condition that
-excludes the fast path and for each input of a routing decision.
+The fast path is possible only for a publication that arrives whole in one chunk. If a chunk ends
+within a publication, the broker collects the publication frame by frame, and uses the slow path.
+The tests send the same publications in both ways and compare all visible effects. They do this for
+each condition that excludes the fast path, and for each input of a routing decision.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ WAYS: list[Ways] = [whole, one_by_one, cut_at_the_end, cut_in_the_header, byte_b
 
 
 class Scene:
-    """A world with a publisher, and consumers of many kinds of queues bound to `amq.topic` with
+    """A broker with a publisher, and consumers of many kinds of queues bound to `amq.topic` with
     `k.#`.
     """
 
@@ -165,7 +165,7 @@ def mqtt_at(qos: int) -> Callable[[Scene], None]:
 
 
 def nothing(scene: Scene) -> None:
-    """Add nothing to the scene."""
+    """Do nothing: the scene needs no preparation for this condition."""
 
 
 T = "amq.topic"

@@ -26,6 +26,7 @@ from tests.wire.amqp.speech import (
     short,
 )
 
+NO_RECOVER = "NOT_IMPLEMENTED - basic.recover with requeue=false is not supported"
 #: Errors that close the connection. Channel 2 is open, 3 is not.
 HARD: list[tuple[Any, int, str, int, int]] = [
     # 501 FRAME_ERROR
@@ -320,18 +321,12 @@ HARD: list[tuple[Any, int, str, int, int]] = [
         60,
         10,
     ),
-    (
-        marshal(2, spec.Basic.Recover(requeue=False)),
-        540,
-        "NOT_IMPLEMENTED - requeue=false is not supported",
-        60,
-        110,
-    ),
-    (method(2, 60, 100, b"\0"), 540, "NOT_IMPLEMENTED - requeue=false is not supported", 60, 100),
+    (marshal(2, spec.Basic.Recover(requeue=False)), 540, NO_RECOVER, 60, 110),
+    (method(2, 60, 100, b"\0"), 540, NO_RECOVER, 60, 100),
     (
         marshal(2, spec.Channel.Flow(active=False)),
         540,
-        "NOT_IMPLEMENTED - active=false is not supported",
+        "NOT_IMPLEMENTED - channel.flow with active=false is not supported",
         20,
         20,
     ),

@@ -20,7 +20,7 @@ PUBLISHERS = 3
 
 
 def full_world(**arguments: Any) -> World:
-    """Return a world with a full queue `q`, whose dead letters go to the queue `graves`."""
+    """Return a broker with a full queue `q`, whose dead letters go to the queue `graves`."""
     world = World()
     client = world.amqp()
     client.queue("graves", x_max_length=10)

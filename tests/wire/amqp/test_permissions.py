@@ -1,4 +1,4 @@
-"""Permissions: configure, write and read for every method, divided as in RabbitMQ."""
+"""Tests that each AMQP method needs the permissions (configure, write, read) as in RabbitMQ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies for queues and exchanges by name, including those that exist already."""
+"""Tests of policies, which also apply to queues and exchanges that exist already."""
 
 from __future__ import annotations
 

@@ -192,8 +192,8 @@ def test_3_1_ignores_the_reserved_connect_flag_and_leaves_the_connack_byte_0() -
 def test_3_1_ignores_the_flags_of_the_fixed_header(said: bytes, answer: bytes) -> None:
     """The broker ignores the flags of the first byte of an MQTT 3.1 packet.
 
-    Clients of MQTT 3.1 set DUP there when they send a SUBSCRIBE, UNSUBSCRIBE or PUBREL again. For
-    MQTT 3.1.1 it is a protocol error.
+    Clients of MQTT 3.1 set DUP there when they send a SUBSCRIBE, UNSUBSCRIBE or PUBREL again. In
+    MQTT 3.1.1, this is a protocol error.
     """
     client = Client(World(), connect("c", name=b"MQIsdp", level=3))
     assert client.send(said) == answer and client.send(PINGREQ) == PINGRESP

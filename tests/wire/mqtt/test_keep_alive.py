@@ -10,7 +10,7 @@ from tests.wire.mqtt.client import PINGREQ, PINGRESP, Client, Will, connect, her
 
 
 def tick(client: Client) -> None:
-    """If the connection's deadline has passed, tell it the time, as the server does."""
+    """Do what the server does when a connection's deadline has passed: call `advance`."""
     now = int(client.world.broker.agenda.now)
     if 0 < client.connection.deadline <= now and not client.connection.finished:
         client.connection.advance(now)

@@ -1,6 +1,6 @@
 """Tests of logins: an authenticator that decides at once or later, refusals, early input.
 
-Other tests are about a virtual host in the user name.
+Some of the tests are about user names that begin with a virtual host.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ class Riddle(AuthConversation):
     """A conversation of enhanced authentication: it asks for the double of a number, and accepts
     the client if the reply is right.
 
-    Its steps wait in `steps` while the authenticator is `late`.
+    While the authenticator's `late` is True, it holds the answers back in its list `steps`; `say`
+    sends them.
     """
 
     def __init__(self, guests: Riddling, credentials: Credentials) -> None:

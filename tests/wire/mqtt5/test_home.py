@@ -1,6 +1,6 @@
 """Tests of the traffic of home automation: discovery topics, wills, take-over, bursts at boot.
 
-Other tests make thousands of connections that misbehave.
+One test makes thousands of connections that misbehave.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Levels 4 and 5 read the same publications the same way.
+"""Tests that MQTT 3.1.1 (level 4) and MQTT 5 (level 5) handle the same publications equally.
 
-Each test sends the same publications twice, encoded for level 4 and, without properties, for level
-5: in the same chunks, with alarms and slow disks at the same moments. Answers, copies, counters and
-the state of both connections must be equal after every chunk.
+Each test sends publications to two brokers, encoded for level 4 and, without properties, for level
+5. The chunks are the same, and alarms and slow disks come at the same moments. After every chunk,
+replies, copies, counters and the state of both connections must be equal.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Side:
         )
 
     def finish(self) -> object:
-        """End the alarm, let the disk answer, and continue with all input."""
+        """End the alarm, let the disk answer, and handle all input; return the state after it."""
         world, connection = self.world, self.connection
         world.slow_disk = False
         world.broker.alarms.set("memory", False)

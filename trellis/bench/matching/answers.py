@@ -21,7 +21,10 @@ _PATIENCE: Final = 1.0
 
 
 class MatchAnswers(NamedTuple):
-    """The answers for the first `topics` topics: `found` subscribers in all, and the digest."""
+    """A summary of a matcher's answers for the first `topics` topics.
+
+    `found` is the number of subscribers in all answers, `digest` a checksum of the answers.
+    """
 
     topics: int
     found: int
@@ -33,7 +36,7 @@ class WrongMatch(Exception):
 
 
 def answers(match: Callable[[str], Sequence[int]], topics: Sequence[str]) -> MatchAnswers:
-    """Match all topics; return their number, the number of subscribers found, and the digest."""
+    """Match all topics; return the number of topics and of subscribers found, and a checksum."""
     found = digest = 0
     for number, topic in enumerate(topics, 1):
         row = number * _TOPIC & _ALL

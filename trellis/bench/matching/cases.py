@@ -177,7 +177,7 @@ PARTS: Final = {
         ),
         CasePart("attack", "patterns designed to be slow", _attacks),
         CasePart("one-filter", ONE_FILTER.text, _one_filter),
-        CasePart("splitting", "article 5: keys split once or each time", _splitting),
+        CasePart("splitting", "article 5: split a topic once, or for each comparison", _splitting),
     )
 }
 

@@ -77,8 +77,9 @@ def first_pass(
 def pairs(matcher: Any, patterns: Sequence[str], first: int, seconds: float) -> tuple[float, float]:
     """Return ns per call of subscribe and of unsubscribe; subscribers are numbers from `first`.
 
-    Each round subscribes the first patterns of the list, then unsubscribes them: enough patterns
-    for a round of _CHUNK_NS, or all patterns. Rounds are repeated for about `seconds`.
+    Each round subscribes a number of patterns, then unsubscribes them. The number is large enough
+    that a round takes _CHUNK_NS, unless there are too few patterns. Rounds are repeated for about
+    `seconds`.
     """
     limit, added, removed, done, count = int(seconds * 1e9), 0, 0, 0, 1
     subscribers = range(first, first + len(patterns))

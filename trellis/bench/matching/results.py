@@ -17,8 +17,8 @@ FORMAT: Final = 1
 class ResultCell:
     """The results of one contender (an algorithm or a peer) in one case: its figures in each round.
 
-    If one of `wrong`, `slow`, `unable` and `failed` has a text, no figure counts, and the text says
-    why.
+    If one of `wrong`, `slow`, `unable` and `failed` has a text, the cell has no valid figures, and
+    the text is the reason.
     """
 
     rounds: list[dict[str, float]] = field(default_factory=list)
@@ -36,7 +36,10 @@ class ResultCell:
 
     @property
     def medians(self) -> dict[str, float]:
-        """The median of each figure over the rounds; {} if no figure counts."""
+        """The median of each figure over the rounds, by the name of the figure.
+
+        The dict is empty if the cell has no valid figures (see `why`).
+        """
         if self.why or not self.rounds:
             return {}
         return {

@@ -142,10 +142,10 @@ class _Bench:
         return request
 
     def _expected(self, case: MatchingCase, request: dict[str, Any]) -> list[MatchAnswers]:
-        """Return the expected answers by `trie` for the first few topics, and for `_TOPICS` topics.
+        """Return a case's expected answers: for its first few topics, and for `_TOPICS` topics.
 
-        `naive` checks the answers for the first few topics; it is too slow to match more. Raises
-        Disagreement if `naive` gives other answers.
+        The matcher `trie` gives both. The matcher `naive`, which is slow, checks the answers for
+        the first few topics. Raises Disagreement if the two matchers give different answers.
         """
         self._tell(self._done, f"{case.workload.name} {case.size:,}: expected answers")
         few = max(1, min(_TOPICS, _TRIED // case.size))

@@ -20,7 +20,11 @@ def _fits(pattern: list[str], words: list[str]) -> bool:
 
 
 class SplittingScan:
-    """The naive scan over patterns without `#`, which splits the patterns each time or once."""
+    """A naive matcher for patterns without `#`: compares a topic with one pattern after another.
+
+    There are two forms. `each_time` splits pattern and topic into words for each comparison. `once`
+    uses patterns that were split before, and splits the topic once.
+    """
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = [pattern for pattern in patterns if "#" not in pattern]
@@ -29,7 +33,7 @@ class SplittingScan:
     def each_time(self, topic: str) -> list[int]:
         """Return the numbers of the patterns that match a topic.
 
-        The topic and the pattern are split again for each comparison.
+        Pattern and topic are split into words again for each comparison.
         """
         return [
             number
@@ -40,14 +44,14 @@ class SplittingScan:
     def once(self, topic: str) -> list[int]:
         """Return the numbers of the patterns that match a topic.
 
-        The topic is split once; the patterns are split already.
+        The topic is split into words once; the patterns were split before.
         """
         words = AMQP.split(topic)
         return [number for number, pattern in enumerate(self._split) if _fits(pattern, words)]
 
 
 def splitting(patterns: Sequence[str], topics: Sequence[str], seconds: float) -> dict[str, float]:
-    """Return ns per lookup: `each` splits the texts for each comparison, `once` each text once.
+    """Return ns per lookup of the two forms of SplittingScan: `each` (each_time) and `once`.
 
     Raises WrongMatch if the two ways find different patterns.
     """

@@ -57,9 +57,10 @@ def _seed(size: int, random: Random) -> Words:
 
 
 def _threads(size: int, random: Random) -> Words:
-    """Return the patterns of the workload `seed`, with further patterns for all writing threads.
+    """Return the patterns and topics of a workload in which threads subscribe and look up.
 
-    Each topic is one of the patterns, so that each lookup finds a subscriber.
+    The patterns are those of the workload `seed`. Each topic is one of the patterns, so that each
+    lookup finds a subscriber. The further patterns are for the threads that subscribe.
     """
     words = _seed(size, random)
     further = [
@@ -151,7 +152,7 @@ def _adv(size: int, random: Random) -> Words:
 
 
 def _zipf(exponent: float) -> Callable[[int, Random], Words]:
-    """Return a function that makes `iot` with topics drawn by Zipf's law.
+    """Return a function that makes the workload `iot`, with topics drawn by Zipf's law.
 
     The n-th topic has the weight 1 / n^exponent.
     """
@@ -226,12 +227,14 @@ GROWING: Final = (
 ZIPF: Final = (
     MatchingWorkload(
         "zipf-1",
-        "`iot` by Zipf's law: the n-th of 50,000 topics has 1 / n of the first one's traffic",
+        "topics of `iot` by Zipf's law: of 50,000 topics, the n-th has 1 / n of the traffic of the "
+        "first topic",
         _zipf(1.0),
     ),
     MatchingWorkload(
         "zipf-1.7",
-        "`iot` with 1 / n^1.7: ten topics have six sevenths of the traffic, a thousand nearly all",
+        "topics of `iot` by Zipf's law with exponent 1.7: of 50,000 topics, the n-th has 1 / n^1.7 "
+        "of the traffic of the first topic, so the first ten topics have six sevenths of it",
         _zipf(1.7),
     ),
 )
@@ -245,10 +248,15 @@ ATTACKS: Final = (
     _many(63, 128),
     MatchingWorkload(
         "stars-10",
-        "1,024 patterns: ten words with every subset replaced by `*`; a topic that all patterns "
-        "match, and a topic that half of them match",
+        "1,024 patterns, made from one topic of ten words by replacing each subset of the words by "
+        "`*`; all patterns match one of the two published topics, half of them match the other",
         _stars,
         1_024,
     ),
-    MatchingWorkload("states-16", "`#.a` and sixteen `*`: a DFA of 65,536 states", _states, 1),
+    MatchingWorkload(
+        "states-16",
+        "the pattern `#.a` followed by sixteen `*`, for which a DFA has 65,536 states",
+        _states,
+        1,
+    ),
 )

@@ -117,10 +117,10 @@ class OpenConnections:
             slot.state = UNKNOWN
 
     def take(self, slot: Slot | None, administrator: bool) -> bool:
-        """Record that the user of a connection's request is known; False to refuse the request.
+        """Record that the user of a connection's request is known; True if the request may proceed.
 
-        Requests of administrators are never refused. Requests of other users are refused while such
-        requests already use all connections but the RESERVED ones.
+        RESERVED of the connections are kept for administrators. So the request of another user is
+        refused if requests of such users occupy all connections that are not reserved.
         """
         if slot is None:
             return False
@@ -257,8 +257,8 @@ class GatewayProtocol(H11Protocol):
     def end(self) -> None:
         """Close the connection after the last response.
 
-        If the client may still be sending, its input is discarded until the client closes its side,
-        for at most the time limit. If the gateway closed the socket with unread input, TCP would
+        If the client may still be sending, its input is discarded for a limited time, until the
+        client closes its side. If the gateway closed the socket with unread input, TCP would
         send a reset, and the client could lose the response.
         """
         transport = self._socket_transport

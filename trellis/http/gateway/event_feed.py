@@ -17,7 +17,7 @@ EVENT_SECONDS: Final = 1.0
 
 
 class Caller(Struct, frozen=True):
-    """The session of the web page that views the events, and the address of its request.
+    """The sender of a request for the events of the web page: its page session and its address.
 
     `direct` is False if the request may come from a proxy or from a page of another site.
     """
@@ -71,9 +71,9 @@ class Viewer:
 class EventFeed:
     """Sends the state of the broker to all viewers once a second, while a page is open.
 
-    One request to the broker serves all viewers. It is made with the session of one viewer, and the
-    next request with the session of the next viewer. So each session is checked in turn: a viewer
-    whose session has ended, or whose user has lost the right, gets no further events.
+    One request to the broker serves all viewers. The requests use the sessions of the viewers in
+    turn, so the broker checks each session again and again. A viewer gets no further events if its
+    session has ended, or if its user may no longer see the state.
     """
 
     def __init__(self, ask: AskForState) -> None:

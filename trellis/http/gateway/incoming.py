@@ -39,11 +39,11 @@ class Incoming:
         self.file: OpenFile | None = None
 
     def check_head(self) -> None:
-        """Raise HttpRefusal if the request line with the headers is too long, or ambiguous.
+        """Raise HttpRefusal if the request line and the headers are too long or ambiguous.
 
-        Afterwards `path` has no host, even if the client sent an absolute URL. (h11 limits only a
-        head that arrives in pieces.)
+        Afterwards `path` has no host, even if the client sent an absolute URL.
         """
+        # h11 limits only a head that arrives in pieces.
         if self.head_size > HEAD_MAX:
             raise HttpRefusal(
                 431, "head_too_large", f"the request line with the headers is over {HEAD_MAX} bytes"

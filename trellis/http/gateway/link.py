@@ -99,7 +99,7 @@ class CallExchange:
         return message
 
     def leave(self) -> None:
-        """Ignore all further messages for this call; the broker completes its change."""
+        """Ignore all further messages for this call. The broker completes the call's change."""
         self.ended = True
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class BrokerLink(asyncio.Protocol):
         """Take the file descriptor that the broker has passed for this FileRange message."""
         data, descriptors, _, _ = socket.recv_fds(self._files, 8, 1)
         if int.from_bytes(data, "big") != place.number or len(descriptors) != 1:
-            raise RuntimeError("the descriptor of a file is missing")
+            raise RuntimeError(f"no file descriptor came with the FileRange of call {place.number}")
         return OpenFile(descriptors[0], place)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -217,7 +217,7 @@ class BrokerLink(asyncio.Protocol):
         return exchange
 
     def ping(self) -> None:
-        """Send a Ping to the broker, unless the answer to another Ping is due."""
+        """Send a Ping to the broker, unless an earlier Ping is not answered yet."""
         if not self._pinged:
             self._pinged = True
             self.send(contract.Ping())

@@ -27,6 +27,7 @@ _ROUTE_QUERY: Final[dict[str, dict[str, Any]]] = {
         for name in ("vhost", "exchange", "key", "mqtt", "user", "client_id")
     },
     "header": {"type": "array", "items": {"type": "string"}},
+    "limit": {"type": "integer", "minimum": 0},
 }
 _ERROR: Final = {
     "type": "object",

@@ -18,11 +18,11 @@ import msgspec
 
 from broker.errors import PreconditionFailed
 from broker.patterns import NAME_MAX, bounded_pattern
+from trellis.http.contract import PAGE_SIZE
 from trellis.http.gateway.link import HttpRefusal, bad_request
 
 #: Number of rows that are encoded or freed at once, before other threads can run.
 SLICE_ROWS: Final = 100
-PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 500
 #: Number of rows that are sorted at once.
 SORT_SLICE: Final = 1_000

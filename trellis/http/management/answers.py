@@ -59,10 +59,9 @@ def bad_request(reason: str) -> ApiRefusal:
 class Listing:
     """The answer of a handler that returns many rows.
 
-    If `shape` is PAGED, the gateway filters, sorts and pages the rows; with any other shape
-    (contract.py), it leaves them unchanged. `rows` yields None for each object that is skipped, so
-    that the work of skipping is done in slices, too. `rows` yields bytes for a part of the payload
-    of the next row.
+    The iterator `rows` yields rows and two other kinds of values. None stands for a skipped object,
+    so that other work may run. Bytes are a part of the payload of the next row. If `shape` is
+    PAGED, the gateway filters, sorts and pages the rows; see contract.py for other shapes.
     """
 
     def __init__(
@@ -246,7 +245,7 @@ class Call:
     def rated(
         self, key: Key, counts: Mapping[str, int], gauges: Mapping[str, int] = NO_GAUGES
     ) -> Row:
-        """Return the counters of an object and their rates, as `Rates.rated` does.
+        """Return the counters of an object by name, and their rates in fields `NAME_details`.
 
         `counts` are the counters. For `gauges`, such as a queue's number of messages, only the
         rates are returned. Return {} if all counters are 0.

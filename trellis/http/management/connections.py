@@ -24,6 +24,7 @@ from trellis.http.management.answers import (
     iterate,
     not_found,
 )
+from trellis.http.management.paged import Columns, selected_page
 from trellis.http.management.rates import with_sum
 
 #: RabbitMQ's names of the protocols, by their names in Trellis.
@@ -117,7 +118,17 @@ def _connection_row(call: Call, connection: Connection) -> Row:
     return row | call.rated(("connection", row["name"], str(row["connected_at"])), counts)
 
 
-async def connections(call: Call) -> Listing:
+#: The columns by which the broker sorts a page of connections without making their rows.
+COLUMNS: Final[Columns[Connection]] = {
+    "name": name_of,
+    "connected_at": lambda one: int(one.opened_at * 1000),
+    "recv_oct": lambda one: int(one.bytes_in),
+    "send_oct": lambda one: int(one.bytes_out),
+    "send_pend": lambda one: int(one.unsent),
+}
+
+
+async def connections(call: Call) -> Listing | Row:
     """List the connections, of one virtual host if the path names it.
 
     With `client` in the query, only the connections of this client: a client identifier, a user, an
@@ -131,11 +142,15 @@ async def connections(call: Call) -> Listing:
             return False
         return client is None or belongs_to(each.describe(), name_of(each), client)
 
+    def listed() -> Iterator[Connection | None]:
+        for each in _seen(call):
+            yield each if each is not None and is_listed(each) else None
+
+    page = await selected_page(call, listed(), COLUMNS, lambda one: _connection_row(call, one))
+    if page is not None:
+        return page
     return Listing(
-        iterate(
-            _connection_row(call, each) if each is not None and is_listed(each) else None
-            for each in _seen(call)
-        )
+        iterate(None if each is None else _connection_row(call, each) for each in listed())
     )
 
 
@@ -147,7 +162,7 @@ def _here(connection: Connection) -> bool:
 
 
 async def _named(call: Call) -> Connection:
-    """Return the open connection that the path names, found in slices. Raises ApiRefusal."""
+    """Return the open connection that the path names. Searches in slices. Raises ApiRefusal."""
     async with call.slice() as work:
         for connection in _seen(call):
             if connection is not None and name_of(connection) == call.path_parameters[0]:
@@ -352,7 +367,12 @@ async def consumers(call: Call) -> Listing:
     queue = call.query.get("queue")
     vhost = call.vhost(call.path_parameters[0]) if call.path_parameters else None
     if vhost is None and not call.sees_everything and not call.vhosts:
-        raise ApiRefusal(403, "not_authorised", "the user has no permissions in any virtual host")
+        raise ApiRefusal(
+            403,
+            "not_authorised",
+            f"user '{call.identity.name}' has no permissions in any virtual host: grant "
+            "permissions with `trellis permissions set`",
+        )
 
     async def rows() -> AsyncIterator[Row | None]:
         for pair in _channels(call):

@@ -64,13 +64,13 @@ async def _rows(call: Call, kind: str) -> Listing:
 
 
 async def switch(call: Call) -> Row:
-    """Hand the replicated log over to the standby `to`; "" lets the broker choose one.
+    """Hand the replicated log over to the standby that the body names in `to`.
 
-    This process ends soon after the answer.
+    Without `to`, the broker chooses the standby. This process ends soon after the answer.
     """
     hand_over, wanted = call.node.switch, call.body().get("to", "")
     if hand_over is None:
-        raise not_found("this broker is no node of a cluster")
+        raise not_found("this broker is not a node of a cluster")
     if not isinstance(wanted, str):
         raise bad_request("'to' must be the name of a node")
     call.audit("switch", "cluster", "", wanted)

@@ -24,7 +24,7 @@ def failed(reason: str, **more: object) -> Failure:
 
 
 async def always(call: Call) -> Row:
-    """Pass a check of RabbitMQ for clusters of several active nodes: Trellis has only one."""
+    """Pass a health check that is about several active nodes; Trellis has one active node."""
     return OK
 
 

@@ -78,8 +78,10 @@ class DirectClient:
         self._turn.schedule()
         peer = Peer("http", 0, True)
         peer.listener = "http"
+        peer.http_client = call.request.address
         connection = call.node.amqp.connect(peer)
         assert isinstance(connection, AmqpConnection)
+        connection.client_protocol = "http"
         self.connection = connection
         self._awake = asyncio.Event()
         #: Output of the broker to this client, and the number of its bytes that the client has
@@ -316,7 +318,10 @@ async def publish(call: Call) -> Row:
                 elif isinstance(answer, spec.Basic.Ack):
                     return {"routed": routed, "queues": client.reached(publication)}
                 elif isinstance(answer, spec.Basic.Nack):
-                    raise bad_request("a full queue refused the message")
+                    raise bad_request(
+                        f"a full queue refused the message with routing key '{shown(key)}' to "
+                        f"exchange '{exchange}'"
+                    )
         finally:
             client.close()
 

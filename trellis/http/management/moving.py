@@ -89,7 +89,7 @@ async def _begin(
         problem = (
             f"move {other} of queue '{source.name}' runs" if other else f"{RUNNING_MAX} moves run"
         )
-        raise ApiRefusal(409, "conflict", f"{problem}: wait for its end, or cancel it")
+        raise ApiRefusal(409, "conflict", f"{problem}: wait until a move ends, or cancel one")
     begun = MessageMove(
         vhost, source, destination, _identity_now(call, vhost), count, rate, call.identity.name
     )
@@ -136,7 +136,11 @@ async def _survey(
     """
     identity = _PresentIdentity(call, vhost)()
     if identity is None:
-        raise ApiRefusal(403, "not_authorised", "the user lost its permissions")
+        raise ApiRefusal(
+            403,
+            "not_authorised",
+            f"user '{call.identity.name}' has no permissions in vhost '{vhost.name}' any more",
+        )
     survey = MoveSurvey(vhost, identity, destination, source, count)
     try:
         async with call.slice() as work:

@@ -1,4 +1,4 @@
-"""Which users may read the topics of an MQTT topic filter: `GET /api/topic-readers/VHOST`.
+"""The users that may read topics of an MQTT topic filter: `GET /api/topic-readers/VHOST`.
 
 The rights of each user are compared with the filter as at a subscription. The broker knows the
 users of the settings and the stored users by name. The broker does not know the users of tokens

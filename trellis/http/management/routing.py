@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Final
+
 from trellis.http.management.answers import Call, SectionedRows, bad_request, text
+from trellis.http.management.messages import whole_number
 from trellis.http.management.topology import exchange_name
 from trellis.monitoring import trial_rows
 from trellis.monitoring.route_rows import SECTIONS, RouteAnswer, RouteQuestion, headers_of_lines
+
+#: Largest value of `limit` in the query.
+LIMIT_MAX: Final = 1_000_000
 
 
 async def route(call: Call) -> SectionedRows:
     """Explain where a message would go: the bindings, rights and near misses that decide.
 
     The message is given by the query: `exchange` and `key`, or `mqtt` (a topic); `vhost` (default
-    `/`), `header` (NAME=VALUE, may be repeated), `user` and `client_id`. Nothing is published.
+    `/`), `header` (NAME=VALUE, may be repeated), `user` and `client_id`. With `limit`, the answer
+    lists at most this number of matching bindings of each exchange, and of queues with each
+    verdict. Nothing is published.
     """
     query = call.query
     mqtt = query.get("mqtt")
@@ -34,6 +43,7 @@ async def route(call: Call) -> SectionedRows:
         question,
         call.broker.authenticator.identity_of,
         call.node.mqtt.options.max_levels,
+        whole_number(query, "limit", 0, LIMIT_MAX),
     )
     return SectionedRows(answer.head, SECTIONS, answer.rows())
 
@@ -43,11 +53,18 @@ async def try_changes(call: Call) -> SectionedRows:
 
     The messages are those of the last hour. The body of the request has `vhost` (default `/`) and
     `changes`, a list of bindings to add or remove. Each has `change` (add or remove), `source`,
-    `destination`, `destination_type` (queue or exchange), `routing_key` and `arguments`. Nothing in
-    the broker changes.
+    `destination`, `destination_type` (queue or exchange), `routing_key` and `arguments`. `deleted`
+    is a list of objects to delete, each with `type` (queue, exchange or session) and `name`.
+    Nothing in the broker changes.
     """
     body = call.body()
     vhost = call.vhost(text(body, "vhost", "/"))
     await call.node.topic_collector.collect()
-    answer = trial_rows.TrialAnswer(vhost, trial_rows.changes_of(body), call.broker.history)
+    answer = trial_rows.TrialAnswer(
+        vhost,
+        trial_rows.changes_of(body),
+        call.broker.history,
+        trial_rows.deleted_of(body),
+        partial(call.node.mqtt.sessions.find, vhost),
+    )
     return SectionedRows(answer.head, trial_rows.SECTIONS, answer.rows())

@@ -158,7 +158,7 @@ def properties_key(binding: Binding) -> str:
 
 
 def _quoted(key: str) -> str:
-    """Return a routing key percent-encoded, with `+` for a space, and without `~`."""
+    """Return a routing key percent-encoded; a space becomes `+`, and `~` becomes `%7E`."""
     return quote_plus(key, safe="").replace("~", "%7E")
 
 

@@ -77,7 +77,10 @@ class StreamCursor:
 
 
 def _page(stream: StreamQueue, offset: int) -> list[BatchView]:
-    """Read up to 256 KiB of a stream; return its batches from that with the row `offset` on."""
+    """Return batches of a stream, of up to 256 KiB; the first batch has the row `offset`.
+
+    Raises ApiRefusal.
+    """
     try:
         found = stream.pages.page_with(offset).views
     except OutOfDescriptors as shortage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from broker.compatibility import TRACING
@@ -26,10 +26,12 @@ from trellis.http.management.answers import (
     Row,
     bad_request,
     flag,
+    iterate,
     not_found,
     table,
     text,
 )
+from trellis.http.management.paged import Columns, selected_page
 from trellis.http.management.rates import delivery_counts
 
 #: Number of objects that are counted in one turn of the event loop.
@@ -223,7 +225,19 @@ async def delete_exchange(call: Call) -> Empty:
 # -- queues
 
 
-async def queues(call: Call) -> Listing:
+#: The columns by which the broker sorts a page of queues without making their rows.
+QUEUE_COLUMNS: Final[Columns[tuple[VirtualHost, Queue]]] = {
+    "name": lambda one: one[1].name,
+    "vhost": lambda one: one[0].name,
+    "messages": lambda one: int(one[1].depth + one[1].unacked),
+    "messages_ready": lambda one: int(one[1].depth),
+    "messages_unacknowledged": lambda one: int(one[1].unacked),
+    "consumers": lambda one: one[1].consumer_count,
+    "head_age_ms": lambda one: one[1].head_age,
+}
+
+
+async def queues(call: Call) -> Listing | Row:
     """List the queues and inboxes of the virtual host in the path, or of all the user may see.
 
     With `sessions=false` in the query, the inboxes of MQTT sessions are left out.
@@ -231,13 +245,18 @@ async def queues(call: Call) -> Listing:
     vhosts = call.path_vhosts
     with_inboxes = call.query.get("sessions") != "false"
 
-    async def rows() -> AsyncIterator[Row]:
+    def listed() -> Iterator[tuple[VirtualHost, Queue]]:
         for vhost in vhosts:
             inboxes = vhost.inboxes.values() if with_inboxes else ()
             for queue in [*vhost.queues.values(), *inboxes]:
-                yield _queue_row(call, vhost, queue)
+                yield vhost, queue
 
-    return Listing(rows())
+    page = await selected_page(
+        call, listed(), QUEUE_COLUMNS, lambda one: _queue_row(call, one[0], one[1])
+    )
+    if page is not None:
+        return page
+    return Listing(iterate(_queue_row(call, vhost, queue) for vhost, queue in listed()))
 
 
 def named_queue(call: Call) -> tuple[VirtualHost, Queue]:

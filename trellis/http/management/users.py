@@ -258,7 +258,7 @@ def _both(call: Call) -> tuple[VirtualHost, str]:
 
 
 def _owned(call: Call) -> tuple[VirtualHost, User]:
-    """Return the virtual host in a path, and the stored user whose permissions are changed there.
+    """Return the virtual host and the user in a path, before a change of the user's permissions.
 
     Raises ApiRefusal, for example if the settings define the permissions.
     """

@@ -18,7 +18,7 @@ export async function show(view) {
     const query = { mqtt: topic.value, user: user.value, vhost: vhost.value };
     let parts;
     try {
-      const found = await get(['route'], query);
+      const found = await get(['route'], { ...query, limit: 1 });
       parts = [el('p', { class: found.refusal ? 'bad' : '' }, found.refusal ? `No: ${found.refusal}` : `Yes: user ${query.user} may publish to ${query.mqtt}.`),
         el('ul', { class: 'plain' }, found.rights.map((row) => el('li', {}, `${row.right} ${row.rule ? `“${row.rule}”` : '(no rule)'} ${row.allows ? 'allows' : 'does not allow'} ${row.on}`)))];
     } catch (error) { parts = [el('p', { class: 'bad' }, error.message)]; }

@@ -4,6 +4,8 @@ import { sandbox } from './sandbox.js';
 
 export const title = 'Routing';
 const SHOWN = 60;
+// Largest number of bindings of each exchange, and of queues with each verdict, in an explanation.
+const LIMIT = 500;
 
 export async function show(view) {
   view.append(el('h1', {}, 'Routing'), el('h2', {}, 'Where would a message go, and why?'));
@@ -15,7 +17,7 @@ export async function show(view) {
   const answer = el('div', { role: 'status' });
   view.append(el('form', { class: 'line', onsubmit: async (event) => {
     event.preventDefault();
-    const query = { vhost: vhost.value, ...(topic.value ? { mqtt: topic.value } : { exchange: exchange.value, key: key.value }), ...(user.value ? { user: user.value } : {}) };
+    const query = { vhost: vhost.value, limit: LIMIT, ...(topic.value ? { mqtt: topic.value } : { exchange: exchange.value, key: key.value }), ...(user.value ? { user: user.value } : {}) };
     try { answer.replaceChildren(...explained(await get(['route'], query), query)); } catch (error) { answer.replaceChildren(el('p', { class: 'bad' }, error.message)); }
   } }, exchangeLabel, keyLabel, topicLabel, userLabel, el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Explain')), answer, el('h2', {}, 'Exchanges and bindings'));
   const graph = el('div');
@@ -29,6 +31,10 @@ export async function show(view) {
   await draw();
 }
 
+function rest(count, noun, tag) {
+  return count > 0 ? [el(tag, { class: 'soft' }, `… and ${number(count)} more ${noun}`)] : [];
+}
+
 function explained(found, query) {
   const parts = [];
   const words = query.mqtt ? ['--mqtt', query.mqtt] : [query.exchange || 'amq.default', query.key];
@@ -38,9 +44,10 @@ function explained(found, query) {
   const branch = (name, seen) => el('li', {}, el('b', {}, `exchange ${name || 'amq.default'}`), ` ${found.exchanges.find((row) => row.name === name)?.type ?? '(does not exist)'}`,
     seen.has(name) ? ' (shown above)' : el('ul', {}, found.bindings.filter((row) => row.exchange === name).map((row) => row.destination_type === 'exchange'
       ? [el('li', {}, `“${row.binding_key}” matches: ${row.reason}`), branch(row.destination, new Set([...seen, name]))]
-      : el('li', {}, `“${row.binding_key}” → ${row.destination_type} ${row.destination}: ${row.reason}`))));
+      : el('li', {}, `“${row.binding_key}” → ${row.destination_type} ${row.destination}: ${row.reason}`)), rest((found.exchanges.find((row) => row.name === name)?.matched ?? 0) - found.bindings.filter((row) => row.exchange === name).length, 'bindings', 'li')));
   parts.push(el('ul', { class: 'tree' }, branch(found.exchange, new Set())));
   parts.push(table('What each queue does with the message', [['queue', (row) => `${row.type} ${row.name}`], ['verdict', (row) => row.verdict.replaceAll('_', ' ')], ['why', (row) => row.text]], found.queues, 'The message reaches no queue and no session.'));
+  for (const [verdict, count] of Object.entries(found.verdicts)) parts.push(...rest(count - found.queues.filter((row) => row.verdict === verdict).length, `queues: ${verdict.replaceAll('_', ' ')}`, 'p'));
   if (found.near_misses.length) parts.push(el('h2', {}, 'Near misses'), el('ul', { class: 'plain' }, found.near_misses.map((row) => el('li', {}, el('b', {}, row.binding_key), ` → ${row.destination_type} ${row.destination}: ${row.text}`))));
   parts.push(commandLine(line('route', ...words, ...(query.user ? ['--user', query.user] : []), ...inVhost(query.vhost))));
   return parts;

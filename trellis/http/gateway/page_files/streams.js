@@ -68,13 +68,13 @@ export async function one(view, vhost, name) {
     read(moment.value ? { time: String(Math.floor(new Date(moment.value).getTime() / 1000)) } : { offset: from.value });
   } }, el('label', {}, 'offset, first, last, or an interval such as 1h', from), el('label', {}, 'or from a time (your time zone)', moment), el('button', { class: 'main' }, 'Read'), after, tailing), said, rows, used);
   replaying(view, vhost, name, stream, load);
-  view.append(el('h2', {}, 'Segments and export'), segments, el('p', { class: 'soft' }, 'A segment is a file of the Arrow IPC format. The command writes any range of offsets as Parquet.'), commandLine(line('stream', 'export', name, `${name}.parquet`, ...inVhost(vhost))));
+  view.append(el('h2', {}, 'Segments and export'), segments, el('p', { class: 'soft' }, 'A segment is a file of the Arrow IPC stream format. The command writes rows as Parquet, also of a range of times or some topics; it needs pyarrow.'), commandLine(line('stream', 'export', name, `${name}.parquet`, ...inVhost(vhost))));
   const parts = await get(['streams', 'segments'], about);
   const save = async (row) => {
     const href = `${path('streams', 'segment')}?${new URLSearchParams({ ...about, segment: row.name })}`;
     // An empty range says if the broker can send the file: a refused download tells the user nothing.
     try { await ask('GET', `${href}&start=0&end=0`); } catch (error) { segments.prepend(el('p', { class: 'bad', role: 'alert' }, error.message)); return; }
-    el('a', { href, download: `${name}-${row.first}.arrow` }).click();
+    el('a', { href, download: `${name}-${row.first}.arrows` }).click();
   };
   const first = parts.slice(-SHOWN);
   segments.append(table(`${number(first.length)} of ${number(parts.length)} segments, with the times of their rows`, [['offsets', (row) => `${number(row.first)} to ${number(row.end - 1)}`], ['from (UTC)', (row) => when(row.from / 1e6), 'k'], ['to', (row) => when(row.to / 1e6), 'k'], ['size', (row) => size(row.bytes), 'n'],

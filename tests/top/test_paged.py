@@ -1,0 +1,87 @@
+"""Pages of lists that the broker selects itself: they equal the pages that the gateway makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from itertools import product
+from urllib.parse import urlencode
+
+import pytest
+
+from broker.routing.binding import Binding
+from tests.clients import publication
+from tests.top.conftest import Start
+from tests.top.running import Running
+from tests.top.test_api import api, users
+from tests.top.test_gateway import gateway_of
+from trellis.http.gateway.paging import PageQuery, encode_page
+from trellis.http.management import connections, topology
+
+
+def queries(columns: list[str]) -> Iterator[dict[str, str]]:
+    """Yield queries for pages of a list, sorted by each column, with and without a filter."""
+    for sort, name in product(["", *columns], ["", "Q1"]):
+        for reverse, page in (("true", "1"), ("false", "2")):
+            yield {
+                "page": page,
+                "page_size": "7",
+                "sort": sort,
+                "sort_reverse": reverse,
+                "name": name,
+            }
+
+
+@pytest.fixture
+async def broker(start: Start) -> AsyncIterator[Running]:
+    """Start a broker with 40 queues, some with messages and consumers, and three connections."""
+    running = await start(**users())
+    running.node.broker.create_vhost("other")
+    vhost, other = (running.node.broker.vhosts[name] for name in ("/", "other"))
+    for number in range(40):
+        name = f"q{number * 7 % 40}"
+        (other if number % 9 == 0 else vhost).declare_queue(name)
+        if number % 9 and number % 4 == 0:
+            vhost.bind("amq.fanout", Binding("", vhost.queues[name]))
+    client = await running.amqp()
+    for number in range(1, 5):
+        await client.queue(f"q{number * 8}", passive=True)
+        vhost.bind("amq.direct", Binding("k", vhost.queues[f"q{number * 8}"]))
+        await client.socket.send(publication("amq.direct", "k", b"m"))
+    await client.queue("q39", passive=True)
+    others = [await running.amqp() for _ in range(2)]
+    yield running
+    del client, others  # A connection ends with its last reference.
+
+
+async def test_a_page_of_the_broker_equals_the_page_of_the_gateway(broker: Running) -> None:
+    for path, columns in (
+        ("queues", topology.QUEUE_COLUMNS),
+        ("connections", connections.COLUMNS),
+    ):
+        whole = (await api(broker, "GET", path))[1]
+        assert len(whole) == (40 if path == "queues" else 3)
+        for query in queries(list(columns)):
+            status, page = await api(broker, "GET", f"{path}?{urlencode(query)}")
+            if status == 400:
+                assert (page["error"], query["page"]) == ("page_out_of_range", "2")
+                continue
+            expected = json.loads(encode_page(list(whole), PageQuery(query)))
+            names = [
+                [(row["vhost"], row["name"]) for row in one.pop("items")]
+                for one in (page, expected)
+            ]
+            assert names[0] == names[1], query
+            assert page == expected
+            assert len(names[0]) == page["item_count"]
+
+
+async def test_only_the_rows_of_a_page_are_made(broker: Running) -> None:
+    """Rates are kept for the objects of an answer, so their number shows the rows."""
+    await api(broker, "GET", "connections?page=1&page_size=1&sort=recv_oct&sort_reverse=true")
+    server = gateway_of(broker).server
+    assert server is not None
+    counters = server._backend.counters
+    assert counters.rated_objects == 1
+    await api(broker, "GET", "connections?page=1&page_size=1&sort=user")
+    assert counters.rated_objects == 3
