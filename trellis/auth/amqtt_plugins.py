@@ -228,9 +228,8 @@ class PluginIdentity(Identity):
 
     def may_publish_everything(self, exchange: str) -> bool:
         # The plugins decide about single topics, so no answer covers all topics.
-        return not self._rules and (
-            self._rights is None or self._rights.may_publish_everything(exchange)
-        )
+        rights = self._rights
+        return not self._rules and (rights is None or rights.may_publish_everything(exchange))
 
     def may_read_everything(self) -> bool:
         return not self._rules and (self._rights is None or self._rights.may_read_everything())
