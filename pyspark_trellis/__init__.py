@@ -17,13 +17,21 @@ Reading order:
     segments      where a segment's batches begin, and their rows
     journal       a stream in a directory, divided into pieces for tasks
     remote        a stream that a running broker serves over HTTP
+    journals      the journals that a query reads: one, several, or all of a pattern
+    options       the options of the source, and their aliases
     offsets       where a query begins and ends
+    trigger       where a micro-batch ends, and its tasks
+    query_lag     how far a query is behind
     topic_filter  the rows whose topics match a pattern
     rows          the rows of a journal that a query selects
+    periods       periods of time in which the same bindings exist
     exporting     the rows that `trellis stream export` writes
     counts        sums by topic, from the rows of a journal
     definitions   exchanges and bindings of a definitions file
     topology      bindings and MQTT subscriptions as of a time
+    read_scope    which matching messages a session does not receive
+    topology_history, bindings_by_time
+                  how long each binding existed
     job_bindings  the bindings that a job examines, chosen by the command's arguments
     routing       the queues that topics go to
     topics        the aggregates from which the jobs compute their answers
@@ -42,8 +50,12 @@ Without Spark:
 
 On Spark; only these modules import PySpark:
 
+    pushdown      the conditions of a query that the source applies
     source        spark.read, spark.readStream
-    sink          writeStream
+    storage       files beside a checkpoint, on the file systems of Hadoop
+    staging       the rows of a batch, before they are published
+    publisher     messages with confirms, to a broker that may push back
+    sink          write, writeStream
     bulk          many topics against many patterns
     java, session the Java to use; a Spark session, local or on a cluster
     history       topics and counts, from a journal or from `traffic`
@@ -66,12 +78,15 @@ from pyspark_trellis.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark_trellis.bulk import match_by_shape, match_topics, matches
+    from pyspark_trellis.query_lag import JournalLag, lag
     from pyspark_trellis.rows import read_table
     from pyspark_trellis.source import DefaultSource
 
 __all__ = [
     "DefaultSource",
+    "JournalLag",
     "PipelineError",
+    "lag",
     "match_by_shape",
     "match_topics",
     "matches",
@@ -81,6 +96,8 @@ __all__ = [
 #: The modules of the public names that need further packages.
 _LATER = {
     "DefaultSource": "source",
+    "JournalLag": "query_lag",
+    "lag": "query_lag",
     "match_by_shape": "bulk",
     "match_topics": "bulk",
     "matches": "bulk",

@@ -1,7 +1,5 @@
-"""Reads the numbers of published messages by topic into memory.
-
-The source is a journal, or the Parquet files that `trellis pipeline traffic` wrote. The tables have
-the columns of counts.py and are called sums.
+"""Reads the sums of published messages into memory: from a journal, or from the Parquet files that
+`trellis pipeline traffic` wrote.
 """
 
 from __future__ import annotations
@@ -17,8 +15,18 @@ import pyarrow.compute as pc
 
 from pyspark_trellis import offsets
 from pyspark_trellis.columns import ARROW, projection
-from pyspark_trellis.counts import COUNTS, KEYS, NEEDED, TopicSums
+from pyspark_trellis.counts import (
+    COUNTS,
+    KEYS,
+    NEEDED,
+    PERIOD,
+    PUBLISHER,
+    SPLIT_KEYS,
+    TopicSums,
+    split_columns,
+)
 from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.periods import RowSplits
 from pyspark_trellis.rows import SelectedRows, stream_of
 
 #: Batches of rows are combined to at least this many rows, some 100 bytes each, before they are
@@ -34,14 +42,17 @@ SUMS: Final = pa.schema(
         ("last_at", ARROW["timestamp"]),
     ]
 )
+#: The names and types of the sums that are divided by period and publisher.
+DIVIDED_SUMS: Final = SUMS.append(pa.field(PERIOD, pa.int32())).append(
+    pa.field(PUBLISHER, pa.string())
+)
 
 
 class JournalFeed:
-    """The numbers of messages by topic (sums, see counts.py) in a journal.
+    """The sums of the rows of a journal. Each call of `sums` reads only the rows that are new.
 
-    The first call of `sums` reads all rows, each later call only the new rows. `since` and `until`
-    are times in microseconds since 1970, or None: only rows that the broker received from `since`
-    on and before `until` are counted.
+    `since` and `until` are times in microseconds since 1970, or None: only rows that the broker
+    received from `since` on and before `until` count.
     """
 
     def __init__(
@@ -59,15 +70,19 @@ class JournalFeed:
         self._ending: Final = ending
         self._since: Final = since
         self._until: Final = until
-        self._sums: Final = TopicSums(*keys)
+        self._keys: Final = keys
+        self._sums: TopicSums | None = None
         #: The offset after the last row that was read; None before the first read.
         self._next: int | None = None
 
-    def sums(self) -> pa.Table:
-        """Return the sums of all rows so far: a table with one row for each combination of keys.
+    def sums(self, splits: RowSplits | None = None) -> pa.Table:
+        """Return the sums of all rows so far. Raises PipelineError.
 
-        Raises PipelineError.
+        With `splits`, the sums of each topic are divided by PERIOD and PUBLISHER. All calls must be
+        with splits, or all without.
         """
+        if self._sums is None:
+            self._sums = TopicSums(*(self._keys if splits is None else SPLIT_KEYS))
         bounds = self._stream.bounds()
         name = self._stream.name
         if self._next is None:
@@ -83,13 +98,15 @@ class JournalFeed:
             group.append(batch)
             rows += batch.num_rows
             if rows >= _TOGETHER:
-                self._sums.add(pa.Table.from_batches(group))
+                self._sums.add(pa.Table.from_batches(group), splits)
                 group, rows = [], 0
         if group:
-            self._sums.add(pa.Table.from_batches(group))
+            self._sums.add(pa.Table.from_batches(group), splits)
         self._next = max(low, high)
         table = self._sums.table()
-        return SUMS.empty_table() if table is None else table
+        if table is not None:
+            return table
+        return (SUMS if splits is None else DIVIDED_SUMS).empty_table()
 
     def extended(self) -> bool:
         """True if rows were published since the last call of `sums`. Raises PipelineError."""
@@ -110,18 +127,17 @@ class JournalFeed:
 
 
 class RollupFeed:
-    """The numbers of messages by topic and minute that `trellis pipeline traffic` wrote to a
-    directory.
-    """
+    """The sums in the directory that `trellis pipeline traffic --target` wrote."""
 
     def __init__(self, path: str) -> None:
         self._path: Final = Path(path.removeprefix("file://"))
         self._read: frozenset[Path] = frozenset()
 
-    def sums(self) -> pa.Table:
-        """Return the sums in all valid files: a table with the rows of these files.
+    def sums(self, splits: RowSplits | None = None) -> pa.Table:
+        """Return the sums in all valid files. Raises PipelineError.
 
-        Raises PipelineError.
+        With `splits`, the sums have the column PERIOD, by the minute of the event time, and the
+        column PUBLISHER, which is empty: the files do not have the publishers.
         """
         from pyarrow import parquet
 
@@ -138,7 +154,11 @@ class RollupFeed:
                     f"{file} cannot be read as the output of `trellis pipeline traffic`: {error}"
                 ) from None
         self._read = files
-        return pa.concat_tables(tables) if tables else SUMS.empty_table()
+        table = pa.concat_tables(tables) if tables else SUMS.empty_table()
+        if splits is not None:
+            for name, column in split_columns(table, "minute", splits).items():
+                table = table.append_column(name, column)
+        return table
 
     def extended(self) -> bool:
         """True if files were added since the last call of `sums`. Raises PipelineError."""

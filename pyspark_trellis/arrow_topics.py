@@ -1,4 +1,4 @@
-"""Computes what the jobs ask about the published topics in this process, on an Arrow table."""
+"""Computes the aggregates of the published topics in this process, on an Arrow table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pyspark_trellis.counts import KEYS, Span, added, instant
+from pyspark_trellis.counts import KEYS, PERIOD, SPLIT_KEYS, Span, added, instant
 from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.routing import BatchRouters, RoutedGroup, Rows
 from pyspark_trellis.topics import (
@@ -28,17 +28,22 @@ _PAIRS: Final = 1 << 20
 
 
 class ArrowTopics(PublishedTopics):
-    """The published topics as an Arrow table: one row for each (vhost, exchange, topic).
+    """A table with the sums of each (vhost, exchange, topic), as `counts.TopicSums` makes it.
 
-    Each row has the number of messages and the other sums that `counts.TopicSums` computes.
+    The topics may be divided by period and publisher (SPLIT_KEYS).
     """
 
     def __init__(self, sums: pa.Table) -> None:
-        self.table: Final = added(sums, *KEYS).combine_chunks()
+        self._divided: Final = PERIOD in sums.schema.names
+        if self._divided and "minute" not in sums.schema.names:
+            self.table = sums.combine_chunks()  # `TopicSums` has added up the rows
+        else:
+            keys = SPLIT_KEYS if self._divided else KEYS
+            self.table = added(sums, *keys).combine_chunks()
         self._messages: Final[Rows] = self.table.column("messages").to_numpy()
 
     def span(self) -> Span:
-        table = self.table
+        table = added(self.table, *KEYS) if self._divided else self.table
         first, last = (
             pc.cast(aggregate(table.column(name)), pa.int64()).as_py()
             for name, aggregate in (("first_at", pc.min), ("last_at", pc.max))
@@ -72,7 +77,7 @@ class ArrowTopics(PublishedTopics):
             rows, numbers = group.routed.bindings
             used[numbers] = True
             lost[group.rows] = ~_reached(group) & ~group.routed.unknown
-            met.add(rows, numbers, self._messages[group.rows])
+            met.add(rows, numbers, self._messages[group.rows], self._topics(group.rows))
         hit = set(np.nonzero(used)[0].tolist())
         return TakenTopics(hit, self._most_frequent(lost)[:MOST], met.most_frequent())
 
@@ -118,12 +123,23 @@ class ArrowTopics(PublishedTopics):
         order = [("messages", "descending"), *((name, "ascending") for name in KEYS)]
         return [TopicCount(*row) for row in self._rows(order, chosen)]
 
+    def _topics(self, rows: Rows) -> Rows | None:
+        """Return a number for each row that rows of the same topic share; None if topics are not
+        divided. The rows must be of one exchange.
+        """
+        if not self._divided:
+            return None
+        topics = self.table.column("topic").take(pa.array(rows)).combine_chunks()
+        numbers: Rows = topics.dictionary_encode().indices.to_numpy().astype(np.int64)
+        return numbers
+
     def _rows(
         self, order: list[tuple[str, str]], chosen: NDArray[np.bool_] | None = None
     ) -> Iterator[tuple[Any, ...]]:
-        table = self.table.select([*KEYS, "messages"])
-        if chosen is not None:
-            table = table.filter(pa.array(chosen))
+        table = self.table if chosen is None else self.table.filter(pa.array(chosen))
+        if self._divided:
+            table = added(table, *KEYS)
+        table = table.select([*KEYS, "messages"])
         table = table.sort_by(order)
         return zip(*(column.to_pylist() for column in table.columns), strict=True)
 
@@ -136,9 +152,8 @@ def _reached(group: RoutedGroup) -> NDArray[np.bool_]:
 
 
 class _MetCounts:
-    """Counts, for each pair of bindings, the topics that both match, and the topics' messages.
-
-    Only pairs of bindings with the same source and the same destination are counted.
+    """For each pair of bindings with one source and one destination: the number of topics, and of
+    their messages, that both bindings match.
     """
 
     def __init__(self, definitions: DefinitionsFile) -> None:
@@ -155,11 +170,12 @@ class _MetCounts:
         self._sums: list[tuple[Rows, Rows, Rows]] = []
         self._rows = 0
 
-    def add(self, rows: Rows, numbers: Rows, messages: Rows) -> None:
-        """Count the topics that several bindings from one source to one destination match.
+    def add(self, rows: Rows, numbers: Rows, messages: Rows, topics: Rows | None = None) -> None:
+        """Count the topics that several bindings to one destination match.
 
-        `rows[n]` is a topic, and `numbers[n]` the number of a binding that matches it. A topic is
-        an index in `messages`, which has the number of messages of each topic.
+        `rows[n]` is a part of a topic's messages, and `numbers[n]` the number of a binding that
+        matches it. A part is an index in `messages`, which has its number of messages, and in
+        `topics`, which has a number for its topic. Without `topics`, each part is a topic.
         """
         if not len(rows):
             return
@@ -176,7 +192,13 @@ class _MetCounts:
             next_at = at + distance
             at = at[(rows[at] == rows[next_at]) & (destinations[at] == destinations[next_at])]
             pairs = numbers[at] * self._count + numbers[at + distance]
-            self._sums.append((pairs, np.ones(len(pairs), np.int64), messages[rows[at]]))
+            count = np.ones(len(pairs), np.int64)
+            if topics is not None:
+                size = int(topics.max()) + 1
+                _, first = np.unique(pairs * size + topics[rows[at]], return_index=True)
+                count[:] = 0
+                count[first] = 1
+            self._sums.append((pairs, count, messages[rows[at]]))
             self._rows += len(pairs)
             if self._rows > _PAIRS:
                 self._add_up()

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     def answer() -> int:
         bindings = bindings_of(arguments)
         progress.say(f"{arguments.job}  reading messages")
-        sums = feed.sums()
+        sums = feed.sums(bindings.splits)
         progress.end()
         return job(AskedQuestion(arguments, bindings, sums))
 
@@ -113,8 +113,7 @@ def _unroutable(question: AskedQuestion) -> int:
 
 def _whatif(question: AskedQuestion) -> int:
     bindings = question.bindings
-    assert bindings.proposed is not None
-    found = what_if(ArrowTopics(question.sums), bindings.current, bindings.proposed)
+    found = what_if(ArrowTopics(question.sums), bindings.routing, bindings.proposed_routing)
     if not question.json({**asdict(found), "breaks": found.breaks}):
         lines.head(found.span, bindings.sources)
         lines.whatif(found, bindings.current is not None)
@@ -122,7 +121,8 @@ def _whatif(question: AskedQuestion) -> int:
 
 
 def _audit(question: AskedQuestion) -> int:
-    found = audit(ArrowTopics(question.sums), question.bindings.effective)
+    bindings = question.bindings
+    found = audit(ArrowTopics(question.sums), bindings.effective, bindings.then)
     if not question.json(asdict(found)):
         lines.head(found.span, question.bindings.sources)
         lines.audit(found)

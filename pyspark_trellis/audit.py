@@ -91,15 +91,23 @@ class Audit:
         return not (self.dead or self.duplicate or self.subsumed or self.unroutable)
 
 
-def audit(topics: PublishedTopics, definitions: DefinitionsFile) -> Audit:
-    """Return the findings about the bindings in `definitions`, given the published topics."""
-    taken = topics.taken(definitions)
+def audit(
+    topics: PublishedTopics, definitions: DefinitionsFile, then: DefinitionsFile | None = None
+) -> Audit:
+    """Return the findings about the bindings in `definitions`, given the published topics.
+
+    `then` has the same bindings, with the same numbers, and further bindings that do not exist any
+    more; each has the periods in which it existed (`bindings_by_time`). With `then`, each message
+    is routed by the bindings of its minute.
+    """
+    taken = topics.taken(then or definitions)
     of_file = definitions.bindings
     duplicate, subsumed = needless(definitions)
     overlapping = [
         Overlap(of_file[each.one], of_file[each.other], each.topics, each.messages)
         for each in taken.met
-        if definitions.hosts[of_file[each.one].vhost].types[of_file[each.one].source] == "topic"
+        if max(each.one, each.other) < len(of_file)
+        and definitions.hosts[of_file[each.one].vhost].types[of_file[each.one].source] == "topic"
         and not _takes_all(of_file[each.one], of_file[each.other])
         and not _takes_all(of_file[each.other], of_file[each.one])
     ]

@@ -1,8 +1,9 @@
-"""Defines the columns of a journal with their types in Spark and Arrow, and selects columns."""
+"""Defines the columns of a journal with the types of Spark and Arrow, and their projection."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Final
 
 import pyarrow as pa
@@ -40,7 +41,12 @@ COLUMNS: Final = {
     "routing_key": "binary",
     "body": "binary",
 }
+#: The column with the name of the journal, which is not in the segments. A query of several
+#: journals has this column, and another query if its schema names the column.
+JOURNAL: Final = "journal"
+_ALL: Final = COLUMNS | {JOURNAL: "string"}
 DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
+DDL_OF_SEVERAL: Final = f"{DDL}, `{JOURNAL}` string"
 #: The Arrow type of each Spark type.
 ARROW: Final = {
     "long": pa.int64(),
@@ -56,17 +62,29 @@ _FIRST_SECOND: Final = -62_135_596_800
 _LAST_SECOND: Final = 253_402_300_799
 
 
+def check_column(name: str) -> str:
+    """Return the Spark type of a column. Raises PipelineError if a journal has no such column."""
+    if name not in _ALL:
+        near = get_close_matches(name, _ALL, n=1, cutoff=0)[0]
+        raise PipelineError(f"a journal has no column '{name}'; the nearest is '{near}'")
+    return _ALL[name]
+
+
 def projection(names: Sequence[str]) -> pa.Schema:
     """Return the Arrow schema of these columns of a journal, with the types that Spark uses."""
-    return pa.schema([(name, ARROW[COLUMNS[name]]) for name in names])
+    return pa.schema([(name, ARROW[_ALL[name]]) for name in names])
 
 
-def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """Return the batch with exactly the columns of the schema `wanted`, in its order and with its
-    types.
+def conform(batch: pa.RecordBatch, wanted: pa.Schema, journal: str = "") -> pa.RecordBatch:
+    """Return the batch with the columns that the schema `wanted` has, and no others.
+
+    The columns get the order and the types of this schema. `journal` is the name of the journal.
     """
     columns = []
     for field in wanted:
+        if field.name == JOURNAL:
+            columns.append(pa.repeat(pa.scalar(journal, field.type), batch.num_rows))
+            continue
         column = batch.column(field.name)
         columns.append(
             column if column.type == field.type else pc.cast(_instants(column), field.type)

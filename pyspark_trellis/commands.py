@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final
@@ -14,6 +15,7 @@ from typing import Final
 from pyspark_trellis import history as hist
 from pyspark_trellis import lines, offsets
 from pyspark_trellis.answering import options_of
+from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.files import write
 from pyspark_trellis.progress import PipelineProgress
 from pyspark_trellis.rows import stream_of
@@ -27,12 +29,41 @@ def run(arguments: argparse.Namespace) -> int:
     The start and end offsets of a local journal are checked before Spark starts. Raises
     PipelineError.
     """
+    if getattr(arguments, "wait", False):
+        try:
+            wait_for_message(arguments)
+        except KeyboardInterrupt:
+            print("stopped: the journal has no message yet", file=sys.stderr)
+            return 0
     if getattr(arguments, "journal", None) is not None and arguments.master.startswith("local"):
         stream = stream_of({name.lower(): value for name, value in options_of(arguments).items()})
         bounds = stream.bounds()
         offsets.starting(arguments.starting, bounds, stream.name)
         offsets.ending(getattr(arguments, "ending", offsets.LATEST), bounds, stream.name)
     return _JOBS[arguments.job](arguments)
+
+
+def wait_for_message(arguments: argparse.Namespace) -> None:
+    """Return as soon as the journal has a message; look for it every --every seconds.
+
+    Each reason for waiting is printed once, because a mistyped journal would be waited for, too.
+    """
+    printed = ""
+    while True:
+        try:
+            if stream_of(options_of(arguments)).bounds().next:
+                return
+            reason = "it has no message yet"
+        except PipelineError as error:
+            reason = str(error)
+        if reason != printed:
+            print(
+                f"waiting for the first message of {arguments.journal}: {reason}",
+                file=sys.stderr,
+                flush=True,
+            )
+            printed = reason
+        time.sleep(arguments.every)
 
 
 # -- the jobs
@@ -71,9 +102,8 @@ def _whatif(arguments: argparse.Namespace) -> int:
 
     def answer(question: Question) -> int:
         bindings = question.bindings
-        assert bindings.proposed is not None
         with question.watched() as history:
-            found = what_if(SparkTopics(history), bindings.current, bindings.proposed)
+            found = what_if(SparkTopics(history), bindings.routing, bindings.proposed_routing)
         if not question.json({**asdict(found), "breaks": found.breaks}):
             lines.head(found.span, bindings.sources)
             lines.whatif(found, bindings.current is not None)
@@ -86,8 +116,9 @@ def _audit(arguments: argparse.Namespace) -> int:
     from pyspark_trellis.audit import audit
 
     def answer(question: Question) -> int:
+        bindings = question.bindings
         with question.watched() as history:
-            found = audit(SparkTopics(history), question.bindings.effective)
+            found = audit(SparkTopics(history), bindings.effective, bindings.then)
         if not question.json(asdict(found)):
             lines.head(found.span, question.bindings.sources)
             lines.audit(found)

@@ -1,4 +1,4 @@
-"""Sums: the numbers of published messages by topic, as Arrow tables with these columns.
+"""Sums of published messages by topic, computed on Arrow tables.
 
     vhost, exchange, topic     each combination once
     messages, size             number, and bytes of bodies
@@ -19,7 +19,13 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_trellis.periods import RowSplits
+
 KEYS: Final = ("vhost", "exchange", "topic")
+#: The columns that divide the messages of a topic by time and publisher (`RowSplits`).
+PERIOD: Final = "period"
+PUBLISHER: Final = "publisher"
+SPLIT_KEYS: Final = (*KEYS, PERIOD, PUBLISHER)
 COUNTS: Final = ("messages", "size", "fanout", "unroutable")
 #: The columns of a journal from which the sums are computed.
 NEEDED: Final = (
@@ -28,6 +34,7 @@ NEEDED: Final = (
     "vhost",
     "exchange",
     "topic",
+    "publisher",
     "routed",
     "size",
     "timestamp",
@@ -59,10 +66,9 @@ class Span(NamedTuple):
 
 
 class TopicSums:
-    """The numbers of messages, bytes and copies in journal rows, summed by the columns `keys`.
+    """Partial sums of journal rows by the columns `keys`, which may include `minute`.
 
-    `keys` may include `minute`. The number of rows in memory is at most a multiple of the number of
-    different keys.
+    The number of rows in memory is bounded by a multiple of the number of different keys.
     """
 
     def __init__(self, *keys: str) -> None:
@@ -70,8 +76,11 @@ class TopicSums:
         self._sums: list[pa.Table] = []
         self._rows = 0
 
-    def add(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Add the rows of a journal, which have the columns NEEDED."""
+    def add(self, batch: pa.RecordBatch | pa.Table, splits: RowSplits | None = None) -> None:
+        """Add the rows of a journal, which have the columns NEEDED.
+
+        If the keys contain PERIOD and PUBLISHER, `splits` says how to divide the rows.
+        """
         at = pc.coalesce(batch.column("timestamp"), batch.column("published_at"))
         routed = batch.column("routed")
         columns = {name: batch.column(name) for name in KEYS} | {
@@ -84,10 +93,12 @@ class TopicSums:
         }
         if "minute" in self._keys:
             columns["minute"] = pc.floor_temporal(at, unit="minute")
+        if PERIOD in self._keys:
+            columns |= split_columns(batch, "published_at", splits or RowSplits())
         self.add_sums(added(pa.table(columns), *self._keys))
 
     def add_sums(self, sums: pa.Table) -> None:
-        """Add a table of sums, with the columns that `table` returns."""
+        """Add sums that `table` has returned."""
         self._sums.append(sums)
         self._rows += sums.num_rows
         if self._rows > _ADDED_ABOVE:
@@ -96,18 +107,30 @@ class TopicSums:
             self._rows = self._sums[0].num_rows // 2
 
     def table(self) -> pa.Table | None:
-        """Return the sums, one row for each combination of keys; None if no rows were added."""
+        """Return one row for each combination of keys; None if no rows were added."""
         if not self._sums:
             return None
         self._sums = [added(pa.concat_tables(self._sums), *self._keys)]
         return self._sums[0]
 
 
-def added(table: pa.Table, *keys: str) -> pa.Table:
-    """Return a table with one row for each combination of values in the columns `keys`.
+def split_columns(
+    batch: pa.RecordBatch | pa.Table, time: str, splits: RowSplits
+) -> dict[str, pa.Array]:
+    """Return the columns PERIOD and PUBLISHER of rows. `time` is the column with their times.
 
-    The other columns are the sums of the rows in `table` with these values.
+    The publisher is "" unless the splits divide by it.
     """
+    periods = pa.array(splits.periods.numbers(batch.column(time)), pa.int32())
+    if not splits.users or "publisher" not in batch.schema.names:
+        return {PERIOD: periods, PUBLISHER: pa.repeat(pa.scalar("", pa.string()), batch.num_rows)}
+    publishers = batch.column("publisher")
+    named = pc.is_in(publishers, pa.array(sorted(splits.users), pa.string()))
+    return {PERIOD: periods, PUBLISHER: pc.if_else(named, publishers, "")}
+
+
+def added(table: pa.Table, *keys: str) -> pa.Table:
+    """Return the sums of the rows with equal values in the columns `keys`."""
     found = table.group_by(list(keys)).aggregate(
         [(name, "sum") for name in COUNTS] + [("first_at", "min"), ("last_at", "max")]
     )
@@ -120,15 +143,17 @@ def added(table: pa.Table, *keys: str) -> pa.Table:
     return pa.table({name: found.column(column) for name, column in names})
 
 
-def partial(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the sums of one task's journal rows by minute, vhost, exchange and topic.
+def partial(
+    batches: Iterator[pa.RecordBatch], splits: RowSplits | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Iterate over the sums of one task's journal rows by minute, vhost, exchange and topic.
 
-    Several tasks may yield a row for the same minute and topic; `history.summed` adds up these
-    rows.
+    With `splits`, the rows are divided by PERIOD and PUBLISHER, too. The same minute and topic may
+    occur in several tasks: `history.summed` adds up the tasks' sums.
     """
-    sums = TopicSums("minute", *KEYS)
+    sums = TopicSums("minute", *(KEYS if splits is None else SPLIT_KEYS))
     for each in batches:
-        sums.add(each)
+        sums.add(each, splits)
     table = sums.table()
     if table is not None:
         yield from table.to_batches()

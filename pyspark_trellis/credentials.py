@@ -5,6 +5,7 @@ A password in a URL would be visible: a list of processes shows the arguments of
 Spark's plans, web interface and event log show paths. The first of these sources that has a
 password is used:
 
+    option token, option tokenFile                a JSON Web Token
     option password, option passwordFile          Spark redacts the option `password` in its logs
     TRELLIS_PASSWORD, TRELLIS_PASSWORD_FILE       environment of the driver
     "guest" for the user guest
@@ -16,6 +17,7 @@ otherwise guest. A password file has the password in its first line.
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -23,8 +25,6 @@ from urllib.parse import SplitResult, unquote
 
 from pyspark_trellis.errors import PipelineError, shown
 
-#: The options for credentials, in their usual spelling.
-OPTIONS: Final = ("user", "password", "passwordFile")
 _ADVICE: Final = (
     "set the options user and passwordFile (or password), or the environment variables "
     "TRELLIS_USER and TRELLIS_PASSWORD_FILE (or TRELLIS_PASSWORD)"
@@ -34,7 +34,8 @@ _ADVICE: Final = (
 def credentials_of(parts: SplitResult, options: Mapping[str, str]) -> tuple[str, str]:
     """Return the user and the password for a URL. The names of options are in lowercase.
 
-    Raises PipelineError for a URL with a password, and if no password is known.
+    With a token, the token is the password, which a broker that accepts tokens accepts with any
+    user. Raises PipelineError for a URL with a password, and if no password is known.
     """
     if parts.password is not None:
         raise PipelineError(
@@ -48,10 +49,11 @@ def credentials_of(parts: SplitResult, options: Mapping[str, str]) -> tuple[str,
         or "guest"
     )
     password = (
-        options.get("password")
-        or _first_line(options.get("passwordfile", ""))
+        token_of(options)
+        or options.get("password")
+        or first_line(options.get("passwordfile", ""))
         or os.environ.get("TRELLIS_PASSWORD")
-        or _first_line(os.environ.get("TRELLIS_PASSWORD_FILE", ""))
+        or first_line(os.environ.get("TRELLIS_PASSWORD_FILE", ""))
         or ("guest" if user == "guest" else "")
     )
     if not password:
@@ -59,8 +61,11 @@ def credentials_of(parts: SplitResult, options: Mapping[str, str]) -> tuple[str,
     return user, password
 
 
-def _first_line(file: str) -> str:
-    """Return the first line of a file; "" if `file` is "". Raises PipelineError."""
+def first_line(file: str, content: str = "password") -> str:
+    """Return the first line of a file, without its end; "" if `file` is "".
+
+    Raises PipelineError, whose text calls the line `content`.
+    """
     if not file:
         return ""
     try:
@@ -68,4 +73,23 @@ def _first_line(file: str) -> str:
             return lines.readline().rstrip("\r\n")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise PipelineError(f"cannot read the password in {file}: {reason}") from None
+        raise PipelineError(f"cannot read the {content} in {file}: {reason}") from None
+
+
+def token_of(options: Mapping[str, str]) -> str:
+    """Return the JSON Web Token that the options name; "" without one. Raises PipelineError."""
+    return options.get("token") or first_line(options.get("tokenfile", ""), "token")
+
+
+def tls_context(ca_file: str) -> ssl.SSLContext:
+    """Return the settings for TLS connections, which check the server's certificate and name.
+
+    The certificates of the authorities are in `ca_file`; if it is "", the system's are trusted.
+    Raises PipelineError.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        raise PipelineError(
+            f"option caFile: cannot read certificates in {ca_file}: {error.strerror or error}"
+        ) from None

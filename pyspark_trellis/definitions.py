@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from matching.grammar import AMQP, InvalidPattern
 from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.read_scope import ReadScope
 
 #: The exchanges that every virtual host has.
 PREDECLARED: Final = {
@@ -36,9 +37,7 @@ SESSION: Final = "\0"
 
 
 def shown(place: str) -> str:
-    """Return the name of a destination as text for users. `place` identifies a queue or MQTT
-    session.
-    """
+    """Return the name of a destination (a queue or an MQTT session) as text for users."""
     name = place.removeprefix(SESSION)
     return (
         place
@@ -51,8 +50,10 @@ def shown(place: str) -> str:
 class BoundQueue:
     """A binding, or a subscription of an MQTT session.
 
-    `number` is the index of the binding in the file. `kind` is the kind of the destination: queue,
-    exchange or session. `key` is a pattern of `grammar` (amqp or mqtt).
+    `number` is the index of the binding in the file. `kind` is the kind of its destination: queue,
+    exchange or session. `key` is a pattern of `grammar` (amqp or mqtt). `lives` are the periods
+    (`topology_history`) at which the binding begins and ceases to exist, alternately; without any,
+    it always exists. `scope` is not None if a session does not receive all matching messages.
     """
 
     number: int
@@ -62,6 +63,8 @@ class BoundQueue:
     kind: str
     key: str
     grammar: str = AMQP.name
+    lives: tuple[int, ...] = ()
+    scope: ReadScope | None = None
 
     def __str__(self) -> str:
         return (
@@ -76,9 +79,8 @@ class BoundQueue:
 
     @property
     def place(self) -> str:
-        """The text that identifies the destination: the name of a queue, or SESSION and a name.
-
-        Meaningless if the destination is an exchange.
+        """The place of the queue or session to which the binding leads; meaningless if the
+        destination is an exchange.
         """
         return SESSION + self.destination if self.kind == "session" else self.destination
 
@@ -87,6 +89,8 @@ class BoundQueue:
 class DefinedHost:
     """A virtual host: exchanges with their types, alternate exchanges, queues, and MQTT sessions
     with subscriptions.
+
+    `lives` has the places that do not always exist, as in `BoundQueue`.
     """
 
     types: dict[str, str] = field(default_factory=lambda: dict(PREDECLARED))
@@ -95,10 +99,11 @@ class DefinedHost:
     queues: set[str] = field(default_factory=set)
     sessions: set[str] = field(default_factory=set)
     outgoing: dict[str, list[BoundQueue]] = field(default_factory=dict)
+    lives: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def places(self) -> list[str]:
-        """The texts that identify all queues and sessions (see `BoundQueue.place`), sorted."""
+        """The places of all queues and sessions, sorted."""
         return sorted([*self.queues, *(SESSION + name for name in self.sessions)])
 
 
@@ -118,9 +123,12 @@ class DefinitionsFile:
         kind: str,
         key: str,
         grammar: str = AMQP.name,
+        scope: ReadScope | None = None,
+        lives: tuple[int, ...] = (),
     ) -> None:
         """Add a binding; its source and its destination must exist."""
-        bound = BoundQueue(len(self.bindings), vhost, source, destination, kind, key, grammar)
+        number = len(self.bindings)
+        bound = BoundQueue(number, vhost, source, destination, kind, key, grammar, lives, scope)
         self.bindings.append(bound)
         self.hosts[vhost].outgoing.setdefault(source, []).append(bound)
 

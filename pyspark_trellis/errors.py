@@ -18,6 +18,17 @@ class PipelineError(Exception):
     subclass of ValueError, so that handlers of ValueError do not catch it.
     """
 
+    #: True if rows are missing that a query should read. With failOnDataLoss=false, a query
+    #: continues after them.
+    rows_lost = False
+
+
+def lost_rows(text: str) -> PipelineError:
+    """Return an error that says that rows are missing."""
+    error = PipelineError(text)
+    error.rows_lost = True
+    return error
+
 
 def line_of(error: BaseException) -> str | None:
     """Return the line of a PipelineError inside an exception of Spark, or None.

@@ -1,22 +1,36 @@
-"""Computes the history of published messages for routing questions, on Spark.
+"""Computes the history of published messages for routing questions: a Spark table with the sums
+(`counts`) of each (vhost, exchange, topic).
 
-A history is a table with the numbers of messages, bytes and copies of each (vhost, exchange,
-topic); counts.py explains the columns. It is computed from a journal, or from the rollup that
-`traffic` maintains, which has the same columns per minute. The event time is the publisher's
-`timestamp`; if the message has none, it is the time at which the broker received the message.
+A history is computed from a journal, or from the rollup that `traffic` maintains, which has the
+same columns per minute. The event time is the publisher's `timestamp`; if the message has none, it
+is the time at which the broker received the message.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pyspark_trellis.columns import COLUMNS
-from pyspark_trellis.counts import COUNTS, KEYS, NEEDED, Span, instant, partial
+from pyspark_trellis.counts import (
+    COUNTS,
+    KEYS,
+    NEEDED,
+    PERIOD,
+    PUBLISHER,
+    SPLIT_KEYS,
+    Span,
+    instant,
+    partial,
+    split_columns,
+)
 from pyspark_trellis.errors import PipelineError, brief, of_spark
 from pyspark_trellis.offsets import LATEST
+from pyspark_trellis.periods import RowSplits
 from pyspark_trellis.rows import stream_of
 
 PROJECTION: Final = ", ".join(f"`{name}` {COLUMNS[name]}" for name in NEEDED)
@@ -26,6 +40,7 @@ ROLLUP: Final = (
     "fanout long, unroutable long, "
     "first_at timestamp, last_at timestamp"
 )
+DIVIDED_ROLLUP: Final = f"{ROLLUP}, {PERIOD} int, {PUBLISHER} string"
 
 
 def event_time() -> Column:
@@ -33,19 +48,32 @@ def event_time() -> Column:
     return F.coalesce("timestamp", "published_at")
 
 
-def rollup(journal: DataFrame) -> DataFrame:
-    """Return the sums of a journal's rows by minute and topic: messages, bytes and copies.
+def rollup(journal: DataFrame, splits: RowSplits | None = None) -> DataFrame:
+    """Return the partial sums of a journal's rows by minute and topic.
 
-    Each task returns its own sums, so a minute and topic may occur several times. `journal` may be
-    a batch or a streaming query.
+    `journal` may be a batch or a streaming query. With `splits`, the sums are divided by PERIOD and
+    PUBLISHER, too.
     """
-    return journal.select(*NEEDED).mapInArrow(partial, ROLLUP)
+    if splits is None:
+        return journal.select(*NEEDED).mapInArrow(partial, ROLLUP)
+
+    def divided(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for each in partial(batches, splits):
+            yield each.select(columns)  # Spark takes the columns by their places
+
+    columns = ["minute", *KEYS, *COUNTS, "first_at", "last_at", PERIOD, PUBLISHER]
+    return journal.select(*NEEDED).mapInArrow(divided, DIVIDED_ROLLUP)
+
+
+def keys_of(parts: DataFrame) -> tuple[str, ...]:
+    """Return the columns that identify a topic in partial sums, or a part of a topic's messages."""
+    return SPLIT_KEYS if PERIOD in parts.columns else KEYS
 
 
 def summed(parts: DataFrame, *keys: str) -> DataFrame:
-    """Add up partial sums: return one row for each combination of values of the columns `keys`.
+    """Return the total of the partial sums for each combination of values of `keys`.
 
-    The default of `keys` is KEYS: vhost, exchange and topic.
+    `keys` are names of columns; the default is KEYS.
     """
     return parts.groupBy(*(keys or KEYS)).agg(
         *[F.sum(name).alias(name) for name in COUNTS],
@@ -55,12 +83,11 @@ def summed(parts: DataFrame, *keys: str) -> DataFrame:
 
 
 class TopologyFeed:
-    """A source of tables with the number of messages by minute and topic (partial sums).
+    """A source of the counts of published messages by minute and topic (partial sums).
 
-    The messages are read from the journal that `options` name. If `options` is None, the table is
-    read from the directory `traffic`, to which `trellis pipeline traffic` wrote it. With
-    `followed`, each later call of `parts` reads only the new messages of the journal, and adds
-    their numbers to the table of the previous call.
+    The messages are read from the journal that `options` name. If `options` is None, the sums are
+    read from the rollup in the directory `traffic` instead. With `followed`, each call of `parts`
+    reads only the messages that the journal got since the call before, and adds them to the sums.
     """
 
     def __init__(
@@ -81,24 +108,24 @@ class TopologyFeed:
         self._read: int | None = None
         self._parts: DataFrame | None = None
 
-    def parts(self) -> DataFrame:
-        """Return the numbers of all messages so far by minute and topic (partial sums).
-
-        Raises PipelineError.
+    def parts(self, splits: RowSplits | None = None) -> DataFrame:
+        """Return the partial sums of all messages so far; with `splits`, divided by PERIOD and
+        PUBLISHER. All calls must be with splits, or all without. Raises PipelineError.
         """
         if self._options is None:
             assert self._traffic is not None
             self._read = self._there()
-            return read_rollup(self._spark, self._traffic)
+            found = read_rollup(self._spark, self._traffic)
+            return found if splits is None else _divided(found, splits)
         if not self._followed:
-            return self._journal(self._options["startingOffsets"], self._ending)
+            return self._journal(self._options["startingOffsets"], self._ending, splits)
         end = self._there()
         start = self._options["startingOffsets"] if self._read is None else str(self._read)
-        new = self._journal(start if start.lower() != LATEST else str(end), str(end))
+        new = self._journal(start if start.lower() != LATEST else str(end), str(end), splits)
         known = self._parts
         # Without the checkpoint, Spark would read the earlier messages again for the new sums.
         self._parts = summed(
-            new if known is None else known.unionByName(new), "minute", *KEYS
+            new if known is None else known.unionByName(new), "minute", *keys_of(new)
         ).localCheckpoint()
         if known is not None:
             known.unpersist()
@@ -120,11 +147,23 @@ class TopologyFeed:
             stream_of({name.lower(): value for name, value in self._options.items()}).bounds().next
         )
 
-    def _journal(self, start: str, end: str) -> DataFrame:
+    def _journal(self, start: str, end: str, splits: RowSplits | None) -> DataFrame:
         options = {**(self._options or {}), "startingOffsets": start, "endingOffsets": end}
         return rollup(
-            self._spark.read.format("trellis").schema(PROJECTION).options(**options).load()
+            self._spark.read.format("trellis").schema(PROJECTION).options(**options).load(),
+            splits,
         )
+
+
+def _divided(parts: DataFrame, splits: RowSplits) -> DataFrame:
+    """Return the sums of a rollup with the columns PERIOD, by the minute, and PUBLISHER, empty."""
+
+    def divide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for each in batches:
+            columns = dict(zip(each.schema.names, each.columns, strict=True))
+            yield pa.RecordBatch.from_pydict(columns | split_columns(each, "minute", splits))
+
+    return parts.mapInArrow(divide, DIVIDED_ROLLUP)
 
 
 def read_rollup(spark: SparkSession, path: str) -> DataFrame:

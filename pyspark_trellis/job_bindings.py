@@ -12,6 +12,7 @@ these sources, for the output of the job.
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +20,22 @@ from typing import Final
 
 from pyspark_trellis import definitions, topology
 from pyspark_trellis.answering import credentials_of
+from pyspark_trellis.bindings_by_time import by_time, splits_of
 from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.journal import Directory, JournalStream
-from pyspark_trellis.remote import Remote
+from pyspark_trellis.journal import Directory, JournalStream, name_parts
+from pyspark_trellis.periods import RowSplits
+from pyspark_trellis.remote import Remote, RemoteBroker, stream_names
+from pyspark_trellis.segments import name_of
+from pyspark_trellis.topology import TopologyState
+from pyspark_trellis.topology_history import TopologyHistory
 
 #: The jobs that also answer if no bindings are known, from the journal alone.
 _WITHOUT_BINDINGS: Final = ("whatif", "unroutable")
+#: The name of the directory of all streams of a broker, which has a directory for each vhost.
+_STREAMS: Final = "streams"
+#: The jobs that route each message by the bindings of its minute.
+_BY_TIME: Final = ("whatif", "audit")
 #: The value of --topology with which a job ignores the stream `$topology`.
 NONE: Final = "none"
 UNKNOWN: Final = "messages that only MQTT sessions receive count as unroutable or lost"
@@ -38,17 +48,36 @@ class JobBindings:
     `current` are the present bindings; None if only the journal shows the destinations of messages.
     `proposed` are the bindings to compare with, None for jobs other than whatif and report.
     `sources` are lines of text about the origin of these bindings.
+
+    `then` and `then_proposed` have the same bindings, and those that existed earlier, with the
+    periods in which each existed. `splits` divides the messages by these periods; None if all
+    messages are routed by the same bindings.
     """
 
     current: DefinitionsFile | None
     proposed: DefinitionsFile | None
     sources: tuple[str, ...]
+    then: DefinitionsFile | None = None
+    then_proposed: DefinitionsFile | None = None
+    splits: RowSplits | None = None
 
     @property
     def effective(self) -> DefinitionsFile:
         """The present bindings. Every job except whatif requires them."""
         assert self.current is not None, "read_bindings() requires them"
         return self.current
+
+    @property
+    def routing(self) -> DefinitionsFile | None:
+        """The bindings by which the messages were routed: those of their minutes, if known."""
+        return self.then or self.current
+
+    @property
+    def proposed_routing(self) -> DefinitionsFile:
+        """The proposed bindings, with the sessions of each message's minute, if known."""
+        found = self.then_proposed or self.proposed
+        assert found is not None, "read_bindings() requires them"
+        return found
 
 
 def read_bindings(arguments: argparse.Namespace) -> JobBindings:
@@ -70,8 +99,8 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
     login = credentials_of(arguments)
     current = definitions.read(file, login) if file is not None else None
     proposed = definitions.read(wanted, login) if wanted is not None else None
-    state, reason = _topology_state(arguments, until)
-    if state is None:
+    streams, states, reason = _topologies(arguments, until)
+    if not states:
         if until is not None:
             raise PipelineError(f"--as-of needs the stream $topology: {reason}")
         if current is None and arguments.job not in _WITHOUT_BINDINGS:
@@ -84,26 +113,54 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
             proposed,
             (f"bindings: {bound}", f"MQTT sessions: unknown ({reason}); {UNKNOWN}"),
         )
-    place = f"{topology.NAME} of vhost '{state.vhost}' as of {state.at:%Y-%m-%d %H:%M:%S} UTC"
-    bound = place if current is None else current.name
+    own = current is None
+    places = [
+        f"{topology.NAME} of vhost '{state.vhost}' as of {state.at:%Y-%m-%d %H:%M:%S} UTC"
+        for state in states
+    ]
     current = (
-        topology.as_definitions([state], place)
+        topology.as_definitions(states, places[0])
         if current is None
-        else topology.with_subscriptions(current, [state])
-    )
-    subscriptions = sum(1 for _ in state.subscriptions())
-    sessions_line = (
-        f"MQTT sessions and groups: {state.sessions():,}, "
-        f"their subscriptions: {subscriptions:,}, from {place}"
+        else topology.with_subscriptions(current, states)
     )
     if proposed is not None:
-        proposed = topology.with_subscriptions(proposed, [state])
+        proposed = topology.with_subscriptions(proposed, states)
+    timed = until is None and arguments.job in _BY_TIME
+    bound = "; ".join(places) if own else current.name
+    then = ", for each message those of the minute in which it was received" if timed else ""
+    lines = [f"bindings: {bound}{then if own else ''}"]
+    for state, place in zip(states, places, strict=True):
+        subscriptions = sum(1 for _ in state.subscriptions())
+        lines.append(
+            f"MQTT sessions and groups: {state.sessions():,}, "
+            f"their subscriptions: {subscriptions:,}, from {place}"
+        )
     others = sorted(
         {vhost for each in (current, proposed) if each is not None for vhost in each.hosts}
-        - {state.vhost}
+        - {state.vhost for state in states}
     )
-    lines = [f"MQTT sessions of vhost '{vhost}': unknown; {UNKNOWN}" for vhost in others]
-    return JobBindings(current, proposed, (f"bindings: {bound}", sessions_line, *lines))
+    lines += [f"MQTT sessions of vhost '{vhost}': unknown; {UNKNOWN}" for vhost in others]
+    histories = [TopologyHistory.of(stream) for stream in streams] if timed else []
+    splits = splits_of(histories)
+    if not splits.periods.begins:
+        users = _users_not_received(current) if arguments.job in _BY_TIME else frozenset()
+        apart = RowSplits(users=users) if users else None
+        return JobBindings(current, proposed, tuple(lines), splits=apart)
+    whatif = arguments.job == "whatif"
+    return JobBindings(
+        current,
+        proposed,
+        tuple(lines),
+        by_time(current, histories, splits.periods, own, not whatif),
+        None if proposed is None else by_time(proposed, histories, splits.periods, False, False),
+        splits,
+    )
+
+
+def _users_not_received(definitions: DefinitionsFile) -> frozenset[str]:
+    """Return the users whose messages some session does not receive (No Local)."""
+    scopes = [each.scope for each in definitions.bindings if each.scope is not None]
+    return frozenset(scope.not_of for scope in scopes if scope.not_of is not None)
 
 
 def moment(text: str | None) -> datetime | None:
@@ -119,43 +176,82 @@ def moment(text: str | None) -> datetime | None:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
-def _topology_state(
+def _topologies(
     arguments: argparse.Namespace, until: datetime | None
-) -> tuple[topology.TopologyState | None, str]:
-    """Return the state of `$topology`; or None and the reason why there is no state.
+) -> tuple[list[JournalStream], list[TopologyState], str]:
+    """Return the streams `$topology` and their states, those of the journal's virtual host first;
+    without any, the lists are empty, and the text is the reason.
 
-    Raises PipelineError if the arguments name a topology that cannot be read.
+    Raises PipelineError if the arguments name a stream that cannot be read.
+    """
+    try:
+        streams, reason = _named_streams(arguments)
+        states = [topology.replay(stream, until) for stream in streams[:1]]
+    except PipelineError as error:
+        if arguments.topology is not None:
+            raise
+        return [], [], str(error)
+    read = streams[:1]
+    for stream in streams[1:]:
+        # Another virtual host may have no snapshot of that time; its sessions are unknown then.
+        with suppress(PipelineError):
+            states.append(topology.replay(stream, until))
+            read.append(stream)
+    return read, states, reason
+
+
+def _named_streams(arguments: argparse.Namespace) -> tuple[list[JournalStream], str]:
+    """Return the streams `$topology`, that of the journal's virtual host first; without any, the
+    list is empty, and the text is the reason.
+
+    Every virtual host with a journal has such a stream. Raises PipelineError.
     """
     named, journal = arguments.topology, arguments.journal
     if named == NONE:
-        return None, "--topology none"
+        return [], "--topology none"
     if named is not None:
-        return topology.replay(_stream(named, arguments), until), ""
+        if not _remote(named):
+            return [Directory(named.removeprefix("file://"))], ""
+        return _remote_streams(named, arguments), ""
     if journal is None:
-        return None, "no --topology"
-    if not _remote(journal):
-        beside = Path(journal.removeprefix("file://")).absolute().parent / topology.DIRECTORY
-        if not beside.is_dir():
-            return None, f"no {topology.DIRECTORY} beside the journal"
-        journal = str(beside)
-    try:
-        return topology.replay(_stream(journal, arguments), until), ""
-    except PipelineError as error:
-        return None, str(error)
+        return [], "no --topology"
+    if _remote(journal):
+        return _remote_streams(journal, arguments), ""
+    vhost = Path(journal.removeprefix("file://")).absolute().parent
+    beside = vhost / topology.DIRECTORY
+    if not beside.is_dir():
+        return [], f"no {topology.DIRECTORY} beside the journal"
+    # Elsewhere, for example in a copy of one stream, the directories beside it are not vhosts.
+    others = sorted(
+        path
+        for path in (vhost.parent if vhost.parent.name == _STREAMS else beside).glob(
+            f"*/{topology.DIRECTORY}"
+        )
+        if path != beside and any(name_of(file.name) for file in path.iterdir())
+    )
+    return [Directory(str(path)) for path in [beside, *others]], ""
 
 
 def _remote(place: str) -> bool:
     return place.startswith(("http://", "https://"))
 
 
-def _stream(place: str, arguments: argparse.Namespace) -> JournalStream:
-    """Return the topology stream at `place`: in a directory, or of the broker with this URL.
-
-    A broker has one topology stream for each virtual host. --stream (VHOST/QUEUE) names the virtual
-    host; the default is /.
+def _remote_streams(place: str, arguments: argparse.Namespace) -> list[JournalStream]:
+    """Return the topology streams of the broker with this URL: first that of the virtual host which
+    --stream (VHOST/QUEUE) names, else of /, then those of the other virtual hosts that the user may
+    read.
     """
-    if not _remote(place):
-        return Directory(place.removeprefix("file://"))
+    login = credentials_of(arguments)
     vhost = (arguments.stream or "").rpartition("/")[0]
-    name = f"{vhost}/{topology.NAME}" if vhost else topology.NAME
-    return Remote.of(place, {"stream": name} | credentials_of(arguments))
+    own = Remote.of(
+        place, {"journal": f"{vhost}/{topology.NAME}" if vhost else topology.NAME} | login
+    )
+    own.bounds()  # fails with the better reason
+    return [
+        own,
+        *(
+            Remote.of(place, {"journal": name} | login)
+            for name in sorted(stream_names(RemoteBroker.of(place, login)))
+            if name_parts(name)[1] == topology.NAME and name != own.journal
+        ),
+    ]

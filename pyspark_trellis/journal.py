@@ -9,19 +9,25 @@ This module reads from a directory; `remote` reads over HTTP.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+from zlib import crc32
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.errors import PipelineError, lost_rows
 from pyspark_trellis.segments import Cut, SegmentName, SegmentScan, name_of, rows_of, scan_file
 
 #: Approximate number of rows that one task reads.
-ROWS_PER_TASK: Final = 200_000
+ROWS_PER_TASK: Final = 500_000
+#: The broker cuts a longer directory name to this length, and adds a checksum of the whole name.
+_DIRECTORY_NAME_MAX: Final = 120
 
 
 class OffsetRange(NamedTuple):
@@ -34,6 +40,31 @@ class OffsetRange(NamedTuple):
     first: int
     next: int
     epoch: int
+
+
+def journal_name(vhost: str, queue: str) -> str:
+    """Return the name of a stream for users: QUEUE in the vhost /, else VHOST/QUEUE.
+
+    The characters `%`, `/` and `,` of the vhost and of the queue are encoded as in URLs.
+    """
+    parts = [quote(part, safe=" !\"#$&'()*+-.:;<=>?@[\\]^_`{|}~") for part in (vhost, queue)]
+    return parts[1] if vhost == "/" else "/".join(parts)
+
+
+def name_parts(journal: str) -> tuple[str, str]:
+    """Return the vhost and the queue of a stream's name: see `journal_name`."""
+    vhost, _, queue = journal.rpartition("/")
+    return unquote(vhost) or "/", unquote(queue)
+
+
+def directory_name(name: str) -> str:
+    """Return the name of the directory of a vhost or a queue in the broker's data directory."""
+    made = quote(name, safe="", errors="surrogateescape")
+    if made.startswith("."):
+        made = "%2E" + made[1:]
+    if len(made) <= _DIRECTORY_NAME_MAX:
+        return made
+    return f"{made[:_DIRECTORY_NAME_MAX]}~{crc32(name.encode('utf-8', 'surrogateescape')):08x}"
 
 
 @dataclass(frozen=True)
@@ -53,9 +84,13 @@ class JournalSpan:
 
 @dataclass(frozen=True)
 class Piece:
-    """The rows that one task reads. The driver sends pieces to the workers, pickled."""
+    """Rows of one segment, which one task reads. The driver sends pieces to the workers, pickled.
+
+    `journal` is the name of the journal.
+    """
 
     cut: Cut
+    journal: str = field(default="", kw_only=True)
 
     @property
     def where(self) -> str:
@@ -95,7 +130,7 @@ class FilePiece(Piece):
                 # The returned buffer keeps the memory map open.
                 return file.read_buffer(self.cut.end - self.cut.start)
         except FileNotFoundError:
-            raise PipelineError(
+            raise lost_rows(
                 f"{self.path} was removed: retention removed offsets {self.cut.low} to "
                 f"{self.cut.high - 1} while they were "
                 "read; continue with startingOffsets=earliest and a new checkpoint, or increase "
@@ -107,6 +142,11 @@ class JournalStream:
     """A stream, in a directory or remote. Its segments are the same for both, so that only the
     methods that read them differ.
     """
+
+    #: The name of the stream for users: QUEUE in the vhost /, else VHOST/QUEUE.
+    journal: str
+    #: The name of the stream, for error texts.
+    name: str
 
     def spans(self) -> list[JournalSpan]:
         """Return the valid parts of the segments that the stream has at present, by offset.
@@ -126,6 +166,16 @@ class JournalStream:
         """Return rows of a segment as a piece. `span` must be of the last call of `spans`."""
         raise NotImplementedError
 
+    def rewritten(self, offset: int, epoch: int) -> int | None:
+        """Return the first offset whose row was replaced after it had been read in `epoch`; None
+        if no row before `offset` was replaced.
+
+        Rows were replaced if a later epoch begins before the offset: a crash removed them, and
+        other rows got their offsets. A query that read them then has rows that are no longer in the
+        stream. The answer is as of the last call of `bounds`.
+        """
+        raise NotImplementedError
+
     def bounds(self) -> OffsetRange:
         """Return the range of offsets that the stream has at present. Raises PipelineError."""
         spans = self.spans()
@@ -133,26 +183,55 @@ class JournalStream:
             return OffsetRange(0, 0, 0)
         return OffsetRange(spans[0].low, spans[-1].high, spans[-1].name.epoch)
 
-    def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
+    def pieces(
+        self,
+        low: int,
+        high: int,
+        rows: int = ROWS_PER_TASK,
+        first: int | None = None,
+        whole: bool = True,
+    ) -> list[Piece]:
         """Return the offsets from `low` up to, not including, `high`, as pieces.
 
-        A piece has `rows` rows; the last piece of a segment may have fewer. The pieces do not
-        depend on the index, because Spark may repeat a batch after a crash and must then get the
-        same pieces (see `sink`). Raises PipelineError if an offset is missing.
+        The rows are divided after each `rows` rows, the first time after `first` rows, and at the
+        end of each segment. Raises PipelineError if an offset is missing; if `whole` is false,
+        missing offsets are left out.
         """
         if high <= low:
             return []
         spans = [span for span in self.spans() if span.low < high and span.high > low]
-        check_whole(self.name, spans, low, high)
+        if whole:
+            check_whole(self.name, spans, low, high)
         pieces: list[Piece] = []
+        room = rows if first is None else first
         for span in spans:
             at, end = max(low, span.low), min(high, span.high)
             scan = self.scanned(span, end)
             while at < end:
-                stop = min(at + rows, end)
+                stop = min(at + room, end)
                 pieces.append(self.piece(span, scan.cut(at, stop)))
+                room = room - (stop - at) or rows
                 at = stop
         return pieces
+
+    def end_within(self, low: int, high: int, size: int) -> int:
+        """Return an offset up to `high`, so that the batches of the rows from `low` on have at most
+        `size` bytes.
+
+        Rows of at least one batch, or of some batches that the index combines, are before the
+        offset. Raises PipelineError.
+        """
+        used = 0
+        for span in self.spans():
+            begin, end = max(low, span.low), min(high, span.high)
+            if begin >= end:
+                continue
+            for stop, bytes_ in self.scanned(span, end).sizes(begin, end):
+                if used and used + bytes_ > size:
+                    return begin
+                used += bytes_
+                begin = stop
+        return high
 
     def first_since(self, micros: int) -> int:
         """Return an offset before which all rows were published before a time in microseconds.
@@ -165,47 +244,78 @@ class JournalStream:
                 return span.low
         return spans[-1].high if spans else 0
 
-    def rewritten(self, offset: int, epoch: int) -> bool:
-        """True if a crash replaced rows before this offset after they had been read in `epoch`.
+    def offset_at(self, micros: int) -> int:
+        """Return the offset of the first row that was published at a time in microseconds or later;
+        the end of the stream if there is none.
 
-        In this case, a later epoch begins before the offset: the crash removed rows that were read,
-        and other rows got their offsets. A query that read the removed rows has data that is no
-        longer in the stream. The answer is as of the last call of `bounds`.
+        The search assumes that the times of the rows ascend. Raises PipelineError.
         """
-        raise NotImplementedError
+        end = 0
+        for span in self.spans():
+            end = span.high
+            if span.last_at is not None and span.last_at < micros:
+                continue
+            scan = self.scanned(span, end)
+            starts = scan.offsets
+            group = bisect_left(
+                starts,
+                True,
+                key=lambda at: at >= end or self._times(span, scan.cut(at, at + 1))[0] >= micros,
+            )
+            begin = starts[max(group - 1, 0)]
+            stop = min(starts[group], end) if group < len(starts) else end
+            if begin < stop:
+                for at, time in enumerate(self._times(span, scan.cut(begin, stop)), begin):
+                    if time >= micros:
+                        return at
+            if stop < end:
+                return stop
+        return end
 
-    @property
-    def name(self) -> str:
-        """The name of the stream, for error texts."""
-        raise NotImplementedError
+    def time_of(self, offset: int) -> int:
+        """Return the time in microseconds at which the row with this offset was published.
+
+        The offset must be in the stream. Raises PipelineError.
+        """
+        [span] = (span for span in self.spans() if span.low <= offset < span.high)
+        cut = self.scanned(span, offset + 1).cut(offset, offset + 1)
+        return self._times(span, cut)[0]
+
+    def _times(self, span: JournalSpan, cut: Cut) -> list[int]:
+        """Return the times in microseconds at which the rows of the cut were published."""
+        return [
+            time
+            for batch in self.piece(span, cut).batches(["published_at"], verify=False)
+            for time in pc.cast(batch.column("published_at"), pa.int64()).to_pylist()
+        ]
 
 
 class Directory(JournalStream):
     """A stream in a directory, to which a broker may be writing.
 
-    All complete batches are read as if they were durable. That is correct if the broker is stopped,
-    or if the directory is a copy. If the broker runs and its machine fails, rows that were read may
-    be lost (`offsets.remembered` reports that). So read the stream of a running broker over HTTP,
-    which returns durable rows only.
+    All complete batches are assumed to be durable. They are durable if the broker is stopped, and
+    in a copy. Read a running broker over HTTP instead, which returns durable rows only: if the
+    machine fails, rows that were read from the directory before they were durable may be lost
+    (`offsets.resumed` reports that).
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, journal: str | None = None) -> None:
         self._path: Final = Path(path)
+        self.name = str(self._path)
+        where = self._path.absolute()
+        self.journal = journal or journal_name(unquote(where.parent.name), unquote(where.name))
         self._scans: dict[SegmentName, SegmentScan] = {}
         self._files: dict[SegmentName, str] = {}
-
-    @property
-    def name(self) -> str:
-        return str(self._path)
 
     def scanned(self, span: JournalSpan, until: int) -> SegmentScan:
         return self._scans[span.name]
 
     def piece(self, span: JournalSpan, cut: Cut) -> Piece:
-        return FilePiece(cut, str(self._path / self._files[span.name]))
+        return FilePiece(cut, str(self._path / self._files[span.name]), journal=self.journal)
 
-    def rewritten(self, offset: int, epoch: int) -> bool:
-        return any(name.epoch > epoch and name.base < offset for name in self._files)
+    def rewritten(self, offset: int, epoch: int) -> int | None:
+        later = [name.base for name in self._files if name.epoch > epoch and name.base < offset]
+        return min(later, default=None)
 
     def spans(self) -> list[JournalSpan]:
         try:
@@ -247,8 +357,8 @@ class Directory(JournalStream):
 def _counting(names: list[SegmentName], scans: dict[SegmentName, SegmentScan]) -> list[JournalSpan]:
     """Return the parts of the segments whose rows are valid, sorted by epoch and base offset.
 
-    If two segments have the same offset, only the row in the later segment is valid. `names` must
-    be sorted by epoch and base offset.
+    If an offset is in two segments, it is valid only in the later segment. `names` must be sorted
+    by epoch and base offset.
     """
     spans: list[JournalSpan] = []
     limit: int | None = None
@@ -266,20 +376,20 @@ def check_whole(name: str, spans: list[JournalSpan], low: int, high: int) -> Non
     """Raise PipelineError unless the spans contain every offset from `low` to before `high`."""
     if not spans or spans[0].low > low:
         first = spans[0].low if spans else high
-        raise PipelineError(
+        raise lost_rows(
             f"offset {low} of {name} was removed by retention: the first offset there is {first}; "
             "read from startingOffsets=earliest (with a new checkpoint), or increase retention"
         )
     for one, other in pairwise(spans):
         if one.high < other.low:
-            raise PipelineError(
+            raise lost_rows(
                 f"offsets {one.high} to {other.low - 1} of {name} are lost: unreadable data is in "
                 "the stream's "
                 f"quarantine; read up to endingOffsets={one.high}, and continue from "
                 f"startingOffsets={other.low}"
             )
     if spans[-1].high < high:
-        raise PipelineError(
+        raise lost_rows(
             f"{name} ends at offset {spans[-1].high}, before the requested end {high}; is it the "
             "same journal as before?"
         )

@@ -1,14 +1,78 @@
-"""Parses the options of a query (numbers, switches, start and end), and checks checkpoints."""
+"""The positions of a query: where it begins and ends, what its checkpoint says, and checks of both.
+
+The offset JSON of a streaming query, in its checkpoint and in its progress, is a position:
+
+    {"next": 120, "epoch": 3, "journal": "orders"}           a query of one journal
+    {"orders": {"next": 120, "epoch": 3}, "eu/orders": ...}  a query of several journals
+
+`next` is the offset after the last row that the query has read, and `epoch` the epoch of that row.
+`from` is in a position only if the query skipped rows before it (failOnDataLoss=false): the batch
+that ends at the position begins at this offset.
+"""
 
 from __future__ import annotations
 
-from pyspark_trellis.errors import PipelineError
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from pyspark_trellis.errors import PipelineError, lost_rows
 from pyspark_trellis.journal import JournalStream, OffsetRange
 
 EARLIEST, LATEST = "earliest", "latest"
+#: The numbers that mean `earliest` and `latest` in the JSON of Spark's Kafka source.
+_KAFKA_WORDS = {-2: EARLIEST, -1: LATEST}
 
 
-def number(options: dict[str, str], name: str, default: int) -> int:
+class Position(NamedTuple):
+    """The end of a batch in one journal: see the module's text."""
+
+    next: int
+    epoch: int
+    begin: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return the position as JSON."""
+        found = {"next": self.next, "epoch": self.epoch}
+        return found if self.begin is None else found | {"from": self.begin}
+
+
+def positions_of(document: Mapping[str, Any], names: Iterable[str]) -> dict[str, Position]:
+    """Return the position in each journal, from an offset JSON. `names` are the query's journals.
+
+    Raises PipelineError if the JSON is of a query of one journal without a name, and the query has
+    several journals now.
+    """
+    if isinstance(document.get("next"), int):
+        known = list(names)
+        name = document.get("journal")
+        if name is None or len(known) == 1:
+            if len(known) != 1:
+                raise PipelineError(
+                    "the checkpoint is of a query of one journal and does not name it, and the "
+                    f"query now reads {', '.join(known) or 'no journal'}: start with a new "
+                    "checkpoint"
+                )
+            name = known[0]
+        return {name: _position(document)}
+    return {name: _position(each) for name, each in document.items()}
+
+
+def _position(document: Mapping[str, Any]) -> Position:
+    return Position(document["next"], document["epoch"], document.get("from"))
+
+
+def document_of(positions: Mapping[str, Position], single: bool) -> dict[str, Any]:
+    """Return the offset JSON of these positions; `single` for a query of one journal."""
+    if single:
+        [(name, position)] = positions.items()
+        return position.document() | {"journal": name}
+    return {name: position.document() for name, position in sorted(positions.items())}
+
+
+def number(options: Mapping[str, str], name: str, default: int) -> int:
     """Return the option `name`, a whole number of 0 or more; `default` if the option is absent.
 
     Raises PipelineError if the option has another value.
@@ -19,7 +83,7 @@ def number(options: dict[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def switch(options: dict[str, str], name: str, default: bool) -> bool:
+def switch(options: Mapping[str, str], name: str, default: bool) -> bool:
     """Return the option `name`, true or false; `default` if the option is absent.
 
     Raises PipelineError if the option has another value.
@@ -30,11 +94,47 @@ def switch(options: dict[str, str], name: str, default: bool) -> bool:
     return text == "true"
 
 
-def starting(text: str, bounds: OffsetRange, name: str) -> int:
+def by_journal(text: str, option: str, names: Iterable[str]) -> dict[str, str]:
+    """Return the text of an option for each journal. The option may be JSON with an entry for each.
+
+    The offset JSON of a query is accepted too. Raises PipelineError if a journal has no entry, or
+    an entry no journal.
+    """
+    known = list(names)
+    if not text.lstrip().startswith("{"):
+        return dict.fromkeys(known, text)
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise PipelineError(f"option {option} is not JSON: {error}; it is {text}") from None
+    if "next" in document and not isinstance(document["next"], dict):
+        document = {document.get("journal", known[0] if len(known) == 1 else ""): document}
+    found = {}
+    for name, value in document.items():
+        if name not in known:
+            near = get_close_matches(name, known, n=1, cutoff=0)
+            raise PipelineError(
+                f"option {option} names journal '{name}', which the query does not read"
+                + (f"; the nearest is '{near[0]}'" if near else "")
+            )
+        if isinstance(value, dict):
+            value = value.get("next")
+        found[name] = str(_KAFKA_WORDS.get(value, value) if isinstance(value, int) else value)
+    for name in known:
+        if name not in found:
+            raise PipelineError(
+                f"option {option} has no entry for journal '{name}': it must have one for each of "
+                f"{', '.join(known)}"
+            )
+    return found
+
+
+def starting(text: str, bounds: OffsetRange, name: str, whole: bool = True) -> int:
     """Return the first offset to read, from the text of an option: earliest, latest or an offset.
 
     Raises PipelineError if `text` is invalid, and if retention has removed the offset, so that no
-    row is skipped silently.
+    row is skipped silently. If `whole` is false, the first offset after the removed rows is
+    returned instead.
     """
     word = text.lower()
     if word in (EARLIEST, LATEST):
@@ -45,7 +145,9 @@ def starting(text: str, bounds: OffsetRange, name: str) -> int:
         )
     offset = int(text)
     if offset < bounds.first:
-        raise PipelineError(
+        if not whole:
+            return bounds.first
+        raise lost_rows(
             f"offset {offset} of {name} was removed by retention: the first offset there is "
             f"{bounds.first}; "
             "read from startingOffsets=earliest, or increase retention"
@@ -78,24 +180,98 @@ def ending(text: str, bounds: OffsetRange, name: str) -> int:
     return offset
 
 
-def remembered(start: dict[str, int], stream: JournalStream, bounds: OffsetRange) -> None:
-    """Check that a query can continue at `start`, the position in its checkpoint.
+def micros_of(text: str, option: str) -> int:
+    """Return a time in microseconds since 1970: ISO 8601, or milliseconds since 1970.
 
-    Raises PipelineError in two cases: the query has read rows that are no longer in the stream,
-    because the stream is shorter or was rewritten; or retention has removed rows that the query has
-    not read yet.
+    Raises PipelineError if the text is neither.
     """
-    offset = start["next"]
-    if offset > bounds.next or stream.rewritten(offset, start["epoch"]):
+    if text.isdecimal():
+        return int(text) * 1_000
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
         raise PipelineError(
+            f"option {option} is '{text}', and should be a time like 2026-03-01T12:00:00Z, or "
+            "milliseconds since 1970"
+        ) from None
+    found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    since = found - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def first_offsets(
+    options: Mapping[str, str], streams: Mapping[str, JournalStream]
+) -> dict[str, int]:
+    """Return the offset at which a query begins in each journal. Raises PipelineError."""
+    whole = switch(options, "failOnDataLoss", True)
+    found = _by_time(options, "starting", streams)
+    if found is None:
+        texts = by_journal(
+            options.get("startingoffsets", EARLIEST), "startingOffsets", list(streams)
+        )
+        found = {
+            name: starting(texts[name], stream.bounds(), stream.name, whole)
+            for name, stream in streams.items()
+        }
+    return found
+
+
+def last_offsets(
+    options: Mapping[str, str], streams: Mapping[str, JournalStream]
+) -> dict[str, int]:
+    """Return the offset before which a batch query ends in each journal. Raises PipelineError."""
+    found = _by_time(options, "ending", streams)
+    if found is None:
+        texts = by_journal(options.get("endingoffsets", LATEST), "endingOffsets", list(streams))
+        found = {
+            name: ending(texts[name], stream.bounds(), stream.name)
+            for name, stream in streams.items()
+        }
+    return found
+
+
+def _by_time(
+    options: Mapping[str, str], which: str, streams: Mapping[str, JournalStream]
+) -> dict[str, int] | None:
+    """Return the offsets of the option startingTimestamp or endingTimestamp; None without it."""
+    option = f"{which}Timestamp"
+    text = options.get(option.lower())
+    if text is None:
+        return None
+    if f"{which}offsets" in options:
+        raise PipelineError(
+            f"the options {which}Offsets and {option} name two positions: set only one of them"
+        )
+    texts = by_journal(text, option, list(streams))
+    return {
+        name: stream.offset_at(micros_of(texts[name], option)) for name, stream in streams.items()
+    }
+
+
+def resumed(start: Position, stream: JournalStream, bounds: OffsetRange, whole: bool) -> int:
+    """Return the offset at which a query continues that has read up to the position `start`.
+
+    Raises PipelineError if the query has read rows that are no longer in the stream, because the
+    stream is shorter or was rewritten, or if retention has removed rows that the query has not read
+    yet. If `whole` is false, the query continues with the first row that it has not read.
+    """
+    offset = start.next
+    rewritten = stream.rewritten(offset, start.epoch)
+    if offset > bounds.next or rewritten is not None:
+        if not whole:
+            return min(offset, bounds.next) if rewritten is None else rewritten
+        raise lost_rows(
             f"this query has read {stream.name} up to offset {offset}, but the rows that it read "
             "are not there (any more): the query now reads another journal, or the machine failed "
             "before the rows were durable; start with a new checkpoint, or read over HTTP, which "
             "returns durable rows only"
         )
     if offset < bounds.first:
-        raise PipelineError(
+        if not whole:
+            return bounds.first
+        raise lost_rows(
             f"this query continues at offset {offset} of {stream.name}, which retention removed: "
             "the first offset there "
             f"is {bounds.first}; start with a new checkpoint, or increase retention"
         )
+    return offset

@@ -1,19 +1,48 @@
-"""Publishes messages to a broker over AMQP with publisher confirms, many in flight at once."""
+"""Publishes messages to a broker over AMQP with publisher confirms, many in flight at once.
+
+    refused (basic.nack)    the publisher waits, and publishes the refused messages again in order
+    connection.blocked      the publisher waits
+    connection lost         the publisher connects again, and publishes all unconfirmed messages
+                            again in order
+
+Messages have numbers by which the broker deduplicates (docs/streams.md). After a refusal, the
+broker refuses all higher numbers of the producer, until it has the refused one. So publishing the
+refused messages again in order leaves no hole.
+"""
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import pika
-from pika.exceptions import AMQPError
+from pika.exceptions import (
+    AMQPError,
+    AuthenticationError,
+    ConnectionClosedByBroker,
+    ProbableAccessDeniedError,
+    ProbableAuthenticationError,
+)
 
+from pyspark_trellis.credentials import tls_context
 from pyspark_trellis.errors import PipelineError, shown
 
-#: The maximum number of unconfirmed messages in flight.
+#: The maximum number of unconfirmed messages in flight, and of bytes of their bodies (one message
+#: may have more).
 WINDOW: Final = 2_000
+WINDOW_BYTES: Final = 16 << 20
 #: The time in seconds without a confirm after which publishing fails.
-PATIENCE: Final = 60
+PATIENCE: Final = 60.0
+#: The shortest and the longest pause in seconds before refused messages are published again.
+PAUSE: Final = 0.02
+PAUSE_MAX: Final = 1.0
+#: The number of attempts to connect, if none has succeeded yet.
+ATTEMPTS: Final = 3
+#: AMQP's reply code of a connection that an operator closed, for example by stopping the broker.
+_FORCED: Final = 320
 
 
 class Outgoing(NamedTuple):
@@ -26,9 +55,15 @@ class Outgoing(NamedTuple):
 
 
 class SinkPublisher:
-    """A connection that publishes one sequence of messages, in pika's event loop."""
+    """A publisher of one sequence of messages, in pika's event loop."""
 
-    def __init__(self, url: str, credentials: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        credentials: tuple[str, str] | None = None,
+        ca_file: str = "",
+        patience: float = PATIENCE,
+    ) -> None:
         """Parse the URL. `credentials` (user and password) replace the credentials in the URL.
 
         Raises PipelineError if the URL is invalid.
@@ -41,108 +76,224 @@ class SinkPublisher:
             ) from None
         if credentials is not None:
             self._parameters.credentials = pika.PlainCredentials(*credentials)
-        self._parameters.blocked_connection_timeout = PATIENCE
+        if url.startswith("amqps:"):
+            self._parameters.ssl_options = pika.SSLOptions(
+                tls_context(ca_file), self._parameters.host
+            )
+        # The broker may block publishers for a long time; `patience` limits that.
+        self._parameters.blocked_connection_timeout = None
         self._url = f"{self._parameters.host}:{self._parameters.port}"
+        self._patience: Final = patience
         self._connection: Any = None
         self._channel: Any = None
         self._messages: Iterator[Outgoing] = iter(())
-        self._sent = 0
-        self._settled = 0
+        #: Messages to publish before further ones of `_messages`: refused or unconfirmed ones. They
+        #: are in order, each with its number.
+        self._again: deque[tuple[int, Outgoing]] = deque()
+        #: Messages in flight with their numbers, by delivery tag, in ascending order.
+        self._in_flight: dict[int, tuple[int, Outgoing]] = {}
+        self._bytes = 0
+        #: Messages that were refused since the last pause.
+        self._refused: list[tuple[int, Outgoing]] = []
+        self._pause = PAUSE
+        #: The largest number of messages in flight at present, and the number of messages that were
+        #: accepted since the last pause.
+        self._window = WINDOW
+        self._accepted = 0
+        self._tag = 0
+        self._read = 0
+        self._confirmed = 0
         self._exhausted = False
+        self._opened = False
+        #: The reason why publishing failed, and the reason why the connection was lost.
         self._failure = ""
-        self._waiting: Any = None
-        self._seen = -1
+        self._lost = ""
+        self._timer: Any = None
+        self._progress_at = 0.0
+        #: The number of messages that were refused, and of connections that were lost.
+        self.refusals = 0
+        self.reconnects = 0
 
     def publish(self, messages: Iterator[Outgoing]) -> int:
         """Publish all messages; return their number when the broker has confirmed all of them.
 
-        Raises PipelineError if the broker cannot be reached, refuses a message or sends no
-        confirms.
+        Raises PipelineError if the broker cannot be reached, rejects the login or an exchange, or
+        confirms no message within `patience` seconds.
         """
         self._messages = messages
+        self._progress_at = time.monotonic()
+        attempts = 0
+        while not (self._exhausted and not self._again):
+            self._run()
+            if self._failure:
+                break
+            if not self._lost:
+                continue
+            attempts = 1 if self._opened else attempts + 1
+            late = time.monotonic() - self._progress_at > self._patience
+            if late or (not self._opened and attempts >= ATTEMPTS):
+                self._failure = self._lost
+                break
+            self.reconnects += self._opened
+            time.sleep(self._pause)
+            self._pause = min(2 * self._pause, PAUSE_MAX)
+        if self._failure:
+            raise PipelineError(
+                f"publishing to {self._url} failed after {self._confirmed} of {self._read} "
+                f"messages: {self._failure}"
+            )
+        return self._confirmed
+
+    def _run(self) -> None:
+        """Publish over one connection, until all messages are confirmed or the connection ends."""
+        self._lost, self._tag, self._channel = "", 0, None
         self._connection = pika.SelectConnection(
             self._parameters,
-            on_open_callback=self._opened,
-            on_open_error_callback=self._refused,
-            on_close_callback=self._closed,
+            on_open_callback=self._on_open,
+            on_open_error_callback=self._on_open_error,
+            on_close_callback=self._on_close,
         )
-        self._waiting = self._connection.ioloop.call_later(PATIENCE, self._too_long)
+        self._timer = self._connection.ioloop.call_later(self._patience / 4, self._watch)
         try:
             self._connection.ioloop.start()
         except AMQPError as error:
-            self._failure = self._failure or str(error)
-        if self._failure:
-            raise PipelineError(
-                f"publishing to {self._url} failed after {self._settled} of {self._sent} messages: "
-                f"{self._failure}"
-            )
-        return self._settled
+            self._lost = self._lost or str(error)
+        finally:
+            self._connection.ioloop.close()
+        self._refused += self._in_flight.values()
+        self._in_flight.clear()
+        self._bytes = 0
+        self._publish_again()
 
-    def _opened(self, connection: Any) -> None:
-        connection.channel(on_open_callback=self._ready)
+    def _publish_again(self) -> None:
+        """Let the refused messages be published again, in order, before all others."""
+        self._again = deque(sorted([*self._refused, *self._again], key=_number))
+        self._refused.clear()
 
-    def _ready(self, channel: Any) -> None:
+    # -- what happens on the connection
+
+    def _on_open(self, connection: Any) -> None:
+        self._opened = True
+        connection.channel(on_open_callback=self._on_channel)
+
+    def _on_channel(self, channel: Any) -> None:
         self._channel = channel
-        channel.add_on_close_callback(self._channel_closed)
-        channel.confirm_delivery(self._confirmed, callback=lambda _: self._fill())
+        channel.add_on_close_callback(self._on_channel_close)
+        channel.confirm_delivery(self._on_confirm, callback=lambda _: self._fill())
 
     def _fill(self) -> None:
-        while not self._exhausted and self._sent - self._settled < WINDOW:
-            try:
-                message = next(self._messages, None)
-            except Exception as error:  # noqa: BLE001 - the loop must end on any error
-                self._fail(str(error))
-                return
-            if message is None:
-                self._exhausted = True
+        """Publish messages, as long as there is room for messages in flight."""
+        while (
+            not self._refused and len(self._in_flight) < self._window and self._bytes < WINDOW_BYTES
+        ):
+            found = self._next()
+            if found is None:
                 break
+            _, message = found
             self._channel.basic_publish(
                 message.exchange, message.key, message.body, message.properties
             )
-            self._sent += 1
-        if self._exhausted and self._settled == self._sent:
+            self._tag += 1
+            self._in_flight[self._tag] = found
+            self._bytes += len(message.body)
+        if self._failure or (
+            self._exhausted and not self._again and not self._in_flight and not self._refused
+        ):
             self._end()
 
-    def _confirmed(self, frame: Any) -> None:
+    def _next(self) -> tuple[int, Outgoing] | None:
+        if self._again:
+            return self._again.popleft()
+        try:
+            message = next(self._messages, None)
+        except Exception as error:  # noqa: BLE001 - the loop must end on any error
+            self._failure = str(error)
+            return None
+        if message is None:
+            self._exhausted = True
+            return None
+        self._read += 1
+        return self._read, message
+
+    def _on_confirm(self, frame: Any) -> None:
         method = frame.method
-        if method.NAME != "Basic.Ack":
-            self._fail(
-                f"the broker refused message {method.delivery_tag} (basic.nack): a queue is full "
-                "and its overflow policy rejects new messages"
-            )
-            return
-        self._settled = method.delivery_tag if method.multiple else self._settled + 1
+        tag = method.delivery_tag
+        settled = []
+        if method.multiple:
+            while self._in_flight and (first := next(iter(self._in_flight))) <= tag:
+                settled.append(self._in_flight.pop(first))
+        else:
+            settled.append(self._in_flight.pop(tag))
+        self._bytes -= sum(len(message.body) for _, message in settled)
+        if method.NAME == "Basic.Ack":
+            self._confirmed += len(settled)
+            self._accepted += len(settled)
+            self._progress_at = time.monotonic()
+        else:
+            self._refused += settled
+            self.refusals += len(settled)
+        if not self._refused:
+            self._pause = PAUSE
+            self._window = min(WINDOW, self._window + len(settled))
+            self._fill()
+        elif not self._in_flight:
+            # All messages in flight are settled. Publish the refused ones again, after a pause, and
+            # not many more at once than the broker accepted.
+            self._window, self._accepted = max(1, self._accepted), 0
+            self._connection.ioloop.call_later(self._pause, self._after_pause)
+            self._pause = min(2 * self._pause, PAUSE_MAX)
+
+    def _after_pause(self) -> None:
+        self._publish_again()
         self._fill()
 
-    def _channel_closed(self, channel: Any, reason: Exception) -> None:
-        if not (self._exhausted and self._settled == self._sent):
-            self._fail(str(reason))
-
-    def _refused(self, connection: Any, error: Any) -> None:
-        self._failure = self._failure or f"no connection: {error!r}"
-        connection.ioloop.stop()
-
-    def _closed(self, connection: Any, reason: Exception) -> None:
-        if not (self._exhausted and self._settled == self._sent):
+    def _on_channel_close(self, channel: Any, reason: Exception) -> None:
+        if not self._connection.is_closing and not self._connection.is_closed:
             self._failure = self._failure or str(reason)
+            self._end()
+
+    def _on_open_error(self, connection: Any, error: Any) -> None:
+        reason = f"no connection: {error!r}"
+        rejected = (AuthenticationError, ProbableAuthenticationError, ProbableAccessDeniedError)
+        if isinstance(error, rejected) or _closed_for_good(error):
+            self._failure = self._failure or reason
+        self._lost = reason
         connection.ioloop.stop()
 
-    def _too_long(self) -> None:
-        if self._settled == self._seen or self._channel is None:
-            self._fail(f"no confirm for {PATIENCE} s")
-            return
-        self._seen = self._settled
-        self._waiting = self._connection.ioloop.call_later(PATIENCE, self._too_long)
+    def _on_close(self, connection: Any, reason: Exception) -> None:
+        self._lost = str(reason) or repr(reason)
+        if _closed_for_good(reason):
+            self._failure = self._failure or self._lost
+        if self._exhausted and not (self._again or self._in_flight or self._refused):
+            self._lost = ""
+        connection.ioloop.stop()
 
-    def _fail(self, reason: str) -> None:
-        self._failure = self._failure or reason
-        self._end()
+    def _watch(self) -> None:
+        """Give up if the broker has confirmed no message for `patience` seconds."""
+        if time.monotonic() - self._progress_at > self._patience:
+            refused = " (it refuses messages: a queue is full)" if self.refusals else ""
+            self._failure = (
+                self._failure or f"the broker confirmed none for {self._patience:g} s{refused}"
+            )
+            self._end()
+            return
+        self._timer = self._connection.ioloop.call_later(self._patience / 4, self._watch)
 
     def _end(self) -> None:
-        if self._waiting is not None:
-            self._connection.ioloop.remove_timeout(self._waiting)
-            self._waiting = None
+        if self._timer is not None:
+            self._connection.ioloop.remove_timeout(self._timer)
+            self._timer = None
         if self._connection.is_open:
-            self._connection.close()
+            with suppress(AMQPError):
+                self._connection.close()
         else:
             self._connection.ioloop.stop()
+
+
+def _closed_for_good(reason: Any) -> bool:
+    """True if the broker closed the connection for a reason that a new connection does not end."""
+    return isinstance(reason, ConnectionClosedByBroker) and reason.reply_code != _FORCED
+
+
+def _number(each: tuple[int, Outgoing]) -> int:
+    return each[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http
 import http.client
 import json
 import struct
@@ -10,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -17,51 +19,51 @@ from urllib.parse import urlencode, urlsplit
 import pyarrow as pa
 
 from pyspark_trellis.archived import ArchivedPiece, ArchivedScan
-from pyspark_trellis.credentials import credentials_of
-from pyspark_trellis.errors import PipelineError, shown
-from pyspark_trellis.journal import (
-    JournalSpan,
-    JournalStream,
-    Piece,
-)
+from pyspark_trellis.credentials import credentials_of, tls_context, token_of
+from pyspark_trellis.errors import PipelineError, lost_rows, shown
+from pyspark_trellis.journal import JournalSpan, JournalStream, Piece, journal_name, name_parts
 from pyspark_trellis.messages import DamagedSegment
 from pyspark_trellis.segments import Cut, SegmentName, SegmentScan, damaged, rows_of
 
 #: The time in seconds to wait for an answer.
 PATIENCE: Final = 30
-#: The status with which a broker answers that it is busy.
-BUSY: Final = 503
-#: The status with which a broker answers that retention has removed a segment.
-GONE: Final = 410
-ARCHIVE_ATTEMPTS: Final = 5
-
-
-class GoneError(PipelineError):
-    """Retention has removed the segment."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A handler that refuses redirections, because another server could get the password."""
+    """A handler that follows no redirection. Otherwise another server could get the password."""
 
     def redirect_request(self, *arguments: Any) -> None:
         """Return None, so that the redirection is an error."""
 
 
-#: Opens URLs without a proxy. Otherwise a proxy that the environment names would get the password.
-_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+@lru_cache(maxsize=4)
+def _opener(ca_file: str | None) -> urllib.request.OpenerDirector:
+    """Return an object that opens URLs without a proxy. Otherwise a proxy that the environment
+    names would get the password. `ca_file` is None for URLs without TLS.
+    """
+    handlers: list[Any] = [urllib.request.ProxyHandler({}), _NoRedirect]
+    if ca_file is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=tls_context(ca_file)))
+    return urllib.request.build_opener(*handlers)
 
 
 @dataclass(frozen=True)
 class RemoteBroker:
-    """A broker's HTTP listener and the user to authenticate as."""
+    """A broker's HTTP listener and the user to authenticate as.
+
+    A token, if there is one, is used in place of the password. `ca_file` has the certificates of
+    authorities to trust; if it is empty, those of the system are trusted.
+    """
 
     url: str
     user: str
     password: str
+    token: str = ""
+    ca_file: str = ""
 
     @classmethod
     def of(cls, place: str, options: Mapping[str, str] = MappingProxyType({})) -> RemoteBroker:
-        """Return the broker at the URL `place`, with the credentials for it (credentials.py).
+        """Parse http://HOST:15672, and find the credentials (credentials.py).
 
         Raises PipelineError.
         """
@@ -78,6 +80,8 @@ class RemoteBroker:
         return cls(
             f"{parts.scheme}://{host}:{port}",
             *credentials_of(parts, options),
+            token_of(options),
+            options.get("cafile", ""),
         )
 
     def document(self, path: str) -> Any:
@@ -97,20 +101,21 @@ class RemoteBroker:
         Try up to `attempts` times while the broker answers that it is busy.
         """
         request = urllib.request.Request(self.url + path)
+        login = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
         request.add_header(
-            "Authorization",
-            "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode(),
+            "Authorization", f"Bearer {self.token}" if self.token else f"Basic {login}"
         )
+        opener = _opener(self.ca_file if self.url.startswith("https:") else None)
         try:
-            with _OPENER.open(request, timeout=PATIENCE) as answer:
+            with opener.open(request, timeout=PATIENCE) as answer:
                 found: bytes = answer.read()
                 return found
         except urllib.error.HTTPError as error:
             with error:
-                if error.code == BUSY and attempts > 1:
+                if error.code == http.HTTPStatus.SERVICE_UNAVAILABLE and attempts > 1:
                     return self.fetch(path, attempts - 1)
-                kind = GoneError if error.code == GONE else PipelineError
-                raise kind(
+                gone = error.code == http.HTTPStatus.GONE
+                raise (lost_rows if gone else PipelineError)(
                     f"{self.url} answered {error.code} to user '{self.user}': {_reason(error)}"
                 ) from None
         except urllib.error.URLError as error:
@@ -167,7 +172,9 @@ class RemotePiece(Piece):
     def batches(self, columns: Sequence[str], verify: bool = True) -> Iterator[pa.RecordBatch]:
         try:
             data = self.data()
-        except GoneError:
+        except PipelineError as error:
+            if not error.rows_lost:
+                raise
             # Retention has removed the segment since the query was planned: ask for all of it,
             # which the broker may have in its archive.
             cut = replace(self.cut, first=self.base)
@@ -182,30 +189,26 @@ class Remote(JournalStream):
     def __init__(self, broker: RemoteBroker, vhost: str, queue: str) -> None:
         self._broker: Final = broker
         self._question: Final = urlencode({"vhost": vhost, "queue": queue})
-        self._name: Final = f"stream '{queue}' in vhost '{vhost}' of {broker.url}"
+        self.name = f"stream '{queue}' in vhost '{vhost}' of {broker.url}"
+        self.journal = journal_name(vhost, queue)
         self._scans: dict[SegmentName, SegmentScan] = {}
         #: The segments by the last call of `spans`.
         self._rows: dict[SegmentName, dict[str, Any]] = {}
 
     @classmethod
     def of(cls, place: str, options: Mapping[str, str]) -> Remote:
-        """Return the stream that the option `stream` names, of the broker at the URL `place`.
+        """Return the stream of http://HOST:15672 that the option `journal` or `stream` names.
 
-        `place` is http://HOST:15672. The option is VHOST/QUEUE, or QUEUE for the vhost /. Raises
-        PipelineError.
+        `place` is the URL http://HOST:15672. The option is VHOST/QUEUE, or QUEUE for the vhost /.
+        Raises PipelineError.
         """
-        stream = options.get("stream", "")
+        stream = options.get("journal") or options.get("stream", "")
         if not stream:
             raise PipelineError(
                 f"no stream of {shown(place)} is named: set the option stream to QUEUE or "
                 "VHOST/QUEUE"
             )
-        vhost, _, queue = stream.rpartition("/")
-        return cls(RemoteBroker.of(place, options), vhost or "/", queue)
-
-    @property
-    def name(self) -> str:
-        return self._name
+        return cls(RemoteBroker.of(place, options), *name_parts(stream))
 
     def spans(self) -> list[JournalSpan]:
         rows: list[dict[str, Any]] = self._broker.document(
@@ -218,13 +221,14 @@ class Remote(JournalStream):
             if row["end"] > row["first"]
         ]
 
-    def rewritten(self, offset: int, epoch: int) -> bool:
-        return False  # The broker returns only durable rows, which a crash cannot remove.
+    def rewritten(self, offset: int, epoch: int) -> int | None:
+        return None  # The broker returns only durable rows, which a crash cannot remove.
 
     def piece(self, span: JournalSpan, cut: Cut) -> Piece:
+        path = self._path(span)
         if self._rows[span.name].get("archived"):
-            return ArchivedPiece(cut, self._broker, self._path(span))
-        return RemotePiece(cut, self._broker, self._path(span), span.name.base)
+            return ArchivedPiece(cut, self._broker, path, journal=self.journal)
+        return RemotePiece(cut, self._broker, path, span.name.base, journal=self.journal)
 
     def _path(self, span: JournalSpan) -> str:
         name = self._rows[span.name]["name"]
@@ -254,3 +258,8 @@ class Remote(JournalStream):
                 raise damaged(f"{self._broker.url}{path}", error) from error
             some = min(2 * some, _HEADS_MAX) if len(scan.places) > known + 1 else _HEADS
         return scan
+
+
+def stream_names(broker: RemoteBroker) -> list[str]:
+    """Return the names of the streams that the user may read. Raises PipelineError."""
+    return [journal_name(row["vhost"], row["name"]) for row in broker.document("/api/streams")]

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from matching.batch import Batch
 from matching.grammar import AMQP, MQTT, InvalidTopic, swap
+from pyspark_trellis.counts import PERIOD, PUBLISHER
 from pyspark_trellis.definitions import BY_NAME, BoundQueue, DefinedHost
 from pyspark_trellis.errors import PipelineError
 
@@ -54,6 +55,61 @@ class Routed:
         self.unknown = np.zeros(count, bool)
 
 
+@dataclass(frozen=True)
+class TopicParts:
+    """The parts of the messages of topics, in columns.
+
+    `topics` has the index of the topic of each part, `periods` the period in which its messages
+    were received, and `publishers` their publisher. Without periods, all bindings exist.
+    """
+
+    topics: Rows
+    periods: Rows | None
+    publishers: list[str] | None
+
+    @classmethod
+    def of(cls, topics: Any, periods: Any, publishers: Any) -> tuple[pa.Array, TopicParts]:
+        """Return the different topics, and the parts."""
+        encoded = _whole(topics).dictionary_encode()
+        names = _whole(publishers).dictionary_encode()
+        return encoded.dictionary, cls(
+            encoded.indices.to_numpy().astype(np.int64),
+            _whole(periods).to_numpy().astype(np.int64),
+            None if names.dictionary.to_pylist() == [""] else names.to_pylist(),
+        )
+
+    def publisher(self, row: int) -> str:
+        """Return the publisher of a part's messages; "" if no session distinguishes it."""
+        return "" if self.publishers is None else self.publishers[row]
+
+
+class _RowsOfTopics:
+    """The rows of some parts by topic, so that each topic is matched once."""
+
+    def __init__(self, rows: Rows, codes: Rows) -> None:
+        """Sort the rows by their topics; `codes` has the topic of every row."""
+        own = codes[rows]
+        order = np.argsort(own, kind="stable")
+        found, starts = np.unique(own[order], return_index=True)
+        #: The topics of the rows, each once.
+        self.codes: Final[list[int]] = found.tolist()
+        self._rows: Final = rows[order]
+        self._starts: Final = np.append(starts, len(rows))
+
+    def rows(self, matched: Rows) -> Rows:
+        """Return all rows of topics, which are given as indexes in `codes`."""
+        if len(self.codes) == len(self._rows):
+            return self._rows[matched]
+        counts = self._starts[matched + 1] - self._starts[matched]
+        ends = np.cumsum(counts)
+        first = np.repeat(self._starts[matched] - ends + counts, counts)
+        return self._rows[first + np.arange(len(first))]
+
+
+def _whole(column: Any) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
 class BatchRouter:
     """Computes the destinations of topics in one virtual host of a definitions file."""
 
@@ -64,21 +120,32 @@ class BatchRouter:
         self._numbers: Final = {name: number for number, name in enumerate(self.names)}
         self._batches: dict[str, list[tuple[list[BoundQueue], Batch]]] = {}
 
-    def route(self, exchange: str, topics: list[str]) -> Routed:
+    def route(
+        self,
+        exchange: str,
+        topics: list[str],
+        parts: TopicParts | None = None,
+    ) -> Routed:
         """Return the destinations of topics published to this exchange.
 
-        Raises PipelineError if the exchange does not exist.
+        With `parts`, a row of the result is a part of the messages of a topic, and not a topic; it
+        is routed by the bindings of its period. Raises PipelineError if the exchange does not
+        exist.
         """
         if exchange not in self._host.types:
             raise PipelineError(f"exchange '{exchange}' does not exist")
-        routed = Routed(len(topics))
+        if parts is None:
+            every = np.arange(len(topics))
+            parts = TopicParts(every, None, None)
+        codes, periods = parts.topics, parts.periods
+        routed = Routed(len(codes))
         bindings: list[tuple[Rows, Rows]] = []
         places: list[tuple[Rows, Rows]] = []
         seen: dict[str, NDArray[np.bool_]] = {}
-        ahead = [(exchange, np.arange(len(topics)))]
+        ahead = [(exchange, np.arange(len(codes)))]
         while ahead:
             name, rows = ahead.pop()
-            been = seen.setdefault(name, np.zeros(len(topics), bool))
+            been = seen.setdefault(name, np.zeros(len(codes), bool))
             rows = rows[~been[rows]]
             been[rows] = True
             if not len(rows) or name not in self._host.types:
@@ -87,19 +154,34 @@ class BatchRouter:
                 found = [
                     (row, number)
                     for row in rows.tolist()
-                    if (number := self._numbers.get(topics[row])) is not None
+                    if (number := self._numbers.get(topics[codes[row]])) is not None
+                    and (
+                        periods is None
+                        or alive(
+                            self._host.lives.get(topics[codes[row]], ()), periods[row : row + 1]
+                        )[0]
+                    )
                 ]
                 places.append(_columns(found))
                 continue
             if self._host.types[name] not in BY_NAME:
                 routed.unknown[rows] = True
                 continue
-            hit = np.zeros(len(topics), bool)
-            for bound, matched in self._matched(name, [topics[row] for row in rows.tolist()]):
-                which = rows[matched]
+            hit = np.zeros(len(codes), bool)
+            group = _RowsOfTopics(rows, codes)
+            for bound, matched in self._matched(name, [topics[code] for code in group.codes]):
+                which = group.rows(matched)
+                if periods is not None and bound.lives:
+                    which = which[alive(bound.lives, periods[which])]
                 hit[which] = True
                 if bound.kind == "session":
-                    which = which[[representable(topics[row]) for row in which.tolist()]]
+                    which = which[
+                        [
+                            representable(topics[codes[row]])
+                            and _receives(bound, topics[codes[row]], parts.publisher(row))
+                            for row in which.tolist()
+                        ]
+                    ]
                 bindings.append((which, np.full(len(which), bound.number)))
                 if bound.to_exchange:
                     ahead.append((bound.destination, which))
@@ -183,7 +265,8 @@ class BatchRouters:
     def groups(self, batch: pa.RecordBatch | pa.Table) -> Iterator[RoutedGroup]:
         """Iterate over the topics of a batch, grouped by virtual host and exchange.
 
-        The batch has the columns vhost, exchange and topic.
+        The batch has the columns vhost, exchange and topic. If it has the columns PERIOD and
+        PUBLISHER, a topic is routed by the bindings of its period.
         """
         for vhost, exchange, rows in _by_exchange(batch):
             host = self._hosts.get(vhost)
@@ -191,8 +274,14 @@ class BatchRouters:
                 yield RoutedGroup(vhost, rows, Routed(len(rows)), [], True)
                 continue
             router = self._routers.get(vhost) or self._routers.setdefault(vhost, BatchRouter(host))
-            topics = batch.column("topic").take(pa.array(rows)).to_pylist()
-            yield RoutedGroup(vhost, rows, router.route(exchange, topics), router.names, False)
+            taken = pa.array(rows)
+            topics, parts = batch.column("topic").take(taken), None
+            if PERIOD in batch.schema.names:
+                topics, parts = TopicParts.of(
+                    topics, batch.column(PERIOD).take(taken), batch.column(PUBLISHER).take(taken)
+                )
+            routed = router.route(exchange, topics.to_pylist(), parts)
+            yield RoutedGroup(vhost, rows, routed, router.names, False)
 
 
 def _by_exchange(batch: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, str, Rows]]:
@@ -212,6 +301,22 @@ def _by_exchange(batch: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, str, R
     for group, rows in zip(groups.tolist(), np.split(order, begins[1:]), strict=True):
         vhost, exchange = divmod(group, len(names[1]))
         yield names[0][vhost], names[1][exchange], rows
+
+
+def alive(lives: tuple[int, ...], periods: Rows) -> NDArray[np.bool_]:
+    """Return True for each of the periods in which a binding with these lives exists."""
+    if not lives:
+        return np.ones(len(periods), bool)
+    found: NDArray[np.bool_] = np.searchsorted(np.array(lives), periods, side="right") % 2 == 1
+    return found
+
+
+def _receives(bound: BoundQueue, topic: str, publisher: str) -> bool:
+    """True if a session receives a message that matches its subscription."""
+    scope = bound.scope
+    return scope is None or (
+        scope.allows(swap(topic)) and (scope.not_of is None or scope.not_of != publisher)
+    )
 
 
 @lru_cache(maxsize=100_000)

@@ -116,7 +116,7 @@ class Question:
 
         Show Spark's progress until the block ends.
         """
-        history = hist.summed(self.parts).cache()
+        history = hist.summed(self.parts, *hist.keys_of(self.parts)).cache()
         try:
             with self.progress.of(self.spark, self.arguments.job):
                 yield history
@@ -152,6 +152,6 @@ def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -
         def once() -> int:
             nonlocal known
             found, known = known or read_bindings(arguments), None
-            return answer(Question(arguments, spark, progress, found, feed.parts()))
+            return answer(Question(arguments, spark, progress, found, feed.parts(found.splits)))
 
         return repeated(arguments, progress, feed.extended, once)

@@ -24,7 +24,7 @@ _ROOT: Final = Path(__file__).resolve().parents[1]
 #: The supported versions of packages: (package, lowest version, first version that is not
 #: supported).
 _NEEDED: Final = (
-    ("pyspark", (4, 1), (5,)),
+    ("pyspark", (4, 2), (5,)),
     ("pandas", (2, 2), (3,)),
     ("pyarrow", (18,), (99,)),
     ("numpy", (2,), (3,)),
@@ -91,6 +91,7 @@ def start(
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.shuffle.partitions": "2"
         if small
         else str(max(2, min(64, 2 * (os.cpu_count() or 1)))),

@@ -1,40 +1,43 @@
-"""`writeStream.format("trellis")`: publishes each row as a message, confirmed and exactly once.
+"""`write.format("trellis")` and `writeStream.format("trellis")`: publish each row as a message,
+confirmed and exactly once.
 
     (df.select("topic", "body").writeStream.format("trellis")
         .option("url", "amqp://127.0.0.1:5672/").start())
 
-Spark repeats a task after a failure and a batch after a crash. So each message carries an identity
-in two headers, by which the broker deduplicates: `x-trellis-producer` is query and partition,
-`x-trellis-sequence` is batch number << 32 | row. The broker stores the last sequence number of each
-producer in the same log record as the message.
-
-When a batch is repeated, each row must be in the same partition and have the same number as before.
-So the rows of a partition are sorted before they are numbered. Before a partition is published, a
-digest of its rows is stored in the checkpoint; a repeated batch with other digests (because
-spark.sql.shuffle.partitions, rowsPerTask or the query changed) is refused.
+Spark repeats tasks after failures, runs some tasks twice at once, and repeats a batch after a
+crash, perhaps with other tasks. So the tasks only stage their rows in files beside the checkpoint
+(`staging`). When all tasks of a batch have ended, Spark calls `commit` in one process, which
+publishes the staged rows. Each message carries an identity in two headers, by which the broker
+deduplicates: `x-trellis-producer` is query and file, `x-trellis-sequence` is batch number << 32 |
+row. The broker stores the last sequence number of each producer in the same log record as the
+message.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pyarrow as pa
-from pyarrow import fs
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
-from pyspark_trellis import credentials
+from pyspark_trellis import credentials, offsets
 from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.options import WRITING, known
 from pyspark_trellis.publisher import Outgoing, SinkPublisher
+from pyspark_trellis.staging import BatchManifest, stage, staged_rows
+from pyspark_trellis.storage import Storage, storage_at
 
 #: The columns that a query must have.
 REQUIRED: Final = ("topic", "body")
@@ -60,48 +63,53 @@ _KINDS: Final = {
     "delivery_mode": ("smallint", "int"),
     "priority": ("smallint", "int"),
 }
-OPTIONS: Final = ("url", "exchange", "checkpointLocation", *credentials.OPTIONS, "path")
 PRODUCER, SEQUENCE = "x-trellis-producer", "x-trellis-sequence"
+#: The largest number of rows in a file: the sequence number has 32 bits for the row.
+_ROWS_MAX: Final = 1 << 32
+#: The directory of the sink beside a checkpoint.
+_DIRECTORY: Final = "trellis"
 
 
 @dataclass
-class PublishedPartition(WriterCommitMessage):
-    """The result of a task: the number of messages that it published."""
+class StagedRows(WriterCommitMessage):
+    """The result of a task: the query, and the file with the rows; None if there are none."""
 
-    messages: int
+    query: str
+    file: str | None
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer that publishes the rows of a batch. Spark sends it, pickled, to the tasks."""
+class MessageSink:
+    """The options of a query that publishes, and its work for one batch.
 
-    def __init__(self, schema: StructType, options: dict[str, str]) -> None:
+    Spark sends the object, pickled, to the tasks.
+    """
+
+    def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
         """Check the columns of the query and the options of the sink.
 
         Raises PipelineError if a column or option is invalid or missing.
         """
-        url = options.get("url", "amqp://127.0.0.1:5672/")
+        self.options: Final = known(options, WRITING)
+        url = self.options.get("url", "amqp://127.0.0.1:5672/")
         parts = urlsplit(url)
         #: Spark redacts the option `url`, so a password in the URL is accepted. A password file is
         #: safer.
         self._credentials: Final = (
-            None if parts.password is not None else credentials.credentials_of(parts, options)
+            None if parts.password is not None else credentials.credentials_of(parts, self.options)
         )
         self._url: Final = url
-        self._exchange: Final = options.get("exchange", "amq.topic")
-        self._checkpoint: Final = options.get("checkpointlocation", "")
-        known = [name.lower() for name in OPTIONS]
-        for name in options:
-            if name not in known:
-                raise PipelineError(
-                    f"writing with format(\"trellis\") has no option '{name}'; the options are "
-                    f"{', '.join(OPTIONS[:-1])}"
-                )
+        self._exchange: Final = self.options.get("exchange", "amq.topic")
+        self._checkpoint: Final = self.options.get("checkpointlocation", "")
+        self._patience: Final = max(offsets.number(self.options, "publishTimeout", 60), 1)
         if not self._checkpoint:
             raise PipelineError(
-                "option checkpointLocation is missing: set it to a directory; the sink stores "
-                "there how a batch was partitioned"
+                "option checkpointLocation is missing: set it to a directory that all workers can "
+                "read and write; the sink stages the rows of a batch there before it publishes them"
             )
-        columns = {field.name: field.dataType.simpleString() for field in schema.fields}
+        self._check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
+        self.publisher()
+
+    def _check_columns(self, columns: dict[str, str]) -> None:
         for name in REQUIRED:
             if name not in columns:
                 raise PipelineError(
@@ -119,50 +127,66 @@ class StreamWriter(DataSourceStreamArrowWriter):
                     f"column '{name}' of a message is {' or '.join(allowed)}, not {kind}"
                 )
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Publish the rows of one partition, and wait for the confirms of all of them.
-
-        Raises PipelineError if a row cannot become a message, or if publishing fails.
-        """
-        context = TaskContext.get()
-        assert context is not None
-        query, number = (
-            context.getLocalProperty("sql.streaming.queryId"),
-            context.getLocalProperty("streaming.sql.batchId"),
+    def storage(self, directory: str = "") -> Storage:
+        """Return a directory beside the checkpoint. Raises PipelineError."""
+        place = "/".join(
+            [self._checkpoint.rstrip("/"), _DIRECTORY, *([directory] if directory else [])]
         )
-        # Without query and batch, all batches would have one identity, and the broker would drop
-        # every batch after the first as a duplicate.
-        if query is None or number is None:
-            raise PipelineError("Spark names no query and batch: this sink is for writeStream only")
-        batch = int(number)
-        rows = [row for part in iterator for row in part.to_pylist()]
-        rows.sort(key=_order)
-        _claim(self._checkpoint, batch, context.partitionId(), rows)
-        if not rows:
-            return PublishedPartition(0)
-        producer = f"{query}/{context.partitionId()}"
-        return PublishedPartition(
-            SinkPublisher(self._url, self._credentials).publish(
-                self._messages(rows, producer, batch << 32)
+        return storage_at(place, self.options.get("hadoopsecrets", "{}"))
+
+    def publisher(self) -> SinkPublisher:
+        """Return a publisher that has published nothing yet. Raises PipelineError."""
+        ca_file = self.options.get("cafile", "")
+        return SinkPublisher(self._url, self._credentials, ca_file, self._patience)
+
+    def publish(self, storage: Storage, query: str, batch: int, files: Sequence[str]) -> None:
+        """Publish the rows of a batch: those that the manifest of the batch names, if it has one.
+
+        Otherwise store a manifest with `files` first. Raises PipelineError.
+        """
+        name = str(batch)
+        manifest = BatchManifest.read(storage, name)
+        if manifest is None:
+            manifest = BatchManifest(tuple(files))
+            manifest.write(storage, name)
+        if not manifest.published:
+            rows = (
+                message
+                for number, file in enumerate(manifest.files)
+                for message in self.messages(
+                    staged_rows(storage, name, file), f"{query}/{number}", batch << 32
+                )
             )
-        )
+            self.publisher().publish(rows)
+            # If the batch is repeated after this, nothing is published, and no file is needed.
+            replace(manifest, published=True).write(storage, name)
+        for file in {*manifest.files, *files}:
+            with suppress(PipelineError):
+                storage.delete(f"{name}/{file}")
+        for other in storage.directories():
+            if other.isdecimal() and int(other) < batch:
+                with suppress(PipelineError):
+                    storage.delete(other)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Delete the digests of the rows of earlier batches from the checkpoint.
+    def discard(
+        self, storage: Storage, batch: int, messages: Iterable[WriterCommitMessage | None]
+    ) -> None:
+        """Delete the staged rows of a batch that failed, unless its publishing has begun.
 
-        Spark calls this method when all tasks of batch `batchId` have ended. The messages of the
-        batch are durable then, because each task waits for its confirms. If Spark repeats the
-        batch, the broker deduplicates the messages.
+        Spark calls this after a failed `commit`, too: the rows that the manifest names are needed
+        when the batch is repeated.
         """
-        files, root = _place(self._checkpoint)
-        for each in files.get_file_info(fs.FileSelector(root, allow_not_found=True)):
-            if each.base_name.isdecimal() and int(each.base_name) < batchId:
-                with suppress(OSError):
-                    files.delete_dir(each.path)
+        manifest = BatchManifest.read(storage, str(batch))
+        kept = () if manifest is None else manifest.files
+        for each in _files(messages):
+            if each.file not in kept:
+                with suppress(PipelineError):
+                    storage.delete(f"{batch}/{each.file}")
 
-    def _messages(
-        self, rows: list[dict[str, Any]], producer: str, first: int
+    def messages(
+        self, rows: Iterator[dict[str, Any]], producer: str, first: int
     ) -> Iterator[Outgoing]:
+        """Iterate over the messages of rows, numbered from `first` on. Raises PipelineError."""
         import pika
 
         for number, row in enumerate(rows):
@@ -172,11 +196,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
                     "a row has null as topic or body, so it cannot become a message: "
                     "filter out such rows"
                 )
-            headers = json.loads(row["headers"]) if row.get("headers") else {}
-            if not isinstance(headers, dict):
-                raise PipelineError(
-                    "column 'headers' must hold JSON objects, but a row has another JSON value"
-                )
+            if number >= _ROWS_MAX:
+                raise PipelineError("a task has more than 2**32 rows: repartition the query")
+            headers = _headers_of(row.get("headers"))
             properties = {name: row[name] for name in PROPERTIES if row.get(name) is not None}
             properties.setdefault("delivery_mode", 2)
             yield Outgoing(
@@ -189,46 +211,113 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
 
 
-def _place(checkpoint: str) -> tuple[Any, str]:
-    """Return the file system of a checkpoint, and the directory of the sink's digests in it."""
-    place = (
-        checkpoint
-        if "://" in checkpoint
-        else str(Path(checkpoint.removeprefix("file:")).absolute())
-    )
-    files, path = fs.FileSystem.from_uri(place)
-    return files, f"{path.rstrip('/')}/trellis"
+def _headers_of(text: str | None) -> dict[str, Any]:
+    """Return the headers in a row. Raises PipelineError unless they are a JSON object."""
+    try:
+        headers = json.loads(text) if text else {}
+    except ValueError as error:
+        raise PipelineError(
+            f"column 'headers' must hold JSON objects, but a row has no JSON: {error}"
+        ) from None
+    if not isinstance(headers, dict):
+        raise PipelineError(
+            "column 'headers' must hold JSON objects, but a row has another JSON value"
+        )
+    return headers
 
 
-def _claim(checkpoint: str, batch: int, partition: int, rows: list[dict[str, Any]]) -> None:
-    """Store the digest of this partition's rows in the checkpoint.
+def _files(messages: Iterable[WriterCommitMessage | None]) -> list[StagedRows]:
+    return [each for each in messages if isinstance(each, StagedRows) and each.file is not None]
 
-    Raises PipelineError if the checkpoint has another digest for this partition of the batch.
-    """
-    digest = (
-        hashlib.sha256(repr([_order(row) for row in rows]).encode("utf-8", "surrogatepass"))
-        .hexdigest()
-        .encode()
-    )
-    files, root = _place(checkpoint)
-    path = f"{root}/{batch}/{partition}"
-    if files.get_file_info(path).type == fs.FileType.File:
-        with files.open_input_stream(path) as known:
-            if known.read() != digest:
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """The writer of a streaming query."""
+
+    def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
+        """Check columns and options. Raises PipelineError."""
+        self._sink: Final = MessageSink(schema, options)
+        for name in ("txnAppId", "txnVersion"):
+            if name.lower() in self._sink.options:
                 raise PipelineError(
-                    f"batch {batch} is repeated with other partitions than before (partition "
-                    f"{partition}), so the broker cannot "
-                    "deduplicate it; restart the query with its former plan, number of partitions "
-                    "and settings"
+                    f"{name} is for df.write only: a streaming query has the identity of its "
+                    "checkpoint"
                 )
-        return
-    files.create_dir(f"{root}/{batch}", recursive=True)
-    draft = f"{path}.{uuid4().hex}"
-    with files.open_output_stream(draft) as note:
-        note.write(digest)
-    files.move(draft, path)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of one task. Raises PipelineError."""
+        context = TaskContext.get()
+        assert context is not None
+        query, number = (
+            context.getLocalProperty("sql.streaming.queryId"),
+            context.getLocalProperty("streaming.sql.batchId"),
+        )
+        # Without query and batch, all batches would have one identity, and the broker would drop
+        # every batch after the first as a duplicate.
+        if query is None or number is None:
+            raise PipelineError("Spark names no query and batch of this streaming query")
+        return StagedRows(query, stage(iterator, self._sink.storage(), number))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Publish the rows of the batch, and wait for the confirms of all of them.
+
+        If this batch was begun before, the rows that were staged then are published, and the broker
+        drops those that it has. Raises PipelineError.
+        """
+        queries = [each.query for each in messages if isinstance(each, StagedRows)]
+        if queries:
+            files = [each.file for each in _files(messages) if each.file is not None]
+            self._sink.publish(self._sink.storage(), queries[0], batchId, files)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Delete the staged rows of a failed batch that are not needed to repeat it."""
+        self._sink.discard(self._sink.storage(), batchId, messages)
 
 
-def _order(row: dict[str, Any]) -> tuple[tuple[bool, str], ...]:
-    """Return the sort key of a row. Rows with equal keys have equal values."""
-    return tuple((value is not None, repr(value)) for value in row.values())
+class BatchWriter(DataSourceArrowWriter):
+    """The writer of a batch query.
+
+    The options txnAppId and txnVersion identify the query, as in Delta: if the same query is run
+    again with the same values and checkpointLocation, no message is published twice.
+    """
+
+    def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
+        """Check columns and options. Raises PipelineError."""
+        self._sink: Final = MessageSink(schema, options)
+        if overwrite:
+            raise PipelineError(
+                "published messages cannot be overwritten: use .mode('append') to publish rows"
+            )
+        named = self._sink.options.get("txnappid")
+        if named is not None and not 0 < len(named.encode()) <= 200:
+            raise PipelineError("option txnAppId should have 1 to 200 bytes")
+        if named is None and "txnversion" in self._sink.options:
+            raise PipelineError("option txnVersion needs txnAppId, the name of the job")
+        self._named: Final = named is not None
+        self._query: Final = named or uuid4().hex
+        self._version: Final = offsets.number(self._sink.options, "txnVersion", 0)
+        if self._version >= 1 << 31:
+            raise PipelineError("option txnVersion should be below 2**31")
+
+    @property
+    def _storage(self) -> Storage:
+        return self._sink.storage(f"jobs/{self._query.encode().hex()}")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of one task. Raises PipelineError."""
+        return StagedRows(self._query, stage(iterator, self._storage, str(self._version)))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish the rows, and wait for the confirms of all of them. Raises PipelineError."""
+        files = [each.file for each in _files(messages) if each.file is not None]
+        storage = self._storage
+        self._sink.publish(storage, self._query, self._version, files)
+        if not self._named:
+            storage.delete()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete the staged rows of a failed query that are not needed to repeat it."""
+        storage = self._storage
+        self._sink.discard(storage, self._version, messages)
+        if not self._named:
+            with suppress(PipelineError):
+                storage.delete()

@@ -1,4 +1,4 @@
-"""`format("trellis")`: reads a journal as a table, in batch and streaming queries, and gives Spark
+"""`format("trellis")`: reads journals as a table, in batch and streaming queries, and gives Spark
 the sink.
 
     spark.read.format("trellis").option("pattern", "stock.#").load(path)
@@ -11,9 +11,10 @@ position is in the query's own checkpoint, so the query reads each row exactly o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,72 +23,66 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
-    EqualTo,
+    DataSourceWriter,
     Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
-from pyspark_trellis import credentials, offsets
-from pyspark_trellis.columns import COLUMNS, DDL
+from pyspark_trellis import offsets, query_lag
+from pyspark_trellis.columns import DDL, DDL_OF_SEVERAL, check_column
 from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.journal import ROWS_PER_TASK, JournalStream, Piece
-from pyspark_trellis.rows import SelectedRows, stream_of
-
-#: The options of a source, in their usual spelling.
-OPTIONS: Final = (
-    "path",
-    "startingOffsets",
-    "endingOffsets",
-    "pattern",
-    "grammar",
-    "maxRowsPerTrigger",
-    "rowsPerTask",
-    "pushdown",
-    "stream",
-    "verify",
-    *credentials.OPTIONS,
-)
-
+from pyspark_trellis.journal import ROWS_PER_TASK, JournalStream, OffsetRange, Piece
+from pyspark_trellis.journals import QueryJournals
+from pyspark_trellis.offsets import Position
+from pyspark_trellis.options import READING, known
+from pyspark_trellis.pushdown import PushedConditions, PushFilters
+from pyspark_trellis.rows import SelectedRows
+from pyspark_trellis.trigger import OffsetSpan, shares, tasks_of
 
 #: The names of types in the texts of a schema, where they differ from those in DDL.
 _SIMPLE: Final = {"long": "bigint", "short": "smallint"}
+_LOG: Final = logging.getLogger("pyspark_trellis")
 
 
 @dataclass
 class JournalTask(InputPartition):
-    """The piece of a journal that one task reads, as Spark's partition."""
+    """The pieces of journals that one task reads, as Spark's partition."""
 
-    piece: Piece
+    pieces: tuple[Piece, ...]
 
 
 class JournalRows:
-    """The conversion of a piece's rows to Spark's batches. Spark sends the object, pickled, to the
+    """The conversion of a task's rows to Spark's batches. Spark sends the object, pickled, to the
     tasks, which convert the rows.
     """
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self.selected: Final = SelectedRows(arrow_schema(schema), options)
+        self._whole: Final = offsets.switch(options, "failOnDataLoss", True)
 
     def of(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Return the rows of a task's partition.
+        """Iterate over the rows of a task's partition.
 
         If there are no partitions, Spark calls this method once with None, and gets no rows.
         """
-        if isinstance(partition, JournalTask):
-            return self.selected.batches(partition.piece)
-        return iter(())
+        if not isinstance(partition, JournalTask):
+            return
+        for piece in partition.pieces:
+            try:
+                yield from self.selected.batches(piece)
+            except PipelineError as error:
+                if self._whole or not error.rows_lost:
+                    raise
+                _LOG.warning("failOnDataLoss=false: %s", error)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -96,10 +91,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     Raises PipelineError for a column that a journal does not have.
     """
     for field in schema.fields:
-        kind = COLUMNS.get(field.name)
-        if kind is None:
-            near = get_close_matches(field.name, COLUMNS, n=1, cutoff=0)[0]
-            raise PipelineError(f"a journal has no column '{field.name}'; the nearest is '{near}'")
+        kind = check_column(field.name)
         wanted = _SIMPLE.get(kind, kind)
         if field.dataType.simpleString() != wanted:
             raise PipelineError(
@@ -111,140 +103,226 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 class JournalReader(DataSourceReader):
-    """A batch query over a journal, between two offsets."""
+    """A batch query over journals, between two offsets of each."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._rows: Final = JournalRows(schema, options)
         self._options: Final = options
-        self._low = 0
-        self._high = (1 << 63) - 1
+        self._conditions: Final = PushedConditions()
+        self._pushed: Final = offsets.switch(options, "pushdown", True)
+
+    @property
+    def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:
+        """Keep the conditions that the source applies; return those that Spark must apply."""
+        if not self._pushed:
+            return super().pushFilters
+        return PushFilters(self._conditions, self._rows.selected)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Divide the offsets of the query into partitions, one for each task."""
-        stream = stream_of(self._options)
-        bounds = stream.bounds()
-        low = max(
-            offsets.starting(
-                self._options.get("startingoffsets", offsets.EARLIEST), bounds, stream.name
-            ),
-            self._low,
-        )
-        high = min(
-            offsets.ending(self._options.get("endingoffsets", offsets.LATEST), bounds, stream.name),
-            self._high,
-        )
-        rows = offsets.number(self._options, "rowsPerTask", ROWS_PER_TASK)
-        return (
-            [JournalTask(piece) for piece in stream.pieces(low, high, max(rows, 1))]
-            if low < high
-            else []
-        )
+        """Divide the rows of the query into partitions, one for each task."""
+        streams = QueryJournals(self._options).streams()
+        low = offsets.first_offsets(self._options, streams)
+        high = offsets.last_offsets(self._options, streams)
+        spans = {
+            name: self._conditions.within(stream, OffsetSpan(low[name], high[name]))
+            for name, stream in streams.items()
+        }
+        return _partitions(streams, spans, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of a partition."""
         return self._rows.of(partition)
 
 
-class PushingReader(JournalReader):
-    """A batch query that applies conditions on `offset` and `topic` while reading.
-
-    If spark.sql.python.filterPushdown.enabled is not set, Spark refuses a reader with
-    `pushFilters`. So this class is used only if the option `pushdown` is true.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Keep the conditions on offset and topic, which this reader applies.
-
-        Return the other conditions, which Spark applies.
-        """
-        for each in filters:
-            if (
-                isinstance(each, EqualTo)
-                and each.attribute == ("topic",)
-                and self._rows.selected.topic is None
-            ):
-                self._rows.selected.topic = each.value
-            elif isinstance(each, GreaterThanOrEqual) and each.attribute == ("offset",):
-                self._low = max(self._low, each.value)
-            elif isinstance(each, GreaterThan) and each.attribute == ("offset",):
-                self._low = max(self._low, each.value + 1)
-            elif isinstance(each, LessThan) and each.attribute == ("offset",):
-                self._high = min(self._high, each.value)
-            elif isinstance(each, LessThanOrEqual) and each.attribute == ("offset",):
-                self._high = min(self._high, each.value + 1)
-            else:
-                yield each
+def _partitions(
+    streams: dict[str, JournalStream], spans: dict[str, OffsetSpan], options: dict[str, str]
+) -> list[JournalTask]:
+    rows = offsets.number(options, "rowsPerTask", ROWS_PER_TASK)
+    least = offsets.number(options, "minPartitions", 1)
+    whole = offsets.switch(options, "failOnDataLoss", True)
+    return [JournalTask(task) for task in tasks_of(streams, spans, max(rows, 1), least, whole)]
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query over a growing journal."""
+    """A streaming query over growing journals."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._rows: Final = JournalRows(schema, options)
         self._options: Final = options
-        self._most: Final = offsets.number(options, "maxRowsPerTrigger", 0)
-        self._per_task: Final = max(offsets.number(options, "rowsPerTask", ROWS_PER_TASK), 1)
-        self._stream: JournalStream | None = None
-        #: The offset at which Trigger.AvailableNow stops.
-        self._target: int | None = None
-        if "endingoffsets" in options:
-            raise PipelineError(
-                "a streaming query has no end: endingOffsets is for spark.read only"
-            )
+        self._most_rows: Final = offsets.number(options, "maxRowsPerTrigger", 0)
+        self._most_bytes: Final = offsets.number(options, "maxBytesPerTrigger", 0)
+        self._whole: Final = offsets.switch(options, "failOnDataLoss", True)
+        self._journals: QueryJournals | None = None
+        #: The offset in each journal at which Trigger.AvailableNow stops.
+        self._targets: dict[str, int] | None = None
+        #: For each journal, the end of the batch planned last, and the range of offsets then.
+        self._planned: dict[str, tuple[int, OffsetRange]] = {}
+        for name in ("endingOffsets", "endingTimestamp"):
+            if name.lower() in options:
+                raise PipelineError(f"a streaming query has no end: {name} is for spark.read only")
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks do not use the stream, so it is not sent to them.
-        return self.__dict__ | {"_stream": None}
+        # Tasks do not use the journals, so they are not sent to the tasks.
+        return self.__dict__ | {"_journals": None}
 
     @property
-    def stream(self) -> JournalStream:
-        """The stream that the options name. The object is created at the first use."""
-        if self._stream is None:
-            self._stream = stream_of(self._options)
-        return self._stream
+    def journals(self) -> QueryJournals:
+        """The journals that the options name. The object is created at the first use."""
+        if self._journals is None:
+            self._journals = QueryJournals(self._options)
+        return self._journals
 
-    def initialOffset(self) -> dict[str, int]:
-        """Return the position at which a new query starts: the first offset and the epoch."""
-        bounds = self.stream.bounds()
-        first = offsets.starting(
-            self._options.get("startingoffsets", offsets.EARLIEST), bounds, self.stream.name
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the position at which a new query starts: the offset and epoch in each journal."""
+        streams = self.journals.streams()
+        first = offsets.first_offsets(self._options, streams)
+        return self._document(
+            {name: Position(first[name], stream.bounds().epoch) for name, stream in streams.items()}
         )
-        return {"next": first, "epoch": bounds.epoch}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the maximum number of rows per batch (option maxRowsPerTrigger)."""
-        return ReadMaxRows(self._most) if self._most else ReadAllAvailable()
+        """Return the limit of a batch (options maxRowsPerTrigger and maxBytesPerTrigger).
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        If both are set, `latestOffset` applies the other one too.
+        """
+        if self._most_rows:
+            return ReadMaxRows(self._most_rows)
+        return ReadMaxBytes(self._most_bytes) if self._most_bytes else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the position at the end of the next batch; `start` if there are no new rows."""
-        bounds = self.stream.bounds()
-        offsets.remembered(start, self.stream, bounds)
-        end = bounds.next if self._target is None else min(self._target, bounds.next)
-        if isinstance(limit, ReadMaxRows):
-            end = min(end, start["next"] + limit.max_rows)
-        if end <= start["next"]:
-            return start  # A new epoch without new rows needs no batch.
-        return {"next": end, "epoch": bounds.epoch}
+        streams = self.journals.streams()
+        positions = offsets.positions_of(start, streams)
+        self._check_present(positions, streams)
+        bounds = {name: stream.bounds() for name, stream in streams.items()}
+        begins = {
+            name: self._begin(positions.get(name), stream, bounds[name])
+            for name, stream in streams.items()
+        }
+        backlog = {name: max(self._last(name, bounds[name]) - begins[name], 0) for name in streams}
+        rows = self._limited(streams, begins, backlog, limit)
+        ends = {}
+        for name, count in rows.items():
+            position, begin = positions.get(name), begins[name]
+            if count:
+                jumped = position is None or position.next != begin
+                ends[name] = Position(begin + count, bounds[name].epoch, begin if jumped else None)
+            elif position is not None:
+                ends[name] = Position(position.next, position.epoch)
+        self._planned = {name: (begins[name] + rows[name], bounds[name]) for name in streams}
+        # A new epoch without new rows needs no batch.
+        return self._document(ends) if any(rows.values()) else start
+
+    def _check_present(
+        self, positions: dict[str, Position], streams: dict[str, JournalStream]
+    ) -> None:
+        """Raise PipelineError if a journal that the query has read matches the pattern no more."""
+        if not self._whole or "journalpattern" not in self._options:
+            return
+        for name in positions:
+            if name not in streams:
+                raise PipelineError(
+                    f"journal '{name}', which this query has read, is not there (any more): set "
+                    "failOnDataLoss=false to continue without it, or start with a new checkpoint"
+                )
+
+    def _begin(self, position: Position | None, stream: JournalStream, bounds: OffsetRange) -> int:
+        if position is None:  # a journal that was declared, or added to the options, later
+            return bounds.first
+        begin = offsets.resumed(position, stream, bounds, self._whole)
+        if begin != position.next:
+            _LOG.warning(
+                "failOnDataLoss=false: %s: rows were lost; the query has read up to offset %d, and "
+                "continues at offset %d",
+                stream.name,
+                position.next,
+                begin,
+            )
+        return begin
+
+    def _last(self, name: str, bounds: OffsetRange) -> int:
+        if self._targets is None:
+            return bounds.next
+        return min(self._targets.get(name, bounds.first), bounds.next)
+
+    def _limited(
+        self,
+        streams: dict[str, JournalStream],
+        begins: dict[str, int],
+        backlog: dict[str, int],
+        limit: ReadLimit,
+    ) -> dict[str, int]:
+        """Return how many rows of each journal the next batch reads."""
+        if isinstance(limit, ReadAllAvailable):
+            return backlog
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._most_rows
+        rows = shares(backlog, most) if most else backlog
+        if not self._most_bytes:
+            return rows
+        total = sum(rows.values()) or 1
+        return {
+            name: stream.end_within(
+                begins[name], begins[name] + rows[name], self._most_bytes * rows[name] // total
+            )
+            - begins[name]
+            if rows[name]
+            else 0
+            for name, stream in streams.items()
+        }
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Make the query stop at the present end of the journal."""
-        self._target = self.stream.bounds().next
+        """Make the query stop at the present ends of the journals."""
+        self._targets = {
+            name: stream.bounds().next for name, stream in self.journals.streams().items()
+        }
 
-    def reportLatestOffset(self) -> dict[str, int]:
-        """Return the end of the journal, for progress reports."""
-        bounds = self.stream.bounds()
-        return {"next": bounds.next, "epoch": bounds.epoch}
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Return the ends of the journals and the query's lag, for progress reports.
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Divide the offsets of one batch into partitions, one for each task."""
-        return [
-            JournalTask(piece)
-            for piece in self.stream.pieces(start["next"], end["next"], self._per_task)
-        ]
+        Spark calls this method after `latestOffset`. The lag is that after the batch planned there.
+        """
+        streams = self.journals.streams()
+        found: dict[str, dict[str, Any]] = {}
+        for name, stream in streams.items():
+            end, bounds = self._planned.get(name) or (None, stream.bounds())
+            found[name] = Position(bounds.next, bounds.epoch).document()
+            if end is not None:
+                found[name] |= {
+                    query_lag.ROWS: bounds.next - end,
+                    query_lag.SECONDS: _age(stream, end) if bounds.next > end else 0.0,
+                }
+        if not self.journals.single:
+            return found
+        [(name, position)] = found.items()
+        return position | {"journal": name}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Divide the rows of one batch into partitions, one for each task."""
+        streams = self.journals.streams()
+        begins = offsets.positions_of(start, streams)
+        ends = offsets.positions_of(end, streams)
+        self._check_present(ends, streams)
+        spans = {}
+        for name, position in ends.items():
+            begin = position.begin if position.begin is not None else begins[name].next
+            if name in streams and begin < position.next:
+                spans[name] = OffsetSpan(begin, position.next)
+        return _partitions(streams, spans, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of a partition."""
         return self._rows.of(partition)
+
+    def _document(self, positions: dict[str, Position]) -> dict[str, Any]:
+        return offsets.document_of(positions, self.journals.single)
+
+
+def _age(stream: JournalStream, offset: int) -> float | None:
+    """Return the age of a row in seconds; None if the row was removed meanwhile."""
+    try:
+        return round(max(time.time() - stream.time_of(offset) / 1e6, 0.0), 3)
+    except (PipelineError, ValueError):
+        return None
 
 
 class DefaultSource(DataSource):
@@ -256,15 +334,15 @@ class DefaultSource(DataSource):
         return "trellis"
 
     def schema(self) -> str:
-        """Return the schema of a journal with all columns, in Spark's DDL."""
-        return DDL
+        """Return the schema of a journal with all columns, in Spark's DDL.
+
+        If the query reads several journals, the schema has the column `journal`.
+        """
+        return DDL if QueryJournals(self._read()).single else DDL_OF_SEVERAL
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
-        options = self._read()
-        return (PushingReader if offsets.switch(options, "pushdown", False) else JournalReader)(
-            schema, options
-        )
+        return JournalReader(schema, self._read())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a streaming query."""
@@ -274,15 +352,13 @@ class DefaultSource(DataSource):
         """Return the writer of a streaming query."""
         from pyspark_trellis.sink import StreamWriter
 
-        return StreamWriter(schema, {name.lower(): value for name, value in self.options.items()})
+        return StreamWriter(schema, dict(self.options.items()))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch query."""
+        from pyspark_trellis.sink import BatchWriter
+
+        return BatchWriter(schema, dict(self.options.items()), overwrite)
 
     def _read(self) -> dict[str, str]:
-        options = {name.lower(): value for name, value in self.options.items()}
-        known = {name.lower(): name for name in OPTIONS}
-        for name in options:
-            if name not in known:
-                raise PipelineError(
-                    f"format(\"trellis\") has no option '{name}'; the options are "
-                    f"{', '.join(OPTIONS)}"
-                )
-        return options
+        return known(dict(self.options.items()), READING)

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from pyspark_trellis import history as hist
-from pyspark_trellis.counts import KEYS, Span
+from pyspark_trellis.counts import KEYS, PERIOD, Span
 from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.routing import BatchRouters, Rows
 from pyspark_trellis.topics import (
@@ -35,7 +35,8 @@ class SparkTopics(PublishedTopics):
         self._history: Final = history
 
     def span(self) -> Span:
-        return hist.span(self._history)
+        history = self._history
+        return hist.span(hist.summed(history) if PERIOD in history.columns else history)
 
     def compared(
         self, current: DefinitionsFile | None, proposed: DefinitionsFile
@@ -66,8 +67,9 @@ class SparkTopics(PublishedTopics):
             lost = [
                 TopicCount(*row)
                 for row in both.where(was & (F.size("after") == 0) & ~F.col("after_unknown"))
+                .groupBy(*KEYS)
+                .agg(F.sum("messages").alias("messages"))
                 .orderBy(F.desc("messages"), *KEYS)
-                .select(*KEYS, "messages")
                 .collect()
             ]
             before = _by_place(both, "before") if current is not None else {}
@@ -79,7 +81,7 @@ class SparkTopics(PublishedTopics):
             both.unpersist()
 
     def taken(self, definitions: DefinitionsFile) -> TakenTopics:
-        history = self._history
+        history, keys = self._history, hist.keys_of(self._history)
         where = routed(history, definitions).drop("first_at", "last_at").cache()
         try:
             hit = {row[0] for row in where.select(F.explode("bindings")).distinct().collect()}
@@ -88,9 +90,10 @@ class SparkTopics(PublishedTopics):
                 for row in where.where(
                     (F.size("places") == 0) & ~F.col("unknown") & ~F.col("missing")
                 )
+                .groupBy(*KEYS)
+                .agg(F.sum("messages").alias("messages"))
                 .orderBy(F.desc("messages"), *KEYS)
                 .limit(MOST)
-                .select(*KEYS, "messages")
                 .collect()
             ]
             # Only topics with several bindings to one destination can have overlapping bindings.
@@ -104,18 +107,22 @@ class SparkTopics(PublishedTopics):
             )
             met = (
                 where.where(F.size("bindings") > 1)
-                .select(*KEYS, "messages", F.explode("bindings").alias("binding"))
+                .select(*keys, "messages", F.explode("bindings").alias("binding"))
                 .join(F.broadcast(places), "binding")
             )
             one, other = met.alias("one"), met.alias("other")
+            topic = [F.col(f"one.{name}") for name in KEYS]
             same = F.col("one.binding") < F.col("other.binding")
-            for name in ("place", *KEYS):
+            for name in ("place", *keys):
                 same = same & (F.col(f"one.{name}") == F.col(f"other.{name}"))
             pairs = [
                 MetBindings(*row)
                 for row in one.join(other, same)
                 .groupBy("one.binding", "other.binding")
-                .agg(F.count("*").alias("topics"), F.sum("one.messages").alias("messages"))
+                .agg(
+                    F.count_distinct(*topic).alias("topics"),
+                    F.sum("one.messages").alias("messages"),
+                )
                 .orderBy(F.desc("messages"), F.col("one.binding"), F.col("other.binding"))
                 .limit(MOST)
                 .collect()

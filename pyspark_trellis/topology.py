@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from pyspark_trellis.definitions import PREDECLARED, DefinedHost, DefinitionsFile
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import JournalStream
+from pyspark_trellis.read_scope import scope_of
 
 #: The name of the stream, and of its directory.
 NAME: Final = "$topology"
@@ -67,13 +68,7 @@ class TopologyState:
             else:
                 self.names.pop(name, None)
             return
-        binding = (
-            facts["source"],
-            facts["destination_type"],
-            facts["destination"],
-            facts["routing_key"],
-            json.dumps(facts["arguments"], sort_keys=True),
-        )
+        binding = binding_key(facts)
         if event in ("bind", "subscribe"):
             self.bindings[binding] = facts
         else:
@@ -91,6 +86,17 @@ class TopologyState:
         return len({facts["destination"] for facts in self.subscriptions()})
 
 
+def binding_key(facts: dict[str, Any]) -> tuple[str, ...]:
+    """Return the fields that identify a binding or a subscription. Raises KeyError."""
+    return (
+        facts["source"],
+        facts["destination_type"],
+        facts["destination"],
+        facts["routing_key"],
+        json.dumps(facts["arguments"], sort_keys=True),
+    )
+
+
 def replay(stream: JournalStream, until: datetime | None = None) -> TopologyState:
     """Return the names and bindings at the time `until`, as the topology stream has them.
 
@@ -101,7 +107,7 @@ def replay(stream: JournalStream, until: datetime | None = None) -> TopologyStat
     state: TopologyState | None = None
     known = False
     first_known: datetime | None = None
-    for at, vhost, event, facts in _rows(stream, bounds.first, bounds.next):
+    for at, vhost, event, facts in rows_of(stream, bounds.first, bounds.next):
         if until is not None and at > until:
             if known or first_known is not None:
                 break
@@ -140,7 +146,7 @@ def replay(stream: JournalStream, until: datetime | None = None) -> TopologyStat
     return state
 
 
-def _rows(
+def rows_of(
     stream: JournalStream, low: int, high: int
 ) -> Iterator[tuple[datetime, str, str, dict[str, Any]]]:
     """Iterate over the stream's rows about declarations, bindings, subscriptions and snapshots.
@@ -213,5 +219,6 @@ def with_subscriptions(
                     "session",
                     facts["routing_key"],
                     facts["grammar"],
+                    scope_of(facts),
                 )
     return extended

@@ -30,6 +30,9 @@ from trellis.settings import load_with_sources
 
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CONNECTOR: dict[str, Any] = tomllib.loads((ROOT / "connector" / "pyproject.toml").read_text())[
+    "project"
+]
 RULES = ROOT / "config" / "prometheus" / "rules" / "trellis.yml"
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
 RELEASE = ROOT / ".github" / "workflows" / "release.yml"
@@ -286,6 +289,16 @@ def test_version_is_the_same_everywhere() -> None:
     assert f"ARG VERSION={PROJECT['version']}\n" in (ROOT / "Dockerfile").read_text()
     image = _yaml(ROOT / "docker-compose.yml")["services"]["trellis"]["image"]
     assert image == f"{PROJECT['name']}:{PROJECT['version']}"
+    assert CONNECTOR["version"] == PROJECT["version"]
+
+
+def test_trellis_pyspark_needs_what_the_extra_pipeline_needs() -> None:
+    """The extra has the packages of plots too, and the broker needs pyroaring in any case."""
+    extra = PROJECT["optional-dependencies"]["pipeline"]
+    needed = {*CONNECTOR["dependencies"], *CONNECTOR["optional-dependencies"]["spark"]}
+    plots = {line for line in extra if line.startswith("matplotlib")}
+    roaring = {line for line in PROJECT["dependencies"] if line.startswith("pyroaring")}
+    assert needed == (set(extra) - plots) | roaring
 
 
 # -- the Makefile

@@ -1,7 +1,8 @@
 """Build the files of a release, as far as one machine can, and check them: `make release-check`.
 
 The program builds one source distribution. From this distribution it builds a compiled wheel for
-each installed CPython version, and the pure wheel. The program checks that
+each installed CPython version, and the pure wheel. It also builds the distribution trellis-pyspark
+(connector/). The program checks that
 
 - two builds give the same C code;
 - a compiled wheel is stripped and not larger than MOST_BYTES;
@@ -182,6 +183,10 @@ def main() -> None:
         sys.exit(f"release-check: {pure.name} is not a wheel for every platform")
     try_wheel(sys.executable, pure, compiled=False)
     print(f"{pure.name}: {pure.stat().st_size} bytes, served uncompiled")
+
+    run(sys.executable, "-m", "build", "--outdir", TARGET, ROOT / "connector")
+    [connector] = TARGET.glob("trellis_pyspark-*.whl")
+    print(f"{connector.name}: {connector.stat().st_size} bytes, built from its source distribution")
 
     shutil.rmtree(source)
     shutil.rmtree(TARGET / "new")

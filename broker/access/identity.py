@@ -173,6 +173,14 @@ class Identity:
         """
         return []
 
+    def subscribe_rules(self) -> list[list[object]] | None:
+        """Return the topic rules that decide which topics the user may read, for `$topology`.
+
+        Each rule is a list of two elements: True if the rule allows, and its filter. The first rule
+        that matches a topic decides. None means that no rule restricts topics.
+        """
+        return None
+
     def may_read(self, topic: bytes) -> bool:
         """True if the user may read messages with this topic.
 

@@ -254,6 +254,11 @@ class RestrictedIdentity(Identity):
             self._rules is None or self._scope(["#"], False, False) == READ_ALL
         )
 
+    def subscribe_rules(self) -> list[list[object]] | None:
+        if self._rules is None:
+            return None
+        return [[rule.allow, "/".join(rule.words)] for rule in self._rules if rule.subscribe]
+
     def may_read(self, topic: bytes) -> bool:
         return self._may(topic, False)
 

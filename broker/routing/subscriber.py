@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
+from broker.access.identity import Identity
 from broker.messages.fates import AUTO_ACKNOWLEDGED, DROPPED, OFFLINE
 from broker.messages.message import Message
 from broker.messages.outlet import Outlet
@@ -38,6 +39,9 @@ class Subscriber(Destination):
         self.inbox = inbox
         self.relay_format = relay_format
         self.outlet: Outlet | None = None
+        #: The permissions of the user of this subscriber; None for a group, and before a client of
+        #: the session has connected.
+        self.identity: Identity | None = None
         #: Number of copies with QoS 0 that were written to the outlet.
         self.relayed: i64 = 0
         #: Number of copies with QoS 0 that were dropped because the client does not read fast
@@ -61,6 +65,16 @@ class Subscriber(Destination):
         Called only if the user may read some, but not all topics that the binding matches.
         """
         return True
+
+    def reader_facts(self) -> dict[str, object]:
+        """Return the user of this subscriber and the user's topic rules, for `$topology`.
+
+        If no client has connected since the restart, the user may read no topic.
+        """
+        identity = self.identity
+        if identity is None:
+            return {"user": "", "rules": []}
+        return {"user": identity.name, "rules": identity.subscribe_rules()}
 
     def offer(self, message: Message) -> None:
         """Write the message to the outlet if possible; else count it as dropped or missed."""

@@ -8,7 +8,11 @@ when it was published.
                               type and alternate
     bind, unbind              source, destination, destination_type, routing_key, arguments,
                               grammar, assurance (the QoS)
-    subscribe, unsubscribe    the same keys, for a session or a group with a shared subscription
+    subscribe, unsubscribe    the same keys, for a session or a group with a shared subscription;
+                              if a session does not receive its own messages, or may read only some
+                              topics (arguments), `subscribe` also has user, and rules: pairs of
+                              true for allow and a filter, of which the first that matches decides.
+                              The row is repeated if user or rules change
     connect, disconnect       user, protocol
     snapshot                  restarted: true if the rows before the snapshot are no longer valid
     complete                  the end of the snapshot: all objects are known now
@@ -28,7 +32,8 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.messages.message import AT_LEAST_ONCE, Address, Message, PlainEncoding
-from broker.routing.binding import Binding
+from broker.routing.binding import NO_LOCAL, PARTLY, Binding
+from broker.routing.subscriber import Subscriber
 from broker.store.values import dump
 from broker.stream.queue import StreamQueue
 
@@ -78,7 +83,13 @@ class TopologyStream:
 
     def bound(self, source: str, binding: Binding, session: bool) -> None:
         """Record a new binding; `session` is True if its destination is a subscriber."""
-        self._record("subscribe" if session else "bind", binding_facts(source, binding, session))
+        facts = binding_facts(source, binding, session)
+        target = binding.destination
+        if isinstance(target, Subscriber) and (
+            NO_LOCAL in binding.arguments or PARTLY in binding.arguments
+        ):
+            facts.update(target.reader_facts())
+        self._record("subscribe" if session else "bind", facts)
 
     def unbound(self, source: str, binding: Binding, session: bool) -> None:
         """Record a removed binding; `session` is True if its destination is a subscriber."""

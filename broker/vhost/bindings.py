@@ -219,6 +219,12 @@ class Bindings:
             else:
                 self.topology.unbound(exchange.name, binding, session)
 
+    def record_reader(self, exchange: str, binding: Binding) -> None:
+        """Record again a subscription whose user, or the user's rules, have changed."""
+        source = self._exchanges.get(exchange)
+        if source is not None:
+            self._record(source, binding, True)
+
     def _auto_delete(self, exchange: Exchange) -> bool:
         """Delete the exchange if it is auto-delete and has lost its last binding.
 

@@ -22,7 +22,7 @@ from trellis.archive.listing import StreamListing
 from trellis.archive.names import ArchivedFile, day_of, parse_day, parse_file, stream_path
 from trellis.archive.progress import ProgressFile, read_progress
 from trellis.archive.restoring import restore_file
-from trellis.archive.storage import ArchiveAway, Storage
+from trellis.archive.storage import ArchiveAway, ArchiveStorage
 from trellis.archive.uploading import UnfitRows, Uploader
 from trellis.settings.archive_location import ArchiveLocation, check_archive, parse_location
 
@@ -39,7 +39,7 @@ class Archive:
     def __init__(self, path: Path, file_bytes: int = 64 << 20) -> None:
         (path / "archive").mkdir()
         self.path = path / "archive"
-        self.storage = Storage(ArchiveLocation("file", str(self.path)))
+        self.storage = ArchiveStorage(ArchiveLocation("file", str(self.path)))
         self.uploader = Uploader(self.storage, path, file_bytes)
         self.listing = StreamListing(self.storage, stream_path("/", "s", 1))
 
@@ -163,7 +163,7 @@ def test_a_listing_finds_what_a_search_of_all_files_finds(
     tmp_path_factory: pytest.TempPathFactory, parts: list[tuple[int, int, int]]
 ) -> None:
     root = tmp_path_factory.mktemp("archive")
-    storage = Storage(ArchiveLocation("file", str(root)))
+    storage = ArchiveStorage(ArchiveLocation("file", str(root)))
     files: list[ArchivedFile] = []
     first = day = 0
     for rows, days, gap in parts:
@@ -215,7 +215,7 @@ def test_progress_survives_torn_lines_and_another_archive(tmp_path: Path) -> Non
 
 
 def test_a_missing_directory_is_an_archive_that_is_away(tmp_path: Path) -> None:
-    storage = Storage(ArchiveLocation("file", str(tmp_path / "missing")))
+    storage = ArchiveStorage(ArchiveLocation("file", str(tmp_path / "missing")))
     with pytest.raises(ArchiveAway, match="does not exist; create it, or mount its disk"):
         storage.days("s")
     assert not (tmp_path / "missing").exists()

@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from pyarrow import parquet
 
 from broker.definitions.rabbitmq import import_
 from pyspark_trellis.arrow_feed import SUMS, JournalFeed
+from pyspark_trellis.commands import wait_for_message
 from pyspark_trellis.counts import KEYS
 from tests.clients import World
 from tests.pipeline.traffic import (
@@ -33,7 +35,7 @@ from tests.pipeline.traffic import (
 from tests.pipeline.traffic import rows as some_rows
 from tests.pipeline.written import START, Row, Writer, journal, row
 from trellis.auth.passwords import check_hash
-from trellis.cli import main
+from trellis.cli import main, parser
 
 NEEDS_PYARROW: Final = (
     "trellis: `trellis ask` needs pyarrow, which is not installed here: "
@@ -372,3 +374,26 @@ def test_a_question_is_answered_again_after_new_messages(
     answers = [json.loads(line) for line in said.out.splitlines()]
     assert [each["rows"][0]["messages"] for each in answers] == [50, 120, 200]
     assert said.err == "stopped\n"
+
+
+def test_a_job_waits_for_the_first_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def sleep(seconds: float) -> None:
+        next(steps)()
+
+    steps: Iterator[Callable[[], object]] = iter(
+        [
+            lambda: None,
+            lambda: Writer(tmp_path / "j"),
+            lambda: journal(tmp_path / "j", [row(0, "a")]),
+        ]
+    )
+    monkeypatch.setattr("pyspark_trellis.commands.time.sleep", sleep)
+    words = ["pipeline", "traffic", "--journal", str(tmp_path / "j"), "--target", "t", "--wait"]
+    wait_for_message(parser().parse(words))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(f"{tmp_path}/j: ")[2][:23] for line in lines] == [
+        "there is no journal in ",
+        "it has no message yet",
+    ]

@@ -140,6 +140,7 @@ def test_lake_and_traffic_go_on_where_they_were(
         assert main(["pipeline", *words]) == (name == "whatif")
         assert capsys.readouterr().out.startswith("200 messages of ")
         assert_equal_answers(words, tmp_path)
+    capsys.readouterr()
     assert main(["ask", "traffic", "--traffic", target, "--by", "day", "--json", "-"]) == 0
     days = json.loads(capsys.readouterr().out)["rows"]
     assert sum(row["messages"] for row in days) == 200

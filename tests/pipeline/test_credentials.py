@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import trustme
 
 from pyspark_trellis.credentials import credentials_of
 from pyspark_trellis.errors import PipelineError
@@ -46,6 +48,8 @@ def test_the_first_source_that_has_a_password_is_used(
     assert of("http://a%40b@127.0.0.1:15672") == ("a@b", "in env")
     assert of(passwordfile=str(tmp_path / "one")) == ("env", "in one")
     assert of(passwordfile=str(tmp_path / "one"), password="given", user="ann") == ("ann", "given")
+    assert of(tokenfile=str(tmp_path / "two"), password="given") == ("env", "in two")
+    assert of(tokenfile=str(tmp_path / "two"), token="a.b.c") == ("env", "a.b.c")
 
 
 @pytest.mark.parametrize("place", ["http://ann:secret@127.0.0.1:15672", "http://:secret@host"])
@@ -81,10 +85,14 @@ def test_a_missing_password_says_where_to_put_it(tmp_path: Path) -> None:
 class _Server(ThreadingHTTPServer):
     """An HTTP server that keeps the paths and credentials of its requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, authority: trustme.CA | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.asked: list[tuple[str, str]] = []
         self.location = ""
+        if authority is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            authority.issue_cert("127.0.0.1").configure_cert(context)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
 
     @property
     def url(self) -> str:
@@ -107,8 +115,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving() -> Iterator[_Server]:
-    server = _Server()
+def serving(authority: trustme.CA | None = None) -> Iterator[_Server]:
+    server = _Server(authority)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
@@ -138,3 +146,21 @@ def test_no_other_server_gets_the_password_by_a_redirection() -> None:
         with pytest.raises(PipelineError, match="answered 302 to user 'ann'"):
             remote.fetch("/api/x")
         assert other.asked == []
+
+
+def test_a_token_is_sent_over_tls_to_the_server_of_the_authority_and_to_no_other(
+    tmp_path: Path,
+) -> None:
+    authority, other = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    options = {"token": "a.b.c", "cafile": str(tmp_path / "ca.pem")}
+    with serving(authority) as broker, serving(other) as imposter:
+        place = f"https://127.0.0.1:{broker.server_port}"
+        assert RemoteBroker.of(place, options).document("/api/x") == {"from": "/api/x"}
+        assert broker.asked == [("/api/x", "Bearer a.b.c")]
+        place = f"https://127.0.0.1:{imposter.server_port}"
+        with pytest.raises(PipelineError, match=r"CERTIFICATE_VERIFY_FAILED"):
+            RemoteBroker.of(place, options).fetch("/api/x")
+        assert imposter.asked == []
+    with pytest.raises(PipelineError, match=r"caFile: cannot read certificates in .*No such file"):
+        RemoteBroker.of(place, {"token": "a", "cafile": str(tmp_path / "none")}).fetch("/api/x")

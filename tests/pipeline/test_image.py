@@ -200,14 +200,15 @@ def test_the_images_steps_and_the_composed_services_make_a_table_of_traffic(tmp_
             for word in SERVICES["journal"]["command"]
         ]
         subprocess.run([sys.executable, "-m", "trellis", *words], cwd=ROOT, check=True)
-        durable = pika.BasicProperties(delivery_mode=2)
-        publish = SinkPublisher(broker.amqp_url).publish
-        publish(Outgoing("amq.topic", f"t.{at % 7}", b"x", durable) for at in range(MESSAGES))
         master, said = stack.enter_context(image.service("spark-master"))
         url = until(said, r"Starting Spark master at (spark://127\.0\.0\.1:\d+)", master)[1]
         worker, said = stack.enter_context(image.service("spark-worker", url))
         until(said, "Successfully registered with master", worker)
         job, said = stack.enter_context(image.service("pipeline", url))
+        until(said, "waiting for the first message", job)
+        durable = pika.BasicProperties(delivery_mode=2)
+        publish = SinkPublisher(broker.amqp_url).publish
+        publish(Outgoing("amq.topic", f"t.{at % 7}", b"x", durable) for at in range(MESSAGES))
         end = time.monotonic() + PATIENCE
         while counted(target) < MESSAGES:
             assert job.poll() is None, said.read_text()[-4000:]

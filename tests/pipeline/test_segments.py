@@ -33,7 +33,7 @@ def read(
     made = JournalRows(THIN, {name: str(value) for name, value in options.items()})
     found = []
     for piece in Directory(str(path)).pieces(low, high, rows):
-        for batch in made.of(JournalTask(piece)):
+        for batch in made.of(JournalTask((piece,))):
             assert batch.schema == made.selected.wanted
             found += list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
     return found

@@ -1,22 +1,30 @@
-"""Tests of the Spark sink `writeStream.format("trellis")`.
-
-The sink publishes each row as a message, with numbers for deduplication, and waits for the confirm.
+"""Tests of `write` and `writeStream.format("trellis")`: rows become confirmed messages with an
+identity, each exactly once.
 """
 
 from __future__ import annotations
 
 import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pika
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
 from pyspark_trellis.errors import PipelineError, line_of
-from pyspark_trellis.publisher import SinkPublisher
-from pyspark_trellis.sink import StreamWriter, _claim
+from pyspark_trellis.publisher import Outgoing, SinkPublisher
+from pyspark_trellis.sink import MessageSink, StagedRows, StreamWriter
+from pyspark_trellis.staging import BatchManifest, stage, staged_rows
+from pyspark_trellis.storage import HadoopStorage, LocalStorage, storage_at
+from tests.authority import Authority
 from tests.broker import BrokerProcess
 from tests.pipeline.written import journal, row
 
@@ -84,18 +92,147 @@ def test_every_row_is_published_with_its_place_in_the_query(
     assert {sequence >> 32 for some in places.values() for sequence in some} == {0, 1}
     for some in places.values():
         assert len(set(some)) == len(some)
-    assert [path.name for path in (tmp_path / "checkpoint" / "trellis").iterdir()] == ["1"]
+    left = tmp_path / "checkpoint" / "trellis"
+    assert [path.relative_to(left).as_posix() for path in left.rglob("*.*")] == ["1/manifest.json"]
 
 
-def test_a_batch_that_is_divided_in_another_way_is_refused(tmp_path: Path) -> None:
-    rows = [{"topic": "a", "body": b"1"}, {"topic": "b", "body": b"2"}]
-    _claim(str(tmp_path), 3, 0, rows)
-    _claim(f"file:{tmp_path}", 3, 0, rows)
-    _claim(str(tmp_path), 3, 1, [])
-    with pytest.raises(
-        PipelineError, match="batch 3 is repeated with other partitions than before"
-    ):
-        _claim(str(tmp_path), 3, 0, rows[:1])
+def test_a_batch_query_publishes_its_rows_once_under_one_name(
+    spark: SparkSession, tmp_path: Path, broker: BrokerProcess
+) -> None:
+    rows = spark.range(100).selectExpr("'k' as topic", "cast(id as string) as body")
+    with listening(broker) as (exchange, bodies):
+        options = {
+            "url": broker.amqp_url,
+            "exchange": exchange,
+            "checkpointLocation": str(tmp_path / "c"),
+        }
+
+        def save(count: int, **others: str) -> None:
+            made = rows.repartition(count).write.format("trellis").mode("append")
+            made.options(**options, **others).save()
+
+        for count in (3, 2):  # The second run is divided in another way.
+            save(count, txnAppId="daily/1", txnVersion="7")
+        assert sorted(bodies(), key=int) == [str(at) for at in range(100)]
+        save(1, txnAppId="daily/1", txnVersion="8")
+        save(1)
+        assert len(bodies()) == 200
+    with pytest.raises(Exception, match="PipelineError") as caught:
+        rows.write.format("trellis").mode("overwrite").options(**options).save()
+    assert "cannot be overwritten" in (line_of(caught.value) or "")
+
+
+@contextmanager
+def listening(broker: BrokerProcess) -> Iterator[tuple[str, Callable[[], list[str]]]]:
+    """Yield an exchange, and a function that returns the bodies of the messages since its last
+    call.
+    """
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        queue = channel.queue_declare("", exclusive=True).method.queue
+        exchange = f"to-{queue}"
+        channel.exchange_declare(exchange, "topic", auto_delete=True)
+        channel.queue_bind(queue, exchange, "#")
+
+        def bodies() -> list[str]:
+            found = []
+            while (each := channel.basic_get(queue, auto_ack=True))[0] is not None:
+                found.append(each[2].decode())
+            return found
+
+        yield exchange, bodies
+
+
+SCHEMA = StructType().add("topic", StringType()).add("body", StringType())
+
+
+def writer_of(url: str, exchange: str, checkpoint: Path, **options: str) -> StreamWriter:
+    named = {"url": url, "exchange": exchange, "checkpointLocation": str(checkpoint)}
+    return StreamWriter(SCHEMA, named | options)
+
+
+def staged(checkpoint: Path, batch: int, bodies: list[str], tasks: int) -> list[Any]:
+    """Stage rows in this number of tasks; return what the tasks report to Spark."""
+    storage = storage_at(f"{checkpoint}/trellis")
+    made = []
+    for number in range(tasks):
+        part = bodies[number::tasks]
+        table = pa.table({"topic": ["k"] * len(part), "body": pa.array(part, pa.string())})
+        made.append(
+            StagedRows(checkpoint.name, stage(iter(table.to_batches(4)), storage, str(batch)))
+        )
+    return made
+
+
+def test_a_repeated_batch_that_is_divided_in_another_way_is_published_once(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """Spark repeats a batch after a crash: with its first division, the manifest decides."""
+    texts = [str(at) for at in range(50)]
+    with listening(broker) as (exchange, bodies):
+        writer = writer_of(broker.amqp_url, exchange, tmp_path)
+        first = staged(tmp_path, 3, texts, 4)
+        BatchManifest(tuple(each.file for each in first)).write(
+            storage_at(f"{tmp_path}/trellis"), "3"
+        )
+        # The process ended after it had published some of the rows.
+        sink = writer._sink
+        storage = sink.storage()
+        some = islice(
+            sink.messages(
+                staged_rows(storage, "3", str(first[0].file)), f"{tmp_path.name}/0", 3 << 32
+            ),
+            5,
+        )
+        sink.publisher().publish(some)
+        for tasks in (3, 7):
+            writer.commit(staged(tmp_path, 3, list(reversed(texts)), tasks), 3)
+        assert sorted(bodies(), key=int) == texts
+        writer.commit(staged(tmp_path, 4, texts, 2), 4)
+        assert sorted(bodies(), key=int) == texts
+    assert storage.directories() == ["4"]
+
+
+def test_a_batch_that_failed_while_it_was_published_goes_on_when_it_is_repeated(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    texts = [str(at) for at in range(30)]
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        queue = channel.queue_declare(
+            "k", exclusive=True, arguments={"x-max-length": 9, "x-overflow": "reject-publish"}
+        ).method.queue
+        writer = writer_of(broker.amqp_url, "", tmp_path, publishTimeout="1")
+        messages = staged(tmp_path, 0, texts, 3)
+        found: list[str] = []
+        for _ in range(3):
+            with pytest.raises(PipelineError, match="a queue is full"):
+                writer.commit(messages, 0)
+            writer.abort(messages, 0)  # as Spark does
+            messages = staged(tmp_path, 0, texts, 2)
+            while (each := channel.basic_get(queue, auto_ack=True))[0] is not None:
+                found.append(each[2].decode())
+        writer.commit(messages, 0)
+        while (each := channel.basic_get(queue, auto_ack=True))[0] is not None:
+            found.append(each[2].decode())
+    assert sorted(found, key=int) == texts
+
+
+def test_staged_rows_are_those_of_the_task_in_order(tmp_path: Path) -> None:
+    storage = storage_at(str(tmp_path))
+    batches = pa.table({"n": list(range(5_000))}).to_batches(1_700)
+    empty = batches[0].slice(0, 0)
+    name = stage(iter([empty, *batches, empty]), storage, "1")
+    assert name is not None
+    found = list(staged_rows(storage, "1", name))
+    assert [each["n"] for each in found] == list(range(5_000))
+    assert stage(iter([empty]), storage, "1") is None
+
+
+def test_a_task_that_failed_leaves_no_rows_behind(tmp_path: Path) -> None:
+    writer = writer_of("amqp://127.0.0.1:5672/", "x", tmp_path)
+    writer.abort(staged(tmp_path, 3, ["a", "b"], 2), 3)
+    assert not list(tmp_path.rglob("*.arrow"))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +248,7 @@ def test_a_batch_that_is_divided_in_another_way_is_refused(tmp_path: Path) -> No
         (
             "topic string, body binary",
             {"uri": "x"},
-            "has no option 'uri'; the options are url, exchange, checkpointLocation",
+            "has no option 'uri'; the nearest is 'url'",
         ),
     ],
 )
@@ -140,11 +277,37 @@ def test_an_invalid_url_is_named() -> None:
         SinkPublisher("amqp://host:port/")
 
 
-def test_a_queue_that_does_not_take_more_ends_the_publisher(
-    broker: BrokerProcess, unique: str
+def test_a_full_queue_slows_the_publisher_and_loses_nothing(
+    broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    from pyspark_trellis.publisher import Outgoing
+    """A queue that holds three messages refuses most messages. A consumer takes them slowly."""
+    texts = [str(at) for at in range(150)]
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        queue = channel.queue_declare(
+            "", exclusive=True, arguments={"x-max-length": 3, "x-overflow": "reject-publish"}
+        ).method.queue
+        rows = [{"topic": queue, "body": text} for text in texts]
+        sink = MessageSink(
+            SCHEMA, {"url": broker.amqp_url, "exchange": "", "checkpointLocation": str(tmp_path)}
+        )
+        found: list[str] = []
+        publisher = sink.publisher()
+        publish = threading.Thread(
+            target=publisher.publish, args=(sink.messages(iter(rows), "slow/0", 0),)
+        )
+        publish.start()
+        while len(found) < len(texts):
+            method, _, body = channel.basic_get(queue, auto_ack=True)
+            if method is not None:
+                found.append(body.decode())
+        publish.join()
+        assert channel.basic_get(queue)[0] is None
+    assert found == texts
+    assert 0 < publisher.refusals < 20 * len(texts)
 
+
+def test_a_publisher_gives_up_if_nothing_is_confirmed(broker: BrokerProcess, unique: str) -> None:
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
         connection.channel().queue_declare(
             unique, exclusive=True, arguments={"x-max-length": 2, "x-overflow": "reject-publish"}
@@ -156,11 +319,134 @@ def test_a_queue_that_does_not_take_more_ends_the_publisher(
             )
             == 2
         )
-        with pytest.raises(PipelineError, match="the broker refused message"):
-            SinkPublisher(broker.amqp_url).publish(
+        with pytest.raises(PipelineError, match=r"none for 0\.2 s \(it refuses messages"):
+            SinkPublisher(broker.amqp_url, patience=0.2).publish(
                 Outgoing("", unique, b"x", plain) for _ in range(2)
             )
         with pytest.raises(PipelineError, match="NOT_FOUND"):
             SinkPublisher(broker.amqp_url).publish(
                 Outgoing(f"{each}{unique}", "k", b"x", plain) for each in "ab"
             )
+        with pytest.raises(PipelineError, match="no connection"):
+            SinkPublisher(broker.amqp_url, ("guest", "wrong")).publish(iter([]))
+
+
+def test_a_lost_connection_is_made_again(broker: BrokerProcess) -> None:
+    """Lose the connection while messages are in flight."""
+    texts = [str(at) for at in range(3_000)]
+    with listening(broker) as (exchange, bodies):
+        publisher = SinkPublisher(broker.amqp_url)
+
+        def messages() -> Iterator[Outgoing]:
+            for number, text in enumerate(texts):
+                if number in (500, 2_000):
+                    # as if the network was lost
+                    publisher._connection._transport._sock.shutdown(socket.SHUT_RDWR)
+                yield Outgoing(
+                    exchange,
+                    "k",
+                    text.encode(),
+                    pika.BasicProperties(
+                        headers={"x-trellis-producer": exchange, "x-trellis-sequence": number}
+                    ),
+                )
+
+        assert publisher.publish(messages()) == len(texts)
+        assert bodies() == texts
+    assert publisher.reconnects == 2
+
+
+def test_messages_are_published_over_tls_to_a_broker_of_the_authority(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
+    flags = {
+        "tls-certificate": str(authority.sign("127.0.0.1")),
+        "amqps-enabled": "true",
+        "amqps-port": "0",
+        "amqps-host": "127.0.0.1",
+    }
+    words = [word for name, value in flags.items() for word in (f"--{name}", value)]
+    broker = BrokerProcess("--data-dir", str(tmp_path / "data"), *words)
+    try:
+        url = f"amqps://127.0.0.1:{broker.addresses['amqps'].port}/"
+        options = {"url": url, "exchange": "amq.topic", "checkpointLocation": str(tmp_path)}
+        sink = MessageSink(SCHEMA, {**options, "caFile": str(authority.file)})
+        rows = [{"topic": "k", "body": "x"}] * 3
+        assert sink.publisher().publish(sink.messages(iter(rows), "tls/0", 0)) == 3
+        sink = MessageSink(SCHEMA, {**options, "caFile": str(other.file)})
+        with pytest.raises(PipelineError, match="no connection"):
+            sink.publisher().publish(sink.messages(iter(rows), "tls/1", 0))
+    finally:
+        broker.stop()
+
+
+# -- file systems
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["file", "viewfs"])
+def test_files_are_stored_through_the_api_of_hadoop(scheme: str, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    settings = {"fs.viewfs.mounttable.default.link./data": (tmp_path / "real").as_uri()}
+    place = "viewfs://default/data/c" if scheme == "viewfs" else (tmp_path / "real" / "c").as_uri()
+    storage = HadoopStorage(place, json.dumps(settings))
+    assert storage.directories() == []
+    assert storage.read("1/manifest.json") is None
+    table = pa.table({"n": list(range(3_000))})
+    name = stage(iter(table.to_batches(1_000)), storage, "1")
+    assert name is not None
+    assert (tmp_path / "real" / "c" / "1" / name).exists()
+    assert [each["n"] for each in staged_rows(storage, "1", name)] == list(range(3_000))
+    for text in ("one", "two \N{SNOWMAN}"):
+        storage.write("1/manifest.json", text)
+        assert storage.read("1/manifest.json") == text
+    assert storage.directories() == ["1"]
+    storage.delete(f"1/{name}")
+    storage.delete("1/absent")
+    with pytest.raises(PipelineError, match=r"cannot read .*FileNotFoundException"):
+        list(staged_rows(storage, "1", name))
+    storage.delete()
+    assert storage.directories() == []
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("/data/checkpoint", LocalStorage),
+        ("file:/data/checkpoint", LocalStorage),
+        ("file:///data/checkpoint", LocalStorage),
+        ("data/of:/me", LocalStorage),
+        ("s3a://bucket/checkpoint", HadoopStorage),
+        ("dbfs:/checkpoint", HadoopStorage),
+    ],
+)
+def test_the_scheme_decides_about_the_file_system(place: str, kind: type) -> None:
+    assert type(storage_at(place)) is kind
+
+
+def test_a_streaming_query_has_its_checkpoint_on_another_file_system(
+    spark: SparkSession, tmp_path: Path, broker: BrokerProcess
+) -> None:
+    """Spark's checkpoint and the sink's files are on viewfs, which leads to a directory."""
+    name = "fs.viewfs.mounttable.default.link./data"
+    settings = {name: (tmp_path / "real").as_uri()}
+    (tmp_path / "real").mkdir()
+    spark._jsc.hadoopConfiguration().set(name, settings[name])
+    journal(tmp_path / "s", [row(at, "k", body=b"%d" % at) for at in range(60)])
+    with listening(broker) as (exchange, bodies):
+        for _ in range(2):
+            query = (
+                spark.readStream.format("trellis")
+                .option("maxRowsPerTrigger", 25)
+                .load(str(tmp_path / "s"))
+                .select("topic", "body")
+                .writeStream.format("trellis")
+                .option("url", broker.amqp_url)
+                .option("exchange", exchange)
+                .option("hadoopSecrets", json.dumps(settings))
+                .option("checkpointLocation", "viewfs://default/data/checkpoint")
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+        assert sorted(bodies(), key=int) == [str(at) for at in range(60)]
+    assert (tmp_path / "real" / "checkpoint" / "trellis" / "2" / "manifest.json").exists()

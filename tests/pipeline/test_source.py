@@ -4,6 +4,7 @@ clear errors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_trellis.columns import COLUMNS
 from pyspark_trellis.errors import PipelineError, line_of
 from pyspark_trellis.journal import Directory
+from pyspark_trellis.query_lag import lag
 from tests.pipeline.written import Row, Writer, journal, row
 
 TOPICS = ("a.b", "a.c", "b", "a.b.c", "")
@@ -81,18 +83,83 @@ def test_offsets_pattern_and_projection(spark: SparkSession, tmp_path: Path) -> 
     )
 
 
-def test_conditions_are_taken_over(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("enabled", ["true", "false"])
+@pytest.mark.parametrize("pushdown", ["true", "false"])
+@pytest.mark.parametrize(
+    ("condition", "python"),
+    [
+        (
+            "offset >= 20 and offset < 60 and topic = 'a.b' and size > 1",
+            lambda each: 20 <= each["offset"] < 60 and each["topic"] == "a.b" and each["size"] > 1,
+        ),
+        ("topic in ('a.b', 'b')", lambda each: each["topic"] in ("a.b", "b")),
+        (
+            "published_at >= '2026-03-01 12:01:10' and published_at < '2026-03-01 12:01:30'",
+            lambda each: 70 <= each["offset"] < 90,
+        ),
+    ],
+)
+def test_conditions_select_the_same_rows_with_and_without_pushdown(
+    condition: str,
+    python: Callable[[Row], bool],
+    pushdown: str,
+    enabled: str,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    """Spark's setting is the only switch: nothing is refused, whatever the option says."""
     rows = journal(tmp_path / "s", some(100))
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", enabled)
     try:
-        df = load(spark, tmp_path / "s", pushdown="true").where(
-            "offset >= 20 and offset < 60 and topic = 'a.b' and size > 1"
-        )
-        assert offsets_of(df) == [
-            each["offset"] for each in rows[20:60] if each["topic"] == "a.b" and each["size"] > 1
-        ]
+        df = load(spark, tmp_path / "s", pushdown=pushdown).where(condition)
+        assert offsets_of(df) == [each["offset"] for each in rows if python(each)]
+        plan = df._jdf.queryExecution().executedPlan().toString()
+        taken = pushdown == enabled == "true" and condition.startswith("topic")
+        assert (") Filter " in plan) == (not taken)
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_several_journals_in_one_query_until_their_ends(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for name, count in (("a", 60), ("b", 25)):
+        journal(tmp_path / "streams" / "%2F" / name, some(count))
+    query = (
+        spark.readStream.format("trellis")
+        .options(journalPattern="[ab]", maxOffsetsPerTrigger=30, minPartitions=3)
+        .load(str(tmp_path / "streams"))
+        .select("journal", "offset")
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "out"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    found = sorted(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect()))
+    assert found == sorted([("a", at) for at in range(60)] + [("b", at) for at in range(25)])
+    progress = [each for each in query.recentProgress if each["numInputRows"]]
+    assert [each["numInputRows"] for each in progress] == [30, 30, 25]
+    behind = [{each.journal: each.rows for each in lag(each)} for each in progress]
+    assert [sum(each.values()) for each in behind] == [55, 25, 0]
+    assert behind[0].keys() == {"a", "b"}
+
+
+def test_bytes_limit_the_micro_batches(spark: SparkSession, tmp_path: Path) -> None:
+    journal(tmp_path / "s", [row(at, "t", body=bytes(1_000)) for at in range(60)], 6, 30)
+    query = (
+        spark.readStream.format("trellis")
+        .options(maxBytesPerTrigger=30_000, startingTimestamp="2026-03-01T12:00:06Z")
+        .load(str(tmp_path / "s"))
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    rows = [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+    assert rows == [18, 18, 18]
 
 
 def test_a_journal_is_followed_in_steps(spark: SparkSession, tmp_path: Path) -> None:
@@ -134,11 +201,11 @@ def test_rows_that_were_never_durable_do_not_hide_a_gap(
     journal(tmp_path / "s", some(30))
     stream = Directory(str(tmp_path / "s"))
     assert stream.bounds() == (0, 30, 1)
-    assert not stream.rewritten(30, 1)
+    assert stream.rewritten(30, 1) is None
     Writer(tmp_path / "s", 2, 25).write(some(10, 25))
     assert stream.bounds() == (0, 35, 2)
-    assert stream.rewritten(30, 1)
-    assert not stream.rewritten(25, 1)
+    assert stream.rewritten(30, 1) == 25
+    assert stream.rewritten(25, 1) is None
     assert [(piece.cut.low, piece.cut.high) for piece in stream.pieces(20, 35)] == [
         (20, 25),
         (25, 35),
@@ -162,7 +229,9 @@ def test_errors_are_one_line(spark: SparkSession, tmp_path: Path) -> None:
     assert "should be earliest, latest or an offset" in error_of(
         lambda: load(spark, deep, startingOffsets="first").count()
     )
-    assert "has no option 'patern'" in error_of(lambda: load(spark, deep, patern="a").count())
+    assert "has no option 'patern'; the nearest is 'pattern'" in error_of(
+        lambda: load(spark, deep, patern="a").count()
+    )
     assert "invalid pattern" in error_of(lambda: load(spark, deep, pattern="x" * 300).count())
     narrow = spark.read.format("trellis").schema("offset int")
     assert "column 'offset' of a journal is long, not int" in error_of(

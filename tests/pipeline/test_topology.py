@@ -384,3 +384,38 @@ def subscribe(address: Address, name: str, clean: bool) -> socket.socket:
         client.sendall(sent)
         assert len(client.recv(answer, socket.MSG_WAITALL)) == answer
     return client
+
+
+def test_a_running_broker_has_the_topology_of_every_vhost(tmp_path: Path) -> None:
+    journals = [
+        {
+            "name": "journal",
+            "vhost": vhost,
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {"x-queue-type": "stream", "x-journal": True},
+        }
+        for vhost in ("/", "eu")
+    ]
+    rights = {"user": "guest", "configure": ".*", "write": ".*", "read": ".*"}
+    document = {
+        "vhosts": [{"name": "/"}, {"name": "eu"}, {"name": "us"}],
+        "permissions": [rights | {"vhost": vhost} for vhost in ("/", "eu", "us")],
+        "queues": [*journals, {**journals[1], "name": "q", "arguments": {}}],
+    }
+    (tmp_path / "definitions.json").write_text(json.dumps(document))
+    words = ("--definitions-file", str(tmp_path / "definitions.json"))
+    process = BrokerProcess("--data-dir", str(tmp_path / "data"), *words)
+    try:
+        http = process.addresses["http"]
+        place = f"http://{http.host}:{http.port}"
+        question = ["pipeline", "audit", "--journal", place, "--stream", "eu/journal"]
+        about = read_bindings(parser().parse(question))
+    finally:
+        process.stop()
+    assert {vhost: host.queues for vhost, host in about.effective.hosts.items()} == {
+        "/": {"journal"},
+        "eu": {"journal", "q"},
+    }
+    assert about.sources[0].startswith("bindings: $topology of vhost 'eu' as of ")
+    assert "; $topology of vhost '/' as of " in about.sources[0]

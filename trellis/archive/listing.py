@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from trellis.archive.names import ArchivedFile, day_of
-from trellis.archive.storage import Storage
+from trellis.archive.storage import ArchiveStorage
 
 #: Largest number of files of a stream that are remembered, besides those of one day.
 REMEMBERED_MAX: Final = 20_000
@@ -25,7 +25,7 @@ class StreamListing:
     Days never decrease with offsets. The methods raise ArchiveAway. Several threads may call them.
     """
 
-    def __init__(self, storage: Storage, stream: str) -> None:
+    def __init__(self, storage: ArchiveStorage, stream: str) -> None:
         self.stream = stream
         self._storage = storage
         self._days: list[str] | None = None

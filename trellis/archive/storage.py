@@ -33,7 +33,7 @@ class FileMissing(Exception):
     """A file of the archive does not exist any more."""
 
 
-class Storage:
+class ArchiveStorage:
     """The archive at a location. Raises ArchiveAway from each method, FileMissing from `open`."""
 
     def __init__(self, location: ArchiveLocation) -> None:

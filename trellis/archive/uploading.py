@@ -20,7 +20,7 @@ from broker.stream.batch_scan import BatchScan
 from trellis.archive.contract import Upload
 from trellis.archive.listing import StreamListing
 from trellis.archive.names import ArchivedFile, day_of
-from trellis.archive.storage import FileMissing, Storage
+from trellis.archive.storage import ArchiveStorage, FileMissing
 from trellis.table_files import TableFile
 
 #: Size of the rows, as they are in a segment, at which a file is complete, in bytes. A reader
@@ -44,7 +44,9 @@ class Written(NamedTuple):
 class Uploader:
     """Uploads segments; `directory` is for files that are not complete yet."""
 
-    def __init__(self, storage: Storage, directory: Path, file_bytes: int = FILE_BYTES) -> None:
+    def __init__(
+        self, storage: ArchiveStorage, directory: Path, file_bytes: int = FILE_BYTES
+    ) -> None:
         self._storage = storage
         self._file_bytes = file_bytes
         self._partial = directory / "upload.parquet"

@@ -18,7 +18,7 @@ from trellis.archive.listing import StreamListing
 from trellis.archive.names import ArchivedFile
 from trellis.archive.progress import ProgressFile
 from trellis.archive.restoring import DamagedFile, restore_file
-from trellis.archive.storage import ArchiveAway, FileMissing, Storage
+from trellis.archive.storage import ArchiveAway, ArchiveStorage, FileMissing
 from trellis.archive.uploading import UnfitRows, Uploader
 from trellis.settings.archive_location import parse_location
 
@@ -53,7 +53,7 @@ class Worker:
         self._cache.mkdir(parents=True)
         self._disk_free = opened.disk_free
         self._progress = ProgressFile(directory, opened.url)
-        self._storage = Storage(parse_location(opened.url))
+        self._storage = ArchiveStorage(parse_location(opened.url))
         self._uploader = Uploader(self._storage, directory)
         self._listings: dict[str, StreamListing] = {}
         self._uploads = ThreadPoolExecutor(1)

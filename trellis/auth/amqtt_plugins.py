@@ -222,20 +222,20 @@ class PluginIdentity(Identity):
     def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
         if not self.may_subscribe(topic_filter):
             return READ_NONE
-        return (
-            READ_ALL
-            if self._rights is None
-            else self._rights.read_scope(exchange, key, topic_filter, hides_dollar)
-        )
+        if self._rights is None:
+            return READ_ALL
+        return self._rights.read_scope(exchange, key, topic_filter, hides_dollar)
 
     def may_publish_everything(self, exchange: str) -> bool:
         # The plugins decide about single topics, so no answer covers all topics.
-        return not self._rules and (
-            self._rights is None or self._rights.may_publish_everything(exchange)
-        )
+        rights = self._rights
+        return not self._rules and (rights is None or rights.may_publish_everything(exchange))
 
     def may_read_everything(self) -> bool:
         return not self._rules and (self._rights is None or self._rights.may_read_everything())
+
+    def subscribe_rules(self) -> list[list[object]] | None:
+        return None if self._rights is None else self._rights.subscribe_rules()
 
     def may_read(self, topic: bytes) -> bool:
         return self._rights is None or self._rights.may_read(topic)

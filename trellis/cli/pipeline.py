@@ -61,6 +61,11 @@ def add(commands: Commands) -> None:
         )
         add_mode(tool, "stop at the present end of the journal (the default)", "run until Ctrl-C")
         tool.add_argument(
+            "--wait",
+            action="store_true",
+            help="if the journal has no message yet, or does not exist yet, wait for the first one",
+        )
+        tool.add_argument(
             "--max-rows",
             metavar="N",
             type=number(int, 1),

@@ -15,7 +15,7 @@ from trellis.cli.parsing import Commands, add_command
 #: Name of the distribution that holds Trellis.
 DISTRIBUTION: Final = "trellis-broker"
 #: Top-level packages of Trellis whose names packages of other distributions may have too.
-PACKAGES: Final = ("broker", "matching", "protocols", "trellis")
+PACKAGES: Final = ("broker", "matching", "protocols", "pyspark_trellis", "trellis")
 
 
 def add(commands: Commands) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from broker.access.identity import READ_ALL, READ_NONE, READ_SOME, Identity
 from broker.agenda import Task
-from broker.routing.binding import PARTLY
+from broker.routing.binding import NO_LOCAL, PARTLY
 from matching.grammar import swap
 from protocols.end_reasons import EXPELLED
 from protocols.mqtt.codec.reasons import NOT_AUTHORISED
@@ -148,4 +148,6 @@ class SessionReauthorization(Task):
             if scope == READ_SOME:
                 arguments[PARTLY] = True
             session.subscribe(name, binding.qos, None, arguments)
+        elif before or NO_LOCAL in binding.arguments:
+            session.vhost.bindings.record_reader(EXCHANGE, binding)
         return before or scope == READ_SOME

@@ -92,7 +92,6 @@ class Session(Subscriber):
         #: True if the client logged in without a user name. All such clients count as one user,
         #: which differs from a user that logs in by name, even if the names are equal.
         self.anonymous = False
-        self.identity: Identity | None = None
         #: True if the permissions have changed while messages waited in the inbox. Each connection
         #: then checks the messages that are in the inbox when the connection begins.
         self.screened = False

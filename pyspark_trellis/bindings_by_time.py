@@ -1,0 +1,140 @@
+"""Makes definitions in which each binding has the periods in which it existed.
+
+The jobs then route each message by the bindings that existed in the minute in which the broker
+received the message (`routing`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark_trellis.definitions import PREDECLARED, BoundQueue, DefinedHost, DefinitionsFile
+from pyspark_trellis.periods import Existence, Periods, RowSplits
+from pyspark_trellis.read_scope import ReadScope, scope_of
+from pyspark_trellis.topology import NAME
+from pyspark_trellis.topology_history import TopologyHistory
+
+#: Source, destination, kind of the destination, key, grammar and scope of a binding.
+_Identity = tuple[str, str, str, str, str, ReadScope | None]
+
+
+def splits_of(histories: Iterable[TopologyHistory]) -> RowSplits:
+    """Return the periods between all changes, and the users whose messages some session does not
+    receive.
+    """
+    existences: list[Existence] = []
+    users = set()
+    for history in histories:
+        existences += [*history.bindings.values(), *history.names.values()]
+        for each in history.bindings.values():
+            scope = scope_of(each.facts)
+            if scope is not None and scope.not_of is not None:
+                users.add(scope.not_of)
+    return RowSplits(Periods(existences), frozenset(users))
+
+
+def by_time(
+    present: DefinitionsFile,
+    histories: Iterable[TopologyHistory],
+    periods: Periods,
+    all_bindings: bool,
+    ended_places: bool,
+) -> DefinitionsFile:
+    """Return the definitions with the periods in which each binding existed.
+
+    The bindings of `present` come first and keep their numbers. Bindings that existed earlier
+    follow. If `all_bindings` is false, only subscriptions of sessions have periods, because the
+    other bindings are not those of the histories. If `ended_places` is false, queues and sessions
+    that do not exist any more are left out.
+    """
+    found = DefinitionsFile(present.name, {}, [])
+    lives: dict[str, dict[_Identity, tuple[int, ...]]] = {}
+    known = {history.vhost: history for history in histories}
+    for vhost, host in present.hosts.items():
+        found.hosts[vhost] = replace(
+            host,
+            types=dict(host.types),
+            queues=set(host.queues),
+            sessions=set(host.sessions),
+            outgoing={},
+            lives={},
+        )
+        if vhost in known:
+            lives[vhost] = _lives(known[vhost], periods, all_bindings)
+    there_now = set()
+    for each in present.bindings:
+        identity = _identity(each)
+        there_now.add((each.vhost, identity))
+        _add(found, each, lives.get(each.vhost, {}).get(identity, ()))
+    for vhost, all_lives in lives.items():
+        host = found.hosts[vhost]
+        if all_bindings:
+            _add_names(host, known[vhost], periods, ended_places)
+        for identity, periods_of in all_lives.items():
+            if (vhost, identity) in there_now:
+                continue
+            source, destination, kind, key, grammar, scope = identity
+            if kind == "session" and ended_places:
+                host.sessions.add(destination)
+            there = {"exchange": host.types, "session": host.sessions}.get(kind, host.queues)
+            if periods_of and source in host.types and destination in there:
+                bound = BoundQueue(0, vhost, source, destination, kind, key, grammar, (), scope)
+                _add(found, bound, periods_of)
+    return found
+
+
+def _add(found: DefinitionsFile, bound: BoundQueue, lives: tuple[int, ...]) -> None:
+    # Every period is after 0, so a binding that exists from 0 on without an end always exists.
+    found.add(
+        bound.vhost,
+        bound.source,
+        bound.destination,
+        bound.kind,
+        bound.key,
+        bound.grammar,
+        bound.scope,
+        () if lives == (0,) else lives,
+    )
+
+
+def _identity(bound: BoundQueue) -> _Identity:
+    return (bound.source, bound.destination, bound.kind, bound.key, bound.grammar, bound.scope)
+
+
+def _lives(
+    history: TopologyHistory, periods: Periods, all_bindings: bool
+) -> dict[_Identity, tuple[int, ...]]:
+    groups: dict[_Identity, list[Existence]] = defaultdict(list)
+    for each in history.bindings.values():
+        facts = each.facts
+        kind = facts["destination_type"]
+        if kind == "session" or all_bindings:
+            groups[
+                facts["source"],
+                facts["destination"],
+                kind if kind in ("exchange", "session") else "queue",
+                facts["routing_key"],
+                facts["grammar"],
+                scope_of(facts) if kind == "session" else None,
+            ].append(each)
+    return {identity: periods.lives(group) for identity, group in groups.items()}
+
+
+def _add_names(
+    host: DefinedHost, history: TopologyHistory, periods: Periods, ended_places: bool
+) -> None:
+    """Add the exchanges that existed earlier, and, with `ended_places`, the queues too."""
+    for (kind, name), existence in history.names.items():
+        facts: Mapping[str, Any] = existence.facts
+        if kind == "exchange":
+            host.types.setdefault(name, facts.get("type", PREDECLARED.get(name, "")))
+            if facts.get("alternate") is not None:
+                host.alternates.setdefault(name, facts["alternate"])
+        elif name != NAME and (ended_places or name in host.queues):
+            lives = periods.lives([existence])
+            if lives != (0,):
+                host.lives[name] = lives
+            host.queues.add(name)

@@ -1,0 +1,116 @@
+"""Divides time into periods, in each of which the same bindings exist, and the messages of a topic
+by these periods.
+
+    bind 12:00:10 ... unbind 12:31:05     the binding existed in the minutes 12:00 to 12:31
+    bind 12:50:00 ...                     and again from 12:50 on
+
+A binding counts for the whole minutes in which it existed for a moment, because messages are
+counted by minutes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+MINUTE: Final = 60_000_000
+#: The time before the first change that `$topology` knows.
+ALWAYS: Final = -(1 << 62)
+
+
+@dataclass
+class Existence:
+    """The times at which a binding or a name existed.
+
+    `facts` are its fields. `changes` are times in microseconds: it began to exist at the first one,
+    ceased at the second one, began again at the third one, and so on.
+    """
+
+    facts: dict[str, Any]
+    changes: list[int] = field(default_factory=list)
+
+    @property
+    def exists(self) -> bool:
+        """True if it exists at the end of the stream."""
+        return len(self.changes) % 2 == 1
+
+    def set(self, exists: bool, at: int) -> None:
+        """Note that it exists, or does not exist, from a time on."""
+        if exists != self.exists:
+            self.changes.append(at)
+
+    def minutes(self) -> list[int]:
+        """Return `changes` rounded to minutes: the beginnings down, the ends up."""
+        found: list[int] = []
+        for number, at in enumerate(self.changes):
+            ends = number % 2
+            minute = (
+                at if at == ALWAYS else -(-at // MINUTE) * MINUTE if ends else at // MINUTE * MINUTE
+            )
+            if not ends and found and minute <= found[-1]:
+                found.pop()  # it ceased and began again within a minute
+            else:
+                found.append(minute)
+        return found
+
+
+class Periods:
+    """The times at which a binding or a name changed, rounded to minutes. Between two of them, the
+    bindings are always the same: this is a period. Periods are numbered from 0 on.
+    """
+
+    def __init__(self, existences: Iterable[Existence] = ()) -> None:
+        self.begins: Final = sorted(
+            {at for each in existences for at in each.minutes() if at != ALWAYS}
+        )
+
+    def numbers(self, times: pa.Array | pa.ChunkedArray) -> NDArray[np.int32]:
+        """Return the number of the period of each time, which is a timestamp in microseconds."""
+        micros = pc.cast(times, pa.int64()).to_numpy(zero_copy_only=False)
+        begins = np.array(self.begins, np.int64)
+        minutes = micros // MINUTE * MINUTE
+        found: NDArray[np.int32] = np.searchsorted(begins, minutes, side="right").astype(np.int32)
+        return found
+
+    def lives(self, existences: Sequence[Existence]) -> tuple[int, ...]:
+        """Return the numbers of the periods at which at least one of the bindings begins to exist,
+        and all cease to exist, alternately.
+        """
+        steps = sorted(
+            (0 if at == ALWAYS else bisect_right(self.begins, at), -1 if number % 2 else 1)
+            for each in existences
+            for number, at in enumerate(each.minutes())
+        )
+        found: list[int] = []
+        count = 0
+        for period, step in steps:
+            before, count = count, count + step
+            if (before > 0) != (count > 0):
+                if found and found[-1] == period:
+                    found.pop()
+                else:
+                    found.append(period)
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class RowSplits:
+    """A division of the messages of each topic, so that each part has the same destinations.
+
+    Messages of different `periods` are counted apart, and the messages of each of the `users`.
+    """
+
+    periods: Periods = field(default_factory=Periods)
+    users: frozenset[str] = frozenset()
+
+    @property
+    def divides(self) -> bool:
+        """True if messages of one topic may be counted apart."""
+        return bool(self.periods.begins or self.users)

@@ -1,0 +1,80 @@
+"""Tells which matching messages an MQTT session does not receive: its own messages (No Local), and
+topics that its user may not read.
+
+The broker records in `$topology` the user of such a subscription and, if the user may read only
+some of its topics, the user's rules about topics (docs/security.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+#: Arguments of a subscription, as the broker names them.
+NO_LOCAL: Final = "no-local"
+PARTLY: Final = "partly-allowed"
+#: The fields of a subscription in `$topology`: the user, and the rules in the order in which the
+#: broker compares them.
+USER: Final = "user"
+RULES: Final = "rules"
+#: The first word of a rule's filter that stands for each word that begins with `$`.
+_DOLLAR: Final = "$+"
+
+
+@dataclass(frozen=True)
+class ReadScope:
+    """The messages that a session receives of those that match its subscription.
+
+    `not_of` is the user whose messages it does not receive; None if it receives the messages of all
+    users. `rules` are pairs: True if the rule allows, and its filter of topics. None means that all
+    topics are allowed.
+    """
+
+    not_of: str | None
+    rules: tuple[tuple[bool, str], ...] | None
+
+    def allows(self, topic: str) -> bool:
+        """True if the user may read the topic, which is in MQTT's notation.
+
+        The first rule that matches decides. Without one, the topic is not allowed.
+        """
+        if self.rules is None:
+            return True
+        words = topic.split("/")
+        return next(
+            (allow for allow, rule in self.rules if _matches(rule.split("/"), words)), False
+        )
+
+
+def scope_of(facts: dict[str, Any]) -> ReadScope | None:
+    """Return the scope of a subscription in `$topology`; None if it receives all that matches.
+
+    A broker of an earlier version recorded no users and rules; the subscription then counts as if
+    it received all.
+    """
+    arguments = facts["arguments"]
+    user, rules = facts.get(USER), facts.get(RULES)
+    not_of = user if NO_LOCAL in arguments else None
+    if PARTLY not in arguments or rules is None:
+        rules = None
+    if not_of is None and rules is None:
+        return None
+    return ReadScope(
+        not_of, None if rules is None else tuple((bool(allow), text) for allow, text in rules)
+    )
+
+
+def _matches(rule: list[str], words: list[str]) -> bool:
+    """True if a rule matches a topic. Its wildcards match words that begin with `$`, too."""
+    if rule == [""]:
+        return False  # the name of the user or of the client cannot be a word of a topic
+    for at, word in enumerate(rule):
+        if word == "#":
+            return True
+        if at >= len(words):
+            return False
+        if word not in ("+", words[at]) and not (
+            at == 0 and word == _DOLLAR and words[0].startswith("$")
+        ):
+            return False
+    return len(rule) == len(words)

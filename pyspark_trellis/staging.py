@@ -1,0 +1,92 @@
+"""Stages the rows of a batch in files beside the checkpoint, before any of them is published.
+
+    <checkpoint>/trellis/<batch>/<name>.arrow     the rows of a task, in the order of their numbers
+    <checkpoint>/trellis/<batch>/manifest.json    the files of the batch, in order
+
+A row has the number of its place in its file, and a file the number of its place in the manifest.
+The manifest is written once. If Spark repeats the batch, the files in the manifest are published
+again, and not the rows of the repeated tasks. So each row has the same identity as before, whatever
+the new division into tasks is, and the broker drops the rows that it has.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+
+from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.storage import Storage
+
+MANIFEST: Final = "manifest.json"
+#: The number of rows that are converted to Python objects at once.
+_ROWS: Final = 1_000
+
+
+@dataclass(frozen=True)
+class BatchManifest:
+    """The files of a batch, and if all their rows were published."""
+
+    files: tuple[str, ...]
+    published: bool = False
+
+    @classmethod
+    def read(cls, storage: Storage, batch: str) -> BatchManifest | None:
+        """Return the manifest of a batch; None if it has none. Raises PipelineError."""
+        text = storage.read(f"{batch}/{MANIFEST}")
+        if text is None:
+            return None
+        try:
+            document = json.loads(text)
+            return cls(tuple(document["files"]), document["published"])
+        except (ValueError, KeyError, TypeError):
+            raise PipelineError(
+                f"the manifest of batch {batch} beside the checkpoint cannot be read; was it "
+                "written by another version?"
+            ) from None
+
+    def write(self, storage: Storage, batch: str) -> None:
+        """Store the manifest. Raises PipelineError."""
+        document = {"files": list(self.files), "published": self.published}
+        storage.write(f"{batch}/{MANIFEST}", json.dumps(document))
+
+
+def stage(batches: Iterator[pa.RecordBatch], storage: Storage, batch: str) -> str | None:
+    """Write the rows of a task to a file; return its name, None if there are no rows.
+
+    Only one record batch is in memory at a time. Raises PipelineError.
+    """
+    first = next((each for each in batches if each.num_rows), None)
+    if first is None:
+        return None
+    name = f"{uuid4().hex}.arrow"
+    with tempfile.TemporaryDirectory(prefix="trellis-sink-") as scratch:
+        local = Path(scratch, name)
+        with pa.OSFile(str(local), "wb") as file, pa.ipc.new_stream(file, first.schema) as writer:
+            writer.write_batch(first)
+            for each in batches:
+                writer.write_batch(each)
+        storage.put(local, f"{batch}/{name}")
+    return name
+
+
+def staged_rows(storage: Storage, batch: str, name: str) -> Iterator[dict[str, Any]]:
+    """Iterate over the rows of a staged file. Raises PipelineError if it cannot be read."""
+    with tempfile.TemporaryDirectory(prefix="trellis-sink-") as scratch:
+        local = storage.fetched(f"{batch}/{name}", Path(scratch))
+        try:
+            with pa.OSFile(str(local), "rb") as file, pa.ipc.open_stream(file) as reader:
+                for each in reader:
+                    for at in range(0, each.num_rows, _ROWS):
+                        yield from each.slice(at, _ROWS).to_pylist()
+        except (OSError, pa.ArrowInvalid) as error:
+            raise PipelineError(
+                f"cannot read the staged rows of batch {batch} in {name}: {error}; did another "
+                "program delete files beside the checkpoint?"
+            ) from None
