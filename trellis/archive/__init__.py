@@ -1,7 +1,7 @@
 """The archive: uploads full segments of streams as Parquet, and fetches what retention removed.
 
     event loop                                      worker, a child process
-    ArchiveService  --Upload, FetchFile, ...-->  Worker --> Uploader, restore_file --> ArchiveStorage
+    ArchiveService  --Upload, FetchFile, ...--> Worker --> Uploader, restore_file --> ArchiveStorage
                     <--Uploaded, Fetched, ...-----
 
 The worker does all that waits or computes, so that the event loop never does, and pyarrow is not
