@@ -130,7 +130,10 @@ def _responses(route: contract.RouteInfo) -> dict[str, Any]:
         if route.method in ("PUT", "POST"):
             responses["201"] = {"description": "The object was created."}
         responses["204"] = {"description": "The change is durable."}
-    if route.path == "/api/trellis/delayed":
+    if route.path == "/api/trellis/page/session" and route.method == "POST":
+        answer = {"application/json": {"schema": _OBJECT}}
+        responses["200"] = {"description": "The session of the web page.", "content": answer}
+    if route.path == "/api/trellis/delayed" and route.method != "GET":
         answer = {"application/json": {"schema": {"type": "array"}}}
         responses["200"] = {"description": "The message was cancelled.", "content": answer}
     return dict(sorted(responses.items()))
