@@ -252,6 +252,7 @@ COMMIT, FETCH = 8, 9
 def test_report_outlives_a_coordinator_that_moves_or_loads_its_groups(
     kfake: Kfake, name: str, error: str, request_key: int
 ) -> None:
+    # A request of the admin client for offsets would end this process at NOT_COORDINATOR.
     cluster = created(cluster_on(kfake.servers, name))
     topic = KafkaTopic(cluster)
     group = group_name(cluster, "one")

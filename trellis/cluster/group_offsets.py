@@ -1,22 +1,22 @@
 """The offsets that consumer groups have committed for the partition of the log.
 
 Each group has a consumer here. The admin client of the library could ask for the offsets of any
-group, but it ends the process with SIGSEGV if the group's coordinator (a Kafka node) moves or still
-loads its groups: librdkafka's issue 5040. A consumer asks for the coordinator again.
+group. But it ends the process with SIGSEGV if the asked Kafka node answers that it is not the
+group's coordinator, as after a move of the coordinator: librdkafka's issue 5040. A consumer asks
+which node is the coordinator now.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from broker.replication.contract import LogUnreachable
 from trellis.cluster.client_errors import CLOSED, GroupAbsent, error_in, unreachable
-from trellis.cluster.client_options import ClientLog, Options, committing_options
+from trellis.cluster.client_options import ClientLog, committing_options
 from trellis.settings.cluster import ClusterSettings
 
 #: Seconds within which Kafka must answer.
@@ -30,41 +30,35 @@ class GroupOffsets:
 
     def __init__(self, cluster: ClusterSettings, partition: int) -> None:
         self._cluster = cluster
-        self._name = cluster.log_topic
         self._partition = partition
-        self._members: dict[str, _Member] = {}
+        self._consumers: dict[str, _GroupConsumer] = {}
         self._lock = threading.Lock()
         self._closed = False
 
     def commit(self, group: str, offset: int, text: str) -> None:
         """Commit an offset and a text in the name of a group. Raises LogUnreachable."""
-        position = TopicPartition(self._name, self._partition, offset, metadata=text)
-        task = "report the synced offset in topic"
-        member = self._member(group)
+        position = TopicPartition(self._cluster.log_topic, self._partition, offset, metadata=text)
         try:
-            with member as consumer:
-                consumer.commit(offsets=[position], asynchronous=True)
-                error = member.committed(offset, text)
+            error = self._consumer(group).commit(position)
         except KafkaException as raised:
             error = error_in(raised)
         if error is not None:
-            raise unreachable(task, self._cluster, error)
+            raise unreachable("report the synced offset in topic", self._cluster, error)
 
     def read(self, group: str) -> tuple[int, str] | None:
         """Return the offset and text that a group committed; None without one.
 
         Raises LogUnreachable.
         """
-        wanted = [TopicPartition(self._name, self._partition)]
+        wanted = TopicPartition(self._cluster.log_topic, self._partition)
         task = "read the synced offsets in topic"
         try:
-            with self._member(group) as consumer:
-                found = consumer.committed(wanted, timeout=REQUEST_SECONDS)[0]
-        except KafkaException as error:
-            failed = unreachable(task, self._cluster, error_in(error))
+            found = self._consumer(group).committed(wanted)
+        except KafkaException as raised:
+            failed = unreachable(task, self._cluster, error_in(raised))
             if isinstance(failed, GroupAbsent):
                 return None
-            raise failed from error
+            raise failed from raised
         if found.error is not None:
             raise unreachable(task, self._cluster, found.error)
         return (found.offset, found.metadata or "") if found.offset >= 0 else None
@@ -76,67 +70,54 @@ class GroupOffsets:
         """
         with self._lock:
             self._closed = True
-            members = list(self._members.values())
-        for member in members:
-            member.close()
+        for consumer in self._consumers.values():
+            consumer.close()
 
-    def _member(self, group: str) -> _Member:
+    def _consumer(self, group: str) -> _GroupConsumer:
         with self._lock:
             if self._closed:
-                raise self._refusal()
-            member = self._members.get(group)
-            if member is None:
-                options = committing_options(self._cluster, group)
-                member = self._members[group] = _Member(options, self._refusal)
-            return member
-
-    def _refusal(self) -> LogUnreachable:
-        return LogUnreachable(f"cannot use the offsets of topic '{self._name}': {CLOSED}")
+                raise _closed(self._cluster.log_topic)
+            if group not in self._consumers:
+                self._consumers[group] = _GroupConsumer(self._cluster, group)
+            return self._consumers[group]
 
 
-class _Member:
-    """The consumer of a group, for one call at a time.
+class _GroupConsumer:
+    """The consumer of a group. It reads no records, so it is not a member of the group in Kafka.
 
-    The consumer reads no records, so Kafka does not count it as a member of the group. The library
-    does not allow a call beside `close`.
+    One call runs at a time, because the library does not permit a call beside `close`.
     """
 
-    def __init__(self, options: Options, refusal: Callable[[], LogUnreachable]) -> None:
-        self._consumer: Consumer | None = Consumer(
-            {**options, "on_commit": self._on_commit}, logger=ClientLog("report")
-        )
-        self._refusal = refusal
+    def __init__(self, cluster: ClusterSettings, group: str) -> None:
+        options = {**committing_options(cluster, group), "on_commit": self._on_commit}
+        self._topic = cluster.log_topic
+        self._consumer: Consumer | None = Consumer(options, logger=ClientLog("report"))
         self._lock = threading.Lock()
         #: The error of each answered commit; the key is the offset and text of the commit.
         self._answers: dict[tuple[int, str], KafkaError | None] = {}
 
-    def committed(self, offset: int, text: str) -> KafkaError | None:
-        """Wait for the answer to a commit, and return its error; None if Kafka has the offset.
+    def commit(self, position: TopicPartition) -> KafkaError | None:
+        """Commit a position, and wait for the answer. Return the error; None if Kafka has it.
 
         The library's own commit that waits does so without end while no node of Kafka answers.
+        Raises KafkaException, LogUnreachable.
         """
-        assert self._consumer is not None
-        end = time.monotonic() + REQUEST_SECONDS
-        self._answers.clear()
-        while (offset, text) not in self._answers:
-            if time.monotonic() >= end:
-                return KafkaError(KafkaError._TIMED_OUT)
-            self._consumer.poll(POLL_SECONDS)  # Calls `_on_commit`.
-        return self._answers[offset, text]
+        key, end = (position.offset, position.metadata), time.monotonic() + REQUEST_SECONDS
+        with self._lock:
+            consumer = self._open()
+            self._answers.clear()
+            consumer.commit(offsets=[position], asynchronous=True)
+            while key not in self._answers:
+                if time.monotonic() >= end:
+                    return KafkaError(KafkaError._TIMED_OUT)
+                consumer.poll(POLL_SECONDS)  # Calls `_on_commit`.
+            return self._answers[key]
 
-    def _on_commit(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
-        for each in positions:
-            self._answers[each.offset, each.metadata or ""] = error or each.error
-
-    def __enter__(self) -> Consumer:
-        self._lock.acquire()
-        if self._consumer is None:
-            self._lock.release()
-            raise self._refusal()
-        return self._consumer
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    def committed(self, wanted: TopicPartition) -> TopicPartition:
+        """Return the position that the group committed. Raises KafkaException, LogUnreachable."""
+        with self._lock:
+            found: TopicPartition = self._open().committed([wanted], timeout=REQUEST_SECONDS)[0]
+            return found
 
     def close(self) -> None:
         """Close the consumer, after the call that is running."""
@@ -144,3 +125,16 @@ class _Member:
             if self._consumer is not None:
                 self._consumer.close()
                 self._consumer = None
+
+    def _open(self) -> Consumer:
+        if self._consumer is None:
+            raise _closed(self._topic)
+        return self._consumer
+
+    def _on_commit(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
+        for each in positions:
+            self._answers[each.offset, each.metadata or ""] = error or each.error
+
+
+def _closed(topic: str) -> LogUnreachable:
+    return LogUnreachable(f"cannot use the offsets of topic '{topic}': {CLOSED}")
