@@ -98,7 +98,7 @@ def test_debian_package_installs_serves_and_is_removed_without_a_trace(tmp_path:
         assert (root / "lib/systemd/system/trellis.service").exists()
         assert (root / "etc/systemd/system/multi-user.target.wants/trellis.service").is_symlink()
         assert run("chroot", root, "stat", "-c", "%U %G %a", "/etc/default/trellis").split() == [
-            *("root", "trellis", "640")
+            *("root", "root", "600")
         ]
         serve_once(root)
         run("chroot", root, "apt-get", "purge", "--yes", "-qq", "trellis-broker")

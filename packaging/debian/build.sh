@@ -23,7 +23,7 @@ $pip install --quiet --disable-pip-version-check --no-compile --no-warn-script-l
 rm -rf "$root/usr/lib/trellis/bin"
 install -D -m 755 "$here/trellis" "$root/usr/bin/trellis"
 install -D -m 644 "$here/broker.toml" "$root/etc/trellis/broker.toml"
-install -D -m 640 "$here/trellis.default" "$root/etc/default/trellis"
+install -D -m 600 "$here/trellis.default" "$root/etc/default/trellis"
 install -D -m 644 "$here/../systemd/trellis.service" "$root/lib/systemd/system/trellis.service"
 install -D -m 644 "$here/../../LICENSE" "$root/usr/share/doc/trellis-broker/copyright"
 mkdir -p "$root/usr/share/man/man1"
