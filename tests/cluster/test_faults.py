@@ -6,7 +6,9 @@ Kafka is kfake, an in-memory Kafka, which makes these faults on request.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -16,11 +18,13 @@ from broker.replication.records import ReplicationError
 from tests.cluster.conftest import OpenLog, cluster_on, created
 from tests.cluster.programs import Kfake
 from tests.cluster.test_contract import KAFKA, read_all
-from trellis.cluster import client_options, reader
+from trellis.cluster import client_options, group_offsets, reader
 from trellis.cluster.client_errors import LogShorter, TopicAbsent, TopicReplaced
 from trellis.cluster.kafka_log import KafkaLog, group_name
 from trellis.cluster.topic import KafkaTopic
 from trellis.settings.cluster import ClusterSettings
+
+Result = TypeVar("Result")
 
 #: Times of a node (with `impatient`) for which the outcome of an append is unknown after 2.4 s.
 SHORT = {"silence": 0.2, "lease": 0.15, "beat": 0.05}
@@ -268,6 +272,60 @@ def test_report_outlives_a_coordinator_that_moves_or_loads_its_groups(
     finally:
         kfake.tell("clear")
         topic.close()
+
+
+def test_late_answer_to_a_report_does_not_undo_a_newer_report(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_offsets, "REQUEST_SECONDS", 0.3)
+    kfake = Kfake()
+    try:
+        cluster = created(cluster_on(kfake.servers, name))
+        topic, group = KafkaTopic(cluster), group_name(cluster, "one")
+        until(lambda: topic.report(group, 1, "state"))
+        kfake.pause()
+        for offset in (2, 3):
+            with pytest.raises(LogUnreachable, match="cannot report the synced offset in topic"):
+                topic.report(group, offset, "state")
+        kfake.resume()
+        until(lambda: topic.report(group, 4, "state"))
+        assert until(lambda: topic.reports([group])) == {group: (4, "state")}
+        topic.close()
+        again = KafkaTopic(cluster)
+        assert until(lambda: again.reports([group])) == {group: (4, "state")}
+        again.close()
+    finally:
+        kfake.close()
+
+
+def test_reports_are_closed_although_kafka_does_not_answer(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_offsets, "REQUEST_SECONDS", 0.3)
+    kfake = Kfake()
+    try:
+        cluster = created(cluster_on(kfake.servers, name))
+        topic, group = KafkaTopic(cluster), group_name(cluster, "one")
+        until(lambda: topic.report(group, 1, "state"))
+        kfake.pause()
+        with pytest.raises(LogUnreachable):
+            topic.report(group, 2, "state")
+        topic.close()  # Without a limit, this would not return before Kafka answers.
+        with pytest.raises(LogUnreachable, match="this node closed the log"):
+            topic.report(group, 3, "state")
+    finally:
+        kfake.resume()
+        kfake.close()
+
+
+def until(attempt: Callable[[], Result]) -> Result:
+    """Repeat an attempt while Kafka does not answer in time, and return its result."""
+    for _ in range(60):
+        try:
+            return attempt()
+        except LogUnreachable:
+            continue
+    raise AssertionError("Kafka does not answer")
 
 
 def test_close_ends_an_append_that_waits(kfake: Kfake, name: str, open_log: OpenLog) -> None:

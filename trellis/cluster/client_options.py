@@ -130,8 +130,8 @@ def consumer_options(cluster: ClusterSettings, group: str) -> Options:
     )
 
 
-def committing_options(cluster: ClusterSettings, group: str) -> Options:
-    """Return the options of a consumer that only commits offsets, and reads committed ones."""
+def offset_options(cluster: ClusterSettings, group: str) -> Options:
+    """Return the options of a consumer that only commits and reads the offsets of a group."""
     return _joined(cluster, {"enable.auto.commit": False, "group.id": group})
 
 

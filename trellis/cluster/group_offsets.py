@@ -1,9 +1,9 @@
 """The offsets that consumer groups have committed for the partition of the log.
 
-Each group has a consumer here. The admin client of the library could ask for the offsets of any
-group. But it ends the process with SIGSEGV if the asked Kafka node answers that it is not the
-group's coordinator, as after a move of the coordinator: librdkafka's issue 5040. A consumer asks
-which node is the coordinator now.
+Each group has a consumer here. The admin client of the library has requests for the offsets of any
+group, but it ends the process in two cases: with SIGSEGV if the asked Kafka node answers that it is
+not the group's coordinator (librdkafka's issue 5040), and with SIGABRT if a connection to the
+coordinator is lost during a request (its pull request 5397). A consumer has neither fault.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from broker.replication.contract import LogUnreachable
 from trellis.cluster.client_errors import CLOSED, GroupAbsent, error_in, unreachable
-from trellis.cluster.client_options import ClientLog, committing_options
+from trellis.cluster.client_options import ClientLog, offset_options
 from trellis.settings.cluster import ClusterSettings
 
 #: Seconds within which Kafka must answer.
 REQUEST_SECONDS: Final = 5.0
 #: Seconds between two checks whether the answer to a commit has come.
 POLL_SECONDS: Final = 0.02
+#: Seconds that `close` waits for the consumers. A consumer cannot close while Kafka does not answer
+#: its commit.
+CLOSE_SECONDS: Final = 1.0
 
 
 class GroupOffsets:
@@ -70,8 +73,10 @@ class GroupOffsets:
         """
         with self._lock:
             self._closed = True
-        for consumer in self._consumers.values():
-            consumer.close()
+        closing = [consumer.close() for consumer in self._consumers.values()]
+        end = time.monotonic() + CLOSE_SECONDS
+        for thread in closing:
+            thread.join(max(0.0, end - time.monotonic()))
 
     def _consumer(self, group: str) -> _GroupConsumer:
         with self._lock:
@@ -89,29 +94,31 @@ class _GroupConsumer:
     """
 
     def __init__(self, cluster: ClusterSettings, group: str) -> None:
-        options = {**committing_options(cluster, group), "on_commit": self._on_commit}
+        options = {**offset_options(cluster, group), "on_commit": self._on_commit}
         self._topic = cluster.log_topic
         self._consumer: Consumer | None = Consumer(options, logger=ClientLog("report"))
         self._lock = threading.Lock()
-        #: The error of each answered commit; the key is the offset and text of the commit.
-        self._answers: dict[tuple[int, str], KafkaError | None] = {}
+        #: True while the last commit has no answer, and the error in the last answer.
+        self._is_waiting = False
+        self._error: KafkaError | None = None
 
     def commit(self, position: TopicPartition) -> KafkaError | None:
         """Commit a position, and wait for the answer. Return the error; None if Kafka has it.
 
-        The library's own commit that waits does so without end while no node of Kafka answers.
-        Raises KafkaException, LogUnreachable.
+        The library repeats a commit until Kafka answers. So this commit is sent after the answer to
+        the last one; otherwise an older position could replace a newer one. Raises KafkaException,
+        LogUnreachable.
         """
-        key, end = (position.offset, position.metadata), time.monotonic() + REQUEST_SECONDS
+        end = time.monotonic() + REQUEST_SECONDS
         with self._lock:
             consumer = self._open()
-            self._answers.clear()
+            if not self._has_answer(consumer, end):
+                return KafkaError(KafkaError._TIMED_OUT)
             consumer.commit(offsets=[position], asynchronous=True)
-            while key not in self._answers:
-                if time.monotonic() >= end:
-                    return KafkaError(KafkaError._TIMED_OUT)
-                consumer.poll(POLL_SECONDS)  # Calls `_on_commit`.
-            return self._answers[key]
+            self._is_waiting = True
+            if not self._has_answer(consumer, end):
+                return KafkaError(KafkaError._TIMED_OUT)
+            return self._error
 
     def committed(self, wanted: TopicPartition) -> TopicPartition:
         """Return the position that the group committed. Raises KafkaException, LogUnreachable."""
@@ -119,21 +126,32 @@ class _GroupConsumer:
             found: TopicPartition = self._open().committed([wanted], timeout=REQUEST_SECONDS)[0]
             return found
 
-    def close(self) -> None:
-        """Close the consumer, after the call that is running."""
+    def close(self) -> threading.Thread:
+        """Close the consumer in a thread, after the call that is running. Return the thread."""
+        closing = threading.Thread(target=self._close, daemon=True)
+        closing.start()
+        return closing
+
+    def _close(self) -> None:
         with self._lock:
-            if self._consumer is not None:
-                self._consumer.close()
-                self._consumer = None
+            consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    def _has_answer(self, consumer: Consumer, end: float) -> bool:
+        """Wait for the answer to the last commit until the time `end`. True if it has come."""
+        while self._is_waiting and time.monotonic() < end:
+            consumer.poll(POLL_SECONDS)  # Calls `_on_commit`.
+        return not self._is_waiting
+
+    def _on_commit(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
+        self._is_waiting = False
+        self._error = error or positions[0].error
 
     def _open(self) -> Consumer:
         if self._consumer is None:
             raise _closed(self._topic)
         return self._consumer
-
-    def _on_commit(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
-        for each in positions:
-            self._answers[each.offset, each.metadata or ""] = error or each.error
 
 
 def _closed(topic: str) -> LogUnreachable:
