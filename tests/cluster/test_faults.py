@@ -284,15 +284,15 @@ def test_late_answer_to_a_report_does_not_undo_a_newer_report(
         topic, group = KafkaTopic(cluster), group_name(cluster, "one")
         until(lambda: topic.report(group, 1, "state"))
         kfake.pause()
-        for offset in (2, 3):
-            with pytest.raises(LogUnreachable, match="cannot report the synced offset in topic"):
-                topic.report(group, offset, "state")
+        late = report_until_unanswered(topic, group)
+        with pytest.raises(LogUnreachable, match="cannot report the synced offset in topic"):
+            topic.report(group, late + 1, "state")
         kfake.resume()
-        until(lambda: topic.report(group, 4, "state"))
-        assert until(lambda: topic.reports([group])) == {group: (4, "state")}
+        until(lambda: topic.report(group, late + 2, "state"))
+        assert until(lambda: topic.reports([group])) == {group: (late + 2, "state")}
         topic.close()
         again = KafkaTopic(cluster)
-        assert until(lambda: again.reports([group])) == {group: (4, "state")}
+        assert until(lambda: again.reports([group])) == {group: (late + 2, "state")}
         again.close()
     finally:
         kfake.close()
@@ -308,14 +308,23 @@ def test_reports_are_closed_although_kafka_does_not_answer(
         topic, group = KafkaTopic(cluster), group_name(cluster, "one")
         until(lambda: topic.report(group, 1, "state"))
         kfake.pause()
-        with pytest.raises(LogUnreachable):
-            topic.report(group, 2, "state")
+        report_until_unanswered(topic, group)
         topic.close()  # Without a limit, this would not return before Kafka answers.
         with pytest.raises(LogUnreachable, match="this node closed the log"):
             topic.report(group, 3, "state")
     finally:
         kfake.resume()
         kfake.close()
+
+
+def report_until_unanswered(topic: KafkaTopic, group: str) -> int:
+    """Report offsets to a stopping Kafka. Return the first one that Kafka does not answer."""
+    for offset in range(2, 60):
+        try:
+            topic.report(group, offset, "state")
+        except LogUnreachable:
+            return offset
+    raise AssertionError("Kafka answers although it was stopped")
 
 
 def until(attempt: Callable[[], Result]) -> Result:

@@ -36,7 +36,7 @@ PARTITION: Final = 0
 REQUEST_SECONDS: Final = 5.0
 #: Seconds in which the leader must report the tip, which is the offset of the next record.
 TIP_SECONDS: Final = 0.5
-#: Seconds between two checks whether the nodes know a new topic.
+#: Seconds between two checks whether all copies of a new topic are in sync.
 KNOWN_SECONDS: Final = 0.05
 #: Number of copies of the log, and of the copies that must have a record before Kafka acknowledges
 #: it.
@@ -128,7 +128,7 @@ class KafkaTopic:
         futures = self._admin.create_topics([new], request_timeout=REQUEST_SECONDS)
         self._wait("create topic", futures[self._name])
         end = time.monotonic() + REQUEST_SECONDS
-        while not self._is_known() and time.monotonic() < end:
+        while not self._is_in_sync() and time.monotonic() < end:
             time.sleep(KNOWN_SECONDS)
 
     def delete(self) -> None:
@@ -136,12 +136,13 @@ class KafkaTopic:
         futures = self._admin.delete_topics([self._name], request_timeout=REQUEST_SECONDS)
         self._wait("delete topic", futures[self._name])
 
-    def _is_known(self) -> bool:
-        """True if the Kafka nodes know the topic."""
+    def _is_in_sync(self) -> bool:
+        """True if the Kafka nodes know the topic, and all its copies are in sync."""
         try:
-            return self.facts().has_leader
+            facts = self.facts()
         except TopicAbsent:
             return False
+        return facts.has_leader and facts.in_sync == facts.replicas
 
     def low(self) -> int:
         """Return the offset of the first record of the log."""
