@@ -172,7 +172,7 @@ def serving(messages: int) -> float:
     queue = bench.broker.vhosts["/"].queues["q"]
     assert isinstance(queue, StreamQueue)
     with tempfile.TemporaryFile() as file:
-        for segment in queue.archive.segments:
+        for segment in queue.local.segments:
             file.write(segment.file().read(0, segment.size))
         file.flush()
         listener = socket.create_server(("127.0.0.1", 0))

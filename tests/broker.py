@@ -88,8 +88,13 @@ class BrokerProcess:
     The `flags` follow the flags that every broker of the tests has, and override them.
     """
 
-    def __init__(self, *flags: str, descriptors: int = 0) -> None:
-        """Start the broker. `descriptors` is its hard limit of file descriptors; 0 for no limit."""
+    def __init__(
+        self, *flags: str, descriptors: int = 0, variables: Mapping[str, str] | None = None
+    ) -> None:
+        """Start the broker, with further environment variables.
+
+        `descriptors` is its hard limit of file descriptors; 0 for no limit.
+        """
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
         self.process = forks.start(
             "trellis",
@@ -97,7 +102,7 @@ class BrokerProcess:
             *_FLAGS,
             *flags,
             stderr=self._stderr.fileno(),
-            environment=environment(),
+            environment=environment() | dict(variables or {}),
             limits={RLIMIT_NOFILE: descriptors} if descriptors else None,
         )
         assert self.process.stdout is not None

@@ -28,7 +28,7 @@ from broker.store.opening import CATALOG, LOG, STREAMS, has_log, open_store
 from broker.store.recovery import Recoverer
 from broker.store.replay import missing_end
 from broker.store.segments import SEGMENT_SIZE
-from broker.stream.archive import directory_name
+from broker.stream.local_segments import directory_name
 from broker.stream.recovery import StreamRecovery
 
 #: Number of epochs between the last one that a data directory knows and the one that it adopts.

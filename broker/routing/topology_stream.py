@@ -125,7 +125,7 @@ class TopologyStream:
         # Make the next snapshot in a new segment, but not before the changes since the last
         # snapshot take twice as many rows as that snapshot: large snapshots must not fill the
         # stream.
-        segments = self.queue.archive.segments
+        segments = self.queue.local.segments
         if (
             self._rows >= 0
             and segments

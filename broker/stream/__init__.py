@@ -3,8 +3,8 @@
 A message published to a stream is written once as a row, and can be read from any offset, any
 number of times, until retention removes it.
 
-    put(message) --> StreamQueue --take_write--> ArchiveWrite.write [writer thread]
-                          |                      rows --> arrow --> archive (segments)
+    put(message) --> StreamQueue --take_write--> RowsWrite.write [writer thread]
+                          |                      rows --> arrow --> segments
                           |                      then the log's sync, then settle: the end moves
                      readers <-- pages <-------- segments
 
@@ -20,9 +20,9 @@ Modules, in reading order:
     segments     files `<epoch>-<base offset>.arrow` and their indexes
     open_files   the open files of all streams, at most a given number
     archived     the rows of one stream that are in the archive, and what the archive must do
-    archive      the segments of one stream on the disk
-    archive_write
-                 the rows of one stream in one batch of the store
+    local_segments
+                 the segments of one stream on the disk, and their writer
+    rows_write   the rows of one stream in one batch of the store
     removal      removes the files that retention drops, and those of a deleted stream
     replica      the files of streams on a node of a cluster that follows the replicated log
     batch_scan   scans the batches of a segment

@@ -15,8 +15,8 @@ from broker.store.disk import Disk, File
 from broker.store.entries import Defined
 from broker.store.findings import CUT, MISSING, QUARANTINED, WRONG, Finding
 from broker.store.inspect import FINE
-from broker.stream.archive import directory_name
 from broker.stream.leftover import find_foreign_files, remove_deleted_streams
+from broker.stream.local_segments import directory_name
 from broker.stream.recovery import StreamRecovery
 
 #: Advice to the operator for each kind of finding.

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from broker.store.disk import Disk, remove_files
 from broker.store.findings import CUT, IGNORED, QUARANTINE, Finding
-from broker.stream.archive import directory_name
 from broker.stream.arrow import SCHEMA_SIZE, read_schema
+from broker.stream.local_segments import directory_name
 from broker.stream.recovery import LOST, WRITTEN
 from broker.stream.segments import SUFFIXES, parse_segment
 

@@ -17,7 +17,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.errors import PreconditionFailed
-from broker.stream.archive import Archive
+from broker.stream.local_segments import LocalSegments
 from broker.stream.pages import StreamPages
 
 #: The words that `x-stream-offset` accepts.
@@ -36,7 +36,7 @@ def seconds_of(interval: str) -> int:
 
 
 def resolve_offset(
-    archive: Archive, pages: StreamPages, wanted: object, end: i64, now_us: i64, thing: str
+    local: LocalSegments, pages: StreamPages, wanted: object, end: i64, now_us: i64, thing: str
 ) -> i64:
     """Return the offset at which a reader with the argument `wanted` begins.
 
@@ -50,23 +50,23 @@ def resolve_offset(
     if wanted is None or wanted == "next":
         return end
     if wanted == "first":
-        return first_available(archive)
+        return first_available(local)
     if wanted == "last":
-        return pages.page_with(archive.end - 1).views[-1].base if archive.rows else archive.end
+        return pages.page_with(local.end - 1).views[-1].base if local.rows else local.end
     if isinstance(wanted, datetime):
-        return offset_since(archive, pages, i64(wanted.timestamp() * 1_000_000))
+        return offset_since(local, pages, i64(wanted.timestamp() * 1_000_000))
     if isinstance(wanted, str):
         seconds = seconds_of(wanted)
         if seconds >= 0:
-            return offset_since(archive, pages, now_us - i64(seconds) * 1_000_000)
+            return offset_since(local, pages, now_us - i64(seconds) * 1_000_000)
     if isinstance(wanted, int) and not isinstance(wanted, bool) and 0 <= wanted <= _OFFSET_MAX:
         offset: i64 = wanted
         if (
-            offset < archive.end
-            and archive.segment_with(offset) is None
-            and (archive.archived is None or archive.archived.lacks(offset))
+            offset < local.end
+            and local.segment_with(offset) is None
+            and (local.archived is None or local.archived.lacks(offset))
         ):
-            raise archive.unavailable_error(offset)
+            raise local.unavailable_error(offset)
         return offset
     raise PreconditionFailed(
         f"invalid arg 'x-stream-offset' for {thing}: {wanted!r} is not {', '.join(WORDS)}, an"
@@ -74,41 +74,41 @@ def resolve_offset(
     )
 
 
-def first_available(archive: Archive) -> i64:
+def first_available(local: LocalSegments) -> i64:
     """Return the first offset with a row, on the disk or in the archive.
 
     Raise RowsPending if the archive must be asked first.
     """
-    local = archive.first_offset
-    if archive.archived is None or local == 0:
-        return local
-    first = archive.archived.first_offset()
-    return first if 0 <= first < local else local
+    local_first = local.first_offset
+    if local.archived is None or local_first == 0:
+        return local_first
+    first = local.archived.first_offset()
+    return first if 0 <= first < local_first else local_first
 
 
-def offset_since(archive: Archive, pages: StreamPages, moment: i64) -> i64:
+def offset_since(local: LocalSegments, pages: StreamPages, moment: i64) -> i64:
     """Return the offset of the first row published at `moment` or later, else the end.
 
     `moment` is a Unix time in microseconds. Raise RowsPending if the archive must be asked first.
     """
-    archived, local = archive.archived, archive.first_offset
+    archived, local_first = local.archived, local.first_offset
     if (
         archived is not None
-        and local > 0
-        and (not archive.segments or moment <= archive.segments[0].first_at)
+        and local_first > 0
+        and (not local.segments or moment <= local.segments[0].first_at)
     ):
         begin = archived.offset_since(moment)
-        if 0 <= begin < local:
-            found = _row_since(pages, begin, local, moment)
-            if found < local:
+        if 0 <= begin < local_first:
+            found = _row_since(pages, begin, local_first, moment)
+            if found < local_first:
                 return found
-    for segment in archive.segments:
+    for segment in local.segments:
         if segment.last_at < moment:
             continue
         found = _row_since(pages, segment.offset_before(moment), segment.end, moment)
         if found < segment.end:
             return found
-    return archive.end
+    return local.end
 
 
 def _row_since(pages: StreamPages, offset: i64, end: i64, moment: i64) -> i64:

@@ -12,8 +12,8 @@ from mypy_extensions import i64
 
 from broker.store.disk import DamagedStore, StoreError
 from broker.store.files import os_error_text
-from broker.stream.archive import Archive
 from broker.stream.arrow import BatchView, batch_size, view_batch
+from broker.stream.local_segments import LocalSegments
 from broker.stream.segments import Segment
 
 #: Number of bytes read at once, and largest number of pages that a stream caches.
@@ -38,18 +38,18 @@ class StreamPage:
 class StreamPages:
     """The page cache of one stream. The page used last comes first."""
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, local: LocalSegments) -> None:
         self.reads = 0
-        self._archive = archive
+        self._local = local
         self._pages: list[StreamPage] = []
 
     def clear(self) -> None:
         """Drop all pages and close the files. Called when the stream has no reader any more."""
         self._pages = []
-        for segment in self._archive.segments:
+        for segment in self._local.segments:
             self._close(segment)
-        if self._archive.archived is not None:
-            self._archive.archived.close_files()
+        if self._local.archived is not None:
+            self._local.archived.close_files()
 
     def drop(self, segments: list[Segment]) -> None:
         """Drop the pages of removed segments."""
@@ -67,11 +67,11 @@ class StreamPages:
                 if number:
                     pages.insert(0, pages.pop(number))
                 return page
-        segment = self._archive.segment_with(offset)
-        if segment is None and self._archive.archived is not None:
-            segment = self._archive.archived.segment_with(offset)
+        segment = self._local.segment_with(offset)
+        if segment is None and self._local.archived is not None:
+            segment = self._local.archived.segment_with(offset)
         if segment is None:
-            raise self._archive.unavailable_error(offset)
+            raise self._local.unavailable_error(offset)
         place: i64 = segment.place_of(offset)
         for page in pages:
             if page.segment is segment and page.end == offset:
@@ -85,7 +85,7 @@ class StreamPages:
 
     def _close(self, segment: Segment) -> None:
         segment.close()
-        self._archive.reading.forget(segment)
+        self._local.reading.forget(segment)
 
     def _read(self, segment: Segment, place: i64, offset: i64) -> StreamPage:
         """Read a page: the batches from the row at `offset` on.
@@ -95,7 +95,7 @@ class StreamPages:
         """
         page = StreamPage(segment)
         size: i64 = PAGE_SIZE
-        self._archive.reading.use(segment)
+        self._local.reading.use(segment)
         while True:
             self.reads += 1
             asked: i64 = min(size, segment.size - place)

@@ -1,6 +1,6 @@
 """The queue of type stream: messages stay until retention removes them, for all readers.
 
-    put --> CapturedRows --take_write--> ArchiveWrite --settle--> archive: its end moves
+    put --> CapturedRows --take_write--> RowsWrite --settle--> LocalSegments: the end moves
                                                                        --> readers, by offset
 
 Readers get durable rows only. An acknowledgement gives its consumer credit and has no other effect;
@@ -24,14 +24,14 @@ from broker.queues.statistics import RESTORED, RETURNED
 from broker.store.contract import Store
 from broker.store.disk import OutOfDescriptors, StoreError
 from broker.store.stream_contract import ShippedRows, StreamIntake, StreamWrite
-from broker.stream.archive import Archive
-from broker.stream.archive_write import ArchiveWrite
 from broker.stream.archived import RowsPending, RowsUnavailable
 from broker.stream.captured_rows import CapturedRows
+from broker.stream.local_segments import LocalSegments
 from broker.stream.pages import StreamPages
 from broker.stream.reader import QueueStreamReader
 from broker.stream.removal import removal_of
 from broker.stream.row_codecs import PublishRun
+from broker.stream.rows_write import RowsWrite
 
 #: Number of rows that the readers of a stream get in one turn of the event loop. The last batch of
 #: the turn is completed, so the number may be exceeded.
@@ -58,14 +58,14 @@ class StreamQueue(Queue):
         agenda: Agenda,
         store: Store,
         terms: QueueArguments,
-        archive: Archive,
+        local: LocalSegments,
     ) -> None:
         super().__init__(vhost, name, agenda, store, True)
         self.arguments = terms
-        self.archive = archive
-        if archive.archived is not None:
-            archive.archived.changed = ArchiveChange(self)
-        self.pages = StreamPages(archive)
+        self.local = local
+        if local.archived is not None:
+            local.archived.changed = ArchiveChange(self)
+        self.pages = StreamPages(local)
         self.pending_rows = PendingRows(self)
         self.readers: list[QueueStreamReader] = []
         #: Number of rows delivered to readers.
@@ -75,7 +75,7 @@ class StreamQueue(Queue):
         self._retention_check: RetentionCheck | None = None
         self._read_retry: ReadRetry | None = None
         self._next_reader = 0
-        archive.segment_writer.segment_size = terms.segment_bytes
+        local.segment_writer.segment_size = terms.segment_bytes
 
     @property
     def end(self) -> i64:
@@ -121,9 +121,9 @@ class StreamQueue(Queue):
 
     def begin_at(self, end: i64) -> None:
         """Continue a stream that was recovered: the next row gets the offset `end`."""
-        self.depth = self.archive.rows
+        self.depth = self.local.rows
         self.note(RESTORED, int(self.depth))
-        self.archive.end = end
+        self.local.end = end
         self.pending_rows.captured = CapturedRows(end)
         self._apply_retention()
 
@@ -136,7 +136,7 @@ class StreamQueue(Queue):
 
     def on_extended(self) -> None:
         """Apply retention and serve the readers, after more rows became durable."""
-        if len(self.archive.segments) != self._retained_segments:
+        if len(self.local.segments) != self._retained_segments:
             self._apply_retention()
         if self.readers:
             self.schedule_drain()
@@ -186,7 +186,7 @@ class StreamQueue(Queue):
     def _serve(self, reader: QueueStreamReader, most: i64) -> i64:
         """Deliver up to `most` rows, or more to complete a batch; return the number of rows."""
         given: i64 = 0
-        end: i64 = self.archive.end
+        end: i64 = self.local.end
         try:
             if reader.offset < 0:
                 reader.offset = reader.find_start()
@@ -266,7 +266,7 @@ class StreamQueue(Queue):
     def update_arguments(self, terms: QueueArguments) -> None:
         """Replace the queue's arguments, and apply the size of segments and the retention."""
         self.arguments = terms
-        self.archive.segment_writer.segment_size = terms.segment_bytes
+        self.local.segment_writer.segment_size = terms.segment_bytes
         self._apply_retention()
 
     def _apply_retention(self) -> None:
@@ -274,10 +274,10 @@ class StreamQueue(Queue):
 
         A reader gets an error if the next row that it reads has been removed.
         """
-        terms, archive = self.arguments, self.archive
-        if archive.archived is not None:
-            archive.archived.add_full(archive.segments)
-        self._retained_segments = len(archive.segments)
+        terms, local = self.arguments, self.local
+        if local.archived is not None:
+            local.archived.add_full(local.segments)
+        self._retained_segments = len(local.segments)
         before: i64 = -1
         if terms.max_age >= 0:
             before = max(i64(self.agenda.wall * 1000) - terms.max_age, 0) * 1000
@@ -285,15 +285,15 @@ class StreamQueue(Queue):
             (EXPIRED, before, -1),
             (OVER_LIMIT, -1, -1 if terms.max_bytes == UNLIMITED else terms.max_bytes),
         ):
-            out = archive.take_expired(oldest, most)
+            out = local.take_expired(oldest, most)
             if not out:
                 continue
             self.pages.drop(out)
             for segment in out:
                 self.count(fate, int(segment.end - segment.base))
                 self.depth -= segment.end - segment.base
-            self.store.discard(removal_of(archive, out, False))
-        if terms.max_age >= 0 and len(archive.segments) > 1 and self._retention_check is None:
+            self.store.discard(removal_of(local, out, False))
+        if terms.max_age >= 0 and len(local.segments) > 1 and self._retention_check is None:
             self._retention_check = RetentionCheck(self)
             self.agenda.at(
                 self.agenda.now
@@ -327,10 +327,10 @@ class StreamQueue(Queue):
         if self._read_retry is not None:
             self._read_retry.queue = None
         self.readers = []
-        if self.archive.archived is not None:
-            self.archive.archived.on_deleted()
+        if self.local.archived is not None:
+            self.local.archived.on_deleted()
         purged = super().on_deleted()
-        self.archive.segment_writer.forget()
+        self.local.segment_writer.forget()
         self.pages.clear()
         self.discard_all()
         if self.pending_rows.idle:
@@ -339,9 +339,9 @@ class StreamQueue(Queue):
 
     def discard_all(self) -> None:
         """Remove the files and the directory of the deleted stream."""
-        archive = self.archive
-        segments, archive.segments = archive.segments, []
-        self.store.discard(removal_of(archive, segments, True))
+        local = self.local
+        segments, local.segments = local.segments, []
+        self.store.discard(removal_of(local, segments, True))
 
 
 class PendingRows(StreamIntake):
@@ -375,24 +375,24 @@ class PendingRows(StreamIntake):
         self.idle = True
         queue = self.queue
         assert queue is not None
-        return StreamBatchWrite(queue, ArchiveWrite(queue.archive, captured, size))
+        return StreamBatchWrite(queue, RowsWrite(queue.local, captured, size))
 
 
 class StreamBatchWrite(StreamWrite):
     """The rows of a stream in one batch of the store. Once they are durable, readers are served."""
 
-    def __init__(self, queue: StreamQueue, portion: ArchiveWrite) -> None:
+    def __init__(self, queue: StreamQueue, portion: RowsWrite) -> None:
         self._queue = queue
-        self._archive_write = portion
+        self._rows_write = portion
 
     def prepare(self) -> list[ShippedRows]:
-        return self._archive_write.prepare()
+        return self._rows_write.prepare()
 
     def write(self) -> None:
-        self._archive_write.write()
+        self._rows_write.write()
 
     def settle(self) -> None:
-        self._archive_write.settle()
+        self._rows_write.settle()
         queue = self._queue
         if queue.dead:
             # If rows still wait for the next batch of the store, `pending_rows` is needed for it.

@@ -21,7 +21,6 @@ from mypy_extensions import i64
 from broker.store.disk import Disk, File, StoreError
 from broker.store.files import os_error_text
 from broker.store.findings import CUT, MISSING, QUARANTINED, WRONG, Finding, Quarantine
-from broker.stream.archive import write_index
 from broker.stream.arrow import (
     END_OF_STREAM,
     SCHEMA_SIZE,
@@ -30,6 +29,7 @@ from broker.stream.arrow import (
     read_schema,
 )
 from broker.stream.batch_scan import BatchScan
+from broker.stream.local_segments import write_index
 from broker.stream.segments import Segment, parse_segment, segment_name
 
 _INDEX: Final = ".index"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from broker.store.disk import NO_DESCRIPTORS, Disk, WriteFailed, remove_files
 from broker.store.files import os_error_text
 from broker.store.stream_contract import StreamGarbage
-from broker.stream.archive import Archive, directory_name
 from broker.stream.arrow import SCHEMA_SIZE, read_schema
+from broker.stream.local_segments import LocalSegments, directory_name
 from broker.stream.segments import Segment, parse_segment, segment_name
 
 
@@ -62,12 +62,12 @@ class SegmentRemoval(StreamGarbage):
         return sorted(found, key=lambda segment: segment[1])
 
 
-def removal_of(archive: Archive, segments: list[Segment], deleted: bool) -> SegmentRemoval:
+def removal_of(local: LocalSegments, segments: list[Segment], deleted: bool) -> SegmentRemoval:
     """Return the SegmentRemoval of these segments; `deleted` is True if the stream is deleted."""
     return SegmentRemoval(
-        archive.vhost,
-        archive.name,
-        archive.number,
+        local.vhost,
+        local.name,
+        local.number,
         [(segment.epoch, int(segment.base)) for segment in segments],
         deleted,
     )

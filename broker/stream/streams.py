@@ -8,9 +8,9 @@ from broker.agenda import Agenda
 from broker.queues.arguments import QueueArguments
 from broker.store.contract import Store
 from broker.store.findings import Finding
-from broker.stream.archive import Archive
 from broker.stream.archived import ArchiveBackend, ArchivedRows
 from broker.stream.leftover import remove_deleted_streams
+from broker.stream.local_segments import LocalSegments
 from broker.stream.open_files import OpenFiles
 from broker.stream.queue import StreamQueue
 from broker.stream.recovery import StreamRecovery
@@ -36,7 +36,7 @@ class Streams:
     def make(self, vhost: str, name: str, agenda: Agenda, terms: QueueArguments) -> StreamQueue:
         """Return a new stream. `assign_number` must then set its number."""
         store = self._store
-        archive = Archive(
+        local = LocalSegments(
             store.stream_disk,
             store.stream_root,
             vhost,
@@ -47,8 +47,8 @@ class Streams:
             self.reading,
         )
         if self.archive is not None:
-            archive.archived = ArchivedRows(self.archive, vhost, name, self.reading)
-        return StreamQueue(vhost, name, agenda, store, terms, archive)
+            local.archived = ArchivedRows(self.archive, vhost, name, self.reading)
+        return StreamQueue(vhost, name, agenda, store, terms, local)
 
     def assign_number(self, queue: StreamQueue, number: int, known: bool) -> None:
         """Set the number of a stream.
@@ -56,25 +56,25 @@ class Streams:
         If `known` is True, the stream existed before this start: recover its segments. Raise
         StoreError if a segment cannot be read or written.
         """
-        archive = queue.archive
-        queue.number = queue.pending_rows.number = archive.number = (
-            archive.segment_writer.number
-        ) = number
-        archive.segment_writer.is_new = not known
-        if archive.archived is not None:
-            archive.archived.begin(number)
+        local = queue.local
+        queue.number = queue.pending_rows.number = local.number = local.segment_writer.number = (
+            number
+        )
+        local.segment_writer.is_new = not known
+        if local.archived is not None:
+            local.archived.begin(number)
         if known:
             store = self._store
             end = store.stream_ends.pop(number, 0)
             found = StreamRecovery(
                 store.stream_disk,
-                archive.segment_writer.directory,
+                local.segment_writer.directory,
                 number,
                 end,
                 store.stream_ends_exact,
             )
             self.findings += found.findings
-            archive.restore(found.segments)
+            local.restore(found.segments)
             queue.begin_at(found.end)
 
     def remove_deleted(self, names: list[tuple[str, str]], newest: int) -> None:

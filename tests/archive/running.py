@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import subprocess
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -19,7 +17,7 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.archive.s3_server import CREDENTIALS
-from tests.broker import command, environment
+from tests.broker import BrokerProcess, environment
 
 #: Size of a segment in bytes: some 40 rows of `body`.
 SEGMENT: Final = 30_000
@@ -31,52 +29,23 @@ def body(number: int) -> bytes:
     return b"%06d" % number * 50
 
 
-class ArchivingBroker:
+class ArchivingBroker(BrokerProcess):
     """A broker that uploads its streams to an archive."""
 
     def __init__(self, data: Path, url: str, *flags: str) -> None:
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
-        self.process = subprocess.Popen(
-            command("--data-dir", str(data), "--stream-archive", url, *flags),
-            env=environment() | CREDENTIALS,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            text=True,
+        super().__init__(
+            "--data-dir", str(data), "--stream-archive", url, *flags, variables=CREDENTIALS
         )
-        assert self.process.stdout is not None
-        words = self.process.stdout.readline().split()
-        assert words[:1] == ["ready"], self.log
-        self.ports = {
-            name: int(address.partition(",")[0].rpartition(":")[2])
-            for name, address in (word.split("=") for word in words[1:])
-        }
-
-    @property
-    def log(self) -> str:
-        size = os.fstat(self._stderr.fileno()).st_size
-        return os.pread(self._stderr.fileno(), size, 0).decode(errors="replace")
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.ports['http']}"
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self._stderr.close()
-
-    def stop(self) -> None:
-        self.process.terminate()
-        assert self.process.wait(20) == 0, self.log
-        assert " error " not in self.log and "Traceback" not in self.log, self.log
-        self.kill()
+        host, port = self.addresses["http"]
+        return f"http://{host}:{port}"
 
     # -- clients
 
     def channel(self) -> BlockingChannel:
-        parameters = pika.ConnectionParameters("127.0.0.1", self.ports["amqp"])
+        parameters = pika.ConnectionParameters(*self.amqp)
         return pika.BlockingConnection(parameters).channel()
 
     def declare(self, name: str = "s", **arguments: Any) -> None:

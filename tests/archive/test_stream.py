@@ -124,7 +124,7 @@ class Archived:
     @property
     def first(self) -> int:
         """The first offset on the disk."""
-        return int(stream(self.home.broker, "s").archive.first_offset)
+        return int(stream(self.home.broker, "s").local.first_offset)
 
     def publish(self, count: int) -> None:
         for _ in range(count):

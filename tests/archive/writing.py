@@ -41,13 +41,13 @@ class Writing:
             for _ in range(160 // len(days)):
                 client.publish("", "s", random.randbytes(random.randrange(600)), **_some(random))
         self.queue = stream(home.broker, "s")
-        self.number = self.queue.archive.number
-        self.segments = [segment for segment in self.queue.archive.segments if segment.full]
+        self.number = self.queue.local.number
+        self.segments = [segment for segment in self.queue.local.segments if segment.full]
 
     def read(self, segment: Segment) -> list[bytes]:
         """Return the bodies of a segment, read by the pages of the stream."""
-        archive = self.queue.archive
-        kept, archive.segments = archive.segments, [segment]
+        local = self.queue.local
+        kept, local.segments = local.segments, [segment]
         try:
             bodies: list[bytes] = []
             offset = segment.base
@@ -59,7 +59,7 @@ class Writing:
             return bodies
         finally:
             self.queue.pages.clear()
-            archive.segments = kept
+            local.segments = kept
 
 
 def _some(random: Random) -> dict[str, Any]:

@@ -282,10 +282,10 @@ class Cluster(BatchShipping):
         for name, queue in self.streams().items():
             bodies = self.rows[self._key(name)]
             assert self.confirmed.get(self._key(name), 0) <= len(bodies)
-            first = int(queue.archive.first_offset)
+            first = int(queue.local.first_offset)
             found = [(row["offset"], row["body"]) for row in rows_of(queue)]
             assert found == list(enumerate(bodies))[first:]
-            assert int(queue.archive.end) == len(bodies)
+            assert int(queue.local.end) == len(bodies)
 
 
 class Node:

@@ -141,7 +141,7 @@ def live(home: ScarceHome) -> None:
     declare(client, "s", x_max_length_bytes=20_000)
     declare(client, "gone")
     for name in ("s", "gone"):
-        stream(home.broker, name).archive.segment_writer.segment_size = 5_000
+        stream(home.broker, name).local.segment_writer.segment_size = 5_000
     for number in range(COUNT):
         for name in ("long", "short", "s", "gone"):
             client.publish("", name, body(name, number), delivery_mode=2)
@@ -153,7 +153,7 @@ def live(home: ScarceHome) -> None:
     for number in range(COUNT, 2 * COUNT):
         client.publish("", "short", body("short", number), delivery_mode=2)
     home.free_space()
-    first = int(stream(home.broker, "s").archive.first_offset)
+    first = int(stream(home.broker, "s").local.first_offset)
     frames = consume(follower, prefetch=3, name="s")
     assert consumed(home, follower, frames, COUNT - first) == [
         body("s", number) for number in range(first, COUNT)

@@ -19,7 +19,7 @@ def stream(broker: Broker, name: str, vhost: str = "/") -> StreamQueue:
 
 def durable_bytes_of(queue: StreamQueue) -> list[bytes]:
     """Return the durable bytes of each segment."""
-    return [segment.file().read(0, segment.size) for segment in queue.archive.segments]
+    return [segment.file().read(0, segment.size) for segment in queue.local.segments]
 
 
 def rows_of(queue: StreamQueue) -> list[dict[str, Any]]:

@@ -66,8 +66,8 @@ def numbers(home: Home) -> list[int]:
     """Return the numbers of the rows that a new broker finds in the directory."""
     again = Home(home.directory)
     found = [int(body.rstrip(b"\0")) for body in bodies(again)]
-    archive = again.broker.vhosts["/"].queues["s"]
-    assert archive.depth == len(found)
+    queue = again.broker.vhosts["/"].queues["s"]
+    assert queue.depth == len(found)
     again.crash()
     return found
 

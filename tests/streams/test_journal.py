@@ -353,7 +353,7 @@ def test_each_segment_of_the_topology_has_all_there_is() -> None:
     """
     world = World()
     client = journaled(world)
-    stream(world.broker, "$topology").archive.segment_writer.segment_size = 1 << 18
+    stream(world.broker, "$topology").local.segment_writer.segment_size = 1 << 18
     client.queue("q", "amq.topic", "0")
     for number in range(1, 1200):
         client.send(spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key=str(number)))

@@ -13,11 +13,11 @@ from librt.strings import write_i32_le
 
 from broker.messages.message import Address, Message
 from broker.store.disk import Poisoned, WriteFailed
-from broker.stream.archive import Archive
-from broker.stream.archive_write import ArchiveWrite
 from broker.stream.captured_rows import CapturedRows
+from broker.stream.local_segments import LocalSegments
 from broker.stream.recovery import StreamRecovery
 from broker.stream.row_codecs import RowCodecs
+from broker.stream.rows_write import RowsWrite
 from protocols.amqp.codec.journal_codec import AmqpHeaderCodec
 from tests.store.simulated import SimulatedDisk
 from tests.streams.tables import rows_in
@@ -40,10 +40,10 @@ def captured(base: int, count: int) -> CapturedRows:
     return made
 
 
-def archive(disk: SimulatedDisk) -> Archive:
+def local_segments(disk: SimulatedDisk) -> LocalSegments:
     codecs = RowCodecs()
     codecs.header_codec = AmqpHeaderCodec()
-    made = Archive(disk, "/data/streams", "/", "s", 7, codecs)
+    made = LocalSegments(disk, "/data/streams", "/", "s", 7, codecs)
     made.segment_writer.segment_size = 9_000
     return made
 
@@ -64,13 +64,13 @@ def judge(disk: SimulatedDisk, end: int) -> StreamRecovery:
 def test_the_rows_that_the_log_knows_of_survive(seed: int) -> None:
     random = Random(seed)
     disk = SimulatedDisk()
-    stream = archive(disk)
+    stream = local_segments(disk)
     #: (number of disk events, end): after these events, the log may have this end of the stream.
     synced = [(0, 0)]
     end = 0
     for _ in range(random.randrange(2, 9)):
         count = random.randrange(1, 9)
-        portion = ArchiveWrite(stream, captured(end, count), 0)
+        portion = RowsWrite(stream, captured(end, count), 0)
         end += count
         portion.write()
         portion.settle()
@@ -125,10 +125,10 @@ def test_a_start_that_ends_anywhere_is_made_good_by_the_next_one(damage: bool, k
     """
     random = Random(repr((damage, kept)))
     disk = SimulatedDisk()
-    stream = archive(disk)
+    stream = local_segments(disk)
     stream.segment_writer.segment_size = 1 << 20
     for base in range(0, 40, 5):
-        portion = ArchiveWrite(stream, captured(base, 5), 0)
+        portion = RowsWrite(stream, captured(base, 5), 0)
         portion.write()
         portion.settle()
     [path] = disk.names
@@ -174,7 +174,7 @@ def test_a_disk_that_refuses_leaves_the_stream_whole(operation: str) -> None:
     """
     for at in range(1, 12):
         disk = SimulatedDisk()
-        stream = archive(disk)
+        stream = local_segments(disk)
         asked = 0
 
         def refuse(what: str, path: str, at: int = at) -> int:
@@ -186,7 +186,7 @@ def test_a_disk_that_refuses_leaves_the_stream_whole(operation: str) -> None:
         end = 0
         poisoned = False
         for _ in range(6):
-            portion = ArchiveWrite(stream, captured(end, 5), 0)
+            portion = RowsWrite(stream, captured(end, 5), 0)
             for _ in range(3):
                 try:
                     portion.write()
@@ -216,7 +216,7 @@ def test_rows_before_the_end_of_a_segment_are_durable_despite_damage_at_the_end(
     poisoned_count = rolls = 0
     for at in range(1, 10):
         disk = SimulatedDisk()
-        stream = archive(disk)
+        stream = local_segments(disk)
         stream.segment_writer.segment_size = 400_000
         asked = 0
 
@@ -229,7 +229,7 @@ def test_rows_before_the_end_of_a_segment_are_durable_despite_damage_at_the_end(
         end = 0
         try:
             for count in (5, 700, 5):
-                portion = ArchiveWrite(stream, captured(end, count), 0)
+                portion = RowsWrite(stream, captured(end, count), 0)
                 for _ in range(3):
                     try:
                         portion.write()
@@ -251,9 +251,9 @@ def test_rows_before_the_end_of_a_segment_are_durable_despite_damage_at_the_end(
 def test_a_start_on_a_full_disk_finds_all_rows() -> None:
     """A start that cannot write an index still finds all rows; the next start writes the index."""
     disk = SimulatedDisk()
-    stream = archive(disk)
+    stream = local_segments(disk)
     for base in range(0, 30, 5):
-        portion = ArchiveWrite(stream, captured(base, 5), 0)
+        portion = RowsWrite(stream, captured(base, 5), 0)
         portion.write()
         portion.settle()
     disk.refuse = lambda operation, path: errno.ENOSPC if operation in ("write", "create") else 0

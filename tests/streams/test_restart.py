@@ -135,7 +135,7 @@ def test_damaged_segment_is_quarantined_and_reported_and_later_ones_are_read(
     assert finding.kind == "quarantined" and finding.file == f"streams/%2F/s/{second.name}"
     assert Path(finding.copy).read_bytes() == bytes(data)
     queue = stream(home.broker, "s")
-    lost, goes_on = int(queue.archive.segments[0].end), int(queue.archive.segments[1].base)
+    lost, goes_on = int(queue.local.segments[0].end), int(queue.local.segments[1].base)
     assert lost < goes_on
     reader = home.amqp()
     assert offsets(consume(reader, goes_on)) == list(range(goes_on, 9))
@@ -148,7 +148,7 @@ def test_damaged_segment_is_quarantined_and_reported_and_later_ones_are_read(
     code, text = reason(consume(home.amqp(), 0))
     assert code == 406 and "is lost" in text, "a reader that comes to the gap is told"
     fill(home.amqp(), 9, 1)
-    assert queue.archive.end == 10
+    assert queue.local.end == 10
     assert first.exists()
 
 
@@ -343,7 +343,7 @@ def test_a_reader_gets_every_row_or_an_error(
             told += offsets(frames)
             frames = reader.send(spec.Basic.Ack(len(told))) if offsets(frames) else []
             if reader.connection.channels.open.get(1) is None:
-                assert "is gone" in reason(frames)[1] and len(told) < queue.archive.first_offset
+                assert "is gone" in reason(frames)[1] and len(told) < queue.local.first_offset
                 return
     assert told == list(range(len(told)))
     world.fates()

@@ -317,8 +317,8 @@ def test_retention_by_size_removes_full_segments_and_says_so() -> None:
     for number in range(20):
         client.publish("", "s", b"%d" % number + bytes(3_000))
     queue = stream(world.broker, "s")
-    first = int(queue.archive.first_offset)
-    assert 0 < first < 20 and queue.depth == 20 - first and queue.archive.size <= 20_000 + 8_192
+    first = int(queue.local.first_offset)
+    assert 0 < first < 20 and queue.depth == 20 - first and queue.local.size <= 20_000 + 8_192
     code, text = reason(consume(client, first - 1))
     assert (
         code == 406
@@ -353,7 +353,7 @@ def test_retention_by_age_looks_again_by_itself() -> None:
     for _ in range(3):
         world.turn()
     queue = stream(world.broker, "s")
-    assert queue.archive.first_offset == 3 and queue.depth == 1, "the last segment stays"
+    assert queue.local.first_offset == 3 and queue.depth == 1, "the last segment stays"
     assert rows_of(queue)[0]["offset"] == 3
     assert world.copies() == {"expired": 3}
 

@@ -49,10 +49,10 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "certificates")
 
 
-def fork_gateway(descriptors: list[int]) -> subprocess.Popen[bytes]:
-    """Start a gateway with these file descriptors (tests/forks.py)."""
+def fork_gateway(module: str, descriptors: list[int]) -> subprocess.Popen[bytes]:
+    """Start the program of a gateway with these file descriptors (tests/forks.py)."""
     with open(os.devnull, "wb") as out:
-        process = forks.start("trellis.http.gateway", stdout=out.fileno(), descriptors=descriptors)
+        process = forks.start(module, stdout=out.fileno(), descriptors=descriptors)
     return cast("subprocess.Popen[bytes]", process)
 
 

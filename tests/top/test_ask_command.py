@@ -34,7 +34,7 @@ async def test_questions_are_answered_from_the_journal_of_a_running_broker(
         await client.socket.send(publication("amq.topic", key, b"m"))
     journal = broker.node.broker.vhosts["/"].queue("all")
     assert isinstance(journal, StreamQueue)
-    await broker.until(lambda: int(journal.archive.end) == 3)
+    await broker.until(lambda: int(journal.local.end) == 3)
     command_line = Commands(broker, capsys, monkeypatch)
 
     text = await command_line.out("ask", "traffic", "--by", "exchange")

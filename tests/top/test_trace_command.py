@@ -127,7 +127,7 @@ def durable_rows(broker: Running, name: str) -> int:
     """Return the number of durable rows of a stream."""
     stream = broker.node.broker.vhosts["/"].queue(name)
     assert isinstance(stream, StreamQueue)
-    return int(stream.archive.end)
+    return int(stream.local.end)
 
 
 def without_times(text: str) -> list[str]:

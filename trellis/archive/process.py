@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, cast
 
-import trellis
 from trellis import logs
 from trellis.archive import contract
+from trellis.child_process import start_program, wait_or_kill
 
 #: Seconds before the worker is started again: doubled after each worker that ended within
 #: RESTART_MAX seconds, up to RESTART_MAX.
 RESTART_MIN: Final = 1.0
 RESTART_MAX: Final = 60.0
-#: Seconds in which a worker must end after its connection was closed; then it is killed.
-END_SECONDS: Final = 5.0
-
-
-def start_program(descriptor: int) -> subprocess.Popen[bytes]:
-    """Start the program of the worker, which inherits a socket. Raises OSError.
-
-    The worker gets the environment of the broker, which may have the credentials of an object
-    store, without the settings of the broker.
-    """
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")
-    }
-    environment["PYTHONPATH"] = str(Path(trellis.__file__).parent.parent)
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "trellis.archive", str(descriptor)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=[descriptor],
-        env=environment,
-        start_new_session=True,
-    )
+#: The program of the worker. The environment of the broker, which the worker gets, may have the
+#: credentials of an object store.
+PROGRAM: Final = "trellis.archive"
 
 
 class _Connection(asyncio.Protocol):
@@ -145,7 +123,7 @@ class WorkerProcess:
         try:
             ours.setblocking(False)
             with theirs:
-                start = loop.run_in_executor(None, start_program, theirs.fileno())
+                start = loop.run_in_executor(None, start_program, PROGRAM, [theirs.fileno()])
                 try:
                     process = self._process = await asyncio.shield(start)
                 except asyncio.CancelledError:
@@ -160,15 +138,6 @@ class WorkerProcess:
             finally:
                 self.ready = False
                 self._connection = None
-            return await asyncio.to_thread(_reap, process)
+            return await asyncio.to_thread(wait_or_kill, process)
         finally:
             ours.close()
-
-
-def _reap(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the end of the worker's process, or kill it; return its exit status."""
-    try:
-        return process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()

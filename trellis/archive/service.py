@@ -22,6 +22,7 @@ from trellis import logs
 from trellis.archive import contract
 from trellis.archive.cache import SegmentCache
 from trellis.archive.counters import Counters
+from trellis.archive.fetch_queue import FetchQueue, Wanted
 from trellis.archive.names import stream_path
 from trellis.archive.process import WorkerProcess
 from trellis.archive.progress import read_progress
@@ -29,8 +30,6 @@ from trellis.archive.progress import read_progress
 #: Seconds between two attempts while the archive is away: doubled from the first to the last.
 RETRY_MIN: Final = 1.0
 RETRY_MAX: Final = 30.0
-#: Largest number of fetches that the worker gets at once; further fetches wait.
-FETCHES_MAX: Final = 4
 #: Shortest time in seconds between two log lines about an archive that is away.
 LOG_INTERVAL: Final = 60.0
 
@@ -77,9 +76,8 @@ class ArchiveService(ArchiveBackend):
         self._open: dict[int, tuple[contract.Request, ArchivedRows]] = {}
         self._number = 0
         self._upload_number = 0
-        #: The requests that are open or wait, by stream and content.
-        self._wanted: dict[tuple[int, str, int], ArchivedRows] = {}
-        self._unsent: deque[tuple[int, str, int]] = deque()
+        #: The fetches and searches that readers need.
+        self.fetches = FetchQueue()
         self._retry: asyncio.TimerHandle | None = None
         self._delay = RETRY_MIN
         self._logged_at = -LOG_INTERVAL
@@ -133,17 +131,18 @@ class ArchiveService(ArchiveBackend):
         return self.counters.waiting_bytes > self.backlog
 
     def fetch(self, rows: ArchivedRows, offset: i64) -> None:
-        self._want(rows, "fetch", int(offset))
+        self._want(Wanted(rows, "fetch", int(offset)))
 
     def find_time(self, rows: ArchivedRows, moment: i64) -> None:
-        self._want(rows, "time", int(moment))
+        self._want(Wanted(rows, "time", int(moment)))
 
     def find_first(self, rows: ArchivedRows) -> None:
-        self._want(rows, "first", 0)
+        self._want(Wanted(rows, "first", 0))
 
     def remove_stream(self, rows: ArchivedRows) -> None:
         for segment in list(rows.restored):
             self.cache.evict(segment)
+        self.fetches.remove_stream(rows)
         if rows.refused:
             self.counters.refused_streams -= 1
         self._send(contract.Forget(rows.number))
@@ -234,20 +233,16 @@ class ArchiveService(ArchiveBackend):
         self._open[number] = message, rows
         self._send(message)
 
-    def _want(self, rows: ArchivedRows, kind: str, value: int) -> None:
-        key = (rows.number, kind, value)
-        if key not in self._wanted:
-            self._wanted[key] = rows
-            self._unsent.append(key)
-            self._send_fetches()
+    def _want(self, wanted: Wanted) -> None:
+        self.fetches.add(wanted)
+        self._send_fetches()
 
     def _send_fetches(self) -> None:
-        """Send waiting fetches to the worker, up to FETCHES_MAX."""
+        """Send the next fetches and searches to the worker."""
         if self.worker is None or self._retry is not None:
             return
-        while self._unsent and len(self._wanted) - len(self._unsent) < FETCHES_MAX:
-            key = self._unsent.popleft()
-            rows, (_, kind, value) = self._wanted[key], key
+        while (wanted := self.fetches.next()) is not None:
+            rows, kind, value = wanted
             path, number = stream_path(rows.vhost, rows.name, rows.number), self._next_number()
             message: contract.Request = (
                 contract.FetchFile(number, path, rows.number, value)
@@ -258,6 +253,8 @@ class ArchiveService(ArchiveBackend):
             )
             self._open[number] = message, rows
             self._send(message)
+        for rows in self.fetches.take_dropped():
+            self._changed(rows)
 
     # -- messages from the worker
 
@@ -330,24 +327,20 @@ class ArchiveService(ArchiveBackend):
         counters.fetched_bytes += message.archived
         self.cache.add(segment, rows)
         rows.on_fetched(segment)
-        for key in [key for key in self._unsent if key[:2] == (rows.number, "fetch")]:
-            if segment.base <= key[2] < segment.end:
-                self._unsent.remove(key)
-                del self._wanted[key]
+        self.fetches.finish_fetched(rows, segment)
 
     def _on_failed(
         self, request: contract.Request, rows: ArchivedRows, failure: contract.RequestFailed
     ) -> None:
         upload = isinstance(request, contract.Upload)
-        if failure.kind != contract.GONE:
-            self.counters.last_error = failure.reason
-            if upload:
-                self.counters.upload_failures += 1
-            else:
-                self.counters.fetch_failures += 1
         if upload:
             self._upload_number = 0
-        if failure.kind == contract.AWAY:
+        if not upload or failure.kind != contract.GONE:
+            self.counters.last_error = failure.reason
+            self.counters.upload_failures += upload
+            self.counters.fetch_failures += not upload
+        searches = contract.FindTime | contract.FindFirst | contract.ListFiles
+        if failure.kind == contract.AWAY or isinstance(request, searches):
             self._wait(request, rows, failure.reason)
             return
         self._on_answer()
@@ -383,7 +376,7 @@ class ArchiveService(ArchiveBackend):
         if isinstance(request, contract.ListFiles):
             self._open[request.number] = request, rows
         elif not isinstance(request, contract.Upload):
-            self._unsent.appendleft(_key(request, rows))
+            self.fetches.put_back(_wanted(request, rows))
         loop = asyncio.get_running_loop()
         if self.up or loop.time() - self._logged_at >= LOG_INTERVAL:
             self._logged_at = loop.time()
@@ -401,6 +394,7 @@ class ArchiveService(ArchiveBackend):
 
     def _try_again(self) -> None:
         self._retry = None
+        self.fetches.drop_stale()
         for number in self._listings:
             if number in self._open:
                 self._send(self._open[number][0])
@@ -421,7 +415,7 @@ class ArchiveService(ArchiveBackend):
         )
 
     def _finish(self, request: contract.Request, rows: ArchivedRows) -> None:
-        self._wanted.pop(_key(request, rows), None)
+        self.fetches.finish(_wanted(request, rows))
 
     def _changed(self, rows: ArchivedRows) -> None:
         """Tell a stream, and the requests that wait for it, that its archived rows changed."""
@@ -436,10 +430,10 @@ class ArchiveService(ArchiveBackend):
         self.counters.waiting_bytes -= int(segment.size)
 
 
-def _key(request: contract.Request, rows: ArchivedRows) -> tuple[int, str, int]:
-    """Return the key under which a fetch or a search is wanted."""
+def _wanted(request: contract.Request, rows: ArchivedRows) -> Wanted:
+    """Return what readers need, of a fetch or a search that was sent."""
     if isinstance(request, contract.FetchFile):
-        return rows.number, "fetch", request.offset
+        return Wanted(rows, "fetch", request.offset)
     if isinstance(request, contract.FindTime):
-        return rows.number, "time", request.moment
-    return rows.number, "first", 0
+        return Wanted(rows, "time", request.moment)
+    return Wanted(rows, "first", 0)

@@ -96,8 +96,6 @@ class Worker:
         except (UnfitRows, DamagedFile) as error:
             listing.forget()
             found = contract.RequestFailed(message.number, contract.BAD, str(error))
-        except FileNotFoundError as error:
-            found = contract.RequestFailed(message.number, contract.GONE, str(error))
         except Exception as error:  # noqa: BLE001 - the broker logs it, and tries again
             found = contract.RequestFailed(
                 message.number, contract.AWAY, f"{type(error).__name__}: {error}"
@@ -113,7 +111,10 @@ class Worker:
             return known
 
     def _upload(self, message: contract.Upload, listing: StreamListing) -> contract.FromWorker:
-        written = self._uploader.upload(message, listing)
+        try:
+            written = self._uploader.upload(message, listing)
+        except FileNotFoundError as error:
+            return contract.RequestFailed(message.number, contract.GONE, str(error))
         first = listing.first_offset()
         self._progress.add(message.stream_number, first, message.end)
         pa.default_memory_pool().release_unused()

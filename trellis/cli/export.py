@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
-from broker.stream.archive import directory_name
+from broker.stream.local_segments import directory_name
 from broker.stream.template import COLUMNS
 from matching.grammar import AMQP, MQTT, InvalidPattern
 from trellis.cli.api_client import ApiClient, add_login

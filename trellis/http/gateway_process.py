@@ -7,16 +7,14 @@ client connects; the gateway inherits the sockets and accepts. An idle gateway e
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import subprocess
-import sys
-from pathlib import Path
 from typing import Final
 
 import trellis
 from broker.definitions.rabbitmq import SECTIONS
 from trellis import logs
+from trellis.child_process import start_program, wait_or_kill
 from trellis.http import contract
 from trellis.http.answering import CallServer
 from trellis.http.management.answers import ApiBackend
@@ -27,30 +25,10 @@ from trellis.settings import Settings
 #: Shortest time in seconds between two starts of a gateway, so that a gateway that ends at once is
 #: not restarted in a busy loop. Clients wait in the kernel's queue meanwhile.
 RESTART_SECONDS: Final = 1.0
-#: Seconds in which a gateway must end after it has closed its connection to the broker; then it is
-#: killed.
-END_SECONDS: Final = 5.0
+#: The program of the gateway.
+PROGRAM: Final = "trellis.http.gateway"
 #: Shortest time in seconds between two log lines about gateways that failed.
 LOG_INTERVAL: Final = 60.0
-
-
-def start_program(descriptors: list[int]) -> subprocess.Popen[bytes]:
-    """Start the program of the gateway, which inherits these file descriptors. Raises OSError.
-
-    The numbers of the descriptors are the program's arguments, in the same order.
-    """
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")
-    }
-    environment["PYTHONPATH"] = str(Path(trellis.__file__).parent.parent)
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "trellis.http.gateway", *map(str, descriptors)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=descriptors,
-        env=environment,
-        start_new_session=True,
-    )
 
 
 class GatewayProcess:
@@ -161,7 +139,7 @@ class GatewayProcess:
             finally:
                 self.server = None
                 process, self._process = self._process, None
-                status = await self._loop.run_in_executor(None, self._reap, process)
+                status = await self._loop.run_in_executor(None, wait_or_kill, process)
         finally:
             files.close()
             ours.close()
@@ -188,18 +166,11 @@ class GatewayProcess:
 
         Runs in a thread, because it waits until the program is loaded.
         """
-        process = start_program([sock.fileno() for sock in (connection, files, *self._sockets)])
+        process = start_program(
+            PROGRAM, [sock.fileno() for sock in (connection, files, *self._sockets)]
+        )
         self._counters.gateway_starts += 1
         return process
-
-    @staticmethod
-    def _reap(process: subprocess.Popen[bytes]) -> int:
-        """Wait in a thread for the end of the gateway's process; return its exit status."""
-        try:
-            return process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait()
 
     def _greeting(self) -> contract.Greeting:
         at_start = self._backend.node.settings

@@ -14,8 +14,8 @@ from broker.access.identity import Identity
 from broker.broker import Broker
 from broker.errors import BrokerError
 from broker.store.disk import OutOfDescriptors, RealFile, StoreError
-from broker.stream.archive import Archive
 from broker.stream.archived import RowsPending
+from broker.stream.local_segments import LocalSegments
 from broker.stream.offsets import first_available
 from broker.stream.queue import StreamQueue
 from broker.stream.segments import Segment, parse_segment
@@ -63,17 +63,17 @@ def list_streams(broker: Broker, identity: Identity) -> Iterator[Row | None]:
                 and isinstance(queue, StreamQueue)
                 and within.allows("read", "queue", queue.name, vhost.name)
             ):
-                archive = queue.archive
+                local = queue.local
                 yield {
                     "vhost": vhost.name,
                     "name": queue.name,
-                    "first": _first_offset(archive),
-                    "local": int(archive.first_offset),
-                    "durable": int(archive.end),
-                    "messages": int(archive.rows),
-                    "bytes": int(archive.size),
-                    "segments": len(archive.segments),
-                    "epoch": archive.epoch,
+                    "first": _first_offset(local),
+                    "local": int(local.first_offset),
+                    "durable": int(local.end),
+                    "messages": int(local.rows),
+                    "bytes": int(local.size),
+                    "segments": len(local.segments),
+                    "epoch": local.epoch,
                     "readers": len(queue.readers),
                     "served": int(queue.served),
                     "journal": queue.arguments.journal
@@ -83,35 +83,35 @@ def list_streams(broker: Broker, identity: Identity) -> Iterator[Row | None]:
                 yield None
 
 
-def _first_offset(archive: Archive) -> int:
+def _first_offset(local: LocalSegments) -> int:
     """Return the first offset on the disk, or in the archive if its first offset is known."""
     try:
-        return int(first_available(archive))
+        return int(first_available(local))
     except RowsPending:
-        return int(archive.first_offset)
+        return int(local.first_offset)
 
 
 def wanted_segments(
     broker: Broker, identity: Identity, query: Mapping[str, str]
-) -> tuple[Archive, int]:
+) -> tuple[LocalSegments, int]:
     """Return a stream and the offset with which the list of its segments begins.
 
     The query has `vhost` and `queue`, and may have `offset`; the offset is 0 without it. Raises
     StreamRefusal.
     """
     _check_parameters(query, "offset")
-    archive = find_stream(broker, identity, query).archive
+    local = find_stream(broker, identity, query).local
     wanted = _number(query, "offset", -1)
     if (
-        0 <= wanted < int(archive.end)
-        and archive.segment_with(wanted) is None
-        and (archive.archived is None or archive.archived.lacks(wanted))
+        0 <= wanted < int(local.end)
+        and local.segment_with(wanted) is None
+        and (local.archived is None or local.archived.lacks(wanted))
     ):
-        raise StreamRefusal(410, str(archive.unavailable_error(wanted)))
-    return archive, max(wanted, 0)
+        raise StreamRefusal(410, str(local.unavailable_error(wanted)))
+    return local, max(wanted, 0)
 
 
-def local_segments(archive: Archive, wanted: int) -> list[Row]:
+def local_segments(local: LocalSegments, wanted: int) -> list[Row]:
     """Return a row for each segment on the disk with rows from the offset `wanted` on."""
     return [
         {
@@ -123,15 +123,15 @@ def local_segments(archive: Archive, wanted: int) -> list[Row]:
             "from": int(segment.first_at),
             "to": int(segment.last_at),
             "full": segment.full,
-            "durable": int(archive.end),
+            "durable": int(local.end),
             "archived": False,
         }
-        for segment in archive.segments
+        for segment in local.segments
         if int(segment.end) > wanted
     ]
 
 
-def archived_segment(archive: Archive, file: FileRow) -> Row:
+def archived_segment(local: LocalSegments, file: FileRow) -> Row:
     """Return the row of a file in the archive, which is fetched as a segment when it is read.
 
     Its `bytes` are those of the file in the archive.
@@ -140,12 +140,12 @@ def archived_segment(archive: Archive, file: FileRow) -> Row:
         "name": f"{ARCHIVED}{file.first:020d}.arrow",
         "epoch": 0,
         "first": file.first,
-        "end": min(file.end, int(archive.first_offset)),
+        "end": min(file.end, int(local.first_offset)),
         "bytes": file.size,
         "from": file.from_us,
         "to": file.to_us,
         "full": True,
-        "durable": int(archive.end),
+        "durable": int(local.end),
         "archived": True,
         "file": file.path,
     }
@@ -153,21 +153,21 @@ def archived_segment(archive: Archive, file: FileRow) -> Row:
 
 def wanted_segment(
     broker: Broker, identity: Identity, query: Mapping[str, str]
-) -> tuple[Archive, str]:
+) -> tuple[LocalSegments, str]:
     """Return a stream and the name of its segment; the query has `vhost`, `queue` and `segment`.
 
     Raises StreamRefusal.
     """
     _check_parameters(query, "segment", "start", "end")
-    archive = find_stream(broker, identity, query).archive
+    local = find_stream(broker, identity, query).local
     name = query.get("segment", "")
     if not name:
         text = "segment=NAME is missing: /api/streams/segments lists the segments"
         raise StreamRefusal(400, text)
-    return archive, name
+    return local, name
 
 
-def archived_offset(archive: Archive, name: str, query: Mapping[str, str]) -> int:
+def archived_offset(local: LocalSegments, name: str, query: Mapping[str, str]) -> int:
     """Return the first offset of a segment that must be read from the archive; -1 for another one.
 
     This may be a segment that retention removed from the disk after a client got its name. The
@@ -177,12 +177,14 @@ def archived_offset(archive: Archive, name: str, query: Mapping[str, str]) -> in
     if name.startswith(ARCHIVED) and number.isdecimal():
         return int(number)
     known = parse_segment(name)
-    if known is None or "start" in query or "end" in query or known[1] >= int(archive.first_offset):
+    if known is None or "start" in query or "end" in query or known[1] >= int(local.first_offset):
         return -1
     return known[1]
 
 
-def open_range(archive: Archive, segment: Segment | None, query: Mapping[str, str]) -> SegmentRange:
+def open_range(
+    local: LocalSegments, segment: Segment | None, query: Mapping[str, str]
+) -> SegmentRange:
     """Open a range of a segment. If the segment is None, it is the one on the disk that the query
     names.
 
@@ -191,12 +193,12 @@ def open_range(archive: Archive, segment: Segment | None, query: Mapping[str, st
     """
     name = query.get("segment", "")
     if segment is None:
-        segment = next((one for one in archive.segments if one.name == name), None)
+        segment = next((one for one in local.segments if one.name == name), None)
     if segment is None:
         raise StreamRefusal(
             410 if name.endswith(".arrow") else 404,
-            f"segment '{name}' of stream '{archive.name}' in vhost '{archive.vhost}' "
-            f"does not exist (any more): the first offset is {int(archive.first_offset)}",
+            f"segment '{name}' of stream '{local.name}' in vhost '{local.vhost}' "
+            f"does not exist (any more): the first offset is {int(local.first_offset)}",
         )
     size = int(segment.size)
     start, end = _number(query, "start", 0), _number(query, "end", size)
@@ -227,7 +229,7 @@ def open_range(archive: Archive, segment: Segment | None, query: Mapping[str, st
         raise StreamRefusal(
             503, f"cannot read '{segment.path}': {refusal.strerror}; try again later"
         ) from refusal
-    return SegmentRange(descriptor, start, end, int(archive.end))
+    return SegmentRange(descriptor, start, end, int(local.end))
 
 
 def find_stream(broker: Broker, identity: Identity, query: Mapping[str, str]) -> StreamQueue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trellis.archive.fetch_queue import WANTED_MAX
 from trellis.archive.service import ArchiveService
 from trellis.monitoring.page import MetricsPage
 
@@ -65,6 +66,12 @@ def add_archive(page: MetricsPage, archive: ArchiveService) -> None:
         "trellis_archive_fetch_failures",
         "Total number of attempts to read from the archive that failed.",
         counters.fetch_failures,
+    )
+    page.gauge(
+        "trellis_archive_waiting_fetches",
+        "Number of files and offsets that readers need from the archive; at most "
+        f"{WANTED_MAX:,}. Further readers ask later.",
+        len(archive.fetches),
     )
     page.gauge(
         "trellis_archive_cache_bytes",

@@ -228,17 +228,17 @@ def add_streams(
     page.gauge(
         "trellis_stream_rows",
         "Number of durable rows in all streams.",
-        sum(int(stream.archive.rows) for stream in streams),
+        sum(int(stream.local.rows) for stream in streams),
     )
     page.gauge(
         "trellis_stream_bytes",
         "Total size of all stream segments in bytes.",
-        sum(int(stream.archive.size) for stream in streams),
+        sum(int(stream.local.size) for stream in streams),
     )
     page.gauge(
         "trellis_stream_segments",
         "Number of stream segments.",
-        sum(len(stream.archive.segments) for stream in streams),
+        sum(len(stream.local.segments) for stream in streams),
     )
     page.gauge(
         "trellis_stream_readers",

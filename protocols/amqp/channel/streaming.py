@@ -67,7 +67,7 @@ class StreamStart:
         """
         queue = self._queue
         return resolve_offset(
-            queue.archive, queue.pages, self._wanted, queue.end, self._asked_us, self._name
+            queue.local, queue.pages, self._wanted, queue.end, self._asked_us, self._name
         )
 
     def offset_now(self) -> i64:

@@ -77,26 +77,26 @@ class Rows:
 
     def check(self, disk: SimulatedDisk, queue: StreamQueue) -> list[bytes]:
         """Compare the rows of a stream after a start with the model; return their bodies."""
-        archive, rows = queue.archive, self.by_stream.get(int(queue.number), [])
-        found, at = read_rows(disk, queue), int(archive.first_offset)
-        if archive.end != len(rows):
+        local, rows = queue.local, self.by_stream.get(int(queue.number), [])
+        found, at = read_rows(disk, queue), int(local.first_offset)
+        if local.end != len(rows):
             self._complain(
-                DISK, f"stream {queue.name} ends with {archive.end}, and should with {len(rows)}"
+                DISK, f"stream {queue.name} ends with {local.end}, and should with {len(rows)}"
             )
         if at and queue.arguments.max_bytes < 0:
             self._complain(LOST, f"stream {queue.name} begins with {at}")
-        if [offset for offset, _ in found] != list(range(at, int(archive.end))):
+        if [offset for offset, _ in found] != list(range(at, int(local.end))):
             self._complain(
                 DISK,
                 f"stream {queue.name} has offsets {[offset for offset, _ in found]}, from {at}"
-                f" to {archive.end}",
+                f" to {local.end}",
             )
         elif [body for _, body in found] != rows[at:]:
             self._complain(DISK, f"stream {queue.name} is not what was put, from {at} on")
-        if archive.rows != len(found) or queue.depth != len(found):
+        if local.rows != len(found) or queue.depth != len(found):
             self._complain(
                 DISK,
-                f"stream {queue.name} has {len(found)} rows, and counts {archive.rows},"
+                f"stream {queue.name} has {len(found)} rows, and counts {local.rows},"
                 f" {queue.depth}",
             )
         return [body for _, body in found]
@@ -105,7 +105,7 @@ class Rows:
 def read_rows(disk: SimulatedDisk, queue: StreamQueue) -> list[tuple[int, bytes]]:
     """Return (offset, body) of all rows on the disk."""
     found: list[tuple[int, bytes]] = []
-    for segment in queue.archive.segments:
+    for segment in queue.local.segments:
         data = bytes(disk.names[segment.path].now[: int(segment.size)])
         at: i64 = SCHEMA_SIZE
         while at < len(data):
@@ -251,7 +251,7 @@ class Reader(Amqp):
         self.act()
         queue = self.world.life.vhost.queues[self.queue]
         assert isinstance(queue, StreamQueue)
-        return self._next >= queue.archive.end
+        return self._next >= queue.local.end
 
 
 class Streams:

@@ -66,8 +66,8 @@ class StreamCursor:
 
         Return None after the last durable row. Raises ApiRefusal if the row cannot be read.
         """
-        archive = self._stream.archive
-        if self.offset >= archive.end:
+        local = self._stream.local
+        if self.offset >= local.end:
             return None
         while self._batches and self._batches[0].base + self._batches[0].rows <= self.offset:
             self._batches.pop(0)
@@ -116,7 +116,7 @@ async def rows(call: Call) -> Listing:
     encoding = query.get("encoding", "auto")
     check_encoding(encoding)
     cursor = StreamCursor(stream, await _first_offset(call, stream))
-    await fetch_rows(call, stream.archive, cursor.offset, count)
+    await fetch_rows(call, stream.local, cursor.offset, count)
 
     async def found() -> AsyncIterator[Row]:
         size = 0
@@ -143,13 +143,13 @@ async def _first_offset(call: Call, stream: StreamQueue) -> int:
     elif str(wanted).isdecimal():
         wanted = int(str(wanted)[:20])
     now = int(call.broker.agenda.wall * 1_000_000)
-    end = int(stream.archive.end)
+    end = int(stream.local.end)
     try:
         return await archived_result(
             call,
-            stream.archive,
+            stream.local,
             lambda: int(
-                resolve_offset(stream.archive, stream.pages, wanted, end, now, f"'{stream.name}'")
+                resolve_offset(stream.local, stream.pages, wanted, end, now, f"'{stream.name}'")
             ),
         )
     except BrokerError:
@@ -196,7 +196,7 @@ async def replay(call: Call) -> Row:
     vhost = call.vhost(text(body, "vhost", "/"))
     stream = _stream_of(call, vhost.name, text(body, "queue"))
     first = whole_number(body, "from", 0, OFFSET_MAX)
-    end = min(whole_number(body, "to", OFFSET_MAX, OFFSET_MAX), int(stream.archive.end))
+    end = min(whole_number(body, "to", OFFSET_MAX, OFFSET_MAX), int(stream.local.end))
     end = min(end, first + REPLAYED_MAX)
     exchange = None if "exchange" not in body else exchange_name(text(body, "exchange")).encode()
     if exchange is not None:
@@ -205,7 +205,7 @@ async def replay(call: Call) -> Row:
         reason = call.broker.alarms.reason
         raise ApiRefusal(503, "busy", f"publishers are blocked: {reason}; try again later")
     cursor = StreamCursor(stream, first)
-    await fetch_rows(call, stream.archive, first, end - first)
+    await fetch_rows(call, stream.local, first, end - first)
     published = refused = 0
     async with call.slice() as work:
         client = DirectClient(call, vhost, work)

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 from broker.store.disk import OutOfDescriptors, StoreError
-from broker.stream.archive import Archive
 from broker.stream.archived import ArchivedRows, RowsPending, RowsUnavailable
+from broker.stream.local_segments import LocalSegments
 from broker.stream.segments import Segment
 from trellis.archive.contract import FileRow
 from trellis.archive.service import ArchiveService, ArchiveUnavailable
@@ -61,36 +61,36 @@ async def show_archive(call: Call) -> Row:
 
 async def list_segments(call: Call) -> Listing:
     """List the segments of the stream that the query names, those in the archive first."""
-    archive, wanted = stream_result(
+    local, wanted = stream_result(
         lambda: stream_files.wanted_segments(call.broker, call.identity, call.query)
     )
     service = call.node.archive
-    if archive.archived is None or service is None or wanted >= archive.first_offset:
-        rows = stream_files.local_segments(archive, wanted)
+    if local.archived is None or service is None or wanted >= local.first_offset:
+        rows = stream_files.local_segments(local, wanted)
         return Listing(iterate(rows), contract.PLAIN)
     try:
-        files = await service.files(archive.archived, wanted, FILES)
+        files = await service.files(local.archived, wanted, FILES)
     except ArchiveUnavailable as error:
         raise ApiRefusal(503, "busy", f"{error}; try again later") from None
     if "offset" in call.query and (not files or files[0].first > wanted):
-        raise ApiRefusal(410, "gone", str(archive.unavailable_error(wanted)))
-    return Listing(_all_segments(archive, archive.archived, service, wanted, files), contract.PLAIN)
+        raise ApiRefusal(410, "gone", str(local.unavailable_error(wanted)))
+    return Listing(_all_segments(local, local.archived, service, wanted, files), contract.PLAIN)
 
 
 async def _all_segments(
-    archive: Archive, rows: ArchivedRows, service: ArchiveService, at: int, files: list[FileRow]
+    local: LocalSegments, rows: ArchivedRows, service: ArchiveService, at: int, files: list[FileRow]
 ) -> AsyncIterator[Row | asyncio.Event]:
     """Yield the segments of a stream from the offset `at` on; `files` are the first in the archive.
 
     Yield an event when more files are asked for, to be awaited outside a slice. Retention may
     remove segments from the disk meanwhile, which are then in the archive. Raises ApiRefusal.
     """
-    while files and files[0].first < archive.first_offset:
+    while files and files[0].first < local.first_offset:
         for file in files:
-            if file.first < archive.first_offset:
-                yield stream_files.archived_segment(archive, file)
+            if file.first < local.first_offset:
+                yield stream_files.archived_segment(local, file)
                 at = file.end
-        if at >= archive.first_offset:
+        if at >= local.first_offset:
             break
         arrived = asyncio.Event()
         asked = asyncio.ensure_future(service.files(rows, at, FILES))
@@ -100,7 +100,7 @@ async def _all_segments(
             files = await asked
         except ArchiveUnavailable as error:
             raise ApiRefusal(503, "busy", f"{error}; try again later") from None
-    for row in stream_files.local_segments(archive, at):
+    for row in stream_files.local_segments(local, at):
         yield row
 
 
@@ -110,36 +110,36 @@ def _set(arrived: asyncio.Event, _: object) -> None:
 
 async def read_segment(call: Call) -> SegmentRange:
     """Return a range of the stream segment that the query names; the gateway sends the bytes."""
-    archive, name = stream_result(
+    local, name = stream_result(
         lambda: stream_files.wanted_segment(call.broker, call.identity, call.query)
     )
     segment: Segment | None = None
-    archived = archive.archived
-    first = stream_files.archived_offset(archive, name, call.query)
+    archived = local.archived
+    first = stream_files.archived_offset(local, name, call.query)
     if archived is not None and first >= 0:
-        segment = await archived_result(call, archive, partial(archived.segment_with, first))
-    return stream_result(lambda: stream_files.open_range(archive, segment, call.query))
+        segment = await archived_result(call, local, partial(archived.segment_with, first))
+    return stream_result(lambda: stream_files.open_range(local, segment, call.query))
 
 
-async def fetch_rows(call: Call, archive: Archive, offset: int, count: int) -> None:
+async def fetch_rows(call: Call, local: LocalSegments, offset: int, count: int) -> None:
     """Fetch the rows of a range of offsets that are only in the archive. Raises ApiRefusal."""
-    archived = archive.archived
-    end = min(offset + count, int(archive.first_offset))
+    archived = local.archived
+    end = min(offset + count, int(local.first_offset))
     while archived is not None and offset < end:
         read = partial(archived.segment_with, offset)
-        segment = await archived_result(call, archive, read)
+        segment = await archived_result(call, local, read)
         if segment is None:
             return
         offset = int(segment.end)
 
 
-async def archived_result(call: Call, archive: Archive, read: Callable[[], Result]) -> Result:
+async def archived_result(call: Call, local: LocalSegments, read: Callable[[], Result]) -> Result:
     """Call a function that reads a stream, again after each RowsPending; return its result.
 
     Do not await it within a slice, because it may wait for seconds. Raises ApiRefusal if the rows
     cannot be read.
     """
-    service, rows = call.node.archive, archive.archived
+    service, rows = call.node.archive, local.archived
     if service is None or rows is None:
         return read_result(read)
     try:

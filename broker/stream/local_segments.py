@@ -1,9 +1,9 @@
-"""The archive of one stream: the list of its durable segments, and the writer of its rows.
+"""The segments of one stream on the disk: the list of the durable ones, and their writer.
 
-Two threads share the work (archive_write.py). The writer's thread builds batches (RowWriter) and
-writes files (SegmentWriter). The event loop's thread changes the list of segments (Archive). The
-log records the durable end of each stream (StreamExtended in the store's contract). Rows after the
-durable end were never confirmed to a publisher.
+Two threads share the work (rows_write.py). The writer's thread builds batches (RowWriter) and
+writes files (SegmentWriter). The event loop's thread changes the list of segments (LocalSegments).
+The log records the durable end of each stream (StreamExtended in the store's contract). Rows after
+the durable end were never confirmed to a publisher.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class SegmentWriter(PoisonableWriter):
         #: its name.
         self.is_new = False
         self._root = root
-        #: The active segment with its durable batches, which the archive adds, and the same segment
-        #: with all batches that were written.
+        #: The active segment with its durable batches, which LocalSegments adds, and the same
+        #: segment with all batches that were written.
         self._segment: Segment | None = None
         self._written: Segment | None = None
         self._active = ActiveFile()
@@ -329,7 +329,7 @@ def write_index(disk: Disk, segment: Segment) -> None:
     disk.rename(temporary, path)
 
 
-class Archive:
+class LocalSegments:
     """The durable segments of a stream in the order of their offsets; the last one may be active.
 
     Used by the event loop's thread only.
@@ -424,7 +424,7 @@ class Archive:
         )
 
     def take_expired(self, before: i64, most: i64) -> list[Segment]:
-        """Remove from the archive the segments that retention drops; return them, oldest first.
+        """Remove from the list the segments that retention drops; return them, oldest first.
 
         Retention drops segments whose last row is older than `before` (Unix time in microseconds),
         and the oldest segments while the stream is larger than `most` bytes. Retention never drops

@@ -1,9 +1,9 @@
 """The rows of one stream in one batch of the store.
 
-ArchiveWrite.prepare  on a node of a cluster: rows --> batches, which are shipped before `write`
-ArchiveWrite.write    in the writer's thread: rows --> batches --> SegmentWriter.append, sync;
+RowsWrite.prepare  on a node of a cluster: rows --> batches, which are shipped before `write`
+RowsWrite.write    in the writer's thread: rows --> batches --> SegmentWriter.append, sync;
                       a full segment is finished, and the next segment is created
-ArchiveWrite.settle   in the event loop: the durable rows are added to the list of segments
+RowsWrite.settle   in the event loop: the durable rows are added to the list of segments
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from mypy_extensions import i64
 
 from broker.store.disk import WriteFailed
 from broker.store.stream_contract import ShippedRows, StreamWrite
-from broker.stream.archive import Archive, SegmentWriter, WrittenBatch
 from broker.stream.captured_rows import BatchSink, CapturedRows, EncodedBatch
+from broker.stream.local_segments import LocalSegments, SegmentWriter, WrittenBatch
 
 
 class EncodedRows(BatchSink):
@@ -26,7 +26,7 @@ class EncodedRows(BatchSink):
         self.batches.append(encoded)
 
 
-def shipped(archive: Archive, batch: EncodedBatch) -> ShippedRows:
+def shipped(local: LocalSegments, batch: EncodedBatch) -> ShippedRows:
     """Return a batch in the form in which a cluster's owner sends it to the other nodes.
 
     The batch must have its place in the stream's files (`SegmentWriter.plan`).
@@ -34,9 +34,9 @@ def shipped(archive: Archive, batch: EncodedBatch) -> ShippedRows:
     planned = batch.planned
     assert planned is not None, "the batch has no place yet"
     return ShippedRows(
-        archive.vhost,
-        archive.name,
-        archive.number,
+        local.vhost,
+        local.name,
+        local.number,
         planned.epoch,
         planned.segment_base,
         planned.place,
@@ -63,7 +63,7 @@ class BatchAppender(BatchSink):
             try:
                 self.flush()
             except WriteFailed:
-                return  # ArchiveWrite.write flushes again at the end, and raises then.
+                return  # RowsWrite.write flushes again at the end, and raises then.
 
     def flush(self) -> None:
         """Write the waiting batches. Raise WriteFailed if a failed write can be repeated later."""
@@ -72,28 +72,28 @@ class BatchAppender(BatchSink):
             del self.unwritten[0]
 
 
-class ArchiveWrite(StreamWrite):
+class RowsWrite(StreamWrite):
     """The rows of one stream in one batch of the store.
 
     `write` may be repeated after WriteFailed.
     """
 
-    def __init__(self, archive: Archive, captured: CapturedRows, size: i64) -> None:
-        self.archive = archive
+    def __init__(self, local: LocalSegments, captured: CapturedRows, size: i64) -> None:
+        self.local = local
         self.size: i64 = size
         self.end: i64 = captured.end
         self._captured: CapturedRows | None = captured
-        self._appender = BatchAppender(archive.segment_writer)
+        self._appender = BatchAppender(local.segment_writer)
 
     def prepare(self) -> list[ShippedRows]:
         captured, self._captured = self._captured, None
         if captured is not None:
             encoded = EncodedRows()
-            self.archive.row_writer.write(captured, encoded)
+            self.local.row_writer.write(captured, encoded)
             self._appender.unwritten = encoded.batches
-        archive, batches = self.archive, self._appender.unwritten
-        archive.segment_writer.plan(batches)
-        return [shipped(archive, batch) for batch in batches]
+        local, batches = self.local, self._appender.unwritten
+        local.segment_writer.plan(batches)
+        return [shipped(local, batch) for batch in batches]
 
     def write(self) -> None:
         """Write the batch's rows to the stream's segments, and sync them. Runs in the writer's
@@ -101,10 +101,10 @@ class ArchiveWrite(StreamWrite):
         """
         captured, self._captured = self._captured, None
         if captured is not None:
-            self.archive.row_writer.write(captured, self._appender)
+            self.local.row_writer.write(captured, self._appender)
         self._appender.flush()
-        self.archive.segment_writer.sync()
+        self.local.segment_writer.sync()
 
     def settle(self) -> None:
-        """Add the durable rows to the archive. Runs in the event loop's thread."""
-        self.archive.extend(self._appender.written)
+        """Add the durable rows to the list of segments. Runs in the event loop's thread."""
+        self.local.extend(self._appender.written)
