@@ -182,10 +182,14 @@ def _arguments_of(arguments: argparse.Namespace) -> Row:
     from broker.errors import BrokerError
     from trellis.monitoring.route_rows import header_of
 
-    try:
-        return dict(header_of(text) for text in arguments.argument)
-    except BrokerError as error:
-        raise CommandError(f"--argument: {error}", 2) from None
+    found: Row = {}
+    for text in arguments.argument:
+        try:
+            name, value = header_of(text)
+        except BrokerError:
+            raise CommandError(f"--argument: '{text}' is not of the form NAME=VALUE", 2) from None
+        found[name] = value
+    return found
 
 
 # -- queues
@@ -193,8 +197,16 @@ def _arguments_of(arguments: argparse.Namespace) -> Row:
 
 def declare_queue(arguments: argparse.Namespace) -> int:
     """Declare the queue that the arguments describe."""
-    more = {} if arguments.type is None else {"x-queue-type": arguments.type}
-    return _declare(arguments, "queue", {"arguments": _arguments_of(arguments) | more})
+    given = _arguments_of(arguments)
+    if arguments.type is not None:
+        kind = given.setdefault("x-queue-type", arguments.type)
+        if kind != arguments.type:
+            raise CommandError(
+                f"--argument x-queue-type={kind} contradicts --type {arguments.type}: give one of "
+                "them",
+                2,
+            )
+    return _declare(arguments, "queue", {"arguments": given})
 
 
 def _declare(arguments: argparse.Namespace, kind: str, options: Row) -> int:
