@@ -20,13 +20,6 @@ async def broker(start: Start) -> Running:
     return await start(**users())
 
 
-@pytest.fixture
-def commands(
-    broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Commands:
-    return Commands(broker, capsys, monkeypatch)
-
-
 async def publish(broker: Running, exchange: str, key: str, count: int) -> None:
     client = await broker.amqp()
     await client.socket.send(publication(exchange, key, b"x") * count)
@@ -192,8 +185,8 @@ async def test_the_deletion_of_a_session_says_which_messages_become_unroutable(
     code, _, asked = await commands.run("sessions", "delete", "screen")
     assert code == 2
     assert without_rates(asked) == (
-        "session 'screen' ends: its client is disconnected, 1 subscription end, and 0 messages are "
-        "discarded\nmessages become unroutable: 12 in the last hour\n" + UNASKED
+        "session 'screen' ends: its client is disconnected, 1 subscription ends, and 0 messages "
+        "are discarded\nmessages become unroutable: 12 in the last hour\n" + UNASKED
     )
 
 

@@ -11,7 +11,7 @@ from trellis.cli.api_client import ApiClient, ApiRefused
 from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.consequences import SHOWN, deletion_lines, unbinding_lines
 from trellis.cli.parsing import CommandError, Commands, Parser
-from trellis.cli.readable import count_text
+from trellis.cli.readable import count_is_text, count_text
 
 Row = dict[str, Any]
 #: Types of queues that clients declare.
@@ -257,8 +257,7 @@ def _queue_lines(client: ApiClient, row: Row) -> Iterator[str]:
     messages = count_text(row["messages"], "message")
     yield f"queue '{row['name']}' is deleted with {messages}{of_consumers}"
     if row["consumers"]:
-        verb = "is" if row["consumers"] == 1 else "are"
-        yield f"{count_text(row['consumers'], 'consumer')} {verb} cancelled"
+        yield f"{count_is_text(row['consumers'], 'consumer')} cancelled"
     path = ("queues", row["vhost"], row["name"], "bindings")
     first, count = _first_bindings(client, *path)
     # The default exchange has a binding to each queue, which is no binding of a client.
@@ -283,7 +282,6 @@ def _removed_lines(bindings: list[Row], count: int, ends: str) -> Iterator[str]:
     """
     if not bindings:
         return
-    verb = "is" if count == 1 else "are"
     texts = [
         f"'{one['routing_key']}' {ends} "
         + (f"'{one['source']}'" if ends == "from" else f"'{one['destination']}'")
@@ -291,7 +289,7 @@ def _removed_lines(bindings: list[Row], count: int, ends: str) -> Iterator[str]:
     ]
     more = count - len(texts)
     shown = ", ".join(texts) + (f" and {more:,} more" if more else "")
-    yield f"{count_text(count, 'binding')} {verb} removed: {shown}"
+    yield f"{count_is_text(count, 'binding')} removed: {shown}"
 
 
 # -- exchanges
