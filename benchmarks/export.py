@@ -116,7 +116,7 @@ def export(trellis: Path, *words: str) -> Figures:
     )
     if done.returncode:
         sys.exit(f"export: {' '.join(words)}: {done.stderr}")
-    answer, used = done.stdout.splitlines()
+    answer, used = done.stdout.rstrip().rsplit("\n", 1)
     found: Figures = json.loads(answer)
     seconds, peak = used.split()
     return found | {"seconds": round(float(seconds), 2), "peak_mib": round(int(peak) / 1024)}

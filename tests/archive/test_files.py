@@ -248,6 +248,10 @@ def test_locations(url: str, location: ArchiveLocation) -> None:
         ("s3://key:secret@bucket/a", "must not contain credentials"),
         ("s3://bucket?token=1", "unknown option 'token'"),
         ("s3://bucket?endpoint=h:9000", "not a URL"),
+        ("s3://bucket?endpoint=http://h/?a=1", "not a URL"),
+        ("s3://bucket?endpoint=https://key:secret@host", "must not contain credentials"),
+        ("s3://bucket?endpoint=http://host:abc", r"an invalid URL \(Port .* 'abc'\); it must be"),
+        ("s3://[bucket", r"an invalid URL \(Invalid IPv6 URL\); it must be"),
     ],
 )
 def test_wrong_locations(url: str, text: str) -> None:

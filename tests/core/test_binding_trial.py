@@ -5,7 +5,8 @@ The prediction must equal the effect of the real change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -45,6 +46,25 @@ def tried(
     return trial
 
 
+def expected_effects(
+    counts: Mapping[tuple[str, str], int],
+    before: Mapping[tuple[str, str], set[Destination]],
+    after: Mapping[tuple[str, str], set[Destination]],
+) -> dict[tuple[Destination, bool], int]:
+    """Return the messages that each destination gains (True) or loses (False).
+
+    `counts` has the number of messages for each exchange and routing key; `before` and `after` have
+    the destinations that these messages reach.
+    """
+    expected: Counter[tuple[Destination, bool]] = Counter()
+    for topic, messages in counts.items():
+        for reached in after[topic] - before[topic]:
+            expected[reached, True] += messages
+        for reached in before[topic] - after[topic]:
+            expected[reached, False] += messages
+    return dict(expected)
+
+
 def named(world: World, target: int, to_exchange: bool) -> Destination:
     return world.vhost.exchange(f"x{target}") if to_exchange else world.queue(f"q{target}")
 
@@ -80,32 +100,29 @@ def test_a_trial_foretells_what_the_changed_bindings_do(
     for source, target, to_exchange, key in added:
         binding = Binding(key, named(world, target, to_exchange))
         changes.append(BindingChange(True, world.vhost.exchange(f"x{source}"), binding))
-    before = {one: routed(world, f"x{one[0]}", one[1], {}) for one in topics}
+    counts = {(f"x{source}", key): messages for (source, key), messages in topics.items()}
+    before = {one: routed(world, *one, {}) for one in counts}
     bound_to = {queue: queue.bound_to for queue in world.vhost.queues.values()}
 
     trial = tried(world, changes, history)
 
     assert {queue: queue.bound_to for queue in world.vhost.queues.values()} == bound_to
-    assert before == {one: routed(world, f"x{one[0]}", one[1], {}) for one in topics}
+    assert before == {one: routed(world, *one, {}) for one in counts}
     # A binding that is removed and added at once is there afterwards.
     for change in sorted(changes, key=lambda one: one.added):
         if change.added:
             world.vhost.bind(change.exchange.name, change.binding)
         else:
             world.vhost.unbind(change.exchange.name, change.binding)
-    after = {one: routed(world, f"x{one[0]}", one[1], {}) for one in topics}
-    expected: dict[tuple[Destination, bool], int] = {}
-    for one, messages in topics.items():
-        for gains, targets in ((True, after[one] - before[one]), (False, before[one] - after[one])):
-            for reached in targets:
-                expected[reached, gains] = expected.get((reached, gains), 0) + messages
-    assert {key: effect.messages for key, effect in trial.effects.items()} == expected
+    after = {one: routed(world, *one, {}) for one in counts}
+    effects = {key: effect.messages for key, effect in trial.effects.items()}
+    assert effects == expected_effects(counts, before, after)
     assert trial.complete and trial.topics == len(topics)
     assert trial.newly_unroutable == sum(
-        messages for one, messages in topics.items() if before[one] and not after[one]
+        messages for one, messages in counts.items() if before[one] and not after[one]
     )
     assert trial.newly_routed == sum(
-        messages for one, messages in topics.items() if after[one] and not before[one]
+        messages for one, messages in counts.items() if after[one] and not before[one]
     )
 
 
@@ -151,12 +168,8 @@ def test_a_trial_foretells_what_a_deletion_does(
     after = {
         one: routed(world, *one, {}) if one[0] in world.vhost.exchanges else set() for one in counts
     }
-    expected: dict[tuple[Destination, bool], int] = {}
-    for one, messages in counts.items():
-        for gains, targets in ((True, after[one] - before[one]), (False, before[one] - after[one])):
-            for reached in targets:
-                expected[reached, gains] = expected.get((reached, gains), 0) + messages
-    assert {key: effect.messages for key, effect in trial.effects.items()} == expected
+    effects = {key: effect.messages for key, effect in trial.effects.items()}
+    assert effects == expected_effects(counts, before, after)
     assert trial.newly_unroutable == sum(
         messages for one, messages in counts.items() if before[one] and not after[one]
     )

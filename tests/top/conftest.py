@@ -25,6 +25,7 @@ from trellis.settings import Settings
 
 pytest.register_assert_rewrite("tests.top.running")
 
+from tests.top.commands import Commands  # noqa: E402 - imports tests.top.running
 from tests.top.running import Running, settings  # noqa: E402 - rewritten first
 
 Start = Callable[..., Awaitable[Running]]
@@ -98,3 +99,11 @@ async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
 async def running(start: Start) -> Running:
     """Start a broker with the settings of most tests."""
     return await start()
+
+
+@pytest.fixture
+def commands(
+    broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Commands:
+    """Run `trellis` commands against the `broker`, a fixture of the test's file."""
+    return Commands(broker, capsys, monkeypatch)

@@ -29,13 +29,6 @@ async def broker(start: Start) -> Running:
     return running
 
 
-@pytest.fixture
-def commands(
-    broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Commands:
-    return Commands(broker, capsys, monkeypatch)
-
-
 def queue_of(broker: Running) -> Any:
     return broker.node.broker.vhosts["/"].queues["q"]
 

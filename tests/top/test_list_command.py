@@ -21,13 +21,6 @@ async def broker(start: Start) -> Running:
     return await start(**users())
 
 
-@pytest.fixture
-def commands(
-    broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Commands:
-    return Commands(broker, capsys, monkeypatch)
-
-
 async def filled(broker: Running) -> None:
     """Declare queues with 0, 3 and 10 messages in two virtual hosts."""
     await api(broker, "PUT", "vhosts/a")

@@ -18,17 +18,16 @@ from broker.replication.figures import ClusterFigures
 from broker.vhost.vhost import VirtualHost
 from tests.authority import Authority
 from tests.clients import marshal, mqtt_publish, publication
-from tests.test_packaging import metrics_used
+from tests.test_monitoring_files import metrics_used
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running, Scrape
 from tests.top.secured import secure
 from tests.wire.mqtt.client import subscribe
 from trellis.archive.contract import Open
 from trellis.archive.service import ArchiveService
-from trellis.monitoring import detailed, metrics
+from trellis.monitoring import metrics
 from trellis.monitoring.detailed import FAMILIES
 from trellis.monitoring.http_counters import HttpCounters
-from trellis.monitoring.pace import STEPS_SLICE
 from trellis.monitoring.page import RENDER_SLICE, MetricsPage
 
 #: The NAME of metrics `rabbitmq_global_messages_NAME_total` that stock dashboards read
@@ -104,15 +103,6 @@ _RABBITMQ: Final = (
     "auth_attempts_succeeded_total",
     "auth_attempts_failed_total",
 )
-
-
-#: Families of every page of /metrics/detailed.
-ALWAYS: Final = {
-    "rabbitmq_identity_info",
-    "rabbitmq_build_info",
-    "trellis_detailed_families_cut",
-    "trellis_detailed_families_unknown",
-}
 
 
 def of_protocol(page: Scrape, protocol: str) -> dict[str, int]:
@@ -281,86 +271,6 @@ async def test_deduplication_and_late_acknowledgements_are_counted(running: Runn
     assert page.value("trellis_acknowledgement_timeouts_total") == 1
 
 
-async def test_detailed_metrics_list_the_requested_families_and_virtual_hosts(
-    running: Running,
-) -> None:
-    running.node.broker.create_vhost("other")
-    running.node.broker.vhosts["other"].declare_queue("elsewhere")
-    client = await running.amqp()
-    await client.queue("mine", "amq.topic", "a.#")
-    await client.socket.send(publication("", "mine", b"x") * 3)
-    await client.call(spec.Basic.Qos(prefetch_count=1), spec.Basic.QosOk)
-    await client.call(spec.Basic.Consume(queue="mine"), spec.Basic.ConsumeOk)
-    await expect_bodies(client, spec.Basic.Deliver, 1)
-    subscriber = await running.mqtt("subscriber")
-    await subscriber.subscribe("a/b", 1)
-
-    page = await running.scrape("/metrics/detailed?family=queue_coarse_metrics&vhost=%2F")
-    labels = {"vhost": "/", "queue": "mine"}
-    assert page.value("rabbitmq_detailed_queue_messages_ready", **labels) == 2
-    assert page.value("rabbitmq_detailed_queue_messages_unacked", **labels) == 1
-    assert page.value("rabbitmq_detailed_queue_messages", **labels) == 3
-    assert set(page.families) == {
-        *(f"rabbitmq_detailed_queue_messages{end}" for end in ("", "_ready", "_unacked")),
-        *ALWAYS,
-    }
-    names = {
-        sample.labels["queue"]
-        for sample in page.families["rabbitmq_detailed_queue_messages"].samples
-    }
-    assert "mine" in names and "elsewhere" not in names
-
-    both = "family=queue_metrics&family=queue_consumer_count"
-    page = await running.scrape(f"/metrics/detailed?{both}")
-    assert page.value("rabbitmq_detailed_queue_consumers", **labels) == 1
-    assert page.value("rabbitmq_detailed_queue_consumers", vhost="other", queue="elsewhere") == 0
-    assert page.value("rabbitmq_detailed_queue_process_memory_bytes", **labels) > 0
-
-    page = await running.scrape("/metrics/detailed?family=channel_metrics")
-    (sample,) = page.families["rabbitmq_detailed_channel_consumers"].samples
-    assert sample.value == 1 and sample.labels["channel"].startswith("amqp091-")
-    channel = sample.labels
-    for name, value in (("messages_unacked", 1), ("messages_unconfirmed", 0), ("prefetch", 0)):
-        assert page.value(f"rabbitmq_detailed_channel_{name}", **channel) == value
-    assert page.value("rabbitmq_detailed_consumer_prefetch", **channel) == 1
-
-    families = "family=connection_metrics&family=connection_coarse_metrics"
-    page = await running.scrape(f"/metrics/detailed?{families}")
-    channels = page.families["rabbitmq_detailed_connection_channels"].samples
-    assert sorted(sample.value for sample in channels) == [0, 1]
-    name = channel["channel"].rpartition(":")[0]
-    received = "rabbitmq_detailed_connection_incoming_bytes_total"
-    assert page.value(received, vhost="/", connection=name, channel=name) > 100
-
-    families = "family=vhost_status&family=exchange_names&family=exchange_bindings"
-    page = await running.scrape(f"/metrics/detailed?{families}")
-    exchange = {"vhost": "/", "exchange": "amq.topic", "type": "topic"}
-    assert page.value("rabbitmq_cluster_vhost_status", vhost="other") == 1
-    assert page.value("rabbitmq_cluster_exchange_name", **exchange) == 1
-    assert page.value("rabbitmq_cluster_exchange_bindings", **exchange) == 2
-
-    families = "family=connection_churn_metrics&family=auth_attempt_metrics"
-    page = await running.scrape(f"/metrics/detailed?{families}")
-    totals = await running.scrape()
-    for name in ("connections_opened", "channels_opened", "queues_created", "queues_deleted"):
-        expected = totals.value(f"rabbitmq_{name}_total")
-        assert page.value(f"rabbitmq_detailed_{name}_total") == expected
-    attempts = page.value("rabbitmq_detailed_auth_attempts_succeeded_total", protocol="amqp091")
-    assert attempts == 1
-
-
-@pytest.mark.parametrize(
-    ("query", "unknown"),
-    [("", 0), ("family=queues", 1), ("families=queue_metrics", 0), ("family=a&family=b&x=1", 2)],
-)
-async def test_unknown_families_and_parameters_are_ignored(
-    running: Running, query: str, unknown: int
-) -> None:
-    page = await running.scrape(f"/metrics/detailed?{query}")
-    assert set(page.families) == ALWAYS
-    assert page.value("trellis_detailed_families_unknown") == unknown
-
-
 async def test_each_page_says_its_kind(running: Running) -> None:
     for path, kind in (
         ("/metrics", "aggregated"),
@@ -371,67 +281,6 @@ async def test_each_page_says_its_kind(running: Running) -> None:
         (sample,) = page.families["rabbitmq_identity_info"].samples
         assert sample.labels["rabbitmq_endpoint"] == kind
         assert page.families["rabbitmq_build_info"].samples[0].value == 1
-
-
-async def test_deliveries_and_publications_are_counted_by_queue_channel_and_exchange(
-    running: Running,
-) -> None:
-    client = await running.amqp()
-    await client.queue("busy", "amq.topic", "a")
-    await client.queue("idle")
-    await client.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
-    await client.socket.send(publication("amq.topic", "a", b"x") * 6)
-    assert (await client.expect(spec.Basic.Ack)).delivery_tag == 6
-    tags = []
-    for no_ack in (True, False):
-        await client.socket.send(marshal(1, spec.Basic.Get(queue="busy", no_ack=no_ack)))
-        tags += await expect_bodies(client, spec.Basic.GetOk, 1)
-    await client.socket.send(marshal(1, spec.Basic.Ack(tags[1])))
-    await client.call(spec.Basic.Qos(prefetch_count=3), spec.Basic.QosOk)
-    await client.call(spec.Basic.Consume(queue="busy"), spec.Basic.ConsumeOk)
-    tags = await expect_bodies(client, spec.Basic.Deliver, 3)
-    await client.socket.send(marshal(1, spec.Basic.Nack(tags[0], False, True)))
-    tags += await expect_bodies(client, spec.Basic.Deliver, 1)
-    await client.socket.send(marshal(1, spec.Basic.Ack(tags[1])))
-    await expect_bodies(client, spec.Basic.Deliver, 1)
-
-    page = await running.scrape(
-        "/metrics/detailed?family=queue_delivery_metrics&family=queue_exchange_metrics"
-        "&family=channel_queue_exchange_metrics&family=exchange_metrics"
-        "&family=channel_exchange_metrics&family=channel_queue_metrics"
-    )
-    queue = {"vhost": "/", "queue": "busy"}
-    expected = {
-        "get_ack": 1,
-        "get": 1,
-        "messages_delivered_ack": 5,
-        "messages_delivered": 0,
-        "messages_redelivered": 1,
-        "messages_acked": 2,
-    }
-    (channel,) = page.families["rabbitmq_detailed_channel_get"].samples
-    for name, count in expected.items():
-        assert page.value(f"rabbitmq_detailed_queue_{name}_total", **queue) == count, name
-        value = page.value(f"rabbitmq_detailed_channel_{name}_total", **channel.labels)
-        assert value == count, name
-        assert len(page.families[f"rabbitmq_detailed_queue_{name}"].samples) == 1
-    published = {**queue, "queue_vhost": "/"}
-    for name in ("queue_messages_published", "queue_exchange_messages_published"):
-        assert page.value(f"rabbitmq_detailed_{name}_total", **published) == 6
-    for name, count in (("published", 6), ("confirmed", 6), ("unroutable_returned", 0)):
-        name = f"rabbitmq_detailed_channel_messages_{name}_total"
-        assert page.value(name, **channel.labels) == count
-    exchange = {"vhost": "/", "exchange": "amq.topic"}
-    assert page.value("rabbitmq_detailed_exchange_messages_published_total", **exchange) == 6
-
-    objects, totals = await running.scrape("/metrics/per-object"), await running.scrape()
-    for name, count in expected.items():
-        assert objects.value(f"rabbitmq_queue_{name}_total", **queue) == count, name
-        assert totals.value(f"rabbitmq_channel_{name}_total") == count, name
-    assert totals.value("rabbitmq_channel_messages_published_total") == 6
-    assert totals.value("rabbitmq_queue_messages_published_total") == 6
-    assert totals.value("rabbitmq_channel_messages_unacked") == 3
-    assert totals.value("rabbitmq_consumer_prefetch") == 3
 
 
 async def test_publishers_and_consumers_are_counted_by_protocol(running: Running) -> None:
@@ -466,74 +315,6 @@ async def test_bytes_of_connections_are_counted_also_after_their_end(running: Ru
     assert after.value(names[0]) > before.value(names[0]) > 0
     assert after.value(names[1]) >= before.value(names[1]) > 0
     assert after.value("rabbitmq_connection_channels") == 0
-
-
-async def test_node_metrics_have_used_and_permitted_resources(
-    start: Start, tmp_path: object
-) -> None:
-    running = await start(data={"dir": str(tmp_path)})
-    totals = await running.scrape()
-    page = await running.scrape("/metrics/detailed?family=node_metrics&family=node_coarse_metrics")
-    for name in (
-        "process_open_fds",
-        "process_max_fds",
-        "process_max_tcp_sockets",
-        "process_resident_memory_bytes",
-        "resident_memory_limit_bytes",
-        "disk_space_available_bytes",
-        "disk_space_available_limit_bytes",
-        "erlang_uptime_seconds",
-    ):
-        assert page.value(f"rabbitmq_detailed_{name}") > 0, name
-        assert totals.value(f"rabbitmq_{name}") > 0, name
-
-
-async def test_the_lag_of_the_slowest_consumer_of_a_stream_is_a_metric(
-    start: Start, tmp_path: object
-) -> None:
-    running = await start(data={"dir": str(tmp_path)})
-    client = await running.amqp()
-    await client.queue("history", durable=True, arguments={"x-queue-type": "stream"})
-    await client.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
-    await client.socket.send(publication("", "history", b"x") * 5)
-    confirmed = 0
-    while confirmed < 5:
-        confirmed = (await client.expect(spec.Basic.Ack)).delivery_tag
-    await client.call(spec.Basic.Qos(prefetch_count=2), spec.Basic.QosOk)
-    consume = spec.Basic.Consume(queue="history", arguments={"x-stream-offset": "first"})
-    await client.call(consume, spec.Basic.ConsumeOk)
-    await expect_bodies(client, spec.Basic.Deliver, 2)
-    page = await running.scrape("/metrics/detailed?family=stream_consumer_metrics")
-    name = "rabbitmq_detailed_stream_consumer_max_offset_lag"
-    assert page.value(name, vhost="/", queue="history") == 3
-
-
-async def test_a_detailed_page_is_bounded_and_made_in_slices(
-    running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vhost = running.node.broker.vhosts["/"]
-    for number in range(5 * STEPS_SLICE):
-        vhost.declare_queue(f"q{number}")
-    turns = 0
-
-    async def count_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    query = "family=queue_consumer_count&family=exchange_names&family=ra_metrics"
-    counting = asyncio.create_task(count_turns())
-    page = await detailed.detailed_metrics(running.node, HttpCounters(), query)
-    counting.cancel()
-    assert turns >= 5
-    assert len(page.families["rabbitmq_detailed_queue_consumers"].samples) == 500
-    assert page.families["trellis_detailed_families_cut"].samples == [({}, 0)]
-    monkeypatch.setattr(detailed, "OBJECTS_MAX", 100)
-    page = await detailed.detailed_metrics(running.node, HttpCounters(), query)
-    listed = {name: family for name, family in page.families.items() if name not in ALWAYS}
-    assert sum(len(family.samples) for family in listed.values()) == 100
-    assert page.families["trellis_detailed_families_cut"].samples == [({}, 1)]
 
 
 async def test_a_page_of_single_objects_is_bounded(

@@ -26,13 +26,6 @@ async def broker(start: Start, tmp_path: Path) -> Running:
     return running
 
 
-@pytest.fixture
-def commands(
-    broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Commands:
-    return Commands(broker, capsys, monkeypatch)
-
-
 def depth(broker: Running, name: str) -> int:
     return int(broker.node.broker.vhosts["/"].queues[name].depth)
 

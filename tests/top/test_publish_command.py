@@ -30,13 +30,6 @@ async def broker(start: Start) -> Running:
     return running
 
 
-@pytest.fixture
-def commands(
-    broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Commands:
-    return Commands(broker, capsys, monkeypatch)
-
-
 async def peeked(broker: Running, queue: str = "q") -> Any:
     return (await api(broker, "GET", f"queues/%2F/{queue}/messages?count=100"))[1]
 

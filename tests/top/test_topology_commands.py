@@ -20,13 +20,6 @@ async def broker(start: Start) -> Running:
     return await start(**users())
 
 
-@pytest.fixture
-def commands(
-    broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Commands:
-    return Commands(broker, capsys, monkeypatch)
-
-
 async def publish(broker: Running, exchange: str, key: str, count: int) -> None:
     client = await broker.amqp()
     await client.socket.send(publication(exchange, key, b"x") * count)
@@ -64,11 +57,32 @@ async def test_topology_is_declared_once(broker: Running, commands: Commands) ->
         "changed": True,
     }
     assert [one.arguments for one in vhost.exchanges["e"].all_bindings()] == [{"colour": "red"}]
-    assert "--argument: header 'colour' is not of" in await commands.fails(
+    assert "--argument: 'colour' is not of the form NAME=VALUE" in await commands.fails(
         *("bindings", "declare", "e", "q", "--argument", "colour"), code=2
+    )
+    assert "--argument x-queue-type=stream contradicts --type quorum" in await commands.fails(
+        *("queues", "declare", "s", "--type", "quorum", "--argument", "x-queue-type=stream"), code=2
     )
     await commands.out("queues", "declare", "t", "--transient", "--auto-delete")
     assert (vhost.queues["t"].declared_durable, vhost.queues["t"].auto_delete) == (False, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("queues", "declare", ""),
+        ("queues", "delete", "", "--yes"),
+        ("exchanges", "declare", ""),
+        ("exchanges", "delete", "", "--yes"),
+        ("bindings", "declare", "amq.topic", "exchange:"),
+        ("users", "delete", "", "--yes"),
+        ("policies", "clear", ""),
+        ("queues", "declare", "q", "--vhost", ""),
+    ],
+)
+async def test_an_empty_name_is_refused(commands: Commands, words: tuple[str, ...]) -> None:
+    problem = await commands.fails(*words, code=2)
+    assert problem.endswith(" is empty: give a name that is not empty\n"), problem
 
 
 async def test_the_deletion_of_a_queue_first_says_what_is_lost(
@@ -171,8 +185,8 @@ async def test_the_deletion_of_a_session_says_which_messages_become_unroutable(
     code, _, asked = await commands.run("sessions", "delete", "screen")
     assert code == 2
     assert without_rates(asked) == (
-        "session 'screen' ends: its client is disconnected, 1 subscription end, and 0 messages are "
-        "discarded\nmessages become unroutable: 12 in the last hour\n" + UNASKED
+        "session 'screen' ends: its client is disconnected, 1 subscription ends, and 0 messages "
+        "are discarded\nmessages become unroutable: 12 in the last hour\n" + UNASKED
     )
 
 

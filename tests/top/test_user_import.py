@@ -110,6 +110,10 @@ async def test_users_of_a_json_file_and_hashes(broker: Running, run: Import) -> 
         ("name,password\nann,x,y\n", "line 2: too many fields"),
         ('name,password\n"ann,x\n', "unexpected end of data"),
         ('[{"name": "ann", "password": ""}]', "user 1 (ann): the password is empty"),
+        (
+            '[{"name": "ann", "password": 1234}]',
+            "user 1 (ann): the password must be text in quotation marks",
+        ),
         ('{"name": "ann"}', "is not a JSON list of objects"),
     ],
 )

@@ -101,9 +101,16 @@ class ApiClient:
             ) from None
 
     def url(self, *path: str) -> str:
-        """Return the URL of `/api/PATH`; `path` has the parts of PATH, without URL encoding."""
-        parts = (quote(part, safe="", errors="surrogateescape") for part in path)
-        return f"{self.base}/api/{'/'.join(parts)}"
+        """Return the URL of `/api/PATH`; `path` has the parts of PATH, without URL encoding.
+
+        Raises CommandError if a part is empty, because the path would name another object.
+        """
+        encoded = "/".join(quote(part, safe="", errors="surrogateescape") for part in path)
+        if "" in path:
+            raise CommandError(
+                f"a name in the request /api/{encoded} is empty: give a name that is not empty", 2
+            )
+        return f"{self.base}/api/{encoded}"
 
     def _problem(self, error: urllib.error.HTTPError, url: str) -> str:
         text, is_reason = _reason(error)

@@ -1,8 +1,8 @@
 """`trellis stream export`: writes rows of a stream to a Parquet or Arrow file.
 
 The rows come from a running broker over HTTP, or from the files of a data directory. The packages
-pyspark_trellis, which reads them, and pyarrow, which writes the file, are imported by name, because
-they are not installed with every broker.
+pyspark_trellis, which reads the rows, and pyarrow, which writes the file, are imported by name,
+because they are not installed with every broker.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import argparse
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
-
-import msgspec
 
 from broker.stream.local_segments import directory_name
 from broker.stream.template import COLUMNS
 from matching.grammar import AMQP, MQTT, InvalidPattern
+from trellis.cli.actions import add_result, print_result
 from trellis.cli.api_client import ApiClient, add_login
-from trellis.cli.parsing import CommandError, time_of
+from trellis.cli.history_arguments import imported
+from trellis.cli.parsing import CommandError, add_command, time_of
 from trellis.cli.readable import count_text, size_text
 from trellis.progress import Interval, ProgressLine
 from trellis.settings.errors import nearest
@@ -78,17 +77,16 @@ def _columns_of(text: str) -> list[str]:
 
 def add_export(tools: Any) -> None:
     """Add the parser of the command `trellis stream export`."""
-    text = "write rows of a stream to a Parquet or Arrow file (needs pyarrow)"
-    tool = tools.add_parser(
+    tool = add_command(
+        tools,
         "export",
-        prog="trellis stream export",
-        help=text,
-        description=text[:1].upper() + text[1:] + ".",
-        usage="trellis stream export QUEUE FILE [--from OFFSET|TIME] [--until OFFSET|TIME] "
-        "[--topic FILTER | --key KEY] [--columns NAME,...] [--format FORMAT] [--json] "
+        export_rows,
+        "write rows of a stream to a Parquet or Arrow file (needs pyarrow)",
+        "QUEUE FILE [--from OFFSET|TIME] [--until OFFSET|TIME] [--topic FILTER | --key KEY] "
+        "[--columns NAME,...] [--format FORMAT] [--json] [--vhost NAME] "
         "[--directory DIR | --url URL] [--user NAME --password WORD]",
+        group="stream",
     )
-    tool.set_defaults(run=export_rows, parser=tool)
     tool.add_argument("queue", metavar="QUEUE", help="name of the stream")
     tool.add_argument(
         "file",
@@ -142,7 +140,7 @@ def add_export(tools: Any) -> None:
         metavar="|".join(_FORMATS),
         help="format of the file, whatever its suffix [the suffix]",
     )
-    tool.add_argument("--json", action="store_true", help="print the summary as a JSON object")
+    add_result(tool)
     add_login(tool)
 
 
@@ -154,15 +152,8 @@ def export_rows(arguments: argparse.Namespace) -> int:
     """
     kind = _format_of(arguments)
     _check(arguments)
-    try:
-        errors: Any = import_module("pyspark_trellis.errors")
-        reading: Any = import_module("pyspark_trellis.exporting")
-        tables: Any = import_module("trellis.table_files")
-    except ImportError as error:
-        raise CommandError(
-            f"`trellis stream export` needs {error.name or 'pyarrow'}, which is not installed "
-            "here: pip install 'trellis-broker[arrow]'"
-        ) from None
+    errors, reading = imported(arguments, "pyspark_trellis.exporting", "arrow")
+    _, tables = imported(arguments, "trellis.table_files", "arrow")
     path: Path = arguments.file
     progress = ProgressLine()
     try:
@@ -179,23 +170,21 @@ def export_rows(arguments: argparse.Namespace) -> int:
         raise CommandError(str(error)) from None
     finally:
         progress.end()
-    if arguments.json:
-        summary = {
-            "file": str(path),
-            "format": kind,
-            "rows": table.rows,
-            "groups": table.groups,
-            "bytes": size,
-            "first_offset": selection.first_offset,
-            "last_offset": selection.last_offset,
-        }
-        print(msgspec.json.encode(summary).decode())
-    else:
-        group = ("row group", "row groups") if kind == "parquet" else ("batch", "batches")
-        print(
-            f"{count_text(table.rows, 'row')} in {table.groups:,} {group[table.groups != 1]}, "
-            f"{size_text(size)}, written to {path}"
-        )
+    summary = {
+        "file": str(path),
+        "format": kind,
+        "rows": table.rows,
+        "groups": table.groups,
+        "bytes": size,
+        "first_offset": selection.first_offset,
+        "last_offset": selection.last_offset,
+    }
+    group = ("row group", "row groups") if kind == "parquet" else ("batch", "batches")
+    text = (
+        f"{count_text(table.rows, 'row')} in {table.groups:,} {group[table.groups != 1]}, "
+        f"{size_text(size)}, written to {path}"
+    )
+    print_result(arguments, text, **summary)
     return 0
 
 

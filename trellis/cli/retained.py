@@ -18,7 +18,7 @@ from trellis.cli.api_client import ApiClient
 from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.parsing import Commands, number
 from trellis.cli.peek import body_of
-from trellis.cli.readable import count_text, size_text, time_text
+from trellis.cli.readable import count_is_text, count_text, size_text, time_text
 from trellis.cli.table import Row, table
 
 #: Characters of a body in the table.
@@ -96,8 +96,7 @@ def clear(arguments: argparse.Namespace) -> int:
         text = f"no retained message has a topic that matches '{arguments.filter}'"
         print_result(arguments, text, **fields, **survey, changed=False)
         return 0
-    verb = "is" if survey["removed"] == 1 else "are"
-    lines = [f"{count_text(survey['removed'], 'retained message')} {verb} removed"]
+    lines = [f"{count_is_text(survey['removed'], 'retained message')} removed"]
     if survey["refused"]:
         lines.append(
             f"{count_text(survey['refused'], 'message')} stay: the user may not publish there"

@@ -11,7 +11,7 @@ from trellis.cli.api_client import ApiClient
 from trellis.cli.confirming import add_yes, arriving_text, confirm
 from trellis.cli.consequences import deletion_lines
 from trellis.cli.parsing import Commands
-from trellis.cli.readable import count_text
+from trellis.cli.readable import count_is_text, count_text
 
 
 def add(commands: Commands) -> None:
@@ -54,8 +54,9 @@ def _consequences(client: ApiClient, row: dict[str, Any]) -> Iterator[str]:
     present = "its client is disconnected, " if row["connected"] else ""
     yield (
         f"session '{row['client_id']}' ends: {present}"
-        f"{count_text(row['subscriptions'], 'subscription')} end, and "
-        f"{count_text(row['queued'] + row['in_flight'], 'message')} are discarded"
+        f"{count_text(row['subscriptions'], 'subscription')} "
+        f"{'ends' if row['subscriptions'] == 1 else 'end'}, and "
+        f"{count_is_text(row['queued'] + row['in_flight'], 'message')} discarded"
     )
     if row["inbox"]:
         coming = arriving_text(client, "queues", row["vhost"], row["inbox"])

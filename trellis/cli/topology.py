@@ -11,7 +11,7 @@ from trellis.cli.api_client import ApiClient, ApiRefused
 from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.consequences import SHOWN, deletion_lines, unbinding_lines
 from trellis.cli.parsing import CommandError, Commands, Parser
-from trellis.cli.readable import count_text
+from trellis.cli.readable import count_is_text, count_text
 
 Row = dict[str, Any]
 #: Types of queues that clients declare.
@@ -182,10 +182,14 @@ def _arguments_of(arguments: argparse.Namespace) -> Row:
     from broker.errors import BrokerError
     from trellis.monitoring.route_rows import header_of
 
-    try:
-        return dict(header_of(text) for text in arguments.argument)
-    except BrokerError as error:
-        raise CommandError(f"--argument: {error}", 2) from None
+    found: Row = {}
+    for text in arguments.argument:
+        try:
+            name, value = header_of(text)
+        except BrokerError:
+            raise CommandError(f"--argument: '{text}' is not of the form NAME=VALUE", 2) from None
+        found[name] = value
+    return found
 
 
 # -- queues
@@ -193,8 +197,16 @@ def _arguments_of(arguments: argparse.Namespace) -> Row:
 
 def declare_queue(arguments: argparse.Namespace) -> int:
     """Declare the queue that the arguments describe."""
-    more = {} if arguments.type is None else {"x-queue-type": arguments.type}
-    return _declare(arguments, "queue", {"arguments": _arguments_of(arguments) | more})
+    given = _arguments_of(arguments)
+    if arguments.type is not None:
+        kind = given.setdefault("x-queue-type", arguments.type)
+        if kind != arguments.type:
+            raise CommandError(
+                f"--argument x-queue-type={kind} contradicts --type {arguments.type}: give one of "
+                "them",
+                2,
+            )
+    return _declare(arguments, "queue", {"arguments": given})
 
 
 def _declare(arguments: argparse.Namespace, kind: str, options: Row) -> int:
@@ -245,8 +257,7 @@ def _queue_lines(client: ApiClient, row: Row) -> Iterator[str]:
     messages = count_text(row["messages"], "message")
     yield f"queue '{row['name']}' is deleted with {messages}{of_consumers}"
     if row["consumers"]:
-        verb = "is" if row["consumers"] == 1 else "are"
-        yield f"{count_text(row['consumers'], 'consumer')} {verb} cancelled"
+        yield f"{count_is_text(row['consumers'], 'consumer')} cancelled"
     path = ("queues", row["vhost"], row["name"], "bindings")
     first, count = _first_bindings(client, *path)
     # The default exchange has a binding to each queue, which is no binding of a client.
@@ -271,7 +282,6 @@ def _removed_lines(bindings: list[Row], count: int, ends: str) -> Iterator[str]:
     """
     if not bindings:
         return
-    verb = "is" if count == 1 else "are"
     texts = [
         f"'{one['routing_key']}' {ends} "
         + (f"'{one['source']}'" if ends == "from" else f"'{one['destination']}'")
@@ -279,7 +289,7 @@ def _removed_lines(bindings: list[Row], count: int, ends: str) -> Iterator[str]:
     ]
     more = count - len(texts)
     shown = ", ".join(texts) + (f" and {more:,} more" if more else "")
-    yield f"{count_text(count, 'binding')} {verb} removed: {shown}"
+    yield f"{count_is_text(count, 'binding')} removed: {shown}"
 
 
 # -- exchanges

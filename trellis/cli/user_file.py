@@ -68,7 +68,11 @@ def read_users(path: str) -> list[Row]:
             raise CommandError(f"{where}: the name is missing", 2)
         if ("password" in row) == ("password_hash" in row):
             raise CommandError(f"{where} ({name}): give either password or password_hash", 2)
-        if not row.get("password", "x"):
+        password = row.get("password", "x")
+        if not isinstance(password, str):
+            problem = "the password must be text in quotation marks"
+            raise CommandError(f"{where} ({name}): {problem}", 2)
+        if not password:
             raise CommandError(f"{where} ({name}): the password is empty", 2)
         if name in known:
             raise CommandError(

@@ -27,7 +27,7 @@ from trellis.cli.actions import (
 from trellis.cli.api_client import ApiClient, ApiRefused
 from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.parsing import CommandError, Commands, Parser
-from trellis.cli.readable import count_text
+from trellis.cli.readable import count_is_text, count_text
 from trellis.cli.user_file import FIELDS
 from trellis.cli.user_import import import_users
 from trellis.settings.errors import nearest
@@ -319,8 +319,7 @@ def delete_user(arguments: argparse.Namespace) -> int:
     client = ApiClient(arguments)
     client.json("GET", "users", arguments.name)
     connections = len(client.json("GET", "connections", "username", arguments.name))
-    verb = "is" if connections == 1 else "are"
-    closed = f"{count_text(connections, 'connection')} {verb} closed, and its MQTT sessions end"
+    closed = f"{count_is_text(connections, 'connection')} closed, and its MQTT sessions end"
     confirm(arguments, [f"user '{arguments.name}' is deleted: {closed}"])
     client.request("DELETE", "users", arguments.name)
     text = f"deleted user '{arguments.name}' and closed {count_text(connections, 'connection')}"

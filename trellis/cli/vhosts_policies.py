@@ -20,7 +20,7 @@ from trellis.cli.actions import (
 from trellis.cli.api_client import ApiClient
 from trellis.cli.confirming import add_yes, arriving_text, confirm
 from trellis.cli.parsing import CommandError, Commands
-from trellis.cli.readable import count_text
+from trellis.cli.readable import count_is_text, count_text
 
 
 def add(commands: Commands) -> None:
@@ -114,8 +114,8 @@ def delete_vhost(arguments: argparse.Namespace) -> int:
     connections = len(client.json("GET", "vhosts", arguments.name, "connections"))
     consequence = (
         f"vhost '{arguments.name}' is deleted with {count_text(queues, 'queue')} and "
-        f"{count_text(row['messages'], 'message')}; {count_text(connections, 'connection')} "
-        f"{'is' if connections == 1 else 'are'} closed"
+        f"{count_text(row['messages'], 'message')}; {count_is_text(connections, 'connection')} "
+        "closed"
     )
     if not arguments.yes:
         coming = arriving_text(client, "vhosts", arguments.name)

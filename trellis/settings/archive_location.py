@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Final, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 #: The options in the query of an s3 URL.
 S3_OPTIONS: Final = ("endpoint", "region")
@@ -27,12 +27,7 @@ class ArchiveLocation(NamedTuple):
 
 def parse_location(url: str) -> ArchiveLocation:
     """Return the parts of the URL of an archive. Raises ValueError."""
-    parts = urlsplit(url)
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(
-            "must not contain credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the "
-            "environment of the broker, or use another source that the AWS SDK knows"
-        )
+    parts = _split(url)
     path = unquote(parts.path)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "file":
@@ -46,8 +41,9 @@ def parse_location(url: str) -> ArchiveLocation:
             raise ValueError(f"has the unknown option '{name}'; it {_FORMS}")
     endpoint = options.get("endpoint", "")
     if endpoint:
-        server = urlsplit(endpoint)
-        if server.scheme not in ("http", "https") or not server.netloc or server.path.strip("/"):
+        server = _split(endpoint)
+        beyond_port = server.path.strip("/") or server.query or server.fragment
+        if server.scheme not in ("http", "https") or not server.hostname or beyond_port:
             raise ValueError(f"has the endpoint '{endpoint}', which is not a URL; it {_FORMS}")
     prefix = path.strip("/")
     return ArchiveLocation(
@@ -56,6 +52,21 @@ def parse_location(url: str) -> ArchiveLocation:
         endpoint,
         options.get("region", ""),
     )
+
+
+def _split(url: str) -> SplitResult:
+    """Return the parts of a URL. Raises ValueError if it is malformed or contains credentials."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # Raises ValueError if the port is not a number.
+    except ValueError as error:
+        raise ValueError(f"contains an invalid URL ({error}); it {_FORMS}") from None
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(
+            "must not contain credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the "
+            "environment of the broker, or use another source that the AWS SDK knows"
+        )
+    return parts
 
 
 def check_archive(url: str) -> None:
