@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -214,7 +214,9 @@ class MessageSink:
 def _headers_of(text: str | None) -> dict[str, Any]:
     """Return the headers in a row. Raises PipelineError unless they are a JSON object."""
     try:
-        headers = json.loads(text) if text else {}
+        headers = (
+            json.loads(text, parse_float=_no_fraction, parse_constant=_no_fraction) if text else {}
+        )
     except ValueError as error:
         raise PipelineError(
             f"column 'headers' must hold JSON objects, but a row has no JSON: {error}"
@@ -224,6 +226,13 @@ def _headers_of(text: str | None) -> dict[str, Any]:
             "column 'headers' must hold JSON objects, but a row has another JSON value"
         )
     return headers
+
+
+def _no_fraction(text: str) -> NoReturn:
+    raise PipelineError(
+        f"column 'headers' has the number {text} in a row, but the sink can send only whole "
+        "numbers: make it a text"
+    )
 
 
 def _files(messages: Iterable[WriterCommitMessage | None]) -> list[StagedRows]:
