@@ -218,6 +218,28 @@ def test_a_batch_that_failed_while_it_was_published_goes_on_when_it_is_repeated(
     assert sorted(found, key=int) == texts
 
 
+class WriteOnce(LocalStorage):
+    """A directory in which no file can be replaced, as on S3 and HDFS."""
+
+    def write(self, name: str, text: str) -> None:
+        assert self.read(name) is None, f"{name} exists"
+        super().write(name, text)
+
+
+def test_a_batch_is_published_where_no_file_can_be_replaced(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    texts = [str(at) for at in range(20)]
+    storage = WriteOnce(f"{tmp_path}/trellis")
+    with listening(broker) as (exchange, bodies):
+        sink = writer_of(broker.amqp_url, exchange, tmp_path)._sink
+        for tasks in (3, 2):  # The batch is repeated after it was published.
+            files = [each.file for each in staged(tmp_path, 0, texts, tasks)]
+            sink.publish(storage, tmp_path.name, 0, files)
+        assert sorted(bodies(), key=int) == texts
+    assert not list(tmp_path.rglob("*.arrow"))
+
+
 @pytest.mark.parametrize(
     ("fields", "line"),
     [
