@@ -1,7 +1,8 @@
 """Rows that retention has removed from a broker's disk, read through the broker from its archive.
 
 The broker fetches a file from the archive when a task reads its rows. Planning a query reads
-nothing from the archive.
+nothing from the archive, unless the query begins or ends at a time: then it reads the file that has
+the rows of that time.
 """
 
 from __future__ import annotations
@@ -61,12 +62,15 @@ class ArchivedPiece(Piece):
 
 
 class ArchivedScan(SegmentScan):
-    """A scan of a file in the archive, of which nothing is read: its cuts have no positions."""
+    """A scan of a file in the archive, of which nothing is read: its cuts have no positions.
+
+    `size` is the size of the file in bytes.
+    """
 
     def cut(self, low: int, high: int) -> Cut:
         """Return a cut of the offsets from `low` up to, not including, `high`."""
         return Cut(b"", 0, 0, self.base, low, high)
 
     def sizes(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """Yield the offset `high` and a size of 0 bytes: the file is read as a whole."""
-        yield high, 0
+        """Yield the offset `high` and the size of the file, which is read as a whole."""
+        yield high, self.size

@@ -255,19 +255,22 @@ class JournalStream:
             end = span.high
             if span.last_at is not None and span.last_at < micros:
                 continue
+            if span.first_at is not None and span.first_at >= micros:
+                return span.low
             scan = self.scanned(span, end)
-            starts = scan.offsets
+            # A file in the archive counts as one batch.
+            starts = scan.offsets or [span.low]
             group = bisect_left(
                 starts,
                 True,
+                1,
                 key=lambda at: at >= end or self._times(span, scan.cut(at, at + 1))[0] >= micros,
             )
-            begin = starts[max(group - 1, 0)]
+            begin = starts[group - 1]
             stop = min(starts[group], end) if group < len(starts) else end
-            if begin < stop:
-                for at, time in enumerate(self._times(span, scan.cut(begin, stop)), begin):
-                    if time >= micros:
-                        return at
+            for at, time in enumerate(self._times(span, scan.cut(begin, stop)), begin):
+                if time >= micros:
+                    return at
             if stop < end:
                 return stop
         return end

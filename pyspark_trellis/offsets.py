@@ -72,14 +72,14 @@ def document_of(positions: Mapping[str, Position], single: bool) -> dict[str, An
     return {name: position.document() for name, position in sorted(positions.items())}
 
 
-def number(options: Mapping[str, str], name: str, default: int) -> int:
-    """Return the option `name`, a whole number of 0 or more; `default` if the option is absent.
+def number(options: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
+    """Return the option `name`, a whole number of `least` or more; `default` if it is absent.
 
     Raises PipelineError if the option has another value.
     """
     text = options.get(name.lower(), str(default))
-    if not text.isdecimal():
-        raise PipelineError(f"option {name} is '{text}', not a whole number of 0 or more")
+    if not text.isdecimal() or int(text) < least:
+        raise PipelineError(f"option {name} is '{text}', not a whole number of {least} or more")
     return int(text)
 
 

@@ -41,6 +41,8 @@ PAUSE: Final = 0.02
 PAUSE_MAX: Final = 1.0
 #: The number of attempts to connect, if none has succeeded yet.
 ATTEMPTS: Final = 3
+#: The largest number of characters of a name in an error text.
+_SHOWN: Final = 100
 #: AMQP's reply code of a connection that an operator closed, for example by stopping the broker.
 _FORCED: Final = 320
 
@@ -184,18 +186,26 @@ class SinkPublisher:
     def _fill(self) -> None:
         """Publish messages, as long as there is room for messages in flight."""
         while (
-            not self._refused and len(self._in_flight) < self._window and self._bytes < WINDOW_BYTES
+            not (self._failure or self._refused)
+            and len(self._in_flight) < self._window
+            and self._bytes < WINDOW_BYTES
         ):
             found = self._next()
             if found is None:
                 break
-            _, message = found
-            self._channel.basic_publish(
-                message.exchange, message.key, message.body, message.properties
-            )
+            number, message = found
+            # It counts as in flight before it is sent, so that it is not lost with the connection.
             self._tag += 1
             self._in_flight[self._tag] = found
             self._bytes += len(message.body)
+            try:
+                self._channel.basic_publish(
+                    message.exchange, message.key, message.body, message.properties
+                )
+            except Exception as error:
+                if not self._channel.is_open:
+                    raise
+                self._failure = _not_encoded(number, message, error)
         if self._failure or (
             self._exhausted and not self._again and not self._in_flight and not self._refused
         ):
@@ -293,6 +303,15 @@ class SinkPublisher:
 def _closed_for_good(reason: Any) -> bool:
     """True if the broker closed the connection for a reason that a new connection does not end."""
     return isinstance(reason, ConnectionClosedByBroker) and reason.reply_code != _FORCED
+
+
+def _not_encoded(number: int, message: Outgoing, error: Exception) -> str:
+    """Return the reason why a message cannot be sent: one of its fields has no form in AMQP."""
+    return (
+        f"message {number}, with exchange '{message.exchange[:_SHOWN]}' and topic "
+        f"'{message.key[:_SHOWN]}', does not fit into AMQP: {repr(error)[: 2 * _SHOWN]}; change or "
+        "filter out such rows"
+    )
 
 
 def _number(each: tuple[int, Outgoing]) -> int:

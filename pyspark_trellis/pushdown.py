@@ -57,6 +57,7 @@ class PushedConditions:
         column = each.attribute if hasattr(each, "attribute") else ()
         if isinstance(each, (EqualTo, In)):
             values = each.value if isinstance(each, In) else (each.value,)
+            values = tuple(value for value in values if value is not None)  # null equals nothing
             if column == ("topic",):
                 self.topics = _both(self.topics, values)
             elif column == (JOURNAL,):

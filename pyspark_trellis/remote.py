@@ -6,6 +6,7 @@ import base64
 import http
 import http.client
 import json
+import ssl
 import struct
 import urllib.error
 import urllib.request
@@ -119,8 +120,12 @@ class RemoteBroker:
                     f"{self.url} answered {error.code} to user '{self.user}': {_reason(error)}"
                 ) from None
         except urllib.error.URLError as error:
+            untrusted = isinstance(error.reason, ssl.SSLCertVerificationError)
             raise PipelineError(
-                f"{self.url} does not answer: {error.reason}; is the listener `http` on?"
+                f"{self.url} has a certificate that is not trusted: {error.reason}; set the option "
+                "caFile to the certificate of its authority"
+                if untrusted
+                else f"{self.url} does not answer: {error.reason}; is the listener `http` on?"
             ) from None
         except (OSError, http.client.HTTPException) as error:
             raise self._unexpected(path, error) from None
@@ -178,7 +183,8 @@ class RemotePiece(Piece):
             # Retention has removed the segment since the query was planned: ask for all of it,
             # which the broker may have in its archive.
             cut = replace(self.cut, first=self.base)
-            yield from ArchivedPiece(cut, self.broker, self.path).batches(columns, verify)
+            piece = ArchivedPiece(cut, self.broker, self.path, journal=self.journal)
+            yield from piece.batches(columns, verify)
             return
         yield from rows_of(self.cut, data, self.where, columns, verify)
 
@@ -224,6 +230,12 @@ class Remote(JournalStream):
     def rewritten(self, offset: int, epoch: int) -> int | None:
         return None  # The broker returns only durable rows, which a crash cannot remove.
 
+    def time_of(self, offset: int) -> int:
+        [span] = (span for span in self.spans() if span.low <= offset < span.high)
+        if span.first_at is not None and self._rows[span.name].get("archived"):
+            return span.first_at  # The time of one row is not worth a file from the archive.
+        return super().time_of(offset)
+
     def piece(self, span: JournalSpan, cut: Cut) -> Piece:
         path = self._path(span)
         if self._rows[span.name].get("archived"):
@@ -240,7 +252,7 @@ class Remote(JournalStream):
         Each header gives the position of the next header.
         """
         if self._rows[span.name].get("archived"):
-            return ArchivedScan(span.low)
+            return ArchivedScan(span.low, size=self._rows[span.name]["bytes"])
         scan = self._scans.setdefault(span.name, SegmentScan(span.low))
         path, size = self._path(span), self._rows[span.name]["bytes"]
         some = _HEADS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -10,11 +11,14 @@ import pyarrow.compute as pc
 
 from pyspark_trellis import offsets
 from pyspark_trellis.columns import COLUMNS, JOURNAL, check_column, conform, projection
+from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.grammars import checked, grammar_of
 from pyspark_trellis.journal import JournalStream, Piece
 from pyspark_trellis.journals import QueryJournals, one_stream
 from pyspark_trellis.options import READING, known
 from pyspark_trellis.topic_filter import TopicFilter
+
+_LOG: Final = logging.getLogger("pyspark_trellis")
 
 
 def stream_of(options: Mapping[str, str]) -> JournalStream:
@@ -40,12 +44,11 @@ def read_table(place: str, columns: Sequence[str] = tuple(COLUMNS), **options: s
     named = {name: str(value) for name, value in named.items()}
     streams = QueryJournals(named).streams()
     selected = SelectedRows(projection(columns), named)
-    whole = offsets.switch(named, "failOnDataLoss", True)
     low, high = offsets.first_offsets(named, streams), offsets.last_offsets(named, streams)
     batches = (
         batch
         for name, stream in streams.items()
-        for piece in stream.pieces(low[name], high[name], whole=whole)
+        for piece in stream.pieces(low[name], high[name], whole=selected.whole)
         for batch in selected.batches(piece)
     )
     return pa.Table.from_batches(batches, selected.wanted)
@@ -62,6 +65,7 @@ class SelectedRows:
         self.pattern: Final = options.get("pattern")
         self.grammar: Final = options.get("grammar", "amqp")
         self.verify: Final = offsets.switch(options, "verify", True)
+        self.whole: Final = offsets.switch(options, "failOnDataLoss", True)
         grammar = grammar_of(self.grammar)
         if self.pattern is not None:
             checked([self.pattern], grammar)
@@ -69,7 +73,19 @@ class SelectedRows:
         self.topics: frozenset[str] | None = None
 
     def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Iterate over the selected rows of a piece. Raises PipelineError."""
+        """Iterate over the selected rows of a piece.
+
+        With failOnDataLoss=false, a piece whose rows are not there any more has no rows. Raises
+        PipelineError.
+        """
+        try:
+            yield from self._batches(piece)
+        except PipelineError as error:
+            if self.whole or not error.rows_lost:
+                raise
+            _LOG.warning("failOnDataLoss=false: %s", error)
+
+    def _batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         pattern_filter = (
             TopicFilter(self.pattern, grammar_of(self.grammar))
             if self.pattern is not None

@@ -18,8 +18,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -36,7 +36,7 @@ from pyspark_trellis import credentials, offsets
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.options import WRITING, known
 from pyspark_trellis.publisher import Outgoing, SinkPublisher
-from pyspark_trellis.staging import BatchManifest, stage, staged_rows
+from pyspark_trellis.staging import BatchManifest, published, set_published, stage, staged_rows
 from pyspark_trellis.storage import Storage, storage_at
 
 #: The columns that a query must have.
@@ -100,7 +100,7 @@ class MessageSink:
         self._url: Final = url
         self._exchange: Final = self.options.get("exchange", "amq.topic")
         self._checkpoint: Final = self.options.get("checkpointlocation", "")
-        self._patience: Final = max(offsets.number(self.options, "publishTimeout", 60), 1)
+        self._patience: Final = offsets.number(self.options, "publishTimeout", 60, least=1)
         if not self._checkpoint:
             raise PipelineError(
                 "option checkpointLocation is missing: set it to a directory that all workers can "
@@ -149,7 +149,7 @@ class MessageSink:
         if manifest is None:
             manifest = BatchManifest(tuple(files))
             manifest.write(storage, name)
-        if not manifest.published:
+        if not published(storage, name):
             rows = (
                 message
                 for number, file in enumerate(manifest.files)
@@ -159,7 +159,7 @@ class MessageSink:
             )
             self.publisher().publish(rows)
             # If the batch is repeated after this, nothing is published, and no file is needed.
-            replace(manifest, published=True).write(storage, name)
+            set_published(storage, name)
         for file in {*manifest.files, *files}:
             with suppress(PipelineError):
                 storage.delete(f"{name}/{file}")
@@ -214,7 +214,9 @@ class MessageSink:
 def _headers_of(text: str | None) -> dict[str, Any]:
     """Return the headers in a row. Raises PipelineError unless they are a JSON object."""
     try:
-        headers = json.loads(text) if text else {}
+        headers = (
+            json.loads(text, parse_float=_no_fraction, parse_constant=_no_fraction) if text else {}
+        )
     except ValueError as error:
         raise PipelineError(
             f"column 'headers' must hold JSON objects, but a row has no JSON: {error}"
@@ -224,6 +226,13 @@ def _headers_of(text: str | None) -> dict[str, Any]:
             "column 'headers' must hold JSON objects, but a row has another JSON value"
         )
     return headers
+
+
+def _no_fraction(text: str) -> NoReturn:
+    raise PipelineError(
+        f"column 'headers' has the number {text} in a row, but the sink can send only whole "
+        "numbers: make it a text"
+    )
 
 
 def _files(messages: Iterable[WriterCommitMessage | None]) -> list[StagedRows]:

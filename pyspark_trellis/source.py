@@ -67,7 +67,6 @@ class JournalRows:
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self.selected: Final = SelectedRows(arrow_schema(schema), options)
-        self._whole: Final = offsets.switch(options, "failOnDataLoss", True)
 
     def of(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Iterate over the rows of a task's partition.
@@ -77,12 +76,7 @@ class JournalRows:
         if not isinstance(partition, JournalTask):
             return
         for piece in partition.pieces:
-            try:
-                yield from self.selected.batches(piece)
-            except PipelineError as error:
-                if self._whole or not error.rows_lost:
-                    raise
-                _LOG.warning("failOnDataLoss=false: %s", error)
+            yield from self.selected.batches(piece)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -137,10 +131,10 @@ class JournalReader(DataSourceReader):
 def _partitions(
     streams: dict[str, JournalStream], spans: dict[str, OffsetSpan], options: dict[str, str]
 ) -> list[JournalTask]:
-    rows = offsets.number(options, "rowsPerTask", ROWS_PER_TASK)
+    rows = offsets.number(options, "rowsPerTask", ROWS_PER_TASK, least=1)
     least = offsets.number(options, "minPartitions", 1)
     whole = offsets.switch(options, "failOnDataLoss", True)
-    return [JournalTask(task) for task in tasks_of(streams, spans, max(rows, 1), least, whole)]
+    return [JournalTask(task) for task in tasks_of(streams, spans, rows, least, whole)]
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -2,11 +2,13 @@
 
     <checkpoint>/trellis/<batch>/<name>.arrow     the rows of a task, in the order of their numbers
     <checkpoint>/trellis/<batch>/manifest.json    the files of the batch, in order
+    <checkpoint>/trellis/<batch>/published        empty; there when all rows are published
 
 A row has the number of its place in its file, and a file the number of its place in the manifest.
-The manifest is written once. If Spark repeats the batch, the files in the manifest are published
-again, and not the rows of the repeated tasks. So each row has the same identity as before, whatever
-the new division into tasks is, and the broker drops the rows that it has.
+No file is written twice, because few file systems of Hadoop can replace a file in one step. If
+Spark repeats the batch, the files in the manifest are published again, and not the rows of the
+repeated tasks. So each row has the same identity as before, whatever the new division into tasks
+is, and the broker drops the rows that it has.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.storage import Storage
 
 MANIFEST: Final = "manifest.json"
+_PUBLISHED: Final = "published"
 #: The number of rows that are converted to Python objects at once.
 _ROWS: Final = 1_000
 
 
 @dataclass(frozen=True)
 class BatchManifest:
-    """The files of a batch, and if all their rows were published."""
+    """The files of a batch, in the order of their numbers."""
 
     files: tuple[str, ...]
-    published: bool = False
 
     @classmethod
     def read(cls, storage: Storage, batch: str) -> BatchManifest | None:
@@ -44,7 +46,7 @@ class BatchManifest:
             return None
         try:
             document = json.loads(text)
-            return cls(tuple(document["files"]), document["published"])
+            return cls(tuple(document["files"]))
         except (ValueError, KeyError, TypeError):
             raise PipelineError(
                 f"the manifest of batch {batch} beside the checkpoint cannot be read; was it "
@@ -52,9 +54,18 @@ class BatchManifest:
             ) from None
 
     def write(self, storage: Storage, batch: str) -> None:
-        """Store the manifest. Raises PipelineError."""
-        document = {"files": list(self.files), "published": self.published}
-        storage.write(f"{batch}/{MANIFEST}", json.dumps(document))
+        """Store the manifest of a batch that has none. Raises PipelineError."""
+        storage.write(f"{batch}/{MANIFEST}", json.dumps({"files": list(self.files)}))
+
+
+def published(storage: Storage, batch: str) -> bool:
+    """True if all rows of a batch are published. Raises PipelineError."""
+    return storage.read(f"{batch}/{_PUBLISHED}") is not None
+
+
+def set_published(storage: Storage, batch: str) -> None:
+    """Store that all rows of a batch are published. Raises PipelineError."""
+    storage.write(f"{batch}/{_PUBLISHED}", "")
 
 
 def stage(batches: Iterator[pa.RecordBatch], storage: Storage, batch: str) -> str | None:

@@ -42,7 +42,10 @@ class Storage:
         raise NotImplementedError
 
     def write(self, name: str, text: str) -> None:
-        """Write a small file, so that it is there whole or not at all. Raises PipelineError."""
+        """Write a small file that does not exist yet, so that it is there whole or not at all.
+
+        Raises PipelineError.
+        """
         raise NotImplementedError
 
     def read(self, name: str) -> str | None:
@@ -207,11 +210,11 @@ class HadoopStorage(Storage):
 
 
 def _rename(files: Any, draft: Any, target: Any) -> None:
-    """Rename a file; replace the target if it exists."""
+    """Rename a file. The target must not exist: few file systems can replace it in one step."""
     if not files.rename(draft, target):
-        files.delete(target, False)
-        if not files.rename(draft, target):
-            raise PipelineError(f"cannot rename {draft} to {target}")
+        raise _failed(
+            "write", target.toString(), "the file exists; does another query use this checkpoint?"
+        )
 
 
 class _Failing:

@@ -15,7 +15,11 @@ import pika
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_trellis.columns import projection
+from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.journals import one_stream
 from pyspark_trellis.publisher import Outgoing, SinkPublisher
+from pyspark_trellis.rows import SelectedRows
 from tests.broker import BrokerProcess
 from tests.pipeline.test_source import error_of, offsets_of
 
@@ -191,3 +195,29 @@ def test_an_offset_that_retention_has_removed_is_an_error_and_nothing_is_passed_
     assert offsets_of(load(spark, served.url, stream="short", startingOffsets=first)) == list(
         range(first, 200)
     )
+
+
+@pytest.mark.long
+def test_rows_that_retention_removes_after_the_plan_are_lost_without_an_archive(
+    served: Served,
+) -> None:
+    served.declare("lost", **{"x-max-length-bytes": 2 * SEGMENT})
+    served.publish("lost", 0, 20, 1_000)
+    stream = one_stream(
+        {"path": served.url, "journal": "lost", "user": "guest", "password": "guest"}
+    )
+    pieces = stream.pieces(0, 20, 5)
+    for first in range(20, 60, 20):
+        served.publish("lost", first, first + 20, 1_000)
+    assert stream.bounds().first > 0
+    columns = projection(["offset"])
+    with pytest.raises(PipelineError, match=r"answered 410 .* does not exist \(any more\)"):
+        list(SelectedRows(columns, {}).batches(pieces[0]))
+    lenient = SelectedRows(columns, {"failondataloss": "false"})
+    found = [
+        offset
+        for piece in pieces
+        for batch in lenient.batches(piece)
+        for offset in batch.column("offset").to_pylist()
+    ]
+    assert found == list(range(min(stream.bounds().first, 20), 20))

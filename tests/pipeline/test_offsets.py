@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import LongType, StringType, StructType
 
 from pyspark_trellis import offsets
+from pyspark_trellis.columns import projection
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import Directory, directory_name, journal_name, name_parts
 from pyspark_trellis.journals import QueryJournals
@@ -32,7 +33,7 @@ from pyspark_trellis.offsets import Position
 from pyspark_trellis.options import READING, WRITING, known, markdown
 from pyspark_trellis.pushdown import PushedConditions
 from pyspark_trellis.query_lag import JournalLag, lag
-from pyspark_trellis.rows import read_table
+from pyspark_trellis.rows import SelectedRows, read_table
 from pyspark_trellis.source import JournalReader, JournalStreamReader, JournalTask
 from pyspark_trellis.trigger import OffsetSpan, rows_of_a_task, shares, tasks_of
 from tests.pipeline.written import START, Row, journal, row
@@ -372,6 +373,22 @@ def test_one_journal_has_its_name_in_a_column_that_a_schema_asks_for(tmp_path: P
     assert only.column("journal").to_pylist() == ["a"] * 3
 
 
+def test_a_table_leaves_out_rows_that_are_lost_while_it_is_read(tmp_path: Path) -> None:
+    journal(tmp_path, some(40), a_segment=20)
+    selected = SelectedRows(projection(["offset"]), {"failondataloss": "false"})
+    pieces = Directory(str(tmp_path)).pieces(0, 40)
+    (tmp_path / "0000000001-00000000000000000000.arrow").unlink()
+    found = [each for piece in pieces for batch in selected.batches(piece) for each in batch[0]]
+    assert [each.as_py() for each in found] == list(range(20, 40))
+
+
+def test_a_task_has_at_least_one_row(tmp_path: Path) -> None:
+    path = streams(tmp_path, a=3)
+    reader = follower(path, journal="a", rowsPerTask=0)
+    with pytest.raises(PipelineError, match="option rowsPerTask is '0', not a whole number of 1"):
+        reader.partitions(reader.initialOffset(), {"next": 3, "epoch": 1, "journal": "a"})
+
+
 # -- conditions while reading
 
 
@@ -423,6 +440,7 @@ def test_conditions_on_offset_topic_and_journal_are_applied_whole(tmp_path: Path
         EqualTo(("topic",), "t.1"),
     )
     assert found.topics == frozenset({"t.1"})
+    assert conditions(In(("topic",), ("t.1", None))).topics == frozenset({"t.1"})
     known_streams = QueryJournals({"path": str(path), "journal": "a,b"}).streams()
     spans = {name: found.within(each, OffsetSpan(0, 50)) for name, each in known_streams.items()}
     assert spans == {"a": OffsetSpan(10, 21), "b": OffsetSpan(0, 0)}

@@ -218,6 +218,51 @@ def test_a_batch_that_failed_while_it_was_published_goes_on_when_it_is_repeated(
     assert sorted(found, key=int) == texts
 
 
+class WriteOnce(LocalStorage):
+    """A directory in which no file can be replaced, as on S3 and HDFS."""
+
+    def write(self, name: str, text: str) -> None:
+        assert self.read(name) is None, f"{name} exists"
+        super().write(name, text)
+
+
+def test_a_batch_is_published_where_no_file_can_be_replaced(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    texts = [str(at) for at in range(20)]
+    storage = WriteOnce(f"{tmp_path}/trellis")
+    with listening(broker) as (exchange, bodies):
+        sink = writer_of(broker.amqp_url, exchange, tmp_path)._sink
+        for tasks in (3, 2):  # The batch is repeated after it was published.
+            files = [each.file for each in staged(tmp_path, 0, texts, tasks)]
+            sink.publish(storage, tmp_path.name, 0, files)
+        assert sorted(bodies(), key=int) == texts
+    assert not list(tmp_path.rglob("*.arrow"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        (
+            {"topic": "x" * 300},
+            r"message 2, with exchange '' and topic 'x+', does not fit into AMQP",
+        ),
+        ({"priority": 300}, "message 2, .* does not fit into AMQP: .*<= 255"),
+        ({"headers": '{"n": [1, 2.5]}'}, "column 'headers' has the number 2.5 in a row, but"),
+        ({"headers": '{"n": 99999999999999999999}'}, "message 2, .* does not fit into AMQP"),
+    ],
+)
+def test_a_row_that_makes_no_message_fails_the_query(
+    fields: dict[str, Any], line: str, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """Such a row must not be left out silently."""
+    rows: list[dict[str, Any]] = [{"topic": "k", "body": str(at)} for at in range(3)]
+    rows[1] |= fields
+    sink = writer_of(broker.amqp_url, "", tmp_path)._sink
+    with pytest.raises(PipelineError, match=line):
+        sink.publisher().publish(sink.messages(iter(rows), f"{tmp_path}/0", 0))
+
+
 def test_staged_rows_are_those_of_the_task_in_order(tmp_path: Path) -> None:
     storage = storage_at(str(tmp_path))
     batches = pa.table({"n": list(range(5_000))}).to_batches(1_700)
