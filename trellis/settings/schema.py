@@ -32,6 +32,7 @@ from trellis.settings.listeners import (
     Ws,
     Wss,
 )
+from trellis.settings.telemetry import TelemetrySettings
 from trellis.settings.values import (
     check_hash,
     check_journal,
@@ -378,6 +379,7 @@ class Settings(Section, frozen=True, kw_only=True):
     matcher: MatcherSettings = MatcherSettings()
     shutdown: Shutdown = Shutdown()
     log: Log = Log()
+    telemetry: TelemetrySettings = TelemetrySettings()
     amqtt: AmqttSettings = AmqttSettings()
     users: Annotated[tuple[UserSettings, ...], option("users, each a table")] = ()
 

@@ -1,0 +1,95 @@
+"""The messages between the broker and the telemetry worker: one JSON object per line.
+
+broker -> worker                           worker -> broker
+Open      where to send the spans, once    Ready     the worker makes spans
+Steps     steps of sampled messages        Progress  what became of the spans
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+
+class Open(Struct, tag=True):
+    """The collector, and the attributes of all spans.
+
+    `endpoint` is "" for the environment's. `service` is "" for the environment's; `instance` is the
+    name of the node, and `version` the version of the broker.
+    """
+
+    endpoint: str
+    headers: dict[str, str]
+    service: str
+    instance: str
+    version: str
+
+
+class Origin(Struct, array_like=True):
+    """The publication of a message: SampledOrigin, with the parts of its trace context."""
+
+    parent_span: str
+    flags: int
+    state: str
+    vhost: str
+    exchange: str
+    key: str
+    user: str
+    protocol: str
+    client: tuple[str, ...]
+    size: int
+    message_id: str
+    correlation_id: str
+
+
+class Step(Struct, array_like=True):
+    """A step of a sampled message: SampledStep."""
+
+    trace_id: str
+    span_id: str
+    time: int
+    step: str
+    place: str
+    detail: str
+    client: tuple[str, ...]
+    origin: Origin | None
+
+
+class Steps(Struct, tag=True):
+    """Steps in the order in which they happened."""
+
+    steps: list[Step]
+
+
+class Ready(Struct, tag=True):
+    """The worker has loaded the exporter, and makes spans."""
+
+
+class Progress(Struct, tag=True):
+    """Numbers of spans since the last Progress, and the number that wait now.
+
+    `failures` is the number of requests that failed; `reason` is the last failure, "" if the last
+    request succeeded.
+    """
+
+    exported: int
+    dropped_full: int
+    dropped_refused: int
+    failures: int
+    waiting: int
+    reason: str
+
+
+ToWorker = Open | Steps
+FromWorker = Ready | Progress
+
+_encoder: Final = msgspec.json.Encoder()
+to_worker: Final = msgspec.json.Decoder(ToWorker)
+from_worker: Final = msgspec.json.Decoder(FromWorker)
+
+
+def line(message: ToWorker | FromWorker) -> bytes:
+    """Return a message as a line."""
+    return _encoder.encode(message) + b"\n"
