@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -72,6 +73,8 @@ class WorkerProcess:
         #: it.
         self.ready = False
         self._process: subprocess.Popen[bytes] | None = None
+        #: The broker's end of the connection, while a worker runs.
+        self._socket: socket.socket | None = None
         self._closed = False
         #: Number of workers that ended although the broker had not closed them.
         self.lost = 0
@@ -99,20 +102,35 @@ class WorkerProcess:
         if self._connection is not None and self._connection.transport is not None:
             self._connection.transport.write(line)
 
-    def close(self, patience: float = 0.0) -> None:
-        """End the worker. It has up to `patience` seconds for its last work, and is then killed."""
+    def close(self, patience: float = 0.0, last: bytes = b"") -> None:
+        """Send the line `last`, and end the worker; b"" is no line.
+
+        The worker has up to `patience` seconds for its last work, and is then killed.
+        """
         self._closed = True
         self._task.cancel()
         if self._process is None:
             return
-        if patience and self._connection is not None and self._connection.transport is not None:
-            self._connection.transport.get_extra_info("socket").shutdown(socket.SHUT_WR)
-            try:
-                self._process.wait(patience)
-            except subprocess.TimeoutExpired:
-                pass
+        if patience and self._socket is not None and self.ready:
+            self._end_lines(self._socket, patience, last)
         self._process.kill()
         self._process.wait()
+
+    def _end_lines(self, ours: socket.socket, patience: float, last: bytes) -> None:
+        """Send a last line and the end of all lines; wait up to `patience` seconds for the worker.
+
+        The event loop does not run meanwhile, so the line is written to the socket itself.
+        """
+        assert self._process is not None
+        end = time.monotonic() + patience
+        try:
+            ours.settimeout(patience)
+            if not self.unsent:
+                ours.sendall(last)
+            ours.shutdown(socket.SHUT_WR)
+            self._process.wait(max(0.0, end - time.monotonic()))
+        except (OSError, subprocess.TimeoutExpired):
+            pass  # The worker has ended already, or does not end in time.
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -146,13 +164,13 @@ class WorkerProcess:
                     raise
             connection = _Connection(self._received)
             await loop.create_unix_connection(lambda: connection, sock=ours)
-            self._connection = connection
+            self._connection, self._socket = connection, ours
             try:
                 self._write(self._opening)
                 await connection.lost.wait()
             finally:
                 self.ready = False
-                self._connection = None
+                self._connection = self._socket = None
             return await asyncio.to_thread(wait_or_kill, process)
         finally:
             ours.close()

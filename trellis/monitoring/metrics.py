@@ -30,6 +30,7 @@ from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
 from trellis.monitoring.scrape import queues_of
+from trellis.monitoring.telemetry_metrics import add_telemetry
 from trellis.server.node import BrokerNode
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 
@@ -72,6 +73,8 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
         add_cluster(page, node.cluster_figures())
     if node.archive is not None:
         add_archive(page, node.archive)
+    if node.telemetry is not None:
+        add_telemetry(page, node.telemetry)
     return page
 
 

@@ -117,7 +117,7 @@ class BrokerNode:
         #: The archive of streams; None if the settings name none.
         self.archive = _archive(settings, directory, disk)
         self.broker.streams.archive = self.archive
-        #: The spans for distributed tracing; None without `telemetry.enabled`.
+        #: The telemetry, for distributed tracing; None without `telemetry.enabled`.
         self.telemetry = telemetry_from_settings(settings, self.broker)
         self.store_writer = (
             StoreWriter(self.broker.store)

@@ -76,8 +76,7 @@ class TelemetryService:
             self._flushing.cancel()
         self._steps.wake = _ignore
         if self.worker is not None:
-            self._flush()
-            self.worker.close(END_SECONDS)
+            self.worker.close(END_SECONDS, self._take_line())
 
     def _schedule(self) -> None:
         """Send the waiting steps to the worker soon. Called when the first of them is added."""
@@ -95,10 +94,13 @@ class TelemetryService:
         worker = self.worker
         if worker is None or not worker.ready or worker.unsent > UNSENT_MAX:
             return False
-        steps = self._steps.take()
-        if steps:
-            worker.send(contract.line(contract.Steps([_step(step) for step in steps])))
+        worker.send(self._take_line())
         return True
+
+    def _take_line(self) -> bytes:
+        """Take the waiting steps, and return them as a line; b"" if none waits."""
+        steps = [_step(step) for step in self._steps.take()]
+        return contract.line(contract.Steps(steps)) if steps else b""
 
     def _on_line(self, line: bytes) -> None:
         message = contract.from_worker.decode(line)
