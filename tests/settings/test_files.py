@@ -138,6 +138,8 @@ SAMPLES: dict[str, st.SearchStrategy[Any]] = {
     "check_mode": st.sampled_from(["0660", "600", "0777"]),
     "check_word": st.sampled_from(["orders", "site-1.orders_2"]),
     "check_servers": st.sampled_from(["", "kafka-1:9092", "10.0.0.5:9092, [::1]:9093"]),
+    "check_endpoint": st.sampled_from(["", "http://collector:4318", "https://c.example.org/v1"]),
+    "check_header": st.sampled_from(["api-key=a b", "authorization=Bearer x="]),
     "check_host": st.sampled_from(["", "broker-1.example.org", "10.0.0.5", "::1"]),
 }
 

@@ -11,6 +11,8 @@ from trellis.settings.declaration import Section, option
 
 #: The path of the spans below the URL of a collector (OTLP specification, OTLP/HTTP request).
 TRACES_PATH = "/v1/traces"
+#: The only protocol of the exporter.
+PROTOCOL = "http/protobuf"
 #: The samplers that OTEL_TRACES_SAMPLER may name: True if the flag in `traceparent` decides first,
 #: and the ratio; None if OTEL_TRACES_SAMPLER_ARG has the ratio.
 SAMPLERS: dict[str, tuple[bool, float | None]] = {
@@ -101,7 +103,17 @@ class Sampling(Struct, frozen=True):
 
 
 def sampling_of(settings: TelemetrySettings, environment: dict[str, str]) -> Sampling:
-    """Return the sampling that the settings and OTEL_TRACES_SAMPLER name. Raises ValueError."""
+    """Return the sampling that the settings and OTEL_TRACES_SAMPLER name.
+
+    Raises ValueError for a variable with a value that Trellis does not support.
+    """
+    for variable in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        protocol = environment.get(variable, "").strip().lower()
+        if protocol not in ("", PROTOCOL):
+            raise ValueError(
+                f"{variable}: '{protocol}' is not supported; set it to {PROTOCOL}, and name the "
+                "collector's port for OTLP/HTTP (4318)"
+            )
     name = environment.get("OTEL_TRACES_SAMPLER", "").strip().lower()
     if not name:
         return Sampling(True, settings.ratio)

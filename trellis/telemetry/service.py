@@ -7,11 +7,11 @@ which drops steps when it is full.
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import os
 import random
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import trellis
@@ -99,7 +99,7 @@ class TelemetryService:
 
     def _take_line(self) -> bytes:
         """Take the waiting steps, and return them as a line; b"" if none waits."""
-        steps = [_step(step) for step in self._steps.take()]
+        steps = steps_of(self._steps)
         return contract.line(contract.Steps(steps)) if steps else b""
 
     def _on_line(self, line: bytes) -> None:
@@ -161,8 +161,8 @@ def telemetry_from_settings(
         logs.info("telemetry_disabled", note=f"{disabled} overrides telemetry.enabled")
         return None
     try:
-        version(_EXPORTER)
-    except PackageNotFoundError:
+        importlib.metadata.version(_EXPORTER)
+    except importlib.metadata.PackageNotFoundError:
         raise SettingsError(
             f"telemetry.enabled: {_EXPORTER} is not installed; "
             "pip install 'trellis-broker[otel]', or set telemetry.enabled to false"
@@ -189,6 +189,11 @@ def telemetry_from_settings(
         trellis.__version__,
     )
     return TelemetryService(sampler, opening)
+
+
+def steps_of(waiting: SampledSteps) -> list[contract.Step]:
+    """Take the steps that wait, and return them as the worker gets them."""
+    return [_step(step) for step in waiting.take()]
 
 
 def _step(step: SampledStep) -> contract.Step:
