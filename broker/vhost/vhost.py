@@ -150,13 +150,17 @@ class VirtualHost(DeadLetterHost):
         return int(self._planner.scope.paused)
 
     def totals(self) -> VirtualHostTotals:
-        """Return a new count of the objects and messages, which the caller advances in steps."""
+        """Return a new count of the objects and messages, which the caller advances in steps.
+
+        The number of copies that could not be represented lacks those that cached routes counted
+        since `PublishContexts.collect_steps`.
+        """
         return VirtualHostTotals(
             list(self.queues.values()),
             [*self.replies.values(), *self.delays.values(), *self.histories.values()],
             list(self.subscribers),
             self.declarations.deleted,
-            sum(ingress.unrepresentable for ingress in self.contexts.ingress_counters().values()),
+            sum(ingress.unrepresentable for ingress in self.contexts.collected().values()),
         )
 
     def absorb(self, other: VirtualHost) -> None:
