@@ -150,11 +150,7 @@ class VirtualHost(DeadLetterHost):
         return int(self._planner.scope.paused)
 
     def totals(self) -> VirtualHostTotals:
-        """Return a new count of the objects and messages, which the caller advances in steps.
-
-        The number of copies that could not be represented lacks those that cached routes counted
-        since `PublishContexts.collect_steps`.
-        """
+        """Return a new count of the objects and messages, which the caller advances in steps."""
         return VirtualHostTotals(
             list(self.queues.values()),
             [*self.replies.values(), *self.delays.values(), *self.histories.values()],
