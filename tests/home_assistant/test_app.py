@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import socket
 import ssl
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +23,8 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from tests.authority import Authority
-from tests.home_assistant.running import PATIENCE, SupervisorServer, running
+from tests.broker import ROOT, environment
+from tests.home_assistant.running import APP, PATIENCE, SupervisorServer, running
 
 pytestmark = [pytest.mark.long]
 
@@ -48,7 +53,7 @@ class Client:
         self.paho.on_subscribe = self._on_subscribe
 
     def _on_message(self, client: paho.Client, data: Any, message: paho.MQTTMessage) -> None:
-        self.messages.put((message.topic, message.payload, message.retain))
+        self.messages.put((message.topic, bytes(message.payload), message.retain))
 
     def _on_connect(
         self, client: paho.Client, data: Any, flags: Any, code: ReasonCode, more: Properties | None
@@ -90,7 +95,7 @@ class Client:
         """Close the socket without DISCONNECT, as a crash of Home Assistant would."""
         self.paho.loop_stop()
         opened = self.paho.socket()
-        assert opened is not None
+        assert isinstance(opened, socket.socket)
         opened.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -272,3 +277,31 @@ def test_options_that_cannot_be_used_are_refused(
         assert problem in errors
         assert "Traceback" not in errors
         assert app.process.returncode == 2
+
+
+def test_build_makes_a_folder_from_which_the_image_can_install(tmp_path: Path) -> None:
+    """The first command of docs/home-assistant.md, and the step of the Dockerfile that uses it."""
+    page = (ROOT / "docs" / "home-assistant.md").read_text()
+    [command] = re.findall(r"^    (packaging/\S+) /path/to/addons/trellis$", page, re.MULTILINE)
+    target = tmp_path / "addons" / "trellis"
+    pip = f"{sys.executable} -m pip"
+    words = [ROOT / command, target]
+    subprocess.run(words, env=os.environ | {"PIP": pip}, cwd=tmp_path, check=True, timeout=600)
+    for file in ("config.yaml", "Dockerfile", "DOCS.md", "addon/__main__.py"):
+        assert (target / file).read_bytes() == (APP / file).read_bytes()
+    install = [*pip.split(), "install", "--quiet", "--no-index", "--no-deps"]
+    install += ["--find-links", str(target / "wheels"), "--target", str(tmp_path / "installed")]
+    subprocess.run([*install, "trellis-broker==0.1.0"], check=True, timeout=600)
+    variables = environment() | {
+        "PYTHONPATH": os.pathsep.join((str(tmp_path / "installed"), str(target)))
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "addon", "--data", str(tmp_path)],
+        env=variables,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 2
+    assert "options.json" in done.stderr

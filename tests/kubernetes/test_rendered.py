@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,8 +44,8 @@ def secrets(directory: Path) -> Secrets:
             "tls.key": certificate,
             "ca.crt": authority.file.read_bytes(),
         },
-        "trellis-definitions": {"definitions.json": json.dumps(definitions).encode()},
-        "trellis-kafka": {
+        "plant-definitions": {"definitions.json": json.dumps(definitions).encode()},
+        "kafka-client": {
             "kafka.toml": (EXAMPLES / "kafka.toml").read_bytes(),
             "ca.crt": authority.file.read_bytes(),
         },
@@ -256,9 +259,11 @@ def test_only_the_active_node_of_a_cluster_is_ready(tmp_path: Path) -> None:
         assert "created topic" not in output
         live = release.container["livenessProbe"]["httpGet"]["path"]
         ready = release.container["readinessProbe"]["httpGet"]["path"]
-        with pods[0].serve() as active, pods[1].serve() as standby:
+        with ExitStack() as stack:
+            active = stack.enter_context(pods[0].serve())
             active.wait_for("following")
             active.wait_for("ready")
+            standby = stack.enter_context(pods[1].serve())
             standby.wait_for("following")
             assert [node.health(live) for node in (active, standby)] == [200, 200]
             assert [node.health(ready) for node in (active, standby)] == [200, 503]
@@ -273,3 +278,30 @@ def test_only_the_active_node_of_a_cluster_is_ready(tmp_path: Path) -> None:
             assert standby.health(ready) == 200
     finally:
         kafka.close()
+
+
+# -- the commands of docs/kubernetes.md
+
+
+def documented() -> list[list[str]]:
+    """Return the words of each complete command `helm install` of docs/kubernetes.md."""
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    lines = re.findall(r"^    helm (install .*)$", text, re.MULTILINE)
+    return [shlex.split(line) for line in lines]
+
+
+def test_documented_commands_render_the_chart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    commands = documented()
+    assert len(commands) == 3
+    for command in commands:
+        done = helm("template", *command[1:])
+        assert done.returncode == 0, done.stderr
+
+
+def test_first_documented_command_makes_the_documented_objects() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    rows = re.findall(r"^\| (\w+) `([a-z-]+)` \|", page, re.MULTILINE)
+    release = Release(render(*documented()[0][3:]))
+    made = {(one["kind"], one["metadata"]["name"]) for one in release.objects}
+    assert set(rows) == made
