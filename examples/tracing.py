@@ -43,7 +43,7 @@ def publish(host: str, port: int, tracer: trace.Tracer) -> str:
     with tracer.start_as_current_span(f"send {TOPIC}", kind=trace.SpanKind.PRODUCER) as span:
         context: dict[str, str] = {}
         inject(context)
-        properties = Properties(PacketTypes.PUBLISH)
+        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         properties.UserProperty = list(context.items())
         client.publish(TOPIC, b"1 lamp", qos=1, properties=properties).wait_for_publish(10)
     client.disconnect()

@@ -16,7 +16,7 @@ from broker.messages.trace_context import TraceContext
 from broker.messages.tracing import MessageTrace
 
 #: Number of steps that wait for the span exporter. Further steps are dropped and counted.
-STEPS_MAX: Final = 2_000
+STEPS_MAX: Final = 1_000
 #: Length of a name or text of a step, in characters.
 TEXT_MAX: Final = 256
 #: Upper bounds of the buckets of DeliveryTimes, in seconds.

@@ -102,7 +102,7 @@ class MessageSampler:
             exchange,
             shown(message.address.key),
             context.identity.name,
-            context.front if publisher is None else publisher.client_protocol or context.front,
+            context.front,
             () if publisher is None else publisher.client_names(),
             int(message.encoding.size(message.content)),
             str(properties.get("message_id") or "")[:_ID_MAX],

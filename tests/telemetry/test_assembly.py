@@ -49,7 +49,7 @@ def test_a_message_from_mqtt_5_to_amqp_has_four_spans(sampling: Sampling) -> Non
         for frame in consumer.send(commands.Basic.Consume(queue="temps", consumer_tag="c"))
         if isinstance(frame, commands.Basic.Deliver)
     ]
-    consumer.send(commands.Basic.Ack(delivery.delivery_tag))
+    consumer.send(commands.Basic.Ack(delivery.delivery_tag or 0))
     spans = sampling.spans()
     assert [(span.name, span.kind) for span in spans] == [
         ("publish amq.topic", CONSUMER),
@@ -179,7 +179,7 @@ def test_a_message_without_a_queue_says_why(
 
 def test_a_full_queue_that_refuses_is_an_error(sampling: Sampling) -> None:
     amqp = sampling.world.amqp()
-    amqp.queue("full", **{"x-max-length": 0, "x-overflow": "reject-publish"})
+    amqp.queue("full", x_max_length=0, x_overflow="reject-publish")
     amqp.publish("", "full", b"m", headers=HEADERS)
     first, route = sampling.spans()
     assert (first.error, route.error) == ("refused", "refused")

@@ -8,9 +8,10 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.openmetrics import parser
 
 from tests.broker import run_command
 from tests.telemetry.collector import Receiver
@@ -100,11 +101,8 @@ service_name = "orders-broker"
     assert request["content-encoding"] == "gzip"
     wait_for_metric(broker, "trellis_telemetry_exported_spans_total", 3)
     page = broker.page("application/openmetrics-text; version=1.0.0")
-    [times] = [
-        family
-        for family in text_string_to_metric_families(page)
-        if family.name == "trellis_sampled_delivery_seconds"
-    ]
+    families: list[Any] = list(parser.text_string_to_metric_families(page))  # type: ignore[no-untyped-call]
+    [times] = [one for one in families if one.name == "trellis_sampled_delivery_seconds"]
     exemplars = [sample.exemplar for sample in times.samples if sample.exemplar]
     assert [one.labels for one in exemplars] == [{"trace_id": f"{1:032x}"}]
     broker.stop()
@@ -216,15 +214,15 @@ def test_a_broker_without_telemetry_has_no_worker_and_no_metrics(receiver: Recei
 
 
 @pytest.mark.parametrize(
-    ("settings", "error"),
+    ("flag", "value", "error"),
     [
-        ({"TELEMETRY_ENDPOINT": "collector:4318"}, "must be a URL such as"),
-        ({"TELEMETRY_ENDPOINT": "http://h:port"}, "must be a URL such as"),
-        ({"TELEMETRY_RATIO": "2"}, "telemetry.ratio"),
-        ({"TELEMETRY_RATE": "0"}, "telemetry.rate"),
+        ("--telemetry-endpoint", "collector:4318", "must be a URL such as"),
+        ("--telemetry-endpoint", "http://h:port", "must be a URL such as"),
+        ("--telemetry-ratio", "2", "telemetry.ratio"),
+        ("--telemetry-rate", "0", "telemetry.rate"),
     ],
 )
-def test_wrong_settings_are_named(settings: dict[str, str], error: str) -> None:
-    run = run_command("serve", **settings)
+def test_wrong_settings_are_named(flag: str, value: str, error: str) -> None:
+    run = run_command("serve", flag, value)
     assert (run.returncode, len(run.stderr.splitlines())) == (2, 1)
     assert error in run.stderr
