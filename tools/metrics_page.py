@@ -115,7 +115,7 @@ async def pages() -> list[tuple[str, MetricsPage]]:
         node.archive = ArchiveService(
             Open("file:///archive", str(Path(directory, "archive")), 0), 0, 0, 0, node.disk
         )
-        opening = telemetry_contract.Open("", {}, "", "", "")
+        opening = telemetry_contract.OpenExport("", {}, "", "", "")
         sampler = MessageSampler(node.broker.agenda, SampledSteps(time.time_ns), random.getrandbits)
         node.telemetry = TelemetryService(sampler, opening)
         node.cluster_figures = lambda: ClusterFigures("orders", "active")

@@ -13,7 +13,7 @@ from broker.messages.message import Message
 
 #: Name of the header with the trace id, the publisher's span id and the flags.
 TRACEPARENT: Final = "traceparent"
-#: The same name, as its bytes stand in the encoded properties of a message.
+#: The bytes of this name, which stand in the encoded properties of a message.
 TRACEPARENT_MARK: Final = TRACEPARENT.encode()
 #: Name of the header with data of tracing systems, which the broker does not interpret.
 TRACESTATE: Final = "tracestate"

@@ -22,7 +22,7 @@ from trellis.telemetry.assembly import (
     SpanAssembler,
 )
 from trellis.telemetry.attributes import client_attributes, destination_of
-from trellis.telemetry.contract import Origin, Step
+from trellis.telemetry.contract import Step, StepOrigin
 
 HEADERS = {"traceparent": RECORDED, "tracestate": "vendor=1"}
 
@@ -193,7 +193,7 @@ STEPS = st.sampled_from(
 )
 
 
-def step(name: str, place: str, message: int, time: int, origin: Origin | None = None) -> Step:
+def step(name: str, place: str, message: int, time: int, origin: StepOrigin | None = None) -> Step:
     return Step(TRACE, f"{message:016x}", time, name, place, "", (), origin)
 
 
@@ -215,7 +215,7 @@ def test_any_steps_make_valid_spans(steps: list[tuple[str, str, int]]) -> None:
 
 def test_the_messages_that_are_remembered_are_bounded() -> None:
     assembler = SpanAssembler()
-    origin = Origin(PARENT, 1, "", "/", "", "q", "guest", "amqp091", (), 1, "", "")
+    origin = StepOrigin(PARENT, 1, "", "/", "", "q", "guest", "amqp091", (), 1, "", "")
     for number in range(MESSAGES_MAX + 1):
         list(assembler.add([step("published", "", number, 5, origin)]))
     late, kept = (
@@ -241,7 +241,7 @@ def test_the_messages_that_are_remembered_are_bounded() -> None:
 def test_destinations_are_named_as_the_conventions_say(
     exchange: str, key: str, protocol: str, queue: str, name: str
 ) -> None:
-    origin = Origin("", 1, "", "/", exchange, key, "u", protocol, (), 0, "", "")
+    origin = StepOrigin("", 1, "", "/", exchange, key, "u", protocol, (), 0, "", "")
     assert destination_of(origin, queue) == name
 
 

@@ -170,8 +170,8 @@ async def test_a_scraper_may_ask_for_openmetrics(running: Running, path: str) ->
     status, body = await running.get("metrics", path + query, accept)
     assert status == 200 and body.endswith(b"# EOF\n")
     # The parser is strict, and raises ValueError for a page that is not OpenMetrics.
-    families: Any = openmetrics.text_string_to_metric_families(body.decode())  # type: ignore[no-untyped-call]
-    names = {sample.name for family in families for sample in family.samples}
+    read: Any = openmetrics.text_string_to_metric_families
+    names = {sample.name for family in read(body.decode()) for sample in family.samples}
     assert names == plain.names
 
 

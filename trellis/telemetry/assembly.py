@@ -25,7 +25,7 @@ from trellis.telemetry.attributes import (
     operation,
     publisher_attributes,
 )
-from trellis.telemetry.contract import Origin, Step
+from trellis.telemetry.contract import Step, StepOrigin
 
 #: Number of messages whose steps are connected. Beyond, the message that was sampled first is
 #: forgotten: its further spans begin when they end.
@@ -53,7 +53,7 @@ ERRORS: Final = frozenset(
 )
 #: Kinds of spans, as OpenTelemetry names them.
 INTERNAL, SERVER, PRODUCER, CONSUMER = "INTERNAL", "SERVER", "PRODUCER", "CONSUMER"
-_UNKNOWN: Final = Origin("", 1, "", "", "", "", "", "", (), 0, "", "")
+_UNKNOWN: Final = StepOrigin("", 1, "", "", "", "", "", "", (), 0, "", "")
 
 
 class FinishedSpan(NamedTuple):
@@ -79,9 +79,9 @@ class FinishedSpan(NamedTuple):
 
 
 class _Message:
-    """What is known about a sampled message between its steps."""
+    """The state of a sampled message between its steps."""
 
-    def __init__(self, trace_id: str, span_id: str, origin: Origin) -> None:
+    def __init__(self, trace_id: str, span_id: str, origin: StepOrigin) -> None:
         self.trace_id = trace_id
         self.span_id = span_id
         self.origin = origin

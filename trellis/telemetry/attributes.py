@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trellis.telemetry.contract import Origin
+from trellis.telemetry.contract import StepOrigin
 
 Attributes = dict[str, str | int | tuple[str, ...]]
 
@@ -20,7 +20,7 @@ PROTOCOLS: Final = {
 _SWAP: Final = str.maketrans("./", "/.")
 
 
-def message_attributes(origin: Origin) -> Attributes:
+def message_attributes(origin: StepOrigin) -> Attributes:
     """Return the attributes that all spans of a message have."""
     attributes: Attributes = {
         "messaging.system": SYSTEM,
@@ -44,7 +44,7 @@ def operation(name: str, kind: str, destination: str) -> Attributes:
     }
 
 
-def destination_of(origin: Origin, queue: str = "") -> str:
+def destination_of(origin: StepOrigin, queue: str = "") -> str:
     """Return the name of a destination: exchange, routing key and queue, joined by colons.
 
     Parts that are empty are left out, and so is a queue with the name of the key, as the
@@ -57,7 +57,7 @@ def destination_of(origin: Origin, queue: str = "") -> str:
     return ":".join(part for part in parts if part) or "amq.default"
 
 
-def publisher_attributes(origin: Origin) -> Attributes:
+def publisher_attributes(origin: StepOrigin) -> Attributes:
     """Return the attributes of the publishing client."""
     attributes: Attributes = dict(client_attributes(origin.client))
     if origin.user:

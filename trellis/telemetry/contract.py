@@ -1,7 +1,7 @@
 """The messages between the broker and the telemetry worker: one JSON object per line.
 
 broker -> worker                           worker -> broker
-Open      where to send the spans, once    Ready     the worker makes spans
+Open      where to send the spans, once  ExporterReady  the worker makes spans
 Steps     steps of sampled messages        Progress  what became of the spans
 """
 
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 
-class Open(Struct, tag=True):
+class OpenExport(Struct, tag=True):
     """The collector, and the attributes of all spans.
 
     `endpoint` is "" for the environment's. `service` is "" for the environment's; `instance` is the
@@ -27,7 +27,7 @@ class Open(Struct, tag=True):
     version: str
 
 
-class Origin(Struct, array_like=True):
+class StepOrigin(Struct, array_like=True):
     """The publication of a message: SampledOrigin, with the parts of its trace context."""
 
     parent_span: str
@@ -54,7 +54,7 @@ class Step(Struct, array_like=True):
     place: str
     detail: str
     client: tuple[str, ...]
-    origin: Origin | None
+    origin: StepOrigin | None
 
 
 class Steps(Struct, tag=True):
@@ -63,7 +63,7 @@ class Steps(Struct, tag=True):
     steps: list[Step]
 
 
-class Ready(Struct, tag=True):
+class ExporterReady(Struct, tag=True):
     """The worker has loaded the exporter, and makes spans."""
 
 
@@ -82,8 +82,8 @@ class Progress(Struct, tag=True):
     reason: str
 
 
-ToWorker = Open | Steps
-FromWorker = Ready | Progress
+ToWorker = OpenExport | Steps
+FromWorker = ExporterReady | Progress
 
 _encoder: Final = msgspec.json.Encoder()
 to_worker: Final = msgspec.json.Decoder(ToWorker)

@@ -14,7 +14,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags, TraceSt
 from opentelemetry.trace.status import Status, StatusCode
 
 from trellis.telemetry.assembly import FinishedSpan
-from trellis.telemetry.contract import Open
+from trellis.telemetry.contract import OpenExport
 
 #: The service name if neither the settings nor the environment name one.
 SERVICE: Final = "trellis"
@@ -42,7 +42,7 @@ class CollectorClient:
     compression, certificates, and attributes of the resource.
     """
 
-    def __init__(self, opened: Open) -> None:
+    def __init__(self, opened: OpenExport) -> None:
         attributes = {"service.instance.id": opened.instance, "service.version": opened.version}
         if opened.service:
             attributes["service.name"] = opened.service

@@ -51,7 +51,7 @@ class TelemetryCounters:
 class TelemetryService:
     """The telemetry of a broker. `sampler` chooses its messages."""
 
-    def __init__(self, sampler: MessageSampler, opening: contract.Open) -> None:
+    def __init__(self, sampler: MessageSampler, opening: contract.OpenExport) -> None:
         self.sampler = sampler
         self.counters = TelemetryCounters()
         #: True unless the last request to the collector failed.
@@ -104,7 +104,7 @@ class TelemetryService:
 
     def _on_line(self, line: bytes) -> None:
         message = contract.from_worker.decode(line)
-        if isinstance(message, contract.Ready):
+        if isinstance(message, contract.ExporterReady):
             assert self.worker is not None
             self.worker.ready = True
             return
@@ -181,7 +181,7 @@ def telemetry_from_settings(
     )
     broker.sample_messages(sampler)
     headers = dict(text.split("=", 1) for text in wanted.headers)
-    opening = contract.Open(
+    opening = contract.OpenExport(
         full_endpoint(wanted.endpoint),
         headers,
         wanted.service_name,
@@ -209,9 +209,9 @@ def _step(step: SampledStep) -> contract.Step:
     )
 
 
-def _origin(origin: SampledOrigin) -> contract.Origin:
+def _origin(origin: SampledOrigin) -> contract.StepOrigin:
     parent = origin.parent
-    return contract.Origin(
+    return contract.StepOrigin(
         "" if parent is None else parent.span_id,
         1 if parent is None else parent.flags,
         "" if parent is None else parent.state,

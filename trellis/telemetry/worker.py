@@ -18,14 +18,14 @@ NICE: Final = 5
 END_SECONDS: Final = 0.5
 
 
-class Worker:
+class TelemetryWorker:
     """Makes spans of the steps that come over a socket, until the broker closes its end."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._lines = connection.makefile("rb")
         opened = contract.to_worker.decode(self._lines.readline())
-        assert isinstance(opened, contract.Open)
+        assert isinstance(opened, contract.OpenExport)
         self._assembler = SpanAssembler()
         self._queue: SpanQueue[FinishedSpan] = SpanQueue(
             CollectorClient(opened).export, self._report
@@ -35,7 +35,7 @@ class Worker:
     def run(self) -> None:
         """Serve the broker until it closes its end; then send the spans that wait."""
         self._queue.start()
-        self._send(contract.Ready())
+        self._send(contract.ExporterReady())
         for text in self._lines:
             message = contract.to_worker.decode(text)
             if isinstance(message, contract.Steps):
@@ -68,5 +68,5 @@ class Worker:
 def main(descriptor: int) -> None:
     """Run the worker, whose broker is at the other end of the socket with this descriptor."""
     os.nice(NICE)
-    Worker(socket.socket(fileno=descriptor)).run()
+    TelemetryWorker(socket.socket(fileno=descriptor)).run()
     os._exit(0)  # A request to a collector that does not answer must not delay the end.
