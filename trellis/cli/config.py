@@ -4,8 +4,8 @@ import argparse
 import getpass
 import sys
 
-from trellis.auth.jwt import Tokens
 from trellis.auth.passwords import HASHER
+from trellis.auth.tokens.authenticator import Tokens
 from trellis.cli.actions import add_result, print_result
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
 from trellis.server.certificates import contexts
@@ -58,7 +58,7 @@ def check_config(arguments: argparse.Namespace) -> int:
     """
     settings, sources = load_settings(arguments)
     contexts(settings)
-    if settings.jwt.keys:
+    if settings.jwt.enabled:
         Tokens(settings.jwt)
     ports = {name: listener.port for name, listener in settings.listeners.items()}
     listeners = " ".join(f"{name}={port}" for name, port in ports.items())
