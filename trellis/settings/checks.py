@@ -125,11 +125,8 @@ def _tokens(settings: Settings) -> Iterator[Problem]:
             yield ("jwt.issuer", "jwt.discovery"), f"{fault}, because jwt.discovery is true"
     shared = [name for name in jwt.algorithms if name.startswith("HS")]
     if jwt.fetches and shared:
-        yield (
-            ("jwt.algorithms",),
-            f"{shared[0]} needs a shared secret, and the keys of a provider are public; remove it, "
-            "or use jwt.keys",
-        )
+        problem = f"{shared[0]} needs a shared secret, and the keys of a provider are public"
+        yield ("jwt.algorithms",), f"{problem}; remove it, or use jwt.keys"
 
 
 def _user_names(settings: Settings) -> Iterator[Problem]:

@@ -140,8 +140,8 @@ class Jwt(Section, frozen=True, kw_only=True):
     scopes: Annotated[
         str,
         option(
-            "claims that hold the permissions: words separated by spaces, or a list. Several claims "
-            "are separated by spaces, and dots lead into objects, as in realm_access.roles"
+            "claims that hold the permissions: words separated by spaces, or a list. Several "
+            "claims are separated by spaces; dots lead into objects, as in realm_access.roles"
         ),
     ] = "scope"
     prefix: Annotated[
@@ -168,8 +168,8 @@ class Jwt(Section, frozen=True, kw_only=True):
     vhost: Annotated[
         str,
         option(
-            "claim that holds the virtual hosts of the role and the topic rules; MQTT clients enter "
-            'the first of them; "" is the virtual host "/"'
+            "claim that holds the virtual hosts of the role and the topic rules; MQTT clients "
+            'enter the first of them; "" is the virtual host "/"'
         ),
     ] = ""
     role: Annotated[

@@ -79,8 +79,8 @@ class KeyFetcher:
         found = document if isinstance(document, dict) else {}
         if found.get("issuer") != self._issuer:  # Section 4.3 demands that both are equal.
             raise FetchError(
-                f"{url}: the provider names the issuer {found.get('issuer')!r:.200}, and jwt.issuer "
-                f"is {self._issuer!r}; both must be equal"
+                f"{url}: the provider names the issuer {found.get('issuer')!r:.200}, and "
+                f"jwt.issuer is {self._issuer!r}; both must be equal"
             )
         jwks_url = found.get("jwks_uri")
         fault = url_fault(jwks_url) if isinstance(jwks_url, str) else "must be a URL"
@@ -124,9 +124,8 @@ class KeyFetcher:
                     ("Connection", "close"),
                 ],
             )
-            writer.write(
-                (connection.send(request) or b"") + (connection.send(h11.EndOfMessage()) or b"")
-            )
+            for event in (request, h11.EndOfMessage()):
+                writer.write(connection.send(event) or b"")
             return await _body(url, reader, connection)
         finally:
             writer.transport.abort()

@@ -50,10 +50,10 @@ def read_key_file(name: str) -> list[Key]:
 
 
 def parse_provider_keys(text: bytes) -> list[Key]:
-    """Return the keys for signatures in the JWKS of a provider. Raises ValueError if there are none.
+    """Return the keys for signatures in the JWKS of a provider.
 
-    Keys that cannot verify tokens here are skipped: keys for encryption, shared secrets, keys of
-    unknown types, and RSA keys outside RSA_BITS.
+    Raises ValueError if there are none. Keys that cannot verify tokens here are skipped: keys for
+    encryption, shared secrets, keys of unknown types, and RSA keys outside RSA_BITS.
     """
     document = json.loads(text)
     rows = document.get("keys") if isinstance(document, dict) else None
@@ -90,7 +90,7 @@ def _from_jwks(text: bytes) -> list[Key]:
     from joserfc.jwk import KeySet
 
     document = json.loads(text)
-    rows = document if "keys" in document else {"keys": [document]}
+    rows: Any = document if "keys" in document else {"keys": [document]}
     return list(KeySet.import_key_set(rows).keys)
 
 

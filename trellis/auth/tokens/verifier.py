@@ -73,7 +73,10 @@ class TokenVerifier:
         return TokenIdentity(user, self.mapping.grants(user, claims), expires)
 
     def header(self, token: bytes) -> dict[str, Any]:
-        """Return the header of a token whose form and algorithm are accepted. Raises TokenRefused."""
+        """Return the header of a token whose form and algorithm are accepted.
+
+        Raises TokenRefused.
+        """
         if len(token) > MAX_TOKEN:
             raise TokenRefused("token", f"the token is longer than {MAX_TOKEN} bytes")
         parts = token.split(b".")
@@ -191,7 +194,10 @@ def _permits(key: Key, algorithm: str) -> bool:
 
 
 def _time(claims: dict[str, Any], name: str) -> float | None:
-    """Return a claim that is a time, in seconds since 1970; None if missing. Raises TokenRefused."""
+    """Return a claim that is a time, in seconds since 1970; None if it is missing.
+
+    Raises TokenRefused.
+    """
     value = claims.get(name)
     if value is None:
         return None
