@@ -137,7 +137,10 @@ async def _body(url: str, reader: asyncio.StreamReader, connection: h11.Connecti
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
-            connection.receive_data(await reader.read(_CHUNK))
+            data = await reader.read(_CHUNK)
+            if not data and connection.their_state is h11.SEND_RESPONSE:
+                raise FetchError(f"{url}: the connection was closed without an answer")
+            connection.receive_data(data)
         elif isinstance(event, h11.Response) and event.status_code != 200:
             moved = dict(event.headers).get(b"location", b"").decode("ascii", "replace")
             hint = f", to {moved[:200]}; redirects are not followed" if moved else ""
@@ -148,5 +151,3 @@ async def _body(url: str, reader: asyncio.StreamReader, connection: h11.Connecti
                 raise FetchError(f"{url}: the answer is larger than {MAX_DOCUMENT} bytes")
         elif isinstance(event, h11.EndOfMessage):
             return bytes(body)
-        elif isinstance(event, h11.ConnectionClosed):
-            raise FetchError(f"{url}: the connection was closed without an answer")
