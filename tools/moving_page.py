@@ -133,7 +133,7 @@ SETTINGS = [
     ("`mqtt.allow_anonymous`", "mqtt.anonymous", ""),
     ("`mqtt.max_session_expiry_interval_seconds`", "mqtt.session_expiry", ""),
     ("`mqtt.max_packet_size_authenticated`", "mqtt.max_packet", ""),
-    ("`auth_oauth2.*`", "jwt.keys", "and the other settings `jwt.*`"),
+    ("`auth_oauth2.*`", "jwt.issuer", "and the other settings `jwt.*`: [tokens.md](tokens.md)"),
     ("`log.console.level`", "log.level", ""),
     (
         "`cluster_formation.*`, `cluster_partition_handling`",

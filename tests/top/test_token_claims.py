@@ -264,7 +264,7 @@ async def test_a_token_names_the_virtual_host_and_the_role(start: Start, keys: P
     assert connection.describe()["vhost"] == "red"
     await socket.send(mqtt5.SubscribePacket(1, [mqtt5.TopicFilter("dev/ann/#")]).write())
     (suback,) = read(await socket.read())
-    assert list(suback.reason_codes) == [0]
+    assert list(suback.reason_codes) == [2]
     # A change of the role takes effect at once.
     broker.users.define_role(
         "devices", {"red": RoleGrant(("", topic, topic), ["allow all other/#"])}
