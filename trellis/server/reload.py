@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from trellis import logs
-from trellis.auth.authenticate import Account
+from trellis.auth.account import Account
 from trellis.auth.settings_users import accounts_from_settings, anonymous_identity
 from trellis.auth.tokens.authenticator import Tokens
 from trellis.server.certificates import CertificateFiles

@@ -69,10 +69,10 @@ def check_scope(text: str) -> None:
 
 
 def check_alias(text: str) -> None:
-    """Raise ValueError unless a text has the form NAME=SCOPE SCOPE ..."""
+    """Raise ValueError unless a text has the form NAME=SCOPES"""
     name, equals, scopes = text.partition("=")
     if not name.strip() or not equals or not scopes.split():
-        raise ValueError("must have the form NAME=SCOPE SCOPE ...")
+        raise ValueError("must have the form NAME=SCOPES, with spaces between the scopes")
     for scope in scopes.split():
         check_scope(scope)
 
@@ -154,7 +154,8 @@ class Jwt(Section, frozen=True, kw_only=True):
     aliases: Annotated[
         tuple[str, ...],
         option(
-            "NAME=SCOPE SCOPE ... for each word in the claims of scopes that stands for scopes",
+            "NAME=SCOPES for each word in the claims of scopes that stands for other scopes, which "
+            "are separated by spaces",
             check=check_alias,
         ),
     ] = ()
