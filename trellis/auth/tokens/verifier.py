@@ -55,12 +55,19 @@ class TokenVerifier:
     def __init__(self, settings: Jwt) -> None:
         try:
             from joserfc import jwt
+            from joserfc.jws import JWSRegistry
         except ImportError:
             raise SettingsError(
                 "jwt.keys: tokens need a package that is not installed: "
                 "pip install 'trellis-broker[jwt]'"
             ) from None
         self._decode: Any = jwt.decode
+        # RFC 7515, section 4: unknown header fields are ignored, unless `crit` names them.
+        registry = JWSRegistry(algorithms=list(settings.algorithms), strict_check_header=False)
+        # joserfc's limits would refuse headers with certificates (x5c), and signatures of RSA keys
+        # with more than 6,144 bits. MAX_TOKEN limits all parts together.
+        registry.max_header_length = registry.max_signature_length = MAX_TOKEN
+        self._registry: Any = registry
         self._settings = settings
         self.mapping = ClaimMapping(settings)
 
@@ -111,7 +118,7 @@ class TokenVerifier:
         for key in self._candidates(header, keys):
             tried += 1
             try:
-                claims = self._decode(token.decode(), key, algorithms=[header["alg"]]).claims
+                claims = self._decode(token.decode(), key, registry=self._registry).claims
             except Exception:  # noqa: BLE001  (joserfc raises many kinds; another key may fit)
                 if tried >= MAX_TRIED:
                     break
