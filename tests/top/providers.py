@@ -11,6 +11,7 @@ from typing import Any
 
 from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
+from joserfc.jws import JWSRegistry
 
 from trellis.auth.tokens.fetching import DISCOVERY_PATH
 
@@ -28,7 +29,8 @@ def signed(key: Any, algorithm: str = "RS256", header: Any = (), **claims: Any) 
         "scope": "configure:*/* write:*/* read:*/*",
     } | claims
     head = {"alg": algorithm, "kid": key.kid} | dict(header)
-    return jwt.encode(head, said, key, algorithms=[algorithm])
+    registry = JWSRegistry(algorithms=[algorithm], strict_check_header=False)
+    return jwt.encode(head, said, key, registry=registry)
 
 
 def answer_of(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:

@@ -21,6 +21,7 @@ JwtAlgorithm = Literal[
     "ES384",
     "ES512",
     "EdDSA",
+    "Ed25519",
     "HS256",
     "HS384",
     "HS512",
@@ -133,7 +134,7 @@ class Jwt(Section, frozen=True, kw_only=True):
     ] = 86_400
     algorithms: Annotated[
         tuple[JwtAlgorithm, ...], option("signature algorithms that tokens may use")
-    ] = ("RS256", "PS256", "ES256", "EdDSA")
+    ] = ("RS256", "PS256", "ES256", "EdDSA", "Ed25519")
     issuer: Annotated[str, option('required issuer (claim iss); "" accepts any')] = ""
     audience: Annotated[str, option('required audience (claim aud); "" accepts any')] = "trellis"
     user: Annotated[str, option("claim that holds the user name")] = "sub"
