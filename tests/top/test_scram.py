@@ -190,6 +190,19 @@ async def test_a_client_can_authenticate_again_but_not_as_another_user(
     assert await client.socket.read() == b""
 
 
+async def test_a_password_that_changes_during_the_login_ends_it(start: Start) -> None:
+    running = await start()
+    users = running.node.broker.users
+    users.define("eve", EXAMPLE, ["administrator"])
+    users.set_permission("/", "eve", ".*", ".*", ".*")
+    for changed, code in ((False, 0), (True, 0x86)):
+        client = Scram(await running.socket("mqtt"), "eve")
+        challenge = await client.connect()
+        if changed:
+            users.define("eve", scram_hash(b"new"), [])
+        assert (await client.prove(challenge)).reason_code == code
+
+
 async def test_guesses_of_many_connections_are_throttled(start: Start) -> None:
     running = await start(users=USERS)
     clients = [Scram(await running.socket("mqtt"), "ann", "wrong") for _ in range(12)]

@@ -352,7 +352,7 @@ class Accounts(Authenticator):
                 pass  # The loop is closed, so the result is not needed.
 
     def _on_hashed(self, digest: bytes, identity: Identity | None, checked: PendingLogin) -> None:
-        self.passwords_hashed += 1
+        self.passwords_hashed += checked.proof is None
         if identity is not None and self._remember and checked.proof is None:
             self._verified.pop(digest, None)
             if len(self._verified) >= MAX_VERIFIED:

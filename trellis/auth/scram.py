@@ -94,6 +94,10 @@ class ScramConversation(AuthConversation):
             self._user, b"", given.vhost, given.address, given.local, given.client_id
         )
         given.user = self._user  # The log names the user of a refused login.
+        # The user may have been changed or deleted since the first message.
+        known, account = self._account, self._accounts.find_account(self._user, False)
+        if known is not None and (account is None or account.password_hash != known.password_hash):
+            self._account, self._details = None, "the user was changed during the login"
 
         def on_verdict(verdict: Verdict) -> None:
             final = b"" if verdict.identity is None else self._server.get_server_final().encode()
@@ -102,7 +106,7 @@ class ScramConversation(AuthConversation):
         self._accounts.submit(
             PendingLogin(
                 secrets.token_bytes(32),
-                None if self._account is None else self._account.identity,
+                None if self._account is None or account is None else account.identity,
                 "",
                 credentials,
                 on_verdict,
