@@ -28,7 +28,7 @@ MEMORY := $(shell free=$$(df -Pk /dev/shm 2> /dev/null | awk 'NR == 2 { print $$
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long test-random test-ha test-compiled guard check wheel release-check clean node browser
-.PHONY: conformance openid rabbitmqadmin FORCE
+.PHONY: conformance openid ldap rabbitmqadmin FORCE
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -42,7 +42,7 @@ test: .venv/installed node rabbitmqadmin ## Run the test suite on the source, un
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "not long and not alone" $(ARGS)
 	@.venv/bin/python -m pytest -q -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]
 
-test-long: .venv/installed node browser conformance openid rabbitmqadmin ## Run the slow tests, then test-random
+test-long: .venv/installed node browser conformance openid ldap rabbitmqadmin ## Run the slow tests, then test-random
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "long and not alone" -o faulthandler_timeout=900 $(ARGS)
 	@.venv/bin/python -m pytest -m "long and alone" -o faulthandler_timeout=900 $(ARGS) || [ $$? -eq 5 ]
 	@$(MAKE) --no-print-directory test-random
@@ -121,6 +121,10 @@ dist/built: build/sources | .run/pyvenv.cfg
 # Fetch RabbitMQ's tool for its HTTP API. Without Debian's packages, the tests that need it are skipped with a note.
 rabbitmqadmin: FORCE
 	@tools/get-rabbitmqadmin.sh build/tools/rabbitmqadmin
+
+# Fetch OpenLDAP's server, and compile the package python-ldap. Without Debian's packages, the tests that need them are skipped with a note.
+ldap: .venv/installed FORCE
+	@tools/get-ldap.sh build/tools/ldap .venv/bin/python
 
 # Install the clients that run on Node, a browser, and AsyncAPI's parser with Node-RED, and an OpenID provider. Without npm or its registry, the tests that need them are skipped with a note.
 node browser conformance openid: FORCE

@@ -143,7 +143,11 @@ SETTINGS = [
     ("`consumer_timeout`", "limits.consumer_timeout", "in ms; no limit by default"),
     ("`default_queue_type`", "", "a property of each virtual host, not of the node"),
     ("`collect_statistics_interval`", "", "counters are exact at any time"),
-    ("`auth_backends.*` (LDAP, HTTP)", "", "users, certificates and JSON web tokens only"),
+    (
+        "`auth_backends.*` (LDAP, HTTP)",
+        "amqtt.plugins",
+        "a plugin for LDAP: [amqtt-plugins.md](amqtt-plugins.md#ldap); none for HTTP",
+    ),
 ]
 
 COMMANDS = [
