@@ -2,8 +2,8 @@
 
 The plugin has the options of amqtt's own plugin (amqtt.contrib.ldap.UserAuthLdapPlugin), which
 keeps one connection to the LDAP server, and refuses every login once this connection is lost.
-amqtt's plugin also puts the user name into the search as it is, so that the name `*` finds all users, and
-tries an empty password, which some LDAP servers take as an anonymous login. This plugin
+amqtt's plugin also puts the user name into the search as it is, so that the name `*` finds all
+users, and tries an empty password, which some LDAP servers take as an anonymous login. This plugin
 
     - connects for each login, in a thread, with a time limit;
     - escapes the user name (RFC 4515, section 3);
