@@ -76,7 +76,7 @@ class TokenIdentity(Identity):
         self.find_role: Callable[[str], Role | None] = no_role
         self._scoped: dict[str, ScopedIdentity | None] = {}
         self._ruled: dict[str, UserPermissions | None] = {}
-        self._both: dict[str, tuple[Identity, RestrictedIdentity]] = {}
+        self._both: dict[str, tuple[Identity, RuledScopesIdentity]] = {}
         self._by_role: dict[str, UserPermissions] = {}
 
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
@@ -87,7 +87,7 @@ class TokenIdentity(Identity):
                 return by_rules
             known = self._both.get(vhost)
             if known is None or known[0] is not by_rules:
-                known = self._both[vhost] = by_rules, RestrictedIdentity(scoped, by_rules)
+                known = self._both[vhost] = by_rules, RuledScopesIdentity(scoped, by_rules)
             return known[1]
         if scoped is not None:
             return scoped
@@ -128,7 +128,7 @@ class TokenIdentity(Identity):
         return found
 
 
-class RestrictedIdentity(Identity):
+class RuledScopesIdentity(Identity):
     """A user whose actions need the permission of the scopes and of the topic rules."""
 
     def __init__(self, scoped: ScopedIdentity, ruled: Identity) -> None:
