@@ -37,6 +37,7 @@ from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import MetricsPage
 from trellis.server.node import BrokerNode
 from trellis.settings import Data, Log, Metrics, RatesSettings, Settings, Tls, Wss
+from trellis.settings.tokens import Jwt
 from trellis.telemetry import contract as telemetry_contract
 from trellis.telemetry.service import TelemetryService
 
@@ -79,6 +80,7 @@ channel; a parameter `vhost` restricts the page to the virtual hosts that it nam
 - A broker with [distributed tracing](opentelemetry.md) has `trellis_telemetry_...` and
   `trellis_sampled_delivery_seconds`.
 - The three pages answer in the format of OpenMetrics 1.0 if the scraper's header `Accept` names it.
+- A broker that accepts [tokens](tokens.md) has `trellis_token_...` and `trellis_tokens_...`.
 - A node of a cluster ([high-availability.md](high-availability.md)) has `trellis_cluster_...`, also
   while it is a standby. Brokers without a cluster do not have these metrics.
 
@@ -107,6 +109,7 @@ async def pages() -> list[tuple[str, MetricsPage]]:
             wss=Wss(enabled=True),
             rates=RatesSettings(user_messages=1),
             metrics=Metrics(topics=("plant/#",)),
+            jwt=Jwt(jwks_url="https://localhost:1/keys"),
             log=Log(audit=str(Path(directory) / "audit.jsonl")),
             tls=Tls(certificate=str(certificate)),
         )
@@ -118,6 +121,8 @@ async def pages() -> list[tuple[str, MetricsPage]]:
         opening = telemetry_contract.OpenExport("", {}, "", "", "")
         sampler = MessageSampler(node.broker.agenda, SampledSteps(time.time_ns), random.getrandbits)
         node.telemetry = TelemetryService(sampler, opening)
+        assert node.tokens is not None
+        node.tokens.refused["aud"] = 1
         node.cluster_figures = lambda: ClusterFigures("orders", "active")
         try:
             mqtt = node.mqtt.connect(Peer())
@@ -147,7 +152,7 @@ async def pages() -> list[tuple[str, MetricsPage]]:
         finally:
             await node.store_writer.close()
             node.gc_policy.close()
-            accounts.close()
+            node.broker.authenticator.close()
 
 
 def open_channel(node: BrokerNode) -> None:

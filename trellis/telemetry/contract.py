@@ -1,8 +1,10 @@
 """The messages between the broker and the telemetry worker: one JSON object per line.
 
-broker -> worker                           worker -> broker
-Open      where to send the spans, once  ExporterReady  the worker makes spans
-Steps     steps of sampled messages        Progress  what became of the spans
+    broker -> worker                            worker -> broker
+    OpenExport  where to send the spans, once   ExporterReady  the worker makes spans
+    Steps       steps of sampled messages       Progress       what became of the spans
+
+Times are Unix times in nanoseconds, ids are in hexadecimal.
 """
 
 from __future__ import annotations
