@@ -10,6 +10,7 @@ from email.utils import format_datetime
 from pathlib import Path
 from typing import Final
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,7 +110,8 @@ async def test_a_name_of_a_private_address_is_not_resolved() -> None:
 # -- progress, pauses, templates
 
 
-@given(st.data(), st.integers(1, 30))
+@hypothesis.settings(max_examples=25)
+@given(st.data(), st.integers(1, 20))
 def test_the_prefix_ends_before_the_first_open_message(data: st.DataObject, count: int) -> None:
     progress = Progress()
     finished: set[int] = set()

@@ -78,7 +78,7 @@ class HttpTarget:
         else:
             identifier = safe_identifier("\n".join(each.identifier for each in messages))
             body, headers = batch_of(messages)
-        headers |= self._section.headers
+        headers |= {name.lower(): value for name, value in self._section.headers.items()}
         headers |= signed_headers(identifier, int(time.time()), body, self._keys)
         headers.setdefault("user-agent", "trellis-connect")
         try:
