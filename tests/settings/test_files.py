@@ -192,6 +192,8 @@ def values(option: Option) -> st.SearchStrategy[Any]:
         return st.lists(st.sampled_from(["management", "policymaker", "monitoring"]), max_size=2)
     if option.key == "stream.journals":
         return st.lists(st.sampled_from(["/=journal", "v=w=x"]), max_size=2).map(tuple)
+    if option.key == "telemetry.headers":
+        return st.lists(SAMPLES["check_header"], max_size=2).map(tuple)
     if option.in_files_only:
         return st.just(list(NAMES))
     if option.choices:
