@@ -133,7 +133,7 @@ def test_version_is_that_of_the_broker() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     dockerfile = (APP / "Dockerfile").read_text()
     assert CONFIG["version"] == project["version"]
-    # The image installs the wheel in the app by its path, never by a name that an index could serve.
+    # The image installs the wheel in the app by its path, never by a name in an index.
     assert "/tmp/app/wheels/trellis_broker-*.whl" in dockerfile
     assert "trellis-broker" not in dockerfile
 
