@@ -19,9 +19,11 @@ from broker.access.identity import READ_ALL, READ_NONE, READ_SOME, Identity
 from broker.access.roles import RoleGrant
 from protocols.amqp.connection.handshake import GREETING
 from tests.clients import marshal, start_ok
+from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.providers import rsa_key, signed
 from tests.top.running import Running
+from tests.top.test_api import users
 from tests.wire.mqtt5.client import read
 from trellis.auth.tokens.claims import DENY_ALL, ClaimMapping, claim
 from trellis.auth.tokens.identity import TokenIdentity
@@ -333,3 +335,14 @@ async def test_less_rights_in_a_new_secret_apply_to_topic_rules(start: Start, ke
         marshal(1, spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key="a.b"))
     )
     assert (await client.expect(spec.Channel.Close)).reply_code == 403
+
+
+async def test_trellis_why_names_the_claim(
+    start: Start, keys: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = await start(**users(), jwt={"keys": str(keys)})
+    _, refused = await connect(running, "c", signed(KEY, exp=1_000))
+    assert refused.reason_code == 0x87
+    code, out, _ = await Commands(running, capsys, monkeypatch).run("why", "client", "c")
+    assert code == 1
+    assert "invalid token: the token expired at 1970-01-01T00:16:40Z (claim exp)" in out

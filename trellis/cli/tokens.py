@@ -123,9 +123,11 @@ def _lines(answer: dict[str, Any]) -> Iterator[str]:
     else:
         yield printable(f"refused: {answer['reason']}")
         yield _line("decided by", answer["part"])
-    for name in ("algorithm", "kid", "keys", "scopes", "unused", "tags", "vhosts"):
+    for name in ("algorithm", "kid", "keys", "scopes", "unused", "tags"):
         if answer.get(name):
             yield _line(name, answer[name])
+    if answer.get("rules") or answer.get("roles"):
+        yield _line("vhosts", answer["vhosts"])
     for rule in answer.get("rules", ()):
         yield _line("rule", rule)
     if answer.get("roles"):
