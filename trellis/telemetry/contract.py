@@ -2,7 +2,7 @@
 
     broker -> worker                            worker -> broker
     OpenExport  where to send the spans, once   ExporterReady  the worker makes spans
-    Steps       steps of sampled messages       Progress       what became of the spans
+    Steps       steps of sampled messages       SpanProgress   what became of the spans
 
 Times are Unix times in nanoseconds, ids are in hexadecimal.
 """
@@ -69,8 +69,8 @@ class ExporterReady(Struct, tag=True):
     """The worker has loaded the exporter, and makes spans."""
 
 
-class Progress(Struct, tag=True):
-    """Numbers of spans since the last Progress, and the number that wait now.
+class SpanProgress(Struct, tag=True):
+    """Numbers of spans since the last SpanProgress, and the number that wait now.
 
     `failures` is the number of requests that failed; `reason` is the last failure, "" if the last
     request succeeded.
@@ -85,7 +85,7 @@ class Progress(Struct, tag=True):
 
 
 ToWorker = OpenExport | Steps
-FromWorker = ExporterReady | Progress
+FromWorker = ExporterReady | SpanProgress
 
 _encoder: Final = msgspec.json.Encoder()
 to_worker: Final = msgspec.json.Decoder(ToWorker)

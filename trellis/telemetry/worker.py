@@ -47,7 +47,7 @@ class TelemetryWorker:
         """Tell the broker what became of the spans."""
         counts = self._queue.take_counts()
         self._send(
-            contract.Progress(
+            contract.SpanProgress(
                 counts.exported,
                 counts.dropped_full,
                 counts.dropped_refused,
