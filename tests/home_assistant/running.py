@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -74,8 +75,18 @@ class _Handler(BaseHTTPRequestHandler):
 class App:
     """A running app: `python -m addon`, with the lines that it prints."""
 
-    def __init__(self, directory: Path, options: Mapping[str, Any], url: str) -> None:
-        """Write the options, and start the program with listeners on free ports."""
+    def __init__(
+        self,
+        directory: Path,
+        options: Mapping[str, Any],
+        url: str,
+        *more: str,
+        python: str = sys.executable,
+    ) -> None:
+        """Write the options, and start the program with listeners on free ports.
+
+        `more` has further arguments of the program.
+        """
         for name in ("data", "ssl", "config"):
             (directory / name).mkdir(parents=True, exist_ok=True)
         (directory / "data" / "options.json").write_text(json.dumps(options))
@@ -86,9 +97,9 @@ class App:
         ]
         ports = {f"TRELLIS_{name.upper()}_PORT": "0" for name in LISTENERS}
         hosts = {f"TRELLIS_{name.upper()}_HOST": "127.0.0.1" for name in LISTENERS}
-        path = os.pathsep.join((str(APP), str(ROOT)))
+        path = os.pathsep.join((str(APP), str(ROOT), sysconfig.get_path("purelib")))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "addon", "--supervisor", url, *folders],
+            [python, "-m", "addon", "--supervisor", url, *folders, *more],
             env=environment()
             | ports
             | hosts
@@ -126,9 +137,15 @@ class App:
 
 
 @contextmanager
-def running(directory: Path, options: Mapping[str, Any], url: str) -> Iterator[App]:
-    """Run the app, and end it after the test."""
-    app = App(directory, options, url)
+def running(
+    directory: Path,
+    options: Mapping[str, Any],
+    url: str,
+    *more: str,
+    python: str = sys.executable,
+) -> Iterator[App]:
+    """Run the app, and end it after the test; the arguments are those of App."""
+    app = App(directory, options, url, *more, python=python)
     try:
         yield app
     finally:

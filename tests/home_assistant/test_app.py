@@ -10,6 +10,7 @@ import ssl
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -227,6 +228,46 @@ def test_ports_with_tls_are_open_if_the_certificate_exists(tmp_path: Path) -> No
         assert not code.is_failure
     key = tmp_path / "app" / "run" / "key.pem"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
+
+
+def others_may_read(path: Path) -> bool:
+    """True if each user may enter the directory `path`."""
+    return all(one.stat().st_mode & stat.S_IXOTH for one in (path, *path.parents))
+
+
+def python_of_all_users() -> str:
+    """Return a Python like that of the tests which each user may run; skip the test without one."""
+    found = shutil.which("python3", path="/usr/bin:/usr/local/bin") or ""
+    code = "import sys; print(*sys.version_info[:2])"
+    if not found or not others_may_read(Path(found).resolve().parent):
+        pytest.skip("no Python that each user may run")
+    version = subprocess.run([found, "-c", code], capture_output=True, text=True, check=True).stdout
+    if version.split() != [str(number) for number in sys.version_info[:2]]:
+        pytest.skip(f"{found} has another version than the Python of the tests")
+    return found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process of another user")
+def test_broker_runs_as_an_unprivileged_user() -> None:
+    """The broker reads its settings and its private key, and writes its data, as user 10001."""
+    python = python_of_all_users()
+    supervisor = SupervisorServer()
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        if not others_may_read(directory) or not others_may_read(ROOT):
+            pytest.skip(f"the user 10001 may not read {directory} or {ROOT}")
+        certificate = Authority(directory / "authority").sign("localhost")
+        (directory / "ssl").mkdir()
+        for file in ("fullchain.pem", "privkey.pem"):
+            shutil.copy(certificate, directory / "ssl" / file)
+            (directory / "ssl" / file).chmod(0o600)
+        arguments = (directory, OPTIONS, supervisor.url, "--user", "10001")
+        with running(*arguments, python=python) as app:
+            assert "mqtts" in app.addresses()
+            files = [*(directory / "data" / "trellis").rglob("*"), *(directory / "run").iterdir()]
+            assert {file.stat().st_uid for file in files} == {10001}
+            assert (directory / "data" / "options.json").stat().st_uid == 0
 
 
 def test_settings_of_the_user_override_those_of_the_app(tmp_path: Path) -> None:

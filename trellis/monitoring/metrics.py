@@ -27,6 +27,8 @@ from trellis.monitoring import (
 from trellis.monitoring.archive_metrics import add_archive
 from trellis.monitoring.cluster_metrics import add_cluster
 from trellis.monitoring.http_counters import HttpCounters
+from trellis.monitoring.ingress import collect_counts, collected
+from trellis.monitoring.login_metrics import add_logins
 from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
 from trellis.monitoring.scrape import queues_of
@@ -55,7 +57,7 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     client_metrics.add_http(page, http)
     channel_metrics.add_totals(page, node, clients)
     await asyncio.sleep(0)
-    _messages(page, node, _ingress(node), totals, whole=True)
+    _messages(page, node, collected(node.broker.vhosts.values()), totals, whole=True)
     await asyncio.sleep(0)
     message_metrics.add_queues(page, node, totals)
     message_metrics.add_streams(page, streams, served, http)
@@ -76,7 +78,11 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
 
 
 async def _totals(node: BrokerNode) -> list[VirtualHostTotals]:
-    """Return the totals of each virtual host, counted in slices of COUNT_SLICE objects."""
+    """Return the totals of each virtual host, counted in slices of COUNT_SLICE objects.
+
+    The counts of the cached routes are collected before.
+    """
+    await collect_counts(node.broker.vhosts.values())
     totals = []
     for vhost in list(node.broker.vhosts.values()):
         each = vhost.totals()
@@ -86,10 +92,6 @@ async def _totals(node: BrokerNode) -> list[VirtualHostTotals]:
             await asyncio.sleep(0)
         totals.append(each)
     return totals
-
-
-def _ingress(node: BrokerNode) -> list[dict[str, IngressCounters]]:
-    return [vhost.contexts.ingress_counters() for vhost in node.broker.vhosts.values()]
 
 
 def _messages(
@@ -154,7 +156,7 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     await clients.count(node)
     await asyncio.sleep(0)
     channel_metrics.add_clients(page, node, clients)
-    _messages(page, node, _ingress(node), totals, whole=False)
+    _messages(page, node, collected(node.broker.vhosts.values()), totals, whole=False)
     message_metrics.add_dead_letters(page, node)
     await asyncio.sleep(0)
     page.gauge("rabbitmq_connections", "Number of open connections.", len(_open(node)))
@@ -329,39 +331,7 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
         "with the number of clients, memory leaks.",
         node.gc_policy.collected,
     )
-    page.counter(
-        "trellis_passwords_hashed",
-        "Total number of passwords hashed for logins.",
-        node.accounts.passwords_hashed,
-    )
-    page.gauge(
-        "trellis_logins_waiting",
-        "Number of different credentials that wait to be checked.",
-        node.accounts.waiting,
-    )
-    throttle = node.accounts.login_throttle
-    page.counter(
-        "trellis_logins_delayed",
-        "Total number of logins throttled because of earlier failures.",
-        throttle.throttled,
-    )
-    page.gauge(
-        "trellis_login_failures",
-        "Number of addresses and of user names with recent login failures.",
-        len(throttle.addresses),
-        by="address",
-    )
-    page.gauge(
-        "trellis_login_failures",
-        "Number of addresses and of user names with recent login failures.",
-        len(throttle.users),
-        by="user",
-    )
-    page.gauge(
-        "trellis_logins_waiting_limit",
-        "Maximum number of different credentials that wait; further logins are answered busy.",
-        node.settings.auth.queue,
-    )
+    add_logins(page, node)
     _store(page, node.store_writer)
     for vhost in node.broker.vhosts.values():
         page.gauge(

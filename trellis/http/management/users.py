@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from broker.access.users import User
-from trellis.auth.authenticate import Account
+from trellis.auth.account import Account
 from trellis.auth.passwords import HASHER, check_hash, show_hash
 from trellis.http.management.answers import (
     ApiRefusal,
