@@ -108,7 +108,11 @@ class TopicSums:
             self.add_sums(added(pa.table(columns), *self._keys))
             return
         columns |= split_columns(batch, "published_at", splits or RowSplits())
-        columns |= {name: pc.dictionary_encode(columns[name]) for name in (*KEYS, PUBLISHER)}
+        for name in (*KEYS, PUBLISHER):
+            texts = columns[name]
+            # One dictionary for all chunks: each would have its own, to be unified later.
+            whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+            columns[name] = whole.dictionary_encode()
         self.add_sums(pa.table(columns))
 
     def add_sums(self, sums: pa.Table) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
 from pyspark_trellis.connect import is_connect
+from pyspark_trellis.query_lag import input_rows
 
 #: Seconds between two updates.
 _EVERY: Final = 0.5
@@ -125,7 +126,7 @@ class PipelineProgress:
                 for progress in query.recentProgress:  # Spark keeps the last hundred batches.
                     if progress["batchId"] > last:
                         last = progress["batchId"]
-                        rows += progress["numInputRows"]
+                        rows += input_rows(progress)
                         self.say(
                             f"{title}  {rows:,} rows, batch {last}, "
                             f"{progress.get('processedRowsPerSecond') or 0:,.0f} rows/s"

@@ -124,7 +124,9 @@ class _RowsOfPlaces:
 
     def add_pairs(self, pairs: list[tuple[int, int]]) -> None:
         """Add pairs (row, place)."""
-        rows, places = np.array(pairs, np.int64).reshape(-1, 2).T
+        if not pairs:
+            return
+        rows, places = np.array(pairs, np.int64).T
         order = np.argsort(places, kind="stable")
         found, begins = np.unique(places[order], return_index=True)
         for place, part in zip(found.tolist(), np.split(rows[order], begins[1:]), strict=True):
@@ -132,13 +134,8 @@ class _RowsOfPlaces:
 
     def pairs(self) -> tuple[Rows, Rows]:
         """Return each pair (row, place) once."""
-        return _joined(
-            [
-                (rows, np.full(len(rows), place))
-                for place, lists in self._rows.items()
-                if len(rows := self._once(lists))
-            ]
-        )
+        once = {place: self._once(lists) for place, lists in self._rows.items()}
+        return _joined([(rows, np.full(len(rows), place)) for place, rows in once.items()])
 
     def _once(self, lists: list[Rows]) -> Rows:
         if len(lists) == 1:

@@ -180,11 +180,11 @@ def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
         for each in batches:
             for group in routers.groups(each):
                 count, found = len(group.rows), group.routed
-                names = pa.array(group.names, pa.string())
+                place_names = pa.array(group.names, pa.string())
                 yield pa.RecordBatch.from_arrays(
                     [
                         *each.take(pa.array(group.rows)).columns,
-                        _lists(found.places, count, names),
+                        _lists(found.places, count, place_names),
                         _lists(found.bindings, count),
                         pa.array(found.unknown),
                         pa.array([group.missing] * count),

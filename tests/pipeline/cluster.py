@@ -29,13 +29,17 @@ def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def main(journal: str, master: str = "", scratch: str = "") -> None:
     spark: Any
-    if master:
+    if scratch:
         from pyspark_trellis.session import start
 
         settings = json.loads(os.environ["SETTINGS"])
         spark = start(master, "cluster", small=True, scratch=Path(scratch), settings=settings)
     else:
         spark = SparkSession.builder.getOrCreate()
+    if master == "register":
+        from pyspark_trellis import DefaultSource
+
+        spark.dataSource.register(DefaultSource)
     from pyspark_trellis import match_topics
 
     table = spark.read.format("trellis").schema("offset long, topic string").load(journal)

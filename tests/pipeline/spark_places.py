@@ -106,9 +106,10 @@ def daemon(
         else:
             raise AssertionError("".join(lines))
         # What the daemon prints from now on is kept for an error, and does not fill the pipe.
-        keeper = subprocess.Popen(["tee", log], stdin=process.stderr, stdout=subprocess.DEVNULL)
-        stack.callback(keeper.kill)
+        with log.open("wb") as file:
+            keeper = subprocess.Popen(["cat"], stdin=process.stderr, stdout=file)
         stack.callback(keeper.wait)
+        stack.callback(keeper.kill)
         yield found
 
 
@@ -144,7 +145,6 @@ def connect_server(scratch: Path) -> Iterator[str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
-        "spark.local.dir": str(scratch / "local"),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.enabled": "false",
@@ -153,7 +153,8 @@ def connect_server(scratch: Path) -> Iterator[str]:
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"
     command = [HOME / "bin" / "spark-submit", "--master", "local[2]", "--class", server, *words]
     until = r"server started at: \S*?:(\d+)"
-    with daemon([*command, "spark-internal"], until, scratch) as found:
+    internal = [*command, "spark-internal"]
+    with daemon(internal, until, scratch, SPARK_DAEMON_MEMORY="1g") as found:
         yield f"sc://127.0.0.1:{found[1]}"
 
 

@@ -63,7 +63,11 @@ def bare_python(directory: Path) -> tuple[Path, dict[str, str]]:
 
 
 def submitted(
-    master: str, python: Path, variables: dict[str, str], tmp_path: Path, *words: str
+    master: str,
+    python: Path,
+    variables: dict[str, str],
+    tmp_path: Path,
+    archive: Path | None = None,
 ) -> ClusterAnswer:
     """Run the program with spark-submit, as a user who has Spark and the connector."""
     settings = [word for each in LOOPBACK.items() for word in ("--conf", "=".join(each))]
@@ -76,9 +80,10 @@ def submitted(
             "--master",
             master,
             *settings,
-            *words,
+            *(() if archive is None else ("--py-files", archive)),
             program,
             tmp_path / "journal",
+            *(() if archive is None else ("register",)),
         ],
         env=inherited
         | {"JAVA_HOME": str(java.find()), "SPARK_HOME": str(HOME), "PYSPARK_PYTHON": str(python)}
@@ -86,7 +91,7 @@ def submitted(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=800,
         check=False,
     )
     return ClusterAnswer(ran)
@@ -101,7 +106,7 @@ def test_a_cluster_runs_our_code_from_the_zip(tmp_path: Path, written_rows: int)
             env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SETTINGS": json.dumps(LOOPBACK)},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=800,
             check=False,
         )
     answer = ClusterAnswer(ran)
@@ -118,7 +123,7 @@ def test_a_cluster_runs_the_distribution_from_spark_submit_py_files(
     archive = shutil.copyfile(connector_wheel, tmp_path / "trellis_pyspark.zip")
     (tmp_path / "scratch").mkdir()
     with cluster(tmp_path / "scratch", **variables) as master:
-        answer = submitted(master, python, variables, tmp_path, "--py-files", str(archive))
+        answer = submitted(master, python, variables, tmp_path, archive)
     answer.check(written_rows)
     assert all("/trellis_pyspark.zip/" in file for file in answer.files)
 

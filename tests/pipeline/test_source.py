@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark_trellis.columns import COLUMNS
 from pyspark_trellis.errors import PipelineError, line_of
 from pyspark_trellis.journal import Directory
-from pyspark_trellis.query_lag import lag
+from pyspark_trellis.query_lag import input_rows, lag
 from tests.pipeline.written import Row, Writer, journal, row
 
 TOPICS = ("a.b", "a.c", "b", "a.b.c", "")
@@ -142,8 +142,8 @@ def test_several_journals_in_one_query_until_their_ends(
     query.awaitTermination()
     found = sorted(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect()))
     assert found == sorted([("a", at) for at in range(60)] + [("b", at) for at in range(25)])
-    progress = [each for each in query.recentProgress if each["numInputRows"]]
-    assert [each["numInputRows"] for each in progress] == [30, 30, 25]
+    progress = [each for each in query.recentProgress if input_rows(each)]
+    assert [input_rows(each) for each in progress] == [30, 30, 25]
     behind = [{each.journal: each.rows for each in lag(each)} for each in progress]
     assert [sum(each.values()) for each in behind] == [55, 25, 0]
     assert behind[0].keys() == {"a", "b"}
@@ -161,7 +161,7 @@ def test_bytes_limit_the_micro_batches(spark: SparkSession, tmp_path: Path) -> N
         .start()
     )
     query.awaitTermination()
-    rows = [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+    rows = [count for each in query.recentProgress if (count := input_rows(each))]
     assert rows == [18, 18, 18]
 
 
