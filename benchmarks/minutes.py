@@ -1,5 +1,5 @@
-"""Measures `trellis ask audit` and `trellis ask whatif` for the worst case of routing each message by
-the bindings of its minute: a million messages in 17 minutes, nearly all of 50,000 topics in each
+"""Measures `trellis ask audit` and `trellis ask whatif` for the worst case of routing each message
+by the bindings of its minute: a million messages in 17 minutes, nearly all of 50,000 topics in each
 minute, 1,003 bindings, and a binding that ends in every minute.
 
     python benchmarks/minutes.py [--rounds N]     CPU seconds of each whole command (user, system)

@@ -1,5 +1,5 @@
-"""What is different if the session is a client of Spark Connect (`sc://HOST:PORT`), which has
-neither a SparkContext nor a JVM in this process.
+"""Clients of Spark Connect (`sc://HOST:PORT`), which have neither a SparkContext nor a JVM in this
+process.
 
     is_connect    True if a session is such a client
     connected     a session of a server, with this code

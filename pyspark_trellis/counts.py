@@ -43,7 +43,7 @@ NEEDED: Final = (
 )
 #: A list of partial sums is added up when it has this many rows.
 _ADDED_ABOVE: Final = 200_000
-#: The same for rows that are divided by period: adding up the rows of one batch reduces them little.
+#: The limit for rows that are divided by period: adding up one batch leaves most of its rows.
 _DIVIDED_ABOVE: Final = 1_000_000
 #: If there are more combinations of keys than this many times the rows, those that occur are sorted
 #: first, so that the sums need no memory for the others.
@@ -170,8 +170,9 @@ def added(table: pa.Table, *keys: str) -> pa.Table:
 
 
 class KeyCodes:
-    """The combinations of keys in a table's rows, as one integer for each row: adding up rows by one
-    integer takes a third of the time that Arrow takes to group them by texts.
+    """The combinations of keys in a table's rows, as one integer for each row.
+
+    Adding up rows by one integer takes a third of the time that Arrow takes to group them by texts.
     """
 
     def __init__(self, table: pa.Table, keys: Sequence[str]) -> None:

@@ -114,8 +114,8 @@ def daemon(
 
 
 @contextmanager
-def cluster(scratch: Path, workers: int = 2, cores: int = 2, **environment: str) -> Iterator[str]:
-    """Run a standalone master and workers; yield the URL of the master.
+def cluster(scratch: Path, **environment: str) -> Iterator[str]:
+    """Run a standalone master and two workers; yield the URL of the master.
 
     The variables `environment` are those of the workers' Python.
     """
@@ -124,13 +124,13 @@ def cluster(scratch: Path, workers: int = 2, cores: int = 2, **environment: str)
     with ExitStack() as stack:
 
         def running(kind: str, until: str, *words: str, **more: str) -> re.Match[str]:
-            command = [program, f"{_CLUSTERED}.{kind}", *place, *words]
+            command: list[str | Path] = [program, f"{_CLUSTERED}.{kind}", *place, *words]
             return stack.enter_context(daemon(command, until, scratch, **more))
 
         master = running("master.Master", r"(spark://127\.0\.0\.1:\d+)", "--port", "0")[1]
-        for number in range(workers):
+        for number in range(2):
             work = str(scratch / f"work{number}")
-            size = ("--cores", str(cores), "--memory", "2G", "--work-dir", work)
+            size = ("--cores", "2", "--memory", "2G", "--work-dir", work)
             ready = "Successfully registered with master"
             running("worker.Worker", ready, *size, master, **environment)
         yield master
@@ -151,10 +151,10 @@ def connect_server(scratch: Path) -> Iterator[str]:
     }
     words = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"
-    command = [HOME / "bin" / "spark-submit", "--master", "local[2]", "--class", server, *words]
+    command = ["--master", "local[2]", "--class", server, *words, "spark-internal"]
     until = r"server started at: \S*?:(\d+)"
-    internal = [*command, "spark-internal"]
-    with daemon(internal, until, scratch, SPARK_DAEMON_MEMORY="1g") as found:
+    program = HOME / "bin" / "spark-submit"
+    with daemon([program, *command], until, scratch, SPARK_DAEMON_MEMORY="1g") as found:
         yield f"sc://127.0.0.1:{found[1]}"
 
 

@@ -30,7 +30,7 @@ PROGRAM = Path(__file__).with_name("cluster.py")
 
 
 class ClusterAnswer:
-    """What the program on a cluster of two workers printed, and where its code came from."""
+    """The answer of the program on a cluster of two workers, and the files of its code."""
 
     def __init__(self, ran: subprocess.CompletedProcess[str]) -> None:
         assert ran.returncode == 0, ran.stderr[-4000:]
