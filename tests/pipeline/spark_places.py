@@ -175,4 +175,5 @@ def place(scratch: Path, kind: str = KIND) -> Iterator[str]:
 def session(master: str, name: str, scratch: Path) -> SparkSession:
     """Return a small session of a master or server."""
     settings: dict[str, Any] = LOOPBACK if master.startswith("spark://") else {}
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     return start(master, name, small=True, scratch=scratch, settings=settings)

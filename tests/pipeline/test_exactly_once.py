@@ -25,7 +25,7 @@ from tests.pipeline import spark_places
 from tests.pipeline.written import journal, row
 
 #: Seconds that a process may take to reach the state at which it is killed.
-PATIENCE: Final = 240
+PATIENCE: Final = 600
 QUEUE: Final = "out"
 
 
