@@ -33,6 +33,7 @@ from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import MetricsPage
 from trellis.server.node import BrokerNode
 from trellis.settings import Data, Log, Metrics, RatesSettings, Settings, Tls, Wss
+from trellis.settings.tokens import Jwt
 
 HEAD = """# Metrics
 
@@ -70,6 +71,7 @@ channel; a parameter `vhost` restricts the page to the virtual hosts that it nam
 - `trellis_topic_unroutable_total` exists if `metrics.topics` names topic filters.
 - A broker with an [audit log](security.md#audit-log) has `trellis_audit_...`.
 - A broker with an [archive of streams](streams.md#the-archive) has `trellis_archive_...`.
+- A broker that accepts [tokens](tokens.md) has `trellis_token_...` and `trellis_tokens_...`.
 - A node of a cluster ([high-availability.md](high-availability.md)) has `trellis_cluster_...`, also
   while it is a standby. Brokers without a cluster do not have these metrics.
 
@@ -98,6 +100,7 @@ async def pages() -> list[tuple[str, MetricsPage]]:
             wss=Wss(enabled=True),
             rates=RatesSettings(user_messages=1),
             metrics=Metrics(topics=("plant/#",)),
+            jwt=Jwt(jwks_url="https://localhost:1/keys"),
             log=Log(audit=str(Path(directory) / "audit.jsonl")),
             tls=Tls(certificate=str(certificate)),
         )
@@ -106,6 +109,8 @@ async def pages() -> list[tuple[str, MetricsPage]]:
         node.archive = ArchiveService(
             Open("file:///archive", str(Path(directory, "archive")), 0), 0, 0, 0, node.disk
         )
+        assert node.tokens is not None
+        node.tokens.refused["aud"] = 1
         node.cluster_figures = lambda: ClusterFigures("orders", "active")
         try:
             mqtt = node.mqtt.connect(Peer())
@@ -135,7 +140,7 @@ async def pages() -> list[tuple[str, MetricsPage]]:
         finally:
             await node.store_writer.close()
             node.gc_policy.close()
-            accounts.close()
+            node.broker.authenticator.close()
 
 
 def open_channel(node: BrokerNode) -> None:
