@@ -58,7 +58,7 @@ On Spark; only these modules import PySpark:
     publisher     messages with confirms, to a broker that may push back
     sink          write, writeStream
     bulk          many topics against many patterns
-    connect       what is different under Spark Connect
+    spark_connect clients of Spark Connect
     java, session the Java to use; a Spark session: local, on a cluster, or of a server
     session_files files beside a query's output
     history       topics and counts, from a journal or from `traffic`

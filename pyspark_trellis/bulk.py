@@ -24,8 +24,8 @@ from pyspark.sql import functions as F
 from matching.batch import Batch
 from matching.grammar import Grammar
 from matching.shapes import form_of
-from pyspark_trellis.connect import sent
 from pyspark_trellis.grammars import GRAMMARS, checked, grammar_of
+from pyspark_trellis.spark_connect import sent
 
 #: Above this many patterns, topics and patterns are joined in Spark SQL instead of sending all
 #: patterns to every worker. Sending costs less CPU as long as the patterns fit in memory: each

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
-from pyspark_trellis.connect import is_connect
 from pyspark_trellis.query_lag import input_rows
+from pyspark_trellis.spark_connect import is_connect
 
 #: Seconds between two updates.
 _EVERY: Final = 0.5

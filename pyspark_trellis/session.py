@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from pyspark_trellis import connect, java
+from pyspark_trellis import java, spark_connect
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.source import DefaultSource
 
@@ -97,9 +97,9 @@ def start(
     check_versions()
     directory = scratch or Path(tempfile.mkdtemp(prefix="trellis-pipeline-"))
     directory.mkdir(parents=True, exist_ok=True)
-    if master.startswith(connect.SCHEME):
+    if master.startswith(spark_connect.SCHEME):
         wanted = _SETTINGS | (settings or {})
-        spark = connect.connected(master, name, wanted, ship(directory / _ZIP))
+        spark = spark_connect.connected(master, name, wanted, ship(directory / _ZIP))
     else:
         places = {
             "spark.local.dir": str(directory),

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pyspark_trellis.connect import is_connect
 from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.spark_connect import is_connect
 from pyspark_trellis.storage import storage_at
 
 

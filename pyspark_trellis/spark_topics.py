@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from pyspark_trellis import history as hist
-from pyspark_trellis.connect import sent
 from pyspark_trellis.counts import KEYS, PERIOD, Span
 from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.routing import BatchRouters, Rows
+from pyspark_trellis.spark_connect import sent
 from pyspark_trellis.topics import (
     MOST,
     BusiestTopics,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_trellis import connect
+from pyspark_trellis import spark_connect
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.progress import PipelineProgress
 from tests.pipeline.spark_places import connect_server
@@ -28,7 +28,7 @@ def test_a_server_that_is_not_there_is_named_at_once() -> None:
         unused.bind(("127.0.0.1", 0))  # and not listening
         url = f"sc://127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(PipelineError) as caught:
-            connect.connected(url, "test", {}, Path("code.zip"))
+            spark_connect.connected(url, "test", {}, Path("code.zip"))
     assert str(caught.value) == (
         f"no connection to Spark Connect at {url}: [Errno 111] Connection refused; start the "
         "server, or correct the URL (sc://HOST:PORT)"
@@ -38,7 +38,7 @@ def test_a_server_that_is_not_there_is_named_at_once() -> None:
 @pytest.mark.parametrize("url", ["sc://host:port", "sc://"])
 def test_an_invalid_url_is_named(url: str) -> None:
     with pytest.raises(PipelineError, match=f"no connection to Spark Connect at {url}: "):
-        connect.connected(url, "test", {}, Path("code.zip"))
+        spark_connect.connected(url, "test", {}, Path("code.zip"))
 
 
 @pytest.mark.long
