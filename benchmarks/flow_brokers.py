@@ -318,7 +318,7 @@ class ClusterBench(DurableBench):
         timing = Timing(silence=7_200.0, lease=3_600.0)
         owner = LogOwner(judge, 1, boot_seconds(), timing, boot_seconds, lambda: 0)
         ownership = Ownership(owner, log, _fail)
-        self._may_act = owner.may_act
+        self._may_act = owner.lease.lasts
         store = self.broker.store
         assert isinstance(store, DurableStore)
         store.shipping = ownership
