@@ -344,6 +344,8 @@ class App:
             self.addresses[name] = ports.address
         node.addresses = self.addresses
         node.ready = True
+        if node.bridges is not None:
+            node.bridges.start()
         if self._membership is not None:
             self._membership.state = "active"
 

@@ -24,14 +24,17 @@ from trellis.archive.cache import SegmentCache
 from trellis.archive.counters import Counters
 from trellis.archive.fetch_queue import FetchQueue, Wanted
 from trellis.archive.names import stream_path
-from trellis.archive.process import WorkerProcess
 from trellis.archive.progress import read_progress
+from trellis.worker_process import WorkerProcess, WorkerProgram
 
 #: Seconds between two attempts while the archive is away: doubled from the first to the last.
 RETRY_MIN: Final = 1.0
 RETRY_MAX: Final = 30.0
 #: Shortest time in seconds between two log lines about an archive that is away.
 LOG_INTERVAL: Final = 60.0
+#: The worker. The environment of the broker, which the worker gets, may have the credentials of an
+#: object store.
+PROGRAM: Final = WorkerProgram("trellis.archive", "archive_worker_lost", "uploads and fetches wait")
 
 Result = TypeVar("Result")
 
@@ -90,7 +93,11 @@ class ArchiveService(ArchiveBackend):
     def start(self, agenda: Agenda) -> None:
         """Start the worker. Called in the event loop, after the broker is restored."""
         self._agenda = agenda
-        self.worker = WorkerProcess(self._opening, self._on_message)
+        self.worker = WorkerProcess(
+            PROGRAM,
+            lambda: contract.line(self._opening),
+            lambda text: self._on_message(contract.from_worker.decode(text)),
+        )
 
     def close(self) -> None:
         """End the worker."""
@@ -207,7 +214,7 @@ class ArchiveService(ArchiveBackend):
 
     def _send(self, message: contract.ToWorker) -> None:
         if self.worker is not None:
-            self.worker.send(message)
+            self.worker.send(contract.line(message))
 
     def _send_upload(self) -> None:
         """Send the next segment to the worker, unless an upload is under way or must wait."""
@@ -260,6 +267,8 @@ class ArchiveService(ArchiveBackend):
 
     def _on_message(self, message: contract.FromWorker) -> None:
         if isinstance(message, contract.Ready):
+            if self.worker is not None:
+                self.worker.ready = True
             for request, _ in list(self._open.values()):
                 self._send(request)  # A worker that ended has not answered these.
             self.cache.clear()  # The worker begins with an empty cache.

@@ -25,6 +25,7 @@ from trellis.monitoring import (
     stream_protocol,
 )
 from trellis.monitoring.archive_metrics import add_archive
+from trellis.monitoring.bridge_metrics import add_bridges
 from trellis.monitoring.cluster_metrics import add_cluster
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.pace import Pace
@@ -72,6 +73,8 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
         add_cluster(page, node.cluster_figures())
     if node.archive is not None:
         add_archive(page, node.archive)
+    if node.bridges is not None:
+        add_bridges(page, node.bridges)
     return page
 
 

@@ -32,6 +32,8 @@ from trellis.archive.service import ArchiveService
 from trellis.auth.authenticate import Accounts
 from trellis.auth.jwt import TokenAuthenticator
 from trellis.auth.rates import PublishRates
+from trellis.bridge.definitions import mqtt_bridge
+from trellis.bridge.service import BridgeService
 from trellis.process import raise_descriptor_limit
 from trellis.server import matching_profile as profile
 from trellis.server.admission import Admission
@@ -116,6 +118,8 @@ class BrokerNode:
         #: The archive of streams; None if the settings name none.
         self.archive = _archive(settings, directory, disk)
         self.broker.streams.archive = self.archive
+        #: The links to other brokers; None if the settings name none.
+        self.bridges = self._bridge_service()
         self.store_writer = (
             StoreWriter(self.broker.store)
             if opened is None
@@ -240,12 +244,25 @@ class BrokerNode:
         )
 
     def close(self) -> None:
-        """Release the disk reserve and the spare file descriptors, and end the archive's worker."""
+        """Release the disk reserve and the spare file descriptors, and end the worker processes."""
         if self.reserve is not None:
             self.reserve.close()
         if self.archive is not None:
             self.archive.close()
+        if self.bridges is not None:
+            self.bridges.close()
         self.disk.close_spares()
+
+    def _bridge_service(self) -> BridgeService | None:
+        """Return the links that the settings name, None without one. Raises SettingsError."""
+        settings = self.settings.bridge
+        if not settings:
+            return None
+        if find_spec("paho") is None:
+            raise SettingsError(
+                "bridge: paho-mqtt is not installed; pip install 'trellis-broker[bridge]'"
+            )
+        return BridgeService(lambda: [mqtt_bridge(one, self.addresses) for one in settings])
 
     def review(self, user: str = "") -> None:
         """Begin to renew the permissions of all connections and sessions, after a change.

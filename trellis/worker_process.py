@@ -1,4 +1,7 @@
-"""Starts the archive's worker, and starts it again after its end."""
+"""Starts a worker process of the broker, and starts it again after its end.
+
+Broker and worker exchange messages over a pair of sockets: one line of text for each message.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,33 @@ import asyncio
 import socket
 import subprocess
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from trellis import logs
-from trellis.archive import contract
 from trellis.child_process import start_program, wait_or_kill
 
 #: Seconds before the worker is started again: doubled after each worker that ended within
 #: RESTART_MAX seconds, up to RESTART_MAX.
 RESTART_MIN: Final = 1.0
 RESTART_MAX: Final = 60.0
-#: The program of the worker. The environment of the broker, which the worker gets, may have the
-#: credentials of an object store.
-PROGRAM: Final = "trellis.archive"
+
+
+class WorkerProgram(NamedTuple):
+    """The program of a worker, and the log line of its unexpected end.
+
+    `module` is the module that Python runs. It gets the number of its socket as argument, and the
+    environment of the broker without the broker's settings. `note` is the effect of the end.
+    """
+
+    module: str
+    lost_event: str
+    note: str
 
 
 class _Connection(asyncio.Protocol):
     """The broker's end of the connection to a worker."""
 
-    def __init__(self, received: Callable[[contract.FromWorker], None]) -> None:
+    def __init__(self, received: Callable[[bytes], None]) -> None:
         self._received = received
         self._data = bytearray()
         self.transport: asyncio.Transport | None = None
@@ -41,7 +52,7 @@ class _Connection(asyncio.Protocol):
             *lines, rest = bytes(self._data).split(b"\n")
             self._data = bytearray(rest)
             for text in lines:
-                self._received(contract.from_worker.decode(text))
+                self._received(text)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end of the worker."""
@@ -51,16 +62,21 @@ class _Connection(asyncio.Protocol):
 class WorkerProcess:
     """The worker, restarted after each end until `close`.
 
-    `received` is called with each message of the worker. After a start, the worker sends Ready.
+    `opening` is the first line that each worker gets. `received` is called with each line of the
+    worker, without its end. When the worker has said that it is ready, `received` sets `ready`.
     """
 
     def __init__(
-        self, opening: contract.Open, received: Callable[[contract.FromWorker], None]
+        self,
+        program: WorkerProgram,
+        opening: Callable[[], bytes],
+        received: Callable[[bytes], None],
     ) -> None:
+        self._program = program
         self._opening = opening
         self._received = received
         self._connection: _Connection | None = None
-        #: True from the worker's message Ready until its end. Before, nothing is sent to it.
+        #: True from the worker's message that it is ready until its end. Before, nothing is sent.
         self.ready = False
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
@@ -73,22 +89,17 @@ class WorkerProcess:
         """The process number of the worker; 0 while no worker runs."""
         return 0 if self._process is None else self._process.pid
 
-    def send(self, message: contract.ToWorker) -> None:
-        """Send a message to the worker, if one is ready."""
+    def send(self, text: bytes) -> None:
+        """Send a line to the worker, if one is ready."""
         if self.ready:
-            self._write(message)
+            self._write(text)
 
-    def _write(self, message: contract.ToWorker) -> None:
+    def _write(self, text: bytes) -> None:
         if self._connection is not None and self._connection.transport is not None:
-            self._connection.transport.write(contract.line(message))
-
-    def _on_message(self, message: contract.FromWorker) -> None:
-        if isinstance(message, contract.Ready):
-            self.ready = True
-        self._received(message)
+            self._connection.transport.write(text)
 
     def close(self) -> None:
-        """Kill the worker. An upload in progress is cut off; the next worker repeats it."""
+        """Kill the worker. Work in progress is cut off; the next worker repeats it."""
         self._closed = True
         self._task.cancel()
         if self._process is not None:
@@ -109,9 +120,9 @@ class WorkerProcess:
             if loop.time() - began > RESTART_MAX:
                 delay = RESTART_MIN
             logs.warning(
-                "archive_worker_lost",
+                self._program.lost_event,
                 reason=reason,
-                note=f"uploads and fetches wait; next start in {delay:g} s",
+                note=f"{self._program.note}; next start in {delay:g} s",
             )
             await asyncio.sleep(delay)
             delay = min(2 * delay, RESTART_MAX)
@@ -123,17 +134,19 @@ class WorkerProcess:
         try:
             ours.setblocking(False)
             with theirs:
-                start = loop.run_in_executor(None, start_program, PROGRAM, [theirs.fileno()])
+                start = loop.run_in_executor(
+                    None, start_program, self._program.module, [theirs.fileno()]
+                )
                 try:
                     process = self._process = await asyncio.shield(start)
                 except asyncio.CancelledError:
                     (await start).kill()
                     raise
-            connection = _Connection(self._on_message)
+            connection = _Connection(self._received)
             await loop.create_unix_connection(lambda: connection, sock=ours)
             self._connection = connection
             try:
-                self._write(self._opening)
+                self._write(self._opening())
                 await connection.lost.wait()
             finally:
                 self.ready = False
