@@ -28,6 +28,7 @@ from protocols.peer import Peer
 from trellis.archive.contract import Open
 from trellis.archive.service import ArchiveService
 from trellis.auth.settings_users import authenticator_from_settings
+from trellis.bridge.contract import Counters, LinkState
 from trellis.monitoring import detailed, metrics
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import MetricsPage
@@ -70,6 +71,7 @@ channel; a parameter `vhost` restricts the page to the virtual hosts that it nam
 - `trellis_topic_unroutable_total` exists if `metrics.topics` names topic filters.
 - A broker with an [audit log](security.md#audit-log) has `trellis_audit_...`.
 - A broker with an [archive of streams](streams.md#the-archive) has `trellis_archive_...`.
+- A broker with [bridges](bridges.md) has `trellis_bridge_...`.
 - A node of a cluster ([high-availability.md](high-availability.md)) has `trellis_cluster_...`, also
   while it is a standby. Brokers without a cluster do not have these metrics.
 
@@ -106,6 +108,7 @@ async def pages() -> list[tuple[str, MetricsPage]]:
         node.archive = ArchiveService(
             Open("file:///archive", str(Path(directory, "archive")), 0), 0, 0, 0, node.disk
         )
+        node.bridges.add(LinkState("mqtt", "", "head-office", "", "up", "", "", 0, Counters()))
         node.cluster_figures = lambda: ClusterFigures("orders", "active")
         try:
             mqtt = node.mqtt.connect(Peer())

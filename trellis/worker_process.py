@@ -9,27 +9,14 @@ import asyncio
 import socket
 import subprocess
 from collections.abc import Callable
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
-from trellis import logs
 from trellis.child_process import start_program, wait_or_kill
 
 #: Seconds before the worker is started again: doubled after each worker that ended within
 #: RESTART_MAX seconds, up to RESTART_MAX.
 RESTART_MIN: Final = 1.0
 RESTART_MAX: Final = 60.0
-
-
-class WorkerProgram(NamedTuple):
-    """The program of a worker, and the log line of its unexpected end.
-
-    `module` is the module that Python runs. It gets the number of its socket as argument, and the
-    environment of the broker without the broker's settings. `note` is the effect of the end.
-    """
-
-    module: str
-    lost_event: str
-    note: str
 
 
 class _Connection(asyncio.Protocol):
@@ -62,17 +49,22 @@ class _Connection(asyncio.Protocol):
 class WorkerProcess:
     """The worker, restarted after each end until `close`.
 
-    `opening` is the first line that each worker gets. `received` is called with each line of the
-    worker, without its end. When the worker has said that it is ready, `received` sets `ready`.
+    `module` is the module that Python runs. It gets the number of its socket as argument, and the
+    environment of the broker without the broker's settings. `opening` returns the first line that
+    each worker gets. `received` is called with each line of the worker, without its end. When the
+    worker has said that it is ready, `received` sets `ready`. `log_lost` is called after each end,
+    with the reason and the number of seconds until the next start.
     """
 
     def __init__(
         self,
-        program: WorkerProgram,
+        module: str,
         opening: Callable[[], bytes],
         received: Callable[[bytes], None],
+        log_lost: Callable[[str, float], None],
     ) -> None:
-        self._program = program
+        self._module = module
+        self._log_lost = log_lost
         self._opening = opening
         self._received = received
         self._connection: _Connection | None = None
@@ -119,11 +111,7 @@ class WorkerProcess:
             self.lost += 1
             if loop.time() - began > RESTART_MAX:
                 delay = RESTART_MIN
-            logs.warning(
-                self._program.lost_event,
-                reason=reason,
-                note=f"{self._program.note}; next start in {delay:g} s",
-            )
+            self._log_lost(reason, delay)
             await asyncio.sleep(delay)
             delay = min(2 * delay, RESTART_MAX)
 
@@ -134,9 +122,7 @@ class WorkerProcess:
         try:
             ours.setblocking(False)
             with theirs:
-                start = loop.run_in_executor(
-                    None, start_program, self._program.module, [theirs.fileno()]
-                )
+                start = loop.run_in_executor(None, start_program, self._module, [theirs.fileno()])
                 try:
                     process = self._process = await asyncio.shield(start)
                 except asyncio.CancelledError:

@@ -78,10 +78,10 @@ class BridgingBroker(BrokerProcess):
 
     def worker(self) -> int:
         """Return the process number of the worker of the bridges."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        for pid in map(int, children.split()):
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        for pid in " ".join(task.read_text() for task in tasks).split():
             if b"trellis.bridge" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return pid
+                return int(pid)
         raise AssertionError("the broker has no worker of bridges")
 
     def trellis(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -111,24 +111,27 @@ class Recorder:
 
     def __init__(self, port: int, name: str, *filters: str) -> None:
         self._filters = filters
-        self._subscribed: queue.Queue[object] = queue.Queue()
+        self._ready: queue.Queue[object] = queue.Queue()
+        self._published: queue.Queue[int] = queue.Queue()
         self.messages: queue.Queue[MQTTMessage] = queue.Queue()
         self.client = client = Client(CallbackAPIVersion.VERSION2, name, protocol=MQTTv5)
         client.reconnect_delay_set(1, 1)
         client.on_message = lambda _client, _data, message: self.messages.put(message)
         client.on_connect = self._on_connect
-        client.on_subscribe = lambda *_: self._subscribed.put(None)
+        client.on_subscribe = lambda *_: self._ready.put(None)
+        client.on_publish = lambda _client, _data, identifier, *_: self._published.put(identifier)
         properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = EXPIRY
         client.connect_async("127.0.0.1", port, clean_start=False, properties=properties)
         client.loop_start()
-        if filters:
-            self._subscribed.get(timeout=PATIENCE)
+        self._ready.get(timeout=PATIENCE)
 
     def _on_connect(self, client: Client, *_: object) -> None:
         if self._filters:
             options = SubscribeOptions(qos=2, retainAsPublished=True)
             client.subscribe([(topic_filter, options) for topic_filter in self._filters])
+        else:
+            self._ready.put(None)
 
     def publish(
         self, topic: str, payload: bytes, qos: int = 1, retain: bool = False, **named: Any
@@ -137,7 +140,9 @@ class Recorder:
         properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         for name, value in named.items():
             setattr(properties, name, value)
-        self.client.publish(topic, payload, qos, retain, properties).wait_for_publish(PATIENCE)
+        sent = self.client.publish(topic, payload, qos, retain, properties)
+        while self._published.get(timeout=PATIENCE) != sent.mid:
+            pass
 
     def next(self) -> MQTTMessage:
         return self.messages.get(timeout=PATIENCE)
@@ -145,13 +150,13 @@ class Recorder:
     def take(self, count: int) -> list[Received]:
         """Return the next messages, sorted."""
         every = [self.next() for _ in range(count)]
-        return sorted(Received(one.topic, one.payload, one.qos, one.retain) for one in every)
+        return sorted(Received(one.topic, bytes(one.payload), one.qos, one.retain) for one in every)
 
     def take_until(self, last: bytes) -> list[bytes]:
         """Return the payloads of the next messages up to the payload `last`."""
         every = [b""]
         while every[-1] != last:
-            every.append(self.next().payload)
+            every.append(bytes(self.next().payload))
         return every[1:]
 
     def close(self) -> None:

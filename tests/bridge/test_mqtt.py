@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_messages_go_out_with_the_prefix_of_the_remote(pair: Pair, sent: int, co
     assert pair.near.take(1) == [Received("s/a/b", b"out", sent, False)]
 
 
-@pytest.mark.parametrize(("sent", "copied"), [(0, 0), (1, 2), (2, 2)])
+@pytest.mark.parametrize(("sent", "copied"), [(0, 0), (1, 1), (2, 1)])
 def test_messages_come_in_without_the_prefix(pair: Pair, sent: int, copied: int) -> None:
     pair.far.publish("plant/c/x", b"in", sent)
     assert pair.near.take(1) == [Received("c/x", b"in", copied, False)]
@@ -91,7 +92,7 @@ def test_properties_and_payloads_are_copied(pair: Pair) -> None:
     )
     message = pair.far.next()
     pair.near.take(1)
-    given = message.properties
+    given: Any = message.properties
     assert message.payload == b"\x00\xff"
     assert (given.ContentType, given.ResponseTopic) == ("text/plain", "reply/to")
     assert given.CorrelationData == b"\x01"

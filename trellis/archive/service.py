@@ -25,16 +25,16 @@ from trellis.archive.counters import Counters
 from trellis.archive.fetch_queue import FetchQueue, Wanted
 from trellis.archive.names import stream_path
 from trellis.archive.progress import read_progress
-from trellis.worker_process import WorkerProcess, WorkerProgram
+from trellis.worker_process import WorkerProcess
 
 #: Seconds between two attempts while the archive is away: doubled from the first to the last.
 RETRY_MIN: Final = 1.0
 RETRY_MAX: Final = 30.0
 #: Shortest time in seconds between two log lines about an archive that is away.
 LOG_INTERVAL: Final = 60.0
-#: The worker. The environment of the broker, which the worker gets, may have the credentials of an
-#: object store.
-PROGRAM: Final = WorkerProgram("trellis.archive", "archive_worker_lost", "uploads and fetches wait")
+#: The program of the worker. It gets the environment of the broker, which may have the credentials
+#: of an object store.
+PROGRAM: Final = "trellis.archive"
 
 Result = TypeVar("Result")
 
@@ -97,6 +97,7 @@ class ArchiveService(ArchiveBackend):
             PROGRAM,
             lambda: contract.line(self._opening),
             lambda text: self._on_message(contract.from_worker.decode(text)),
+            _log_lost,
         )
 
     def close(self) -> None:
@@ -446,3 +447,12 @@ def _wanted(request: contract.Request, rows: ArchivedRows) -> Wanted:
     if isinstance(request, contract.FindTime):
         return Wanted(rows, "time", request.moment)
     return Wanted(rows, "first", 0)
+
+
+def _log_lost(reason: str, delay: float) -> None:
+    """Log the end of the worker."""
+    logs.warning(
+        "archive_worker_lost",
+        reason=reason,
+        note=f"uploads and fetches wait; next start in {delay:g} s",
+    )

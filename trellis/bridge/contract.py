@@ -18,7 +18,8 @@ from trellis.settings.bridge import TopicRule
 MQTT, SHOVEL, FEDERATION = "mqtt", "shovel", "federation"
 #: States of a link. UP: both ends are connected. CONNECTING: an end is not connected, and the link
 #: tries again. ENDED: a shovel has moved all messages that it was to move (src-delete-after).
-UP, CONNECTING, ENDED = "up", "connecting", "ended"
+#: INVALID: the definition of the link cannot be used.
+UP, CONNECTING, ENDED, INVALID = "up", "connecting", "ended", "invalid"
 
 
 class MqttLogin(Struct, frozen=True):
@@ -52,10 +53,80 @@ class MqttBridge(Struct, frozen=True):
     reconnect_max: int
 
 
+class AmqpSource(Struct, frozen=True):
+    """Where a shovel takes messages from.
+
+    `uris` are tried in turn. Messages come from `queue`. With an exchange and without a queue, the
+    shovel declares a queue of its own for the time of its connection; with both, it declares a
+    durable queue. The queue is bound to the exchange with `keys`. `arguments` and
+    `consumer_arguments` are JSON objects. An exchange that does not exist is declared with the type
+    `exchange_kind`, if there is one.
+    """
+
+    uris: tuple[str, ...]
+    queue: str
+    exchange: str
+    keys: tuple[str, ...]
+    arguments: str
+    consumer_arguments: str
+    exchange_kind: str = ""
+
+
+class AmqpTarget(Struct, frozen=True):
+    """Where a shovel publishes messages.
+
+    With a queue, it is the destination. Otherwise messages go to `exchange` with the routing key
+    `key`; None means the exchange and the routing key of the message. `arguments` and `properties`
+    (which replace those of the message) are JSON objects.
+    """
+
+    uris: tuple[str, ...]
+    queue: str
+    exchange: str | None
+    key: str | None
+    arguments: str
+    properties: str
+    forward_headers: bool = False
+    timestamp_header: bool = False
+
+
+class Shovel(Struct, frozen=True):
+    """A shovel, or a link of a federated exchange.
+
+    `prefetch` is the largest number of unacknowledged messages; `rate` the largest number of
+    messages per second, 0 without a limit. `delete_after` is the number of messages after which the
+    shovel ends, 0 for those that are in the queue at its start; None if it does not end. A message
+    that `max_hops` links have copied is not copied again; 0 without a limit.
+    """
+
+    kind: str
+    vhost: str
+    name: str
+    source: AmqpSource
+    target: AmqpTarget
+    prefetch: int
+    reconnect_delay: float
+    rate: float
+    delete_after: int | None
+    max_hops: int = 0
+
+
+class LocalAmqp(Struct, frozen=True):
+    """The listener of this broker, and the user, for URIs without a host."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+    node: str
+
+
 class Configure(Struct, tag=True):
     """All links that the worker runs. Links that run and have not changed are left alone."""
 
     bridges: list[MqttBridge]
+    shovels: list[Shovel]
+    local: LocalAmqp
 
 
 class Ready(Struct, tag=True):

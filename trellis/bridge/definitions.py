@@ -6,7 +6,8 @@ import ipaddress
 import socket
 from collections.abc import Mapping
 
-from trellis.bridge.contract import MqttBridge, MqttLogin
+from trellis.bridge.contract import LocalAmqp, MqttBridge, MqttLogin
+from trellis.settings import Settings
 from trellis.settings.bridge import BridgeSettings, parse_remote, parse_topic
 
 
@@ -51,3 +52,10 @@ def mqtt_bridge(settings: BridgeSettings, addresses: Mapping[str, str]) -> MqttB
         keep_alive=settings.keep_alive,
         reconnect_max=settings.reconnect_max,
     )
+
+
+def local_amqp(settings: Settings, addresses: Mapping[str, str]) -> LocalAmqp:
+    """Return how shovels connect to this broker; the port is 0 if its listener amqp is off."""
+    host, port = local_address(addresses["amqp"]) if "amqp" in addresses else ("", 0)
+    user, password = settings.shovels.user, settings.shovels.password
+    return LocalAmqp(host, port, user, password, settings.node.name)

@@ -62,7 +62,7 @@ class Forwarding:
         #: source's session that they belong to.
         self._waiting: set[int] = set()
         self._session = 0
-        #: Messages of QoS 1 and 2 that wait until the destination can accept them.
+        #: Messages of QoS 1 that wait until the destination can accept them.
         self._held: deque[UnderWay] = deque()
         #: Messages that the destination has not settled, by their packet identifiers there.
         self._published: dict[int, UnderWay] = {}

@@ -12,6 +12,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from trellis.bridge.contract import MqttBridge, MqttLogin
 from trellis.bridge.mqtt_client import AsyncioClient
+from trellis.bridge.topic_map import QOS_MAX
 
 #: Seconds before the first attempt to connect again.
 RETRY_MIN: Final = 1.0
@@ -71,7 +72,7 @@ class MqttEnd:
         #: The largest number of unacknowledged publications, and the largest QoS, that the broker
         #: accepts.
         self.capacity = 0
-        self.qos_max = 2
+        self.qos_max = QOS_MAX
         self._retain_available = True
         self._packet_max = PACKET_MAX
         self._client = AsyncioClient(login, bridge.keep_alive)
@@ -147,7 +148,7 @@ class MqttEnd:
             self.error = f"the broker refused the login: {reason}"
             return
         self.capacity = min(self._bridge.window, getattr(properties, "ReceiveMaximum", IDENTIFIERS))
-        self.qos_max = getattr(properties, "MaximumQoS", 2)
+        self.qos_max = getattr(properties, "MaximumQoS", QOS_MAX)
         self._retain_available = bool(getattr(properties, "RetainAvailable", 1))
         self._packet_max = getattr(properties, "MaximumPacketSize", PACKET_MAX)
         self.up, self.error = True, ""
@@ -157,9 +158,7 @@ class MqttEnd:
                     (
                         topic_filter,
                         SubscribeOptions(
-                            # With QoS 2, paho sends PUBREC before `on_message`: a message would be
-                            # lost if this process were killed in between.
-                            qos=min(qos, 1),
+                            qos=qos,
                             noLocal=True,
                             retainAsPublished=True,
                             retainHandling=RETAINED_ONCE,

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from paho.mqtt.client import topic_matches_sub
 
 from trellis.settings.bridge import BOTH, OUT, TopicRule
+
+#: The largest QoS of a bridge. A client that uses QoS 2 must keep the state of its session over a
+#: crash (MQTT 5, section 4.1), and a bridge keeps nothing: after a kill, its broker would take a
+#: new publication for a repeated one, and drop it.
+QOS_MAX: Final = 1
 
 
 class TopicMap:
@@ -33,7 +39,7 @@ class TopicMap:
         found: dict[str, int] = {}
         for (prefix, _), rule in self._entries:
             topic_filter = prefix + rule.pattern
-            found[topic_filter] = max(rule.qos, found.get(topic_filter, 0))
+            found[topic_filter] = min(QOS_MAX, max(rule.qos, found.get(topic_filter, 0)))
         return found
 
     def destination(self, topic: str) -> tuple[str, int] | None:

@@ -8,8 +8,7 @@ import socket
 from typing import Final, Protocol
 
 from trellis.bridge import contract
-from trellis.bridge.contract import LinkState, MqttBridge
-from trellis.bridge.mqtt_bridge import FailedLink, MqttLink
+from trellis.bridge.contract import LinkState, LocalAmqp, MqttBridge, Shovel
 
 #: Seconds between two reports of the states that have changed.
 REPORT_SECONDS: Final = 0.5
@@ -38,7 +37,7 @@ class Worker:
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
-        self._links: dict[MqttBridge, Link] = {}
+        self._links: dict[MqttBridge | Shovel, Link] = {}
         self._reported: bytes = b""
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
@@ -51,11 +50,12 @@ class Worker:
 
     def _configure(self, wanted: contract.Configure) -> None:
         """Stop the links that are not wanted any more, and start the new ones."""
-        for definition in [known for known in self._links if known not in wanted.bridges]:
-            self._links.pop(definition).stop()
-        for definition in wanted.bridges:
+        definitions: list[MqttBridge | Shovel] = [*wanted.bridges, *wanted.shovels]
+        for removed in self._links.keys() - set(definitions):
+            self._links.pop(removed).stop()
+        for definition in definitions:
             if definition not in self._links:
-                self._links[definition] = link = _link(definition)
+                self._links[definition] = link = _link(definition, wanted.local)
                 link.start()
 
     async def _report(self) -> None:
@@ -71,7 +71,14 @@ class Worker:
         self._writer.write(text)
 
 
-def _link(definition: MqttBridge) -> Link:
+def _link(definition: MqttBridge | Shovel, local: LocalAmqp) -> Link:
+    # A worker without shovels needs no client of AMQP, and one without bridges none of MQTT.
+    if isinstance(definition, Shovel):
+        from trellis.bridge.shovel import ShovelLink
+
+        return ShovelLink(definition, local)
+    from trellis.bridge.mqtt_bridge import FailedLink, MqttLink
+
     try:
         return MqttLink(definition)
     except (OSError, ValueError) as error:

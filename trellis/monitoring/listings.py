@@ -224,7 +224,7 @@ async def _cluster(node: BrokerNode) -> AsyncIterator[Row]:
 
 async def _bridges(node: BrokerNode) -> AsyncIterator[Row]:
     """Yield the links to other brokers: bridges, shovels and federation links."""
-    for link in node.bridges or ():
+    for link in node.bridges:
         state = link.state
         yield {
             "kind": state.kind,

@@ -73,8 +73,7 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
         add_cluster(page, node.cluster_figures())
     if node.archive is not None:
         add_archive(page, node.archive)
-    if node.bridges is not None:
-        add_bridges(page, node.bridges)
+    add_bridges(page, node.bridges)
     return page
 
 

@@ -175,3 +175,12 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
             unit="s",
         ),
     ] = 30
+
+
+class Shovels(Section, frozen=True, kw_only=True):
+    """Shovels and federation links, which are parameters as in RabbitMQ."""
+
+    user: Annotated[
+        str, option("user of the URIs amqp:// and amqp:///VHOST, which mean this broker")
+    ] = "guest"
+    password: Annotated[str, option("password of this user", secret=True)] = "guest"

@@ -64,7 +64,7 @@ EXAMPLES = {
 # [[bridge]]
 # name = "head-office"
 # remote = "mqtts://mqtt.example.org:8883"
-# topics = ["sensors/# out 1 \"\" plant7/", "commands/# in 1 \"\" plant7/"]
+# topics = ['sensors/# out 1 "" plant7/', 'commands/# in 1 "" plant7/']
 # remote_user = "plant7"
 # remote_password = "..."
 """,
@@ -147,6 +147,7 @@ def masked(settings: Settings) -> Settings:
     return msgspec.structs.replace(
         settings,
         password=MASK if settings.password else "",
+        shovels=msgspec.structs.replace(settings.shovels, password=MASK),
         cluster=msgspec.structs.replace(settings.cluster, options=options),
         amqtt=msgspec.structs.replace(settings.amqtt, plugins=plugins),
         **{key: _masked_tables(key, settings) for key in TABLE_LISTS},

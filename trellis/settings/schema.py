@@ -15,7 +15,7 @@ from msgspec import field
 from broker.limits import BrokerLimits
 from matching.registry import algorithms
 from trellis.settings.archive_location import check_archive
-from trellis.settings.bridge import BridgeSettings
+from trellis.settings.bridge import BridgeSettings, Shovels
 from trellis.settings.cluster import ClusterSettings
 from trellis.settings.declaration import KIB, MIB, CoreField, Section, option
 from trellis.settings.limits import Limits, RatesSettings
@@ -377,6 +377,7 @@ class Settings(Section, frozen=True, kw_only=True):
     rates: RatesSettings = RatesSettings()
     definitions: DefinitionsSettings = DefinitionsSettings()
     matcher: MatcherSettings = MatcherSettings()
+    shovels: Shovels = Shovels()
     shutdown: Shutdown = Shutdown()
     log: Log = Log()
     amqtt: AmqttSettings = AmqttSettings()
