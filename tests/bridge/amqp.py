@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,20 @@ def channel(broker: BridgingBroker) -> BlockingChannel:
 def take(client: BlockingChannel, queue: str, count: int) -> list[Got]:
     """Return the next messages of a queue, which may still be on their way."""
     got: list[Got] = []
-    for method, properties, body in client.consume(
-        queue, auto_ack=True, inactivity_timeout=PATIENCE
-    ):
-        assert method is not None, f"{len(got)} messages came, not {count}"
-        got.append((method.routing_key, body, properties))
+    for message in messages(client, queue):
+        got.append(message)
         if len(got) == count:
             break
     client.cancel()
     return got
+
+
+def messages(client: BlockingChannel, queue: str) -> Iterator[Got]:
+    """Yield the messages of a queue, which may still be on their way."""
+    for method, properties, body in client.consume(queue, inactivity_timeout=PATIENCE):
+        assert method is not None, "no message came"
+        client.basic_ack(method.delivery_tag)
+        yield method.routing_key, body, properties
 
 
 class AmqpPair:

@@ -12,7 +12,7 @@ import pika
 import pytest
 from pika.exceptions import AMQPError
 
-from tests.bridge.amqp import channel, take
+from tests.bridge.amqp import channel, messages
 from tests.bridge.running import BridgingBroker
 
 pytestmark = pytest.mark.long
@@ -82,7 +82,9 @@ def test_no_confirmed_message_is_lost_when_a_process_is_killed(tmp_path: Path, v
     publishing.join()
     wanted = set(range(publishing.confirmed))
     reader = channel(remote)
-    while wanted:
-        wanted.discard(int(take(reader, "to", 1)[0][1]))
+    for _, body, _ in messages(reader, "to"):
+        wanted.discard(int(body))
+        if not wanted:
+            break
     local.stop()
     remote.stop()

@@ -24,6 +24,7 @@ from trellis.archive.cache import SegmentCache
 from trellis.archive.counters import Counters
 from trellis.archive.fetch_queue import FetchQueue, Wanted
 from trellis.archive.names import stream_path
+from trellis.archive.process import start_worker
 from trellis.archive.progress import read_progress
 from trellis.worker_process import WorkerProcess
 
@@ -32,9 +33,6 @@ RETRY_MIN: Final = 1.0
 RETRY_MAX: Final = 30.0
 #: Shortest time in seconds between two log lines about an archive that is away.
 LOG_INTERVAL: Final = 60.0
-#: The program of the worker. It gets the environment of the broker, which may have the credentials
-#: of an object store.
-PROGRAM: Final = "trellis.archive"
 
 Result = TypeVar("Result")
 
@@ -93,12 +91,7 @@ class ArchiveService(ArchiveBackend):
     def start(self, agenda: Agenda) -> None:
         """Start the worker. Called in the event loop, after the broker is restored."""
         self._agenda = agenda
-        self.worker = WorkerProcess(
-            PROGRAM,
-            lambda: contract.line(self._opening),
-            lambda text: self._on_message(contract.from_worker.decode(text)),
-            _log_lost,
-        )
+        self.worker = start_worker(self._opening, self._on_message)
 
     def close(self) -> None:
         """End the worker."""
@@ -447,12 +440,3 @@ def _wanted(request: contract.Request, rows: ArchivedRows) -> Wanted:
     if isinstance(request, contract.FindTime):
         return Wanted(rows, "time", request.moment)
     return Wanted(rows, "first", 0)
-
-
-def _log_lost(reason: str, delay: float) -> None:
-    """Log the end of the worker."""
-    logs.warning(
-        "archive_worker_lost",
-        reason=reason,
-        note=f"uploads and fetches wait; next start in {delay:g} s",
-    )
