@@ -51,6 +51,7 @@ def test_the_shovel_and_the_federated_exchange_of_the_page(tmp_path: Path) -> No
     pair.near.queue_declare("orders", durable=True)
     pair.near.basic_publish("", "orders", b"order")
     pair.local.request("PUT", "parameters/shovel/%2F/to-cloud", {"value": shovel})
+    pair.local.wait_up("to-cloud")
     assert take(pair.far, "orders", 1)[0][1] == b"order"
 
     for client in (pair.near, pair.far):

@@ -43,6 +43,7 @@ def test_default_file_sets_every_key_to_its_default() -> None:
     settings, sources = load_with_sources([CONFIG / "broker.toml"], {})
     assert settings == Settings()
     assert set(OPTIONS) - set(sources) == {
+        "bridge",
         "users",
         "amqtt.plugins",
         "cluster.options",

@@ -76,9 +76,9 @@ def _bridge_table(bridge: MosquittoListener, report: Report) -> dict[str, Any] |
 def _url(address: Line, tls: bool) -> str:
     """Return the URL of the first address of a line, which is HOST or HOST:PORT."""
     first = address.value.split()[0]
-    host, colon, port = first.rpartition(":")
-    if not colon or not port.isdecimal() or first.endswith("]"):
-        host, port = first, str(_PLAIN_PORT)
+    host, _, port = first.rpartition(":")
+    if not host or not port.isdecimal() or (":" in host and not host.endswith("]")):
+        host, port = first, str(_PLAIN_PORT)  # Without a port, perhaps an IPv6 address.
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
     return f"{'mqtts' if tls else 'mqtt'}://{host}:{port}"
